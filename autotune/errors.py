@@ -1,0 +1,68 @@
+"""Every error that autotune raises on purpose, and the exit status that each one means.
+
+AutotuneError
+├── UsageError            exit 2: an option, a path or a value that the person can correct
+│   ├── UnitError             a duration, size or fraction that cannot be read
+│   ├── ConfigError           a TrainConfig field out of its range, or an unknown knob
+│   ├── TargetError           `module:attr` that leads nowhere
+│   └── ResultFileError       a result file that is missing, broken or of another schema
+├── WorkloadError         exit 1: the user's build(), dataset, loss or optimizer failed
+├── NothingFeasibleError  exit 3: not even the baseline ran
+└── IsolationError        exit 1: a child process could not be started or spoken to
+
+Each message is one sentence that says what was expected, what came, and what to do.
+Only the command line turns them into an exit status.
+"""
+
+from __future__ import annotations
+
+
+class AutotuneError(Exception):
+    """Base of all errors raised on purpose; `exit_status` is what the command ends with."""
+
+    exit_status = 1
+
+
+class UsageError(AutotuneError):
+    """Something that the person typed or passed is wrong and can be corrected."""
+
+    exit_status = 2
+
+
+class UnitError(UsageError):
+    """A duration, size or fraction could not be read."""
+
+
+class ConfigError(UsageError):
+    """A configuration holds an unknown knob or a value out of range."""
+
+
+class TargetError(UsageError):
+    """The `module:attr` or `path.py:attr` target cannot be resolved to a callable."""
+
+
+class ResultFileError(UsageError):
+    """A result file is missing, broken, or written by another schema version."""
+
+
+class WorkloadError(AutotuneError):
+    """The user's own code failed, or returned what cannot be trained.
+
+    Args:
+        message: One sentence with the remedy.
+        trace: The user's own frames of the traceback, when their code raised.
+    """
+
+    def __init__(self, message: str, trace: str | None = None) -> None:
+        super().__init__(message)
+        self.trace = trace
+
+
+class NothingFeasibleError(AutotuneError):
+    """No configuration, the baseline included, could be trained on this machine."""
+
+    exit_status = 3
+
+
+class IsolationError(AutotuneError):
+    """A child process could not be started, or does not answer."""

@@ -1,0 +1,28 @@
+"""What one look at a workload found out: it decides which knobs apply before any burst is run."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from autotune.config import TrainConfig
+
+
+class WorkloadFacts(BaseModel):
+    """Found by building the workload once, collating one batch, and taking one step on it."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    target: str
+    name: str
+    fingerprint: str = Field(description="hash of the model's shape, the samples' shape, and the baseline")
+    samples: int | None = Field(description="length of the dataset; None for an iterable one without")
+    baseline: TrainConfig
+    parameters: int = Field(description="of the model, in all")
+    batch_bytes: int = Field(description="tensor bytes of one collated batch of the baseline")
+    sample_seconds: float = Field(description="fetching one sample took this long")
+    has_images: bool = Field(description="4-D tensors occur, so channels_last may matter")
+    has_attention: bool = Field(description="scaled dot-product attention runs")
+    fixed_shapes: bool = Field(description="two batches had equal shapes")
+    optimizer_impls: tuple[str, ...] = Field(description="that this optimizer accepts")
+    fork_safe: bool = Field(description="False: bursts start in fresh interpreters")
+    fork_unsafe_reason: str | None = None

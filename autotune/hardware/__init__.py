@@ -1,0 +1,1 @@
+"""What this machine has. `probe()` reads it; `model` holds the records."""

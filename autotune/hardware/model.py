@@ -1,0 +1,129 @@
+"""What a machine is: the data that probing yields, that the search reads and that a result keeps.
+
+A figure that could not be read is None, and `unread` names it with the reason: never 0, never a guess.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+DeviceKind = Literal["cpu", "cuda", "rocm", "mps"]
+
+
+class Record(BaseModel):
+    """Base of all hardware records: frozen; fields of newer versions are ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class GpuProcess(Record):
+    """Another process that holds memory of a GPU."""
+
+    pid: int
+    name: str | None = None
+    memory_bytes: int | None = None
+
+
+class Gpu(Record):
+    """One accelerator, as its driver reports it."""
+
+    kind: DeviceKind
+    index: int = Field(description="the index that torch uses, after CUDA_VISIBLE_DEVICES")
+    name: str
+    uuid: str | None = None
+    memory_total_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    compute_capability: tuple[int, int] | None = None
+    sm_count: int | None = None
+    precisions: tuple[str, ...] = Field(default=("fp32",), description="worth trying for speed, fp32 first")
+    precision_reason: str = ""
+    driver: str | None = None
+    cuda: str | None = Field(default=None, description="CUDA version of the driver")
+    power_limit_watts: float | None = None
+    power_watts: float | None = None
+    sm_clock_mhz: int | None = None
+    sm_clock_max_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    temperature_celsius: int | None = None
+    utilization_fraction: float | None = None
+    mig: bool | None = Field(default=None, description="True: this is a slice of a partitioned GPU")
+    processes: tuple[GpuProcess, ...] = ()
+
+
+class Cpu(Record):
+    """The processor and how much of it this process may use."""
+
+    model: str | None
+    physical_cores: int | None
+    logical_cores: int
+    budget: int = Field(ge=1, description="CPUs usable after affinity and cgroup quotas")
+    budget_reason: str = ""
+    isa: tuple[str, ...] = Field(default=(), description="of avx2 avx512f avx512_bf16 avx512_fp16 amx_bf16 neon …")
+    precisions: tuple[str, ...] = Field(default=("fp32",), description="worth trying for speed, fp32 first")
+    precision_reason: str = ""
+
+
+class Memory(Record):
+    """Host memory."""
+
+    total_bytes: int
+    available_bytes: int = Field(description="min(available, cgroup limit - current)")
+    cgroup_limit_bytes: int | None = None
+    shm_bytes: int | None = Field(default=None, description="free in /dev/shm, through which workers send batches")
+
+
+class Software(Record):
+    """Versions that change speed."""
+
+    os: str
+    python: str
+    torch: str | None = None
+    cuda: str | None = Field(default=None, description="CUDA version that torch was built for")
+    autotune: str | None = None
+
+
+class Peaks(Record):
+    """Rates measured in a second or two; they bound what any config can reach."""
+
+    matmul_flops_per_second: dict[str, float | None] = Field(default_factory=dict, description="by precision")
+    memory_bytes_per_second: float | None = None
+    host_to_device_bytes_per_second: float | None = None
+    seconds: float | None = Field(default=None, description="what measuring took")
+
+
+class Hardware(Record):
+    """One machine."""
+
+    hostname: str
+    gpus: tuple[Gpu, ...] = ()
+    cpu: Cpu
+    memory: Memory
+    container: str | None = Field(default=None, description="docker, kubernetes, …; None outside of any")
+    disk: str | None = Field(default=None, description="file system and kind of the working directory's disk")
+    software: Software
+    peaks: Peaks | None = None
+    unread: dict[str, str] = Field(default_factory=dict, description="field: why it could not be read")
+
+    def device(self, kind: DeviceKind) -> Gpu | Cpu:
+        """The record of the device to train on: the first GPU of that kind, or the CPU."""
+        return next((gpu for gpu in self.gpus if gpu.kind == kind), self.cpu)
+
+    @property
+    def default_device(self) -> DeviceKind:
+        """The first GPU's kind, else ``cpu``."""
+        return self.gpus[0].kind if self.gpus else "cpu"
+
+    @property
+    def slug(self) -> str:
+        """A folder name for this kind of machine, such as ``nvidia-geforce-rtx-4070`` or ``intel-xeon-2-cpus``."""
+        name = self.gpus[0].name if self.gpus else f"{self.cpu.model or 'cpu'}-{self.cpu.budget}-cpus"
+        return slug(name)
+
+
+def slug(text: str) -> str:
+    """Lower-case words joined by hyphens, safe as a file name on every system."""
+    cleaned = re.sub(r"\((?:r|tm)\)|\bcpu\b(?!s)|processor|@.*", " ", text.lower())
+    return "-".join(re.findall(r"[a-z0-9]+", cleaned))[:80] or "unnamed"

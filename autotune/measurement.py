@@ -1,0 +1,226 @@
+"""What a burst is, how it can end, and the statistics that are derived from its raw block times.
+
+Raw values are kept; rates, spreads and intervals are derived from them on every read, so that a better
+statistic can be applied to old results.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, computed_field
+
+from autotune.config import Parameters, TrainConfig
+
+BOOTSTRAP_RESAMPLES = 1000
+
+
+class Outcome(str, Enum):
+    """How a burst ended."""
+
+    OK = "ok"
+    OOM = "oom"
+    """The device's memory, or the memory target, was exceeded."""
+    HOST_OOM = "host_oom"
+    SHM_EXHAUSTED = "shm_exhausted"
+    TIMEOUT = "timeout"
+    CRASHED = "crashed"
+    INVALID = "invalid"
+    """Numerics: the loss became non-finite."""
+    UNSUPPORTED = "unsupported"
+    """This config cannot work here, e.g. the model does not compile."""
+
+    @property
+    def is_memory(self) -> bool:
+        """Whether a smaller batch may help."""
+        return self in {Outcome.OOM, Outcome.HOST_OOM, Outcome.SHM_EXHAUSTED}
+
+
+class Interval(NamedTuple):
+    """A confidence interval."""
+
+    low: float
+    high: float
+
+
+class Block(BaseModel):
+    """A timed run of whole optimizer steps between two synchronisations."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    samples: int = Field(ge=0)
+    seconds: float = Field(gt=0)
+    data_wait_seconds: float = Field(ge=0, description="spent waiting for the loader")
+
+    @property
+    def rate(self) -> float:
+        """Samples per second of this block."""
+        return self.samples / self.seconds
+
+
+class Measurement(BaseModel):
+    """What one config (one or several bursts of it) was measured to do."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    blocks: tuple[Block, ...] = Field(min_length=1)
+    steady: bool = Field(description="False: warm-up hit its cap before two successive blocks agreed")
+    start_seconds: float = Field(ge=0, description="process start")
+    build_seconds: float = Field(ge=0, description="the user's build()")
+    warmup_seconds: float = Field(ge=0, description="compile included")
+    compile_seconds: float | None = Field(default=None, description="of the warm-up; null when eager")
+    device_memory_bytes: int | None = Field(
+        default=None, description="peak: reserved on the GPU; PSS of the process tree on the CPU"
+    )
+    host_memory_bytes: int | None = Field(default=None, description="peak PSS of the process tree")
+    skipped_steps: int = Field(default=0, description="optimizer steps skipped by the GradScaler")
+    final_loss: float | None = None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def samples_per_second(self) -> float:
+        """Median rate of the blocks."""
+        return statistics.median(block.rate for block in self.blocks)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def mad_samples_per_second(self) -> float:
+        """Median absolute deviation of the blocks' rates."""
+        centre = self.samples_per_second
+        return statistics.median(abs(block.rate - centre) for block in self.blocks)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def ci95_samples_per_second(self) -> Interval:
+        """Bootstrap interval of the median rate."""
+        return bootstrap_interval([block.rate for block in self.blocks], statistics.median)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def data_wait_fraction(self) -> float:
+        """Share of the timed seconds in which training waited for data."""
+        return sum(block.data_wait_seconds for block in self.blocks) / self.measure_seconds
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def measure_seconds(self) -> float:
+        """Timed seconds, warm-up apart."""
+        return math.fsum(block.seconds for block in self.blocks)
+
+
+class Point(BaseModel):
+    """A config together with the arguments of `build()`: what a burst runs."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    config: TrainConfig
+    parameters: Parameters = {}
+
+    @property
+    def key(self) -> str:
+        """Equal for points that run alike."""
+        return self.model_dump_json()
+
+
+class Burst(BaseModel):
+    """One burst: what ran, how it ended, and what it measured."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    point: Point
+    outcome: Outcome
+    measurement: Measurement | None = None
+    reason: str | None = Field(default=None, description="why it did not end well, in one sentence")
+    phase: str = Field(default="start", description="how far it came: start, build, warmup, measure, done")
+    seconds: float = Field(ge=0, description="from the request to the last process gone")
+
+    @property
+    def rate(self) -> float | None:
+        """Samples per second, or None when it did not end well."""
+        return self.measurement.samples_per_second if self.ok and self.measurement else None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended well."""
+        return self.outcome is Outcome.OK
+
+    @property
+    def measuring_seconds(self) -> float:
+        """Seconds of warm-up and timed steps."""
+        return self.measurement.warmup_seconds + self.measurement.measure_seconds if self.measurement else 0.0
+
+
+class Speedup(BaseModel):
+    """A ratio of rates from paired, interleaved bursts."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ratio: float = Field(gt=0)
+    ci95: Interval
+    pairs: int = Field(ge=0)
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the whole interval lies above 1: the tuned config is faster."""
+        return self.ci95.low > 1.0
+
+
+def bootstrap_interval(
+    values: Sequence[float], statistic: Callable[[Sequence[float]], float], *, seed: int = 0
+) -> Interval:
+    """95 % percentile bootstrap interval of a statistic (Efron & Tibshirani 1993); deterministic for a seed."""
+    if len(values) == 1:
+        return Interval(values[0], values[0])
+    rng = random.Random(seed)
+    resampled = sorted(statistic(rng.choices(values, k=len(values))) for _ in range(BOOTSTRAP_RESAMPLES))
+    return Interval(resampled[round(0.025 * BOOTSTRAP_RESAMPLES)], resampled[round(0.975 * BOOTSTRAP_RESAMPLES) - 1])
+
+
+def paired_speedup(pairs: Sequence[tuple[Measurement, Measurement]]) -> Speedup:
+    """Speed-up of the second of each pair over the first, with a 95 % interval.
+
+    Each pair was run back to back in fresh processes, so what varies between processes and over time is
+    in the spread of the pairs' log ratios; the interval is Student's t of those, widened to the bootstrap
+    over pairs and blocks where that is wider (Kalibera & Jones, ISMM 2013: repeat at the level where the
+    variance arises). A bootstrap alone is too narrow for the four or five pairs that a budget allows.
+
+    Raises:
+        ValueError: With fewer than two pairs there is no spread to judge by.
+    """
+    if len(pairs) < 2:
+        raise ValueError(f"at least 2 pairs are needed for an interval, {len(pairs)} came")
+    logs = [math.log(after.samples_per_second / before.samples_per_second) for before, after in pairs]
+    centre = statistics.fmean(logs)
+    half = student_t_975(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    rng = random.Random(0)
+    resampled = sorted(_resampled_log_ratio(pairs, rng) for _ in range(BOOTSTRAP_RESAMPLES))
+    low = min(centre - half, resampled[round(0.025 * BOOTSTRAP_RESAMPLES)])
+    high = max(centre + half, resampled[round(0.975 * BOOTSTRAP_RESAMPLES) - 1])
+    return Speedup(ratio=math.exp(centre), ci95=Interval(math.exp(low), math.exp(high)), pairs=len(pairs))
+
+
+def _resampled_log_ratio(pairs: Sequence[tuple[Measurement, Measurement]], rng: random.Random) -> float:
+    """One draw of the two-level bootstrap: pairs first, then the blocks inside them."""
+    logs = []
+    for before, after in rng.choices(pairs, k=len(pairs)):
+        rates = (statistics.median(block.rate for block in rng.choices(side.blocks, k=len(side.blocks))) for side in (before, after))
+        slow, fast = rates
+        logs.append(math.log(fast / slow))
+    return statistics.fmean(logs)
+
+
+def student_t_975(degrees: int) -> float:
+    """The 97.5 % quantile of Student's t (Cornish-Fisher expansion; exact for 1 and 2 degrees, else within 0.8 %)."""
+    if degrees == 1:
+        return 12.7062
+    if degrees == 2:
+        return 4.3027
+    z = 1.959964
+    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2) + (
+        3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z
+    ) / (384 * degrees**3)

@@ -1,0 +1,199 @@
+"""The result file: one pydantic model, written whole or not at all, read with an error for each way to fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from autotune.config import Parameters, TrainConfig
+from autotune.errors import ResultFileError
+from autotune.hardware.model import Hardware, Software
+from autotune.measurement import Interval, Measurement, Speedup
+
+SCHEMA = "autotune.result/1"
+
+
+class Part(BaseModel):
+    """Base of all parts: frozen; NaN and infinity are no figures."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class WorkloadRecord(Part):
+    """What was trained."""
+
+    target: str
+    name: str
+    parameters: Parameters = {}
+    samples: int | None
+    fingerprint: str
+
+
+class Side(Part):
+    """A config and what it was measured to do."""
+
+    config: TrainConfig
+    parameters: Parameters = {}
+    measurement: Measurement | None
+
+
+class AblationRow(Part):
+    """One changed knob put back alone: what was it worth?"""
+
+    knob: str
+    before: str
+    after: str
+    ratio: float
+    ci95: Interval
+
+
+class Constraints(Part):
+    """What the search had to respect."""
+
+    budget_seconds: float
+    device: str
+    effective_batch: int | None = Field(description="None: free")
+    memory_target: float
+    memory_limit_bytes: int | None = None
+    utilization_target: float
+    max_workers: int | None = None
+    pinned: dict[str, Any] = {}
+    only: tuple[str, ...] | None = None
+    explored: dict[str, tuple[Any, ...]] = {}
+    sampler: str
+    seed: int
+
+
+class SearchRecord(Part):
+    """How the search went."""
+
+    seconds: float
+    bursts: int
+    outcomes: dict[str, int]
+    measuring_fraction: float = Field(description="share of the seconds spent in warm-up and timed steps")
+    resumed_bursts: int = 0
+    skipped_knobs: dict[str, str] = Field(default_factory=dict, description="knob: why it was not searched")
+    notes: tuple[str, ...] = ()
+
+
+class Diagnosis(Part):
+    """What limits the training now."""
+
+    bottleneck: str | None
+    ceilings: dict[str, float | None] = {}
+    data_wait_fraction: float | None
+    advice: tuple[str, ...] = ()
+
+
+class Result(Part):
+    """One tuned workload on one machine."""
+
+    # "schema" itself would shadow a method of pydantic's BaseModel.
+    schema_: Literal["autotune.result/1"] = Field(default="autotune.result/1", alias="schema")
+    status: Literal["complete", "partial"]
+    created: datetime
+    workload: WorkloadRecord
+    hardware: Hardware
+    software: Software
+    baseline: Side
+    best: Side
+    speedup: Speedup | None = Field(description="of best over baseline; None: not confirmed")
+    speedup_reason: str | None = Field(default=None, description="why there is no confirmed speed-up")
+    ablation: tuple[AblationRow, ...] = ()
+    numerics: dict[str, Any] | None = None
+    constraints: Constraints
+    stopped_by: Literal["budget", "target", "plateau", "exhausted", "interrupted"]
+    search: SearchRecord
+    diagnosis: Diagnosis
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False, populate_by_name=True)
+
+    @property
+    def changed_knobs(self) -> dict[str, tuple[Any, Any]]:
+        """Knobs and build parameters in which best differs from baseline: ``{knob: (before, after)}``."""
+        changed: dict[str, tuple[Any, Any]] = dict(self.best.config.changes_from(self.baseline.config))
+        for name, value in self.best.parameters.items():
+            if self.baseline.parameters.get(name) != value:
+                changed[name] = (self.baseline.parameters.get(name), value)
+        return changed
+
+
+def write_result(result: Result, path: Path) -> None:
+    """Writes the file whole or not at all: to a temporary name beside it, flushed, then renamed.
+
+    Raises:
+        ResultFileError: When the file cannot be written; nothing is left behind.
+    """
+    text = result.model_dump_json(by_alias=True, indent=2) + "\n"
+    temporary: str | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        raise ResultFileError(
+            f"the result could not be written to {path}: {error.strerror or error}; choose another place with --out"
+        ) from error
+
+
+def read_result(path: Path | str) -> Result:
+    """The result in a file.
+
+    Raises:
+        ResultFileError: Missing, unreadable, not JSON, another schema (newer or older), or not valid; each says so.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ResultFileError(f"a result file was expected at {path}, but there is none") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ResultFileError(f"{path} cannot be read: {error}") from None
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ResultFileError(f"{path} is not a result file: it is not valid JSON ({error}); tune again") from None
+    return parse_result(data, str(path))
+
+
+def parse_result(data: Any, origin: str) -> Result:
+    """A result from decoded JSON; `origin` names it in errors.
+
+    Raises:
+        ResultFileError: When the data is of another schema, or not valid.
+    """
+    if not isinstance(data, dict) or not isinstance(data.get("schema"), str):
+        raise ResultFileError(f"{origin} is not a result of autotune: it has no \"schema\": \"{SCHEMA}\"; tune again")
+    _check_schema(data["schema"], origin)
+    try:
+        return Result.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ResultFileError(
+            f"{origin} is broken: {where or 'its content'}: {first['msg'].lower()}; tune again, or restore the file"
+        ) from None
+
+
+def _check_schema(schema: str, origin: str) -> None:
+    """Tells a foreign file, a newer schema and an older one apart."""
+    if schema == SCHEMA:
+        return
+    family, _, version = schema.rpartition("/")
+    if family != SCHEMA.rpartition("/")[0] or not (version.isascii() and version.isdigit()):
+        raise ResultFileError(f"{origin} has the schema {schema!r}, but {SCHEMA!r} was expected; is it another program's file?")
+    if int(version[:9]) > int(SCHEMA.rpartition("/")[2]):
+        raise ResultFileError(f"{origin} was written by a newer autotune ({schema}); this one reads {SCHEMA}: upgrade autotune")
+    raise ResultFileError(f"{origin} was written by an older autotune ({schema}); this one reads {SCHEMA}: tune again")

@@ -1,0 +1,97 @@
+"""Reads and writes the units that people type: "10m", "90%", "12GiB"."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from autotune.errors import UnitError
+
+_DURATION_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE_BYTES = {
+    "b": 1,
+    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+_NUMBER_WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds in a duration such as ``90s``, ``10m``, ``1h30m``; a bare number means seconds.
+
+    Raises:
+        UnitError: When the text is not a positive, finite duration.
+    """
+    parts = _NUMBER_WITH_UNIT.findall(text.strip().lower())
+    rebuilt = "".join(number + unit for number, unit in parts)
+    units = [unit or "s" for _, unit in parts]
+    bare_among_several = len(parts) > 1 and any(unit == "" for _, unit in parts)
+    if not parts or rebuilt != "".join(text.lower().split()) or bare_among_several:
+        raise UnitError(f"a duration such as 90s, 10m or 1h30m was expected, {text!r} came")
+    if unknown := [unit for unit in units if unit not in _DURATION_SECONDS]:
+        raise UnitError(f"the duration {text!r} has the unknown unit {unknown[0]!r}; use s, m, h or d")
+    seconds = sum(float(number) * _DURATION_SECONDS[unit] for (number, _), unit in zip(parts, units, strict=True))
+    if not (0 < seconds < math.inf):
+        raise UnitError(f"a duration above zero was expected, {text!r} came")
+    return seconds
+
+
+def parse_size(text: str) -> int:
+    """Bytes in a size such as ``12GiB``, ``800MB`` or ``64k`` (``k m g t`` alone are binary).
+
+    Raises:
+        UnitError: When the text is not a size.
+    """
+    match = _NUMBER_WITH_UNIT.fullmatch(text.strip().lower())
+    if match is None or (match[2] or "b") not in _SIZE_BYTES:
+        raise UnitError(f"a size such as 12GiB, 800MB or 64k was expected, {text!r} came")
+    size = float(match[1]) * _SIZE_BYTES[match[2] or "b"]
+    if size > 2**63:
+        raise UnitError(f"a size below 8 EiB was expected, {text!r} came")
+    return int(size)
+
+
+def parse_fraction(text: str) -> float:
+    """A fraction in (0, 1] written as ``0.9`` or ``90%``.
+
+    Raises:
+        UnitError: When the text is no number, or lies outside (0, 1].
+    """
+    stripped = text.strip()
+    try:
+        value = float(stripped[:-1]) / 100 if stripped.endswith("%") else float(stripped)
+    except ValueError:
+        raise UnitError(f"a fraction such as 0.9 or 90% was expected, {text!r} came") from None
+    if not 0 < value <= 1:
+        raise UnitError(f"a fraction above 0 and at most 1 (100%) was expected, {text!r} came")
+    return value
+
+
+def format_bytes(size: float) -> str:
+    """A size with three digits and a binary unit: ``1.50 GiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:.3g} TiB"
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration as a person says it: ``850 ms``, ``12.3 s``, ``4 m 05 s``, ``2 h 10 m``."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.3g} ms"
+    if seconds < 59.95:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} m {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} m"
+
+
+def format_rate(samples_per_second: float) -> str:
+    """A rate with three significant digits: ``12,300 samples/s`` or ``1.25 samples/s``."""
+    if samples_per_second < 100:
+        return f"{samples_per_second:.3g} samples/s"
+    digits = math.floor(math.log10(samples_per_second))
+    return f"{round(samples_per_second, 2 - digits):,.0f} samples/s"
