@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+import math
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from autotune.errors import ConfigError
 
@@ -20,6 +22,16 @@ Parameters = dict[str, Scalar]
 """Keyword arguments for the user's own `build()`, as `--explore` gives them."""
 
 
+def _not_a_bool(value: Any) -> Any:
+    """Refuses ``batch_size=true``, which pydantic would take for 1."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("int_type", "a whole number")
+    return value
+
+
+Count = Annotated[int, BeforeValidator(_not_a_bool)]
+
+
 class TrainConfig(BaseModel):
     """How to train: a value for every knob. The defaults are PyTorch's own.
 
@@ -30,37 +42,36 @@ class TrainConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    batch_size: int = Field(default=32, ge=1, description="samples of one micro-step, on one device")
-    accumulation_steps: int = Field(default=1, ge=1, description="micro-steps of one optimizer step")
+    batch_size: Count = Field(default=32, ge=1, description="samples of one micro-step, on one device")
+    accumulation_steps: Count = Field(default=1, ge=1, description="micro-steps of one optimizer step")
     precision: Precision = Field(default="fp32", description="fp16 comes with a GradScaler")
     memory_format: MemoryFormat = "contiguous"
     compile_mode: CompileMode | None = Field(default=None, description="None: eager")
     optimizer_impl: OptimizerImpl = Field(default="default", description="default: what torch chooses")
     cudnn_benchmark: bool = False
     sdpa_backend: SdpaBackend = Field(default="default", description="default: what torch chooses")
-    num_workers: int = Field(default=0, ge=0, description="DataLoader processes; 0: in the training process")
-    prefetch_factor: int | None = Field(default=None, ge=1, description="batches a worker; None: torch's 2")
+    num_workers: Count = Field(
+        default=0, ge=0, description="DataLoader processes; 0: in the training process"
+    )
+    prefetch_factor: Count | None = Field(default=None, ge=1, description="batches a worker; None: torch's 2")
     pin_memory: bool = False
     persistent_workers: bool = False
     non_blocking: bool = False
-    num_threads: int | None = Field(default=None, ge=1, description="CPU intra-op; None: torch's own")
+    num_threads: Count | None = Field(default=None, ge=1, description="CPU intra-op; None: torch's own")
     allocator: Allocator = "default"
 
-    @model_validator(mode="before")
-    @classmethod
-    def _canonical(cls, values: Any) -> Any:
-        """Resets what has no effect in combination with the rest."""
-        if not isinstance(values, dict):
-            return values
-        values = dict(values)
-        if values.get("num_workers", 0) == 0:
-            values.pop("prefetch_factor", None)
-            values.pop("persistent_workers", None)
-        elif values.get("prefetch_factor") is None:
-            values["prefetch_factor"] = 2
-        if not values.get("pin_memory", False):
-            values.pop("non_blocking", None)
-        return values
+    @model_validator(mode="after")
+    def _canonical(self) -> TrainConfig:
+        """Resets what has no effect in combination with the rest (validated values: "0" is 0 here)."""
+        resets: dict[str, Scalar] = {}
+        if self.num_workers == 0:
+            resets |= {"prefetch_factor": None, "persistent_workers": False}
+        elif self.prefetch_factor is None:
+            resets["prefetch_factor"] = 2
+        if not self.pin_memory:
+            resets["non_blocking"] = False
+        self.__dict__.update(resets)  # the model is frozen, and nobody has seen it yet
+        return self
 
     @property
     def effective_batch(self) -> int:
@@ -82,7 +93,13 @@ class TrainConfig(BaseModel):
 
 
 KNOBS: tuple[str, ...] = tuple(TrainConfig.model_fields)
-MEMORY_KNOBS: tuple[str, ...] = ("precision", "memory_format", "compile_mode", "optimizer_impl", "sdpa_backend")
+MEMORY_KNOBS: tuple[str, ...] = (
+    "precision",
+    "memory_format",
+    "compile_mode",
+    "optimizer_impl",
+    "sdpa_backend",
+)
 """Knobs, besides the batch size, that change how much device memory a step takes."""
 
 
@@ -121,10 +138,19 @@ def parse_scalar(text: str) -> Scalar:
         return words[stripped.lower()]
     for number in (int, float):
         try:
-            return number(stripped)
+            value = number(stripped)
         except ValueError:
             continue
+        # "nan" and "inf" are words: as numbers they could not be written to a result file.
+        return value if math.isfinite(value) else stripped
     return stripped
+
+
+def format_scalar(value: Scalar) -> str:
+    """A value in the words that `parse_scalar` reads: ``true``, ``none``, ``8``, ``bf16``."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
 
 
 def _explain(error: ValidationError) -> str:
@@ -134,6 +160,10 @@ def _explain(error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         return f"{knob!r} is no knob; the knobs are {', '.join(KNOBS)}"
     annotation = TrainConfig.model_fields[knob].annotation if knob in TrainConfig.model_fields else None
-    allowed = [str(value) for part in (annotation, *get_args(annotation)) for value in get_args(part) if isinstance(value, str)]
-    expected = f"one of {', '.join(allowed)}" if allowed else first["msg"].lower()
+    parts = (annotation, *get_args(annotation))
+    allowed = [str(value) for part in parts for value in get_args(part) if isinstance(value, str)]
+    if allowed and type(None) in parts:
+        allowed.insert(0, "none")
+    what = first["msg"].lower().removeprefix("input should be ")
+    expected = f"one of {', '.join(allowed)}" if allowed else what
     return f"{knob}={first.get('input')!r} cannot be used: expected {expected}"

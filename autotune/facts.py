@@ -14,7 +14,7 @@ class WorkloadFacts(BaseModel):
 
     target: str
     name: str
-    fingerprint: str = Field(description="hash of the model's shape, the samples' shape, and the baseline")
+    fingerprint: str = Field(description="hash of what is trained: model, samples, optimizer, effective batch")
     samples: int | None = Field(description="length of the dataset; None for an iterable one without")
     baseline: TrainConfig
     parameters: int = Field(description="of the model, in all")

@@ -6,6 +6,7 @@ statistic can be applied to old results.
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import statistics
@@ -51,16 +52,12 @@ class Interval(NamedTuple):
 class Block(BaseModel):
     """A timed run of whole optimizer steps between two synchronisations."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    samples: int = Field(ge=0)
+    # The bound keeps the count exact as a float: a broken file must not overflow the rate.
+    samples: int = Field(ge=0, le=2**53)
     seconds: float = Field(gt=0)
     data_wait_seconds: float = Field(ge=0, description="spent waiting for the loader")
-
-    @property
-    def rate(self) -> float:
-        """Samples per second of this block."""
-        return self.samples / self.seconds
 
 
 class Measurement(BaseModel):
@@ -78,27 +75,37 @@ class Measurement(BaseModel):
         default=None, description="peak: reserved on the GPU; PSS of the process tree on the CPU"
     )
     host_memory_bytes: int | None = Field(default=None, description="peak PSS of the process tree")
+    epoch_samples: int | None = Field(default=None, ge=1, description="samples of an epoch; null: endless")
+    epoch_boundary_seconds: float = Field(
+        default=0.0, ge=0, description="restarting the loader at an epoch's end; kept out of the blocks"
+    )
     skipped_steps: int = Field(default=0, description="optimizer steps skipped by the GradScaler")
     final_loss: float | None = None
+
+    @property
+    def block_rates(self) -> list[float]:
+        """Samples per second of each block: an epoch's boundary is spread over the epoch's samples."""
+        boundary = self.epoch_boundary_seconds / self.epoch_samples if self.epoch_samples else 0.0
+        return [block.samples / (block.seconds + block.samples * boundary) for block in self.blocks]
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def samples_per_second(self) -> float:
-        """Median rate of the blocks."""
-        return statistics.median(block.rate for block in self.blocks)
+        """Median rate of the blocks, each charged its share of the epoch boundaries."""
+        return statistics.median(self.block_rates)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def mad_samples_per_second(self) -> float:
         """Median absolute deviation of the blocks' rates."""
         centre = self.samples_per_second
-        return statistics.median(abs(block.rate - centre) for block in self.blocks)
+        return statistics.median(abs(rate - centre) for rate in self.block_rates)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def ci95_samples_per_second(self) -> Interval:
         """Bootstrap interval of the median rate."""
-        return bootstrap_interval([block.rate for block in self.blocks], statistics.median)
+        return bootstrap_interval(self.block_rates, statistics.median)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -124,7 +131,7 @@ class Point(BaseModel):
     @property
     def key(self) -> str:
         """Equal for points that run alike."""
-        return self.model_dump_json()
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True)
 
 
 class Burst(BaseModel):
@@ -158,7 +165,7 @@ class Burst(BaseModel):
 class Speedup(BaseModel):
     """A ratio of rates from paired, interleaved bursts."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     ratio: float = Field(gt=0)
     ci95: Interval
@@ -173,12 +180,14 @@ class Speedup(BaseModel):
 def bootstrap_interval(
     values: Sequence[float], statistic: Callable[[Sequence[float]], float], *, seed: int = 0
 ) -> Interval:
-    """95 % percentile bootstrap interval of a statistic (Efron & Tibshirani 1993); deterministic for a seed."""
+    """95 % percentile bootstrap interval (Efron & Tibshirani 1993); deterministic for a seed."""
     if len(values) == 1:
         return Interval(values[0], values[0])
     rng = random.Random(seed)
     resampled = sorted(statistic(rng.choices(values, k=len(values))) for _ in range(BOOTSTRAP_RESAMPLES))
-    return Interval(resampled[round(0.025 * BOOTSTRAP_RESAMPLES)], resampled[round(0.975 * BOOTSTRAP_RESAMPLES) - 1])
+    return Interval(
+        resampled[round(0.025 * BOOTSTRAP_RESAMPLES)], resampled[round(0.975 * BOOTSTRAP_RESAMPLES) - 1]
+    )
 
 
 def paired_speedup(pairs: Sequence[tuple[Measurement, Measurement]]) -> Speedup:
@@ -198,29 +207,59 @@ def paired_speedup(pairs: Sequence[tuple[Measurement, Measurement]]) -> Speedup:
     centre = statistics.fmean(logs)
     half = student_t_975(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
     rng = random.Random(0)
-    resampled = sorted(_resampled_log_ratio(pairs, rng) for _ in range(BOOTSTRAP_RESAMPLES))
+    rates = [(before.block_rates, after.block_rates) for before, after in pairs]
+    resampled = sorted(_resampled_log_ratio(rates, rng) for _ in range(BOOTSTRAP_RESAMPLES))
     low = min(centre - half, resampled[round(0.025 * BOOTSTRAP_RESAMPLES)])
     high = max(centre + half, resampled[round(0.975 * BOOTSTRAP_RESAMPLES) - 1])
     return Speedup(ratio=math.exp(centre), ci95=Interval(math.exp(low), math.exp(high)), pairs=len(pairs))
 
 
-def _resampled_log_ratio(pairs: Sequence[tuple[Measurement, Measurement]], rng: random.Random) -> float:
+def _resampled_log_ratio(pairs: Sequence[tuple[list[float], list[float]]], rng: random.Random) -> float:
     """One draw of the two-level bootstrap: pairs first, then the blocks inside them."""
     logs = []
     for before, after in rng.choices(pairs, k=len(pairs)):
-        rates = (statistics.median(block.rate for block in rng.choices(side.blocks, k=len(side.blocks))) for side in (before, after))
-        slow, fast = rates
+        slow, fast = (statistics.median(rng.choices(rates, k=len(rates))) for rates in (before, after))
         logs.append(math.log(fast / slow))
     return statistics.fmean(logs)
 
 
+def pool(measurements: Sequence[Measurement]) -> Measurement:
+    """Several measurements of one config as one: all blocks, the worst memory, the mean start costs."""
+    first = measurements[0]
+
+    def worst(values: Sequence[int | None]) -> int | None:
+        return max((value for value in values if value is not None), default=None)
+
+    def mean(values: Sequence[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return statistics.fmean(known) if known else None
+
+    return first.model_copy(
+        update={
+            "blocks": tuple(block for m in measurements for block in m.blocks),
+            "steady": all(m.steady for m in measurements),
+            "start_seconds": mean([m.start_seconds for m in measurements]),
+            "build_seconds": mean([m.build_seconds for m in measurements]),
+            "warmup_seconds": mean([m.warmup_seconds for m in measurements]),
+            "compile_seconds": mean([m.compile_seconds for m in measurements]),
+            "epoch_boundary_seconds": mean([m.epoch_boundary_seconds for m in measurements]),
+            "device_memory_bytes": worst([m.device_memory_bytes for m in measurements]),
+            "host_memory_bytes": worst([m.host_memory_bytes for m in measurements]),
+            "skipped_steps": sum(m.skipped_steps for m in measurements),
+        }
+    )
+
+
 def student_t_975(degrees: int) -> float:
-    """The 97.5 % quantile of Student's t (Cornish-Fisher expansion; exact for 1 and 2 degrees, else within 0.8 %)."""
+    """The 97.5 % quantile of Student's t: exact for 1 and 2 degrees, else within 0.8 % (Cornish-Fisher)."""
     if degrees == 1:
         return 12.7062
     if degrees == 2:
         return 4.3027
     z = 1.959964
-    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2) + (
-        3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z
-    ) / (384 * degrees**3)
+    return (
+        z
+        + (z**3 + z) / (4 * degrees)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * degrees**3)
+    )

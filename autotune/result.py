@@ -1,10 +1,10 @@
-"""The result file: one pydantic model, written whole or not at all, read with an error for each way to fail."""
+"""The result file: one pydantic model, written whole or not at all, with an error for each way to fail."""
 
 from __future__ import annotations
 
 import json
 import os
-import tempfile
+import secrets
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -131,20 +131,23 @@ def write_result(result: Result, path: Path) -> None:
         ResultFileError: When the file cannot be written; nothing is left behind.
     """
     text = result.model_dump_json(by_alias=True, indent=2) + "\n"
-    temporary: str | None = None
+    # Not tempfile: its files are for one's own eyes only, and a result is for others to read.
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        try:
+            with temporary.open("x", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:  # Ctrl-C included: no half file stays
+            temporary.unlink(missing_ok=True)
+            raise
     except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+        reason = error.strerror or error
         raise ResultFileError(
-            f"the result could not be written to {path}: {error.strerror or error}; choose another place with --out"
+            f"the result could not be written to {path}: {reason}; choose another place with --out"
         ) from error
 
 
@@ -152,19 +155,21 @@ def read_result(path: Path | str) -> Result:
     """The result in a file.
 
     Raises:
-        ResultFileError: Missing, unreadable, not JSON, another schema (newer or older), or not valid; each says so.
+        ResultFileError: Missing, unreadable, not JSON, newer or older, or not valid; it says which.
     """
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ResultFileError(f"a result file was expected at {path}, but there is none") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or no possible path
         raise ResultFileError(f"{path} cannot be read: {error}") from None
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ResultFileError(f"{path} is not a result file: it is not valid JSON ({error}); tune again") from None
+        raise ResultFileError(
+            f"{path} is not a result file: it is not valid JSON ({error}); tune again"
+        ) from None
     return parse_result(data, str(path))
 
 
@@ -175,15 +180,17 @@ def parse_result(data: Any, origin: str) -> Result:
         ResultFileError: When the data is of another schema, or not valid.
     """
     if not isinstance(data, dict) or not isinstance(data.get("schema"), str):
-        raise ResultFileError(f"{origin} is not a result of autotune: it has no \"schema\": \"{SCHEMA}\"; tune again")
+        raise ResultFileError(
+            f'{origin} is not a result of autotune: it has no "schema": "{SCHEMA}"; tune again'
+        )
     _check_schema(data["schema"], origin)
     try:
         return Result.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        where = ".".join(str(part) for part in first["loc"]) or "its content"
         raise ResultFileError(
-            f"{origin} is broken: {where or 'its content'}: {first['msg'].lower()}; tune again, or restore the file"
+            f"{origin} is broken: {where}: {first['msg'].lower()}; tune again, or restore the file"
         ) from None
 
 
@@ -193,7 +200,13 @@ def _check_schema(schema: str, origin: str) -> None:
         return
     family, _, version = schema.rpartition("/")
     if family != SCHEMA.rpartition("/")[0] or not (version.isascii() and version.isdigit()):
-        raise ResultFileError(f"{origin} has the schema {schema!r}, but {SCHEMA!r} was expected; is it another program's file?")
+        raise ResultFileError(
+            f"{origin} has the schema {schema!r}, but {SCHEMA!r} was expected; is it another program's file?"
+        )
     if int(version[:9]) > int(SCHEMA.rpartition("/")[2]):
-        raise ResultFileError(f"{origin} was written by a newer autotune ({schema}); this one reads {SCHEMA}: upgrade autotune")
-    raise ResultFileError(f"{origin} was written by an older autotune ({schema}); this one reads {SCHEMA}: tune again")
+        raise ResultFileError(
+            f"{origin} was written by a newer autotune ({schema}); this one reads {SCHEMA}: upgrade autotune"
+        )
+    raise ResultFileError(
+        f"{origin} was written by an older autotune ({schema}); this one reads {SCHEMA}: tune again"
+    )

@@ -31,7 +31,8 @@ def parse_duration(text: str) -> float:
         raise UnitError(f"a duration such as 90s, 10m or 1h30m was expected, {text!r} came")
     if unknown := [unit for unit in units if unit not in _DURATION_SECONDS]:
         raise UnitError(f"the duration {text!r} has the unknown unit {unknown[0]!r}; use s, m, h or d")
-    seconds = sum(float(number) * _DURATION_SECONDS[unit] for (number, _), unit in zip(parts, units, strict=True))
+    numbers = [float(number) for number, _ in parts]
+    seconds = sum(number * _DURATION_SECONDS[unit] for number, unit in zip(numbers, units, strict=True))
     if not (0 < seconds < math.inf):
         raise UnitError(f"a duration above zero was expected, {text!r} came")
     return seconds
@@ -69,16 +70,24 @@ def parse_fraction(text: str) -> float:
 
 
 def format_bytes(size: float) -> str:
-    """A size with three digits and a binary unit: ``1.50 GiB``."""
+    """A size with three digits and a binary unit: ``1.50 GiB``; below one unit of the next, ``1000 MiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.3g} {unit}"
+        # What rounds to 1024 belongs to the next unit.
+        if abs(size) < 1023.5:
+            return f"{size:.0f} B" if unit == "B" else f"{_three_digits(size)} {unit}"
         size /= 1024
-    return f"{size:.3g} TiB"
+    return f"{_three_digits(size)} TiB"
+
+
+def _three_digits(number: float) -> str:
+    """Three significant digits, zeros kept, and never an exponent: ``1.50``, ``12.0``, ``1000``."""
+    return f"{number:.0f}" if abs(number) >= 99.95 else f"{number:#.3g}"
 
 
 def format_seconds(seconds: float) -> str:
     """A duration as a person says it: ``850 ms``, ``12.3 s``, ``4 m 05 s``, ``2 h 10 m``."""
+    if not math.isfinite(seconds):
+        return f"{seconds} s"
     if seconds < 0.9995:
         return f"{seconds * 1000:.3g} ms"
     if seconds < 59.95:
@@ -91,7 +100,7 @@ def format_seconds(seconds: float) -> str:
 
 def format_rate(samples_per_second: float) -> str:
     """A rate with three significant digits: ``12,300 samples/s`` or ``1.25 samples/s``."""
-    if samples_per_second < 100:
+    if samples_per_second < 100 or not math.isfinite(samples_per_second):
         return f"{samples_per_second:.3g} samples/s"
     digits = math.floor(math.log10(samples_per_second))
     return f"{round(samples_per_second, 2 - digits):,.0f} samples/s"

@@ -1,0 +1,137 @@
+"""Turns a point into a Burst: sends it to a process of its own and reads how that ended."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Any, Protocol
+
+from autotune.burst.isolation import Ended, Isolation
+from autotune.burst.protocol import BurstPlan, Request, raise_reported
+from autotune.errors import WorkloadError
+from autotune.facts import WorkloadFacts
+from autotune.hardware.model import DeviceKind
+from autotune.measurement import Burst, Measurement, Outcome, Point
+
+
+class Runner(Protocol):
+    """What the search needs: something that runs a point."""
+
+    def run(self, point: Point, plan: BurstPlan, deadline_seconds: float) -> Burst:
+        """Runs one burst; it is over, whatever happens, soon after the deadline."""
+
+
+class ProcessRunner:
+    """Runs bursts of one target on one device, each in a process of its own.
+
+    Args:
+        isolation: Where processes come from.
+        device: The device to train on.
+        seed: Each burst's seed is drawn from it, so that every burst sees other samples.
+        memory_limit_bytes: Host memory of the process tree above which a burst ends as out of memory.
+        memory_fraction: Cap on the GPU's memory.
+    """
+
+    def __init__(
+        self,
+        isolation: Isolation,
+        device: DeviceKind,
+        *,
+        seed: int = 0,
+        memory_limit_bytes: int | None = None,
+        memory_fraction: float | None = None,
+    ) -> None:
+        self._isolation = isolation
+        self._count = 0
+        self._request = Request(
+            job="burst",
+            target=isolation.target,
+            device=device,
+            seed=seed,
+            memory_limit_bytes=memory_limit_bytes,
+            memory_fraction=memory_fraction,
+        )
+
+    def check(self, deadline_seconds: float) -> WorkloadFacts:
+        """Looks at the workload once.
+
+        Raises:
+            TargetError, WorkloadError: What is wrong with it, with the remedy.
+        """
+        request = self._request.model_copy(update={"job": "check"})
+        value = result_of(self._isolation.run(request, deadline_seconds), "checking the workload")
+        reason = self._isolation.fork_unsafe_reason
+        return WorkloadFacts.model_validate({**value, "fork_safe": reason is None, "fork_unsafe_reason": reason})
+
+    def run(self, point: Point, plan: BurstPlan, deadline_seconds: float) -> Burst:
+        """Runs one burst; it is over, whatever happens, soon after the deadline."""
+        self._count += 1
+        seed = self._request.seed + 1000 * self._count
+        request = self._request.model_copy(update={"point": point, "plan": plan, "seed": seed})
+        began = time.monotonic()
+        try:
+            ended = self._isolation.run(request, deadline_seconds)
+        except WorkloadError as error:  # the module cannot be imported again, e.g. its folder is gone
+            return Burst(
+                point=point, outcome=Outcome.CRASHED, reason=str(error), seconds=time.monotonic() - began
+            )
+        return burst_from(point, ended)
+
+
+def burst_from(point: Point, ended: Ended) -> Burst:
+    """The burst that an ended job stands for: read from its message, else from its exit status."""
+    message = ended.message or {}
+    measurement, reason = None, None
+    if message.get("event") == "result":
+        outcome = Outcome.OK
+        measurement = Measurement.model_validate(message["value"])
+    elif message.get("event") == "failure":
+        outcome, reason = Outcome(message["outcome"]), message["reason"]
+        if outcome is Outcome.CRASHED and ended.killed_by_kernel:
+            outcome = Outcome.HOST_OOM
+    elif message.get("event") == "error":
+        outcome, reason = Outcome.CRASHED, message["message"]
+    elif ended.timed_out:
+        outcome, reason = Outcome.TIMEOUT, f"it was still in its phase {ended.phase!r} after {ended.seconds:.1f} s"
+    else:
+        outcome = Outcome.HOST_OOM if ended.killed_by_kernel else Outcome.CRASHED
+        reason = describe_end(ended)
+    phase = "done" if outcome is Outcome.OK else ended.phase
+    return Burst(
+        point=point, outcome=outcome, measurement=measurement, reason=reason, phase=phase, seconds=ended.seconds
+    )
+
+
+def result_of(ended: Ended, what: str) -> dict[str, Any]:
+    """The value that a job returned.
+
+    Raises:
+        TargetError, WorkloadError: It reported an error, crashed, or hung.
+    """
+    message = ended.message or {}
+    if message.get("event") == "result":
+        value: dict[str, Any] = message["value"]
+        return value
+    if message.get("event") == "error":
+        raise_reported(message)
+    if message.get("event") == "failure":
+        raise WorkloadError(f"{what} failed: {message['reason']}; mend it and run again")
+    if ended.timed_out:
+        raise WorkloadError(
+            f"{what} did not finish within {ended.seconds:.0f} s; make build() or the dataset faster, or give a longer --budget"
+        )
+    raise WorkloadError(f"{what} failed: {describe_end(ended)}; last output: {ended.stderr_tail or 'none'}")
+
+
+def describe_end(ended: Ended) -> str:
+    """An exit status in words."""
+    if ended.status is None:
+        return "the process could not be ended"
+    if ended.status < 0:
+        try:
+            name = signal.Signals(-ended.status).name
+        except ValueError:
+            name = f"signal {-ended.status}"
+        by = " (the kernel's out-of-memory killer)" if ended.killed_by_kernel else ""
+        return f"the process was killed by {name}{by}"
+    return f"the process ended by itself with exit status {ended.status}"

@@ -1,0 +1,276 @@
+"""Reads NVIDIA GPUs through NVML, which opens no CUDA context: a context takes memory that is to be measured.
+
+The functions take the `pynvml` module, or an object like it, so that any card can stand in for the real one.
+Each figure is asked for on its own: what a card does not support is None, with the driver's own reason.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from autotune.hardware.model import Gpu, GpuProcess
+from autotune.hardware.visible import Card, Slice, select
+
+# CUDA cores of one streaming multiprocessor, from the tuning guides of each architecture.
+_CORES_PER_SM = {
+    (3, 5): 192, (3, 7): 192, (5, 0): 128, (5, 2): 128, (5, 3): 128, (6, 0): 64, (6, 1): 128, (6, 2): 128,
+    (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 7): 128, (8, 9): 128, (9, 0): 128,
+    (10, 0): 128, (10, 3): 128, (11, 0): 128, (12, 0): 128, (12, 1): 128,
+}  # fmt: skip
+# The TU116 and TU117 chips have compute capability 7.5 like the RTX 20 series, but no tensor cores.
+_TURING_WITHOUT_TENSOR_CORES = re.compile(
+    r"\bGTX 16\d\d|\bMX ?\d{3}\b|\bT(?:400|500|550|600|1000|1200|2000)\b"
+)
+
+
+def load_nvml() -> Any | None:
+    """The `pynvml` module of nvidia-ml-py, or None where it is not installed."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    return pynvml
+
+
+def gpu_precisions(name: str, capability: tuple[int, int] | None) -> tuple[tuple[str, ...], str]:
+    """The precisions worth trying on an NVIDIA GPU, fp32 first, and why, in one sentence.
+
+    Args:
+        name: The card's name: two families of compute capability 7.5 differ by nothing else.
+        capability: Its compute capability, if known.
+    """
+    if capability is None:
+        return ("fp32",), "fp32 only: the compute capability could not be read"
+    version = f"compute capability {capability[0]}.{capability[1]}"
+    if capability >= (8, 0):
+        return ("fp32", "tf32", "bf16", "fp16"), f"{version} has tensor cores for tf32, bf16 and fp16"
+    if capability < (7, 0):
+        return ("fp32",), f"fp32 only: {version} has no tensor cores, so lower precision would not be faster"
+    if capability == (7, 5) and _TURING_WITHOUT_TENSOR_CORES.search(name):
+        return ("fp32",), f"fp32 only: {name} has {version} but no tensor cores"
+    return ("fp32", "fp16"), f"{version} has tensor cores for fp16 only; tf32 and bf16 came with 8.0"
+
+
+def read_gpus(
+    nvml: Any | None,
+    unread: dict[str, str],
+    *,
+    environ: Mapping[str, str] = os.environ,
+    own_pids: Collection[int] | None = None,
+) -> tuple[Gpu, ...]:
+    """The NVIDIA GPUs that this process may use, in the order of ``CUDA_VISIBLE_DEVICES``.
+
+    Args:
+        nvml: The `pynvml` module, or an object like it; None where it is not installed.
+        unread: Takes the reasons for what could not be read, under keys such as ``gpus.0.power_limit_watts``.
+        environ: The environment.
+        own_pids: Processes that do not count as others; this one and its children when None.
+    """
+    if nvml is None:
+        unread["gpus"] = "NVIDIA GPUs were not looked for: nvidia-ml-py is not installed"
+        return ()
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        unread["gpus"] = f"no NVIDIA driver answers (NVML: {error})"
+        return ()
+    try:
+        chosen = select(_cards(nvml, unread), unread, environ)
+        own = _own_pids() if own_pids is None else own_pids
+        return tuple(_Reading(nvml, index, device, own, unread).gpu() for index, device in enumerate(chosen))
+    except nvml.NVMLError as error:
+        unread["gpus"] = f"the NVIDIA driver does not list its GPUs (NVML: {error})"
+        return ()
+    finally:
+        _quietly(nvml, nvml.nvmlShutdown)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """Asks NVML for everything about one device."""
+
+    nvml: Any
+    index: int
+    device: Card | Slice
+    own_pids: Collection[int]
+    unread: dict[str, str]
+
+    def gpu(self) -> Gpu:
+        """The record of the device."""
+        nvml, device = self.nvml, self.device
+        # A slice has memory and processors of its own; chip, power and clocks are those of the whole card.
+        own, whole = device.handle, (device.card if isinstance(device, Slice) else device).handle
+        name = self.ask("name", "nvmlDeviceGetName", own) or "NVIDIA GPU"
+        total, free = self.memory()
+        capability = self.ask("compute_capability", "nvmlDeviceGetCudaComputeCapability", whole)
+        capability = (int(capability[0]), int(capability[1])) if capability else None
+        precisions, reason = gpu_precisions(name, capability)
+        utilization = self.ask("utilization_fraction", "nvmlDeviceGetUtilizationRates", own)
+        return Gpu(
+            kind="cuda",
+            index=self.index,
+            name=name,
+            uuid=self.ask("uuid", "nvmlDeviceGetUUID", own),
+            memory_total_bytes=total,
+            memory_free_bytes=free,
+            compute_capability=capability,
+            sm_count=self.sm_count(capability),
+            precisions=precisions,
+            precision_reason=reason,
+            driver=self.ask("driver", "nvmlSystemGetDriverVersion"),
+            cuda=_cuda_version(self.ask("cuda", "nvmlSystemGetCudaDriverVersion_v2")),
+            power_limit_watts=_watts(self.ask("power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit", whole)),
+            power_watts=_watts(self.ask("power_watts", "nvmlDeviceGetPowerUsage", whole)),
+            sm_clock_mhz=self.ask("sm_clock_mhz", "nvmlDeviceGetClockInfo", whole, nvml.NVML_CLOCK_SM),
+            sm_clock_max_mhz=self.ask(
+                "sm_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", whole, nvml.NVML_CLOCK_SM
+            ),
+            memory_clock_mhz=self.ask(
+                "memory_clock_mhz", "nvmlDeviceGetClockInfo", whole, nvml.NVML_CLOCK_MEM
+            ),
+            temperature_celsius=self.temperature(whole),
+            utilization_fraction=utilization.gpu / 100 if utilization else None,
+            mig=isinstance(device, Slice),
+            processes=self.processes(),
+        )
+
+    def ask(self, field: str, call: str, *arguments: Any) -> Any | None:
+        """The answer of one NVML call, or None with the reason."""
+        try:
+            return getattr(self.nvml, call)(*arguments)
+        except self.nvml.NVMLError as error:
+            self.miss(field, f"NVML: {error}")
+        except AttributeError:
+            self.miss(field, f"the installed nvidia-ml-py has no {call}")
+        return None
+
+    def miss(self, field: str, reason: str) -> None:
+        """Notes why a field stays None."""
+        self.unread[f"gpus.{self.index}.{field}"] = reason
+
+    def memory(self) -> tuple[int | None, int | None]:
+        """Total and free bytes, of the slice where the device is one."""
+        memory = self.ask("memory_total_bytes", "nvmlDeviceGetMemoryInfo", self.device.handle)
+        if memory is None:
+            self.miss("memory_free_bytes", self.unread[f"gpus.{self.index}.memory_total_bytes"])
+            return None, None
+        return int(memory.total), int(memory.free)
+
+    def sm_count(self, capability: tuple[int, int] | None) -> int | None:
+        """Streaming multiprocessors: of a slice as NVML has it, of a card from its number of CUDA cores."""
+        handle = self.device.handle
+        if isinstance(self.device, Slice):
+            attributes = self.ask("sm_count", "nvmlDeviceGetAttributes", handle)
+            return int(attributes.multiprocessorCount) if attributes else None
+        cores = self.ask("sm_count", "nvmlDeviceGetNumGpuCores", handle)
+        per_sm = _CORES_PER_SM.get(capability) if capability else None
+        if cores is not None and per_sm is None:
+            self.miss("sm_count", f"how many cores a multiprocessor has is not known for {capability}")
+        return cores // per_sm if cores is not None and per_sm is not None else None
+
+    def temperature(self, handle: Any) -> int | None:
+        """Degrees Celsius of the chip; the older call is asked where driver or bindings lack the newer."""
+        sensor = self.nvml.NVML_TEMPERATURE_GPU
+        newer = self.ask("temperature_celsius", "nvmlDeviceGetTemperatureV", handle, sensor)
+        if newer is not None:
+            return int(newer)
+        older = self.ask("temperature_celsius", "nvmlDeviceGetTemperature", handle, sensor)
+        if older is not None:
+            del self.unread[f"gpus.{self.index}.temperature_celsius"]
+        return older
+
+    def processes(self) -> tuple[GpuProcess, ...]:
+        """Others that hold memory of the device, for computing or for a display."""
+        handle = self.device.handle
+        # Slices have no displays, and say so with an error: only the list of computing processes is missed.
+        displays = _quietly(self.nvml, self.nvml.nvmlDeviceGetGraphicsRunningProcesses, handle) or ()
+        computing = self.ask("processes", "nvmlDeviceGetComputeRunningProcesses", handle) or ()
+        used = {process.pid: process.usedGpuMemory for process in (*displays, *computing)}
+        others: list[GpuProcess] = []
+        for pid in sorted(used.keys() - set(self.own_pids)):
+            process = GpuProcess(pid=pid, name=_process_name(pid), memory_bytes=used[pid])
+            if process.name is None:
+                self.miss(
+                    f"processes.{len(others)}.name", "the process is gone, or outside of this container"
+                )
+            if process.memory_bytes is None:
+                self.miss(f"processes.{len(others)}.memory_bytes", "the driver does not tell it of a process")
+            others.append(process)
+        return tuple(others)
+
+
+def _cards(nvml: Any, unread: dict[str, str]) -> tuple[Card, ...]:
+    """Every card that the driver lists, in bus order, with its slices."""
+    cards = []
+    for number in range(nvml.nvmlDeviceGetCount()):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(number)
+        except nvml.NVMLError as error:
+            # One card that fell off the bus must not hide the others; its number stays taken.
+            unread[f"gpus.bus.{number}"] = (
+                f"the card with bus number {number} does not answer (NVML: {error})"
+            )
+            handle = None
+        uuid, name = (
+            str(_quietly(nvml, call, handle) or "") if handle is not None else ""
+            for call in (nvml.nvmlDeviceGetUUID, nvml.nvmlDeviceGetName)
+        )
+        card = Card(handle, uuid, name, handle is not None and _is_partitioned(nvml, handle))
+        if card.partitioned:
+            card.slices.extend(_slices(nvml, card))
+        cards.append(card)
+    return tuple(cards)
+
+
+def _is_partitioned(nvml: Any, handle: Any) -> bool:
+    """Whether the card is in MIG mode; cards that have no such mode answer with an error."""
+    mode = _quietly(nvml, nvml.nvmlDeviceGetMigMode, handle)
+    return bool(mode and mode[0])
+
+
+def _slices(nvml: Any, card: Card) -> list[Slice]:
+    """The slices of a partitioned card; places that are not taken answer with an error."""
+    slices = []
+    for place in range(_quietly(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, card.handle) or 0):
+        handle = _quietly(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, card.handle, place)
+        if handle is not None:
+            slices.append(Slice(handle, str(_quietly(nvml, nvml.nvmlDeviceGetUUID, handle) or ""), card))
+    return slices
+
+
+def _quietly(nvml: Any, call: Callable[..., Any], *arguments: Any) -> Any | None:
+    """What a call gives, or None where NVML has no answer and that is no loss."""
+    try:
+        return call(*arguments)
+    except nvml.NVMLError:
+        return None
+
+
+def _watts(milliwatts: int | None) -> float | None:
+    """NVML tells power in thousandths."""
+    return None if milliwatts is None else milliwatts / 1000
+
+
+def _cuda_version(number: int | None) -> str | None:
+    """``12.4`` from NVML's 12040."""
+    return None if number is None else f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _own_pids() -> set[int]:
+    """This process and all its children."""
+    own = psutil.Process()
+    return {own.pid, *(child.pid for child in own.children(recursive=True))}
+
+
+def _process_name(pid: int) -> str | None:
+    """A process's name, or None when it is gone, or lives outside of this container."""
+    try:
+        return str(psutil.Process(pid).name())
+    except psutil.Error:
+        return None

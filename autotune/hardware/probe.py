@@ -1,0 +1,168 @@
+"""Puts the readings of the machine together: `probe_host` without torch, `merge` with what torch found.
+
+The two are apart since importing torch takes seconds, and a process that has opened a CUDA context holds
+memory that is to be measured: torch is asked in a child process, and its report comes back as JSON.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from autotune.hardware import host, nvidia, surroundings
+from autotune.hardware.model import Gpu, Hardware, Peaks
+
+
+def probe_host(
+    *,
+    root: Path = host.ROOT,
+    nvml: Any | None = None,
+    environ: Mapping[str, str] = os.environ,
+    usable_cpus: int | None = None,
+) -> Hardware:
+    """What this machine is, as far as it can be told without torch; takes well under a second.
+
+    Args:
+        root: Where ``/proc``, ``/sys``, ``/dev`` and ``/etc`` are found.
+        nvml: The `pynvml` module, or an object like it; the installed one when None.
+        environ: The environment.
+        usable_cpus: CPUs that the operating system lets this process use; None asks it.
+    """
+    unread: dict[str, str] = {"peaks": "not measured"}
+    gpus = nvidia.read_gpus(nvml if nvml is not None else nvidia.load_nvml(), unread, environ=environ)
+    return Hardware(
+        hostname=platform.node() or "unknown",
+        gpus=gpus,
+        cpu=host.read_cpu(unread, root, usable=usable_cpus),
+        memory=host.read_memory(unread, root),
+        container=surroundings.read_container(root, environ),
+        disk=surroundings.read_disk(unread, root),
+        software=surroundings.read_software(unread, root),
+        unread=unread,
+    )
+
+
+def merge(host: Hardware, torch_report: Mapping[str, Any]) -> Hardware:
+    """The machine with what a child process found that imported torch.
+
+    GPUs are matched by UUID, and follow torch's order. A GPU that this torch cannot use is left out, with
+    the reason: training cannot run on it.
+
+    Args:
+        host: What `probe_host` gave.
+        torch_report: What `autotune.burst.peaks.report` gave, decoded from JSON; may be empty.
+
+    Raises:
+        pydantic.ValidationError: When the report does not hold what it should.
+    """
+    if not torch_report:
+        return host
+    reasons = {**host.unread, **torch_report.get("unread", {})}
+    changes: dict[str, Any] = {}
+    if "gpus" in torch_report:
+        seen = tuple(Gpu.model_validate(entry) for entry in torch_report["gpus"])
+        changes["gpus"], gpu_reasons = _merge_gpus(host, seen, torch_report)
+        reasons = {
+            key: reason for key, reason in reasons.items() if key.split(".")[0] != "gpus"
+        } | gpu_reasons
+    if "torch" in torch_report:
+        version, cuda = torch_report["torch"], torch_report.get("cuda")
+        changes["software"] = host.software.model_copy(update={"torch": version, "cuda": cuda})
+        reasons["software.cuda"] = f"torch {version} is not built for CUDA"
+    if torch_report.get("peaks"):
+        changes["peaks"] = Peaks.model_validate(torch_report["peaks"])
+    merged = host.model_copy(update=changes)
+    return merged.model_copy(update={"unread": _still_unread(merged, reasons)})
+
+
+def _merge_gpus(
+    host: Hardware, reported: tuple[Gpu, ...], torch_report: Mapping[str, Any]
+) -> tuple[tuple[Gpu, ...], dict[str, str]]:
+    """The GPUs that torch can use, each with what the driver told about it, and the reasons for gaps."""
+    left = dict(enumerate(host.gpus))
+    version = torch_report.get("torch")
+    merged: list[Gpu] = []
+    reasons = {key: reason for key, reason in host.unread.items() if key.startswith("gpus.bus.")}
+    for place, seen in enumerate(reported):
+        number = _match(seen, left)
+        gpu = seen if number is None else _filled(left.pop(number), seen)
+        for field in (name for name, value in gpu if value is None):
+            reasons[f"gpus.{place}.{field}"] = f"torch does not tell this of a {gpu.kind} device"
+        # What the driver said goes before what torch did not say.
+        reasons |= _renumbered(torch_report.get("unread", {}), place, place)
+        reasons |= _renumbered(host.unread, number, place)
+        merged.append(gpu)
+    names = ", ".join(gpu.name for gpu in left.values())
+    unusable = f"the driver reports {names}, but torch {version} cannot use it"
+    if not merged:
+        other = f"{host.unread.get('gpus', 'no NVIDIA GPU')}; torch {version} offers no other GPU"
+        reasons["gpus"] = unusable if left else other
+    elif left:
+        reasons["gpus.unusable"] = unusable
+    return tuple(merged), reasons
+
+
+def _renumbered(reasons: Mapping[str, str], number: int | None, place: int) -> dict[str, str]:
+    """The reasons about one GPU, under the place that it has now."""
+    old = f"gpus.{number}."
+    return {f"gpus.{place}.{key[len(old) :]}": why for key, why in reasons.items() if key.startswith(old)}
+
+
+def _match(seen: Gpu, known: Mapping[int, Gpu]) -> int | None:
+    """Which of the driver's GPUs torch means: by UUID, else by name where UUIDs cannot decide."""
+    for number, gpu in known.items():
+        if seen.uuid is not None and gpu.uuid is not None and _bare(seen.uuid) == _bare(gpu.uuid):
+            return number
+    if (
+        seen.uuid is not None
+        and any(gpu.uuid is not None for gpu in known.values())
+        and not _has_slice(known)
+    ):
+        return None
+    return next(
+        (number for number, gpu in known.items() if gpu.kind == seen.kind and gpu.name == seen.name), None
+    )
+
+
+def _has_slice(known: Mapping[int, Gpu]) -> bool:
+    """Whether a slice is among them: CUDA tells the UUID of the slice or of its card, by version."""
+    return any(gpu.mig for gpu in known.values())
+
+
+def _filled(known: Gpu, seen: Gpu) -> Gpu:
+    """The driver's record under torch's index, its gaps filled by what torch told."""
+    gaps = {name: getattr(seen, name) for name, value in known if value is None}
+    filled = known.model_copy(update={**gaps, "index": seen.index})
+    if known.compute_capability is None and seen.compute_capability is not None:
+        return filled.model_copy(
+            update={"precisions": seen.precisions, "precision_reason": seen.precision_reason}
+        )
+    return filled
+
+
+def _bare(uuid: str) -> str:
+    """A UUID without the prefix that NVML writes and torch leaves out."""
+    return uuid.lower().removeprefix("gpu-").removeprefix("mig-")
+
+
+def _still_unread(hardware: Hardware, reasons: Mapping[str, str]) -> dict[str, str]:
+    """The reasons whose field is still without a value; those that name no field stay."""
+    dump = hardware.model_dump()
+    return {key: reason for key, reason in reasons.items() if _is_missing(dump, key)}
+
+
+def _is_missing(dump: Any, key: str) -> bool:
+    """Whether a dotted key leads to nothing: None, an empty list, or no field at all."""
+    for part in key.split("."):
+        if isinstance(dump, (list, tuple)):
+            if not (part.isdigit() and int(part) < len(dump)):
+                return True
+            dump = dump[int(part)]
+        elif isinstance(dump, dict):
+            dump = dump.get(part)
+        else:
+            return dump is None
+    return dump is None or dump in ((), [])

@@ -1,0 +1,125 @@
+"""Decides which NVIDIA devices a CUDA program would see, by the rules of ``CUDA_VISIBLE_DEVICES``.
+
+NVML always lists every card in bus order; CUDA lists what the variable names, in its order. Without these
+rules the facts of one card would be told about another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Card:
+    """A whole card.
+
+    Attributes:
+        handle: NVML's handle; None for a card that does not answer.
+        uuid: ``GPU-…``.
+        name: The card's name.
+        partitioned: Whether it is in MIG mode: then CUDA sees its slices, never the card itself.
+        slices: Its slices.
+    """
+
+    handle: Any
+    uuid: str
+    name: str
+    partitioned: bool
+    slices: list[Slice] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A slice of a partitioned card; `uuid` is ``MIG-…``."""
+
+    handle: Any
+    uuid: str
+    card: Card
+
+
+def select(
+    cards: Sequence[Card], unread: dict[str, str], environ: Mapping[str, str]
+) -> tuple[Card | Slice, ...]:
+    """The devices that CUDA would number 0, 1, ….
+
+    CUDA stops at the first entry that it does not understand, sees nothing when an entry is repeated, and
+    uses one slice at most.
+
+    Args:
+        cards: Every card in bus order.
+        unread: Takes the reason when there is nothing to see, or when the order is not certain.
+        environ: The environment.
+    """
+    wanted = environ.get("CUDA_VISIBLE_DEVICES")
+    if not cards:
+        unread["gpus"] = "the NVIDIA driver answers, but lists no GPU"
+        return ()
+    if wanted is None:
+        whole = [card for card in cards if card.handle is not None and not card.partitioned]
+        slices = [part for card in cards for part in card.slices]
+        chosen: list[Card | Slice] = [*whole] or [*slices[:1]]
+        if not chosen:
+            unread["gpus"] = "every GPU is partitioned (MIG), and no slice has been made"
+    else:
+        chosen = _named(cards, wanted)
+        if not chosen:
+            unread["gpus"] = f"CUDA_VISIBLE_DEVICES={wanted!r} names none of the {len(cards)} NVIDIA GPUs"
+    if _order_uncertain(cards, wanted, environ):
+        unread["gpus.order"] = (
+            "CUDA numbers unlike cards fastest first, NVML by bus; set CUDA_DEVICE_ORDER=PCI_BUS_ID"
+        )
+    return tuple(_one_slice(chosen))
+
+
+def _named(cards: Sequence[Card], wanted: str) -> list[Card | Slice]:
+    """What the entries of the variable name, in their order."""
+    chosen: list[Card | Slice] = []
+    for entry in wanted.split(","):
+        device = _device(cards, entry.strip())
+        if device is None:
+            break
+        if any(device is other for other in chosen):
+            return []
+        chosen.append(device)
+    return chosen
+
+
+def _device(cards: Sequence[Card], entry: str) -> Card | Slice | None:
+    """The device that one entry names: a number, or the start of a UUID that fits one device only."""
+    if number := re.match(r"\d+", entry):
+        return _usable(cards[int(number[0])]) if int(number[0]) < len(cards) else None
+    if entry.upper().startswith("MIG-"):
+        slices = [
+            part for card in cards for part in card.slices if part.uuid.lower().startswith(entry.lower())
+        ]
+        return slices[0] if len(slices) == 1 else None
+    if entry.upper().startswith("GPU-"):
+        whole = [card for card in cards if card.uuid.lower().startswith(entry.lower())]
+        return _usable(whole[0]) if len(whole) == 1 else None
+    return None
+
+
+def _usable(card: Card) -> Card | Slice | None:
+    """What naming a card means: the card, or the first slice of a partitioned one."""
+    if card.partitioned:
+        return card.slices[0] if card.slices else None
+    return card if card.handle is not None else None
+
+
+def _one_slice(chosen: Sequence[Card | Slice]) -> list[Card | Slice]:
+    """The devices with every slice after the first left out."""
+    first = next((device for device in chosen if isinstance(device, Slice)), None)
+    return [device for device in chosen if not isinstance(device, Slice) or device is first]
+
+
+def _order_uncertain(cards: Sequence[Card], wanted: str | None, environ: Mapping[str, str]) -> bool:
+    """Whether CUDA's numbers may differ from NVML's: unlike cards, numbered in CUDA's default order."""
+    by_number = wanted is None or re.match(r"\s*\d", wanted) is not None
+    return (
+        by_number
+        and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
+        and len({card.name for card in cards}) > 1
+    )
