@@ -6,23 +6,25 @@ Importing this package does not import torch.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
-from autotune.config import TrainConfig
-from autotune.errors import AutotuneError
-from autotune.workload import Workload
-
 if TYPE_CHECKING:
+    from autotune.config import TrainConfig
+    from autotune.errors import AutotuneError
     from autotune.runtime import Tuned, load
+    from autotune.workload import Workload
 
 __version__ = "0.1.0"
 __all__ = ["AutotuneError", "TrainConfig", "Tuned", "Workload", "__version__", "load"]
 
+_HOMES = {
+    "AutotuneError": "errors", "TrainConfig": "config", "Tuned": "runtime", "Workload": "workload", "load": "runtime",
+}  # fmt: skip
+
 
 def __getattr__(name: str) -> object:
-    """Imports what needs torch only when it is asked for."""
-    if name in {"Tuned", "load"}:
-        from autotune import runtime
-
-        return getattr(runtime, name)
+    """Imports a name when it is first asked for: the command line answers --help without pydantic, let alone torch."""
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"autotune.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

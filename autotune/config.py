@@ -29,7 +29,7 @@ def _not_a_bool(value: Any) -> Any:
     return value
 
 
-Count = Annotated[int, BeforeValidator(_not_a_bool)]
+Count = Annotated[int, BeforeValidator(_not_a_bool), Field(le=2**31 - 1)]
 
 
 class TrainConfig(BaseModel):
@@ -142,7 +142,7 @@ def parse_scalar(text: str) -> Scalar:
         except ValueError:
             continue
         # "nan" and "inf" are words: as numbers they could not be written to a result file.
-        return value if math.isfinite(value) else stripped
+        return value if isinstance(value, int) or math.isfinite(value) else stripped
     return stripped
 
 

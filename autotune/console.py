@@ -75,9 +75,9 @@ def usage_snippet(path: Path) -> str:
 
 
 def usage_lines(path: Path) -> RenderableType:
-    """Where a result was written, and how to train with it."""
+    """Where a result lies, and how to train with it."""
     code = [as_text(f"    {line}", "cyan") for line in usage_snippet(path).splitlines()]
-    return Group(Text.assemble("written to ", as_text(str(path), "bold")), "train with it:", *code)
+    return Group(Text.assemble("result file: ", as_text(str(path), "bold")), "train with it:", *code)
 
 
 def comparison_table(comparison: Comparison) -> RenderableType:
@@ -223,7 +223,9 @@ def _speedup_line(result: Result) -> Text:
 def _won_back(result: Result) -> list[Text]:
     """After how many optimizer steps compiling has paid for itself, by the confirmed speed-up."""
     before, after, speedup = result.baseline.measurement, result.best.measurement, result.speedup
-    if before is None or after is None or not after.compile_seconds or not (speedup and speedup.confirmed):
+    if before is None or after is None or not after.compile_seconds:
+        return []
+    if speedup is None or not speedup.confirmed or speedup.ratio <= 1:
         return []
     cost = after.compile_seconds
     compiled_steps = cost * before.samples_per_second / result.best.config.effective_batch

@@ -31,7 +31,7 @@ def hardware_table(hardware: Hardware) -> RenderableType:
     _add(grid, "container", [hardware.container or "none"])
     _add(grid, "disk", [hardware.disk] if hardware.disk else [])
     _add(grid, "software", _software_lines(hardware.software))
-    _add(grid, "peaks", _peak_lines(hardware.peaks) if hardware.peaks else ["not measured"])
+    _add(grid, "peaks", _peak_lines(hardware.peaks) if hardware.peaks else [])
     _add(grid, "not read", [f"{field}: {reason}" for field, reason in hardware.unread.items()])
     return Group(Text.assemble(as_text(hardware.hostname, "bold"), "\n"), grid)
 

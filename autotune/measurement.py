@@ -6,7 +6,6 @@ statistic can be applied to old results.
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import statistics
@@ -54,10 +53,10 @@ class Block(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    # The bound keeps the count exact as a float: a broken file must not overflow the rate.
+    # The upper bounds are beyond any real block: a broken file must not overflow what is derived from it.
     samples: int = Field(ge=0, le=2**53)
-    seconds: float = Field(gt=0)
-    data_wait_seconds: float = Field(ge=0, description="spent waiting for the loader")
+    seconds: float = Field(gt=0, le=1e9)
+    data_wait_seconds: float = Field(ge=0, le=1e9, description="spent waiting for the loader")
 
 
 class Measurement(BaseModel):
@@ -128,10 +127,9 @@ class Point(BaseModel):
     config: TrainConfig
     parameters: Parameters = {}
 
-    @property
-    def key(self) -> str:
-        """Equal for points that run alike."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True)
+    def __hash__(self) -> int:
+        """By content: the parameters are a dict, which pydantic cannot hash."""
+        return hash((self.config, tuple(sorted(self.parameters.items()))))
 
 
 class Burst(BaseModel):

@@ -31,7 +31,7 @@ class WorkloadRecord(Part):
     target: str
     name: str
     parameters: Parameters = {}
-    samples: int | None
+    samples: int | None = Field(ge=0, le=2**53)
     fingerprint: str
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 
 from autotune.errors import UnitError
 
@@ -71,6 +72,8 @@ def parse_fraction(text: str) -> float:
 
 def format_bytes(size: float) -> str:
     """A size with three digits and a binary unit: ``1.50 GiB``; below one unit of the next, ``1000 MiB``."""
+    # Integers of a broken file may be too large to be divided.
+    size = min(max(size, -sys.float_info.max), sys.float_info.max)
     for unit in ("B", "KiB", "MiB", "GiB"):
         # What rounds to 1024 belongs to the next unit.
         if abs(size) < 1023.5:
@@ -102,5 +105,4 @@ def format_rate(samples_per_second: float) -> str:
     """A rate with three significant digits: ``12,300 samples/s`` or ``1.25 samples/s``."""
     if samples_per_second < 100 or not math.isfinite(samples_per_second):
         return f"{samples_per_second:.3g} samples/s"
-    digits = math.floor(math.log10(samples_per_second))
-    return f"{round(samples_per_second, 2 - digits):,.0f} samples/s"
+    return f"{float(f'{samples_per_second:.3g}'):,.0f} samples/s"

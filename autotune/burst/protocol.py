@@ -50,6 +50,7 @@ class Request(BaseModel):
     device: DeviceKind | None = None
     point: Point | None = None
     plan: BurstPlan = BurstPlan()
+    peak_seconds: float = Field(default=1.5, description="what measuring the machine's peaks may take")
     seed: int = 0
     asked_at: float = Field(default=0.0, description="time.time() of the request, for what starting costs")
     memory_limit_bytes: int | None = Field(default=None, description="more than this ends the burst as oom")

@@ -95,7 +95,7 @@ def _chain(error: BaseException | None) -> list[BaseException]:
 def _probe(request: Request, reporter: Reporter) -> None:
     from autotune.burst import peaks
 
-    reporter.send("result", value=peaks.report(request.device))
+    reporter.send("result", value=peaks.report(request.device, request.peak_seconds))
 
 
 def _load(request: Request) -> Workload:

@@ -1,0 +1,5 @@
+"""``python -m autotune`` is the command ``autotune``."""
+
+from autotune.cli import main
+
+main()

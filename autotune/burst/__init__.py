@@ -1,0 +1,1 @@
+"""Bursts: short timed training runs, each in a process of its own."""

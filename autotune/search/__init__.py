@@ -1,0 +1,1 @@
+"""The search: which burst to run next, when to stop, and what to call the best."""

@@ -1,0 +1,203 @@
+"""The search loop: stages, then the sampler, then the confirmation, inside a budget.
+
+It knows bursts only as a `Runner`, and time only as a `Budget`, so that the very same code runs on recorded surfaces with
+a virtual clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from autotune.burst.runner import Runner
+from autotune.measurement import Burst, Point
+from autotune.progress import Progress
+from autotune.search.guard import refusal
+from autotune.search.stages import CONFIRM, SAMPLER, Stages
+from autotune.search.stopping import Budget, burst_deadline, plan_for, plateaued, predicted_seconds
+from autotune.search.trials import Trial, TrialLog
+from autotune.space import Space
+from autotune.verify import Confirmed, Round, confirm, rank
+
+StoppedBy = Literal["budget", "target", "plateau", "exhausted", "interrupted"]
+SAMPLER_TRIES = 50
+MAX_FINALISTS = 2
+NEAR_EQUAL = 0.05
+"""A second finalist is worth its bursts when it came within this share of the first."""
+
+
+class Search:
+    """One search.
+
+    Args:
+        space: What is searched.
+        baseline: What the user trains with today.
+        runner: Runs bursts.
+        log: Where they are kept.
+        budget: The wall clock.
+        progress: Who is told.
+        utilization_target: Share of the compute ceiling at which the search may stop.
+        seed: Of the confirmation's order.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        baseline: Point,
+        runner: Runner,
+        log: TrialLog,
+        budget: Budget,
+        progress: Progress,
+        *,
+        utilization_target: float = 0.95,
+        seed: int = 0,
+    ) -> None:
+        self.space = space
+        self.baseline = baseline
+        self.log = log
+        self.compute_ceiling: float | None = None
+        self._runner = runner
+        self._budget = budget
+        self._progress = progress
+        self._utilization_target = utilization_target
+        self._seed = seed
+        self._plan = plan_for(budget.seconds)
+        self._stages = Stages(space, baseline, self._refuse)
+        self._stage_shown = ""
+
+    def run(self) -> StoppedBy:
+        """Searches, then confirms; returns why the search stopped."""
+        stopped_by = self._search()
+        best = self.log.best()
+        if best is not None and best.point != self.baseline:
+            self._confirm(best)
+        return stopped_by
+
+    def _search(self) -> StoppedBy:
+        while True:
+            proposal = self._stages.next(self.log.trials)
+            if proposal is None:
+                break
+            if not self._affordable(proposal.point):
+                if proposal.point.config.compile_mode is None:
+                    return "budget"
+                break  # what is left of the stages costs too much; the sampler may know something cheaper
+            self._run(proposal.point, proposal.stage, proposal.reason)
+        if self._reaches_target():
+            return "target"
+        return self._sample()
+
+    def _sample(self) -> StoppedBy:
+        """Lets the sampler propose until the budget, a plateau, or nothing new."""
+        while self._budget.searching > 0:
+            if plateaued(self.log.trials):
+                return "plateau"
+            proposed = self.log.propose(self._refuse_or_unaffordable, SAMPLER_TRIES)
+            if proposed is None:
+                return "exhausted"
+            asked, point = proposed
+            self._show_stage(SAMPLER)
+            burst = self._burst(point, self._budget.searching)
+            self.log.finish(asked, point, SAMPLER, f"proposed by {type(self.log.study.sampler).__name__}", burst)
+            self._tell(burst)
+        return "budget"
+
+    def _reaches_target(self) -> bool:
+        """Whether the best comes close enough to what compute alone could reach at its own settings."""
+        best = self.log.best()
+        if best is None or best.rate is None:
+            return False
+        self._measure_ceiling(best.point, self._budget.searching)
+        ceiling = self.compute_ceiling
+        return ceiling is not None and best.rate >= self._utilization_target * ceiling
+
+    def _measure_ceiling(self, point: Point, available: float) -> None:
+        """Compute alone: the same config on a few batches that stay on the device."""
+        if predicted_seconds(point.config, self.log.trials, self._plan) > available:
+            return
+        plan = self._plan.model_copy(update={"feed": "device"})
+        burst = self._runner.run(point, plan, burst_deadline(point.config, self.log.trials, plan, available))
+        self.compute_ceiling = burst.rate
+
+    def _confirm(self, best: Burst) -> None:
+        """Measures the finalists and the baseline anew, interleaved."""
+        finalists = self._finalists(best)
+        self._show_stage(CONFIRM)
+        wanted = {self.baseline, *finalists}
+        known = [measured for measured in self._rounds() if wanted <= measured.keys()]
+        confirm(self.baseline, finalists, self._run_round, seed=self._seed, known=known)
+        if self.compute_ceiling is None:
+            self._measure_ceiling(finalists[0], self._budget.remaining)
+
+    def confirmed(self) -> list[Confirmed]:
+        """What has been confirmed so far, fastest first: also after an interruption."""
+        failed = {t.burst.point for t in self.log.trials if t.round is not None and not t.burst.ok}
+        return rank(self.baseline, self._rounds(), failed)
+
+    def _finalists(self, best: Burst) -> list[Point]:
+        """The fastest points that are not the baseline; a second one only when it came close and time allows."""
+        rates: dict[Point, float] = {}
+        for trial in self.log.trials:
+            if trial.burst.rate is not None and trial.burst.point != self.baseline and trial.round is None:
+                rates[trial.burst.point] = max(trial.burst.rate, rates.get(trial.burst.point, 0.0))
+        ranked = sorted(rates, key=lambda point: rates[point], reverse=True)[:MAX_FINALISTS]
+        near = [point for point in ranked if rates[point] >= (1 - NEAR_EQUAL) * (best.rate or 0.0)]
+        # Four rounds of three bursts, or the interval is too wide to tell the two apart.
+        costs = [predicted_seconds(point.config, self.log.trials, self._plan) for point in (self.baseline, *near)]
+        return near if 4 * sum(costs) <= self._budget.remaining else near[:1]
+
+    def _run_round(self, point: Point, number: int) -> Burst | None:
+        available = self._budget.remaining
+        if predicted_seconds(point.config, self.log.trials, self._plan) > available:
+            return None
+        plan = self._plan.model_copy(update={"incumbent_rate": None})
+        deadline = burst_deadline(point.config, self.log.trials, plan, available)
+        trial = self.log.run(
+            point, CONFIRM, f"round {number + 1}", lambda: self._runner.run(point, plan, deadline), round_number=number
+        )
+        self._tell(trial.burst)
+        return trial.burst
+
+    def _rounds(self) -> list[Round]:
+        """The confirmation's rounds so far, those of an interrupted run included."""
+        rounds: dict[int, Round] = {}
+        for trial in self.log.trials:
+            if trial.round is not None and trial.burst.measurement is not None and trial.burst.ok:
+                rounds.setdefault(trial.round, {})[trial.burst.point] = trial.burst.measurement
+        return list(rounds.values())
+
+    def _run(self, point: Point, stage: str, reason: str) -> Trial:
+        self._show_stage(stage)
+        trial = self.log.run(point, stage, reason, lambda: self._burst(point, self._budget.searching))
+        self._tell(trial.burst)
+        return trial
+
+    def _burst(self, point: Point, available: float) -> Burst:
+        best = self.log.best()
+        plan = self._plan.model_copy(update={"incumbent_rate": best.rate if best else None})
+        return self._runner.run(point, plan, burst_deadline(point.config, self.log.trials, plan, available))
+
+    def _tell(self, burst: Burst) -> None:
+        self._progress.burst(burst, self.log.best(), self._budget.remaining)
+
+    def _show_stage(self, stage: str) -> None:
+        if stage != self._stage_shown:
+            self._stage_shown = stage
+            self._progress.stage(stage)
+
+    def _affordable(self, point: Point) -> bool:
+        first = not self.log.trials  # the baseline runs whatever it costs: without it there is nothing to compare
+        return first or predicted_seconds(point.config, self.log.trials, self._plan) <= self._budget.searching
+
+    def _refuse(self, point: Point) -> str | None:
+        return refusal(point, self.space, self.log.trials)
+
+    def _refuse_or_unaffordable(self, point: Point) -> str | None:
+        return self._refuse(point) or (None if self._affordable(point) else "it would take longer than the budget")
+
+
+def measuring_fraction(trials: Sequence[Trial], seconds: float) -> float:
+    """Share of a run's seconds that its bursts spent in warm-up and timed steps."""
+    measured = sum(trial.burst.measuring_seconds for trial in trials if not trial.resumed)
+    return min(1.0, measured / seconds) if seconds > 0 else 0.0
+

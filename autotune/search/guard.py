@@ -1,0 +1,46 @@
+"""What must not run: points that break a cap, and points at least as large as one that ran out of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autotune.config import MEMORY_KNOBS
+from autotune.measurement import Outcome, Point
+from autotune.search.trials import Trial
+from autotune.space import Space
+
+
+def refusal(point: Point, space: Space, trials: Sequence[Trial]) -> str | None:
+    """Why a point must not run, in one sentence; None when it may."""
+    if (violation := space.violation(point.config)) is not None:
+        return violation
+    for trial in trials:
+        known = trial.burst
+        if known.outcome is Outcome.OOM and _at_least_as_large(point, known.point):
+            return f"batch {known.point.config.batch_size} already ran out of memory with the same settings"
+        if known.outcome is Outcome.SHM_EXHAUSTED and _queues_as_much(point, known.point):
+            return "a smaller queue of batches already filled the shared memory"
+        if known.outcome is Outcome.UNSUPPORTED and _fails_alike(point, known.point):
+            return f"compile_mode={point.config.compile_mode} did not work here"
+    return None
+
+
+def _at_least_as_large(point: Point, failed: Point) -> bool:
+    """Same memory-relevant knobs, and a batch no smaller than one that ran out of memory."""
+    same = all(getattr(point.config, knob) == getattr(failed.config, knob) for knob in MEMORY_KNOBS)
+    return same and point.parameters == failed.parameters and point.config.batch_size >= failed.config.batch_size
+
+
+def _queues_as_much(point: Point, failed: Point) -> bool:
+    return _queued_samples(point) >= _queued_samples(failed) > 0
+
+
+def _queued_samples(point: Point) -> int:
+    config = point.config
+    return config.num_workers * (config.prefetch_factor or 0) * config.batch_size
+
+
+def _fails_alike(point: Point, failed: Point) -> bool:
+    """A model that does not compile in one mode will not at another batch size either."""
+    mode = failed.config.compile_mode
+    return mode is not None and point.config.compile_mode == mode and point.parameters == failed.parameters

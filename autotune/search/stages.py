@@ -1,0 +1,114 @@
+"""What to try next before the sampler takes over: the baseline, the hardware's suggestions, then one knob at a time.
+
+The next proposal follows from the trials so far and nothing else, so that a resumed run goes on where it was.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from autotune.config import Scalar
+from autotune.measurement import Point
+from autotune.search.trials import Trial
+from autotune.space import Space
+
+BASELINE, SUGGESTED, SINGLE, SAMPLER, CONFIRM = "baseline", "suggestions", "one knob at a time", "sampler", "confirm"
+MAX_TESTS_PER_VALUE = 2
+"""How often one value of a knob is tried at different incumbents before the sampler takes over."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A point to run, and why.
+
+    Attributes:
+        point: What to run.
+        stage: The part of the search that asks for it.
+        reason: Why, in one sentence.
+    """
+
+    point: Point
+    stage: str
+    reason: str
+
+
+class Stages:
+    """Proposes points in order of what they are expected to be worth.
+
+    Args:
+        space: What is searched.
+        baseline: What the user trains with today.
+        refuse: Why a point must not run, or None.
+    """
+
+    def __init__(self, space: Space, baseline: Point, refuse: Callable[[Point], str | None]) -> None:
+        self._space = space
+        self._baseline = baseline
+        self._refuse = refuse
+
+    def next(self, trials: Sequence[Trial]) -> Proposal | None:
+        """The next proposal; None when this method has nothing more to try."""
+        tried = {trial.burst.point for trial in trials}
+        if self._baseline not in tried:
+            return Proposal(self._baseline, BASELINE, "what you train with today")
+        ideas = itertools.chain(self._suggestions(), self._single_changes(trials))
+        return next((idea for idea in ideas if idea.point not in tried and self._refuse(idea.point) is None), None)
+
+    def _suggestions(self) -> Iterator[Proposal]:
+        """The hardware's own guesses, best first."""
+        for config in self._space.suggested():
+            point = Point(config=config, parameters=self._baseline.parameters)
+            yield Proposal(point, SUGGESTED, "what this hardware suggests, all at once")
+
+    def _single_changes(self, trials: Sequence[Trial]) -> list[Proposal]:
+        """The fastest point with one knob changed; values that were seen least come first, then the knobs' order.
+
+        On a scale only the neighbours are tried: where one is better, the fastest point moves, and its own next
+        neighbour follows.
+        """
+        incumbent = max(
+            (trial.burst for trial in trials if trial.burst.ok), key=lambda burst: burst.rate or 0.0, default=None
+        )
+        if incumbent is None:
+            return []
+        seen = [trial.burst.point for trial in trials]
+        ranked: list[tuple[int, int, Proposal]] = []
+        for position, (name, value) in enumerate(self._changes(incumbent.point)):
+            tests = sum(_value(point, name) == value for point in seen)
+            if tests < MAX_TESTS_PER_VALUE:
+                reason = f"{name}={value} at the fastest so far, where it is {_value(incumbent.point, name)}"
+                ranked.append((tests, position, Proposal(self._change(incumbent.point, name, value), SINGLE, reason)))
+        return [proposal for _, _, proposal in sorted(ranked, key=lambda entry: entry[:2])]
+
+    def _changes(self, point: Point) -> Iterator[tuple[str, Scalar]]:
+        for knob, choices in self._space.choices.items():
+            current = getattr(point.config, knob)
+            yield from ((knob, value) for value in _neighbours(current, choices.values) if value != current)
+        for name, values in self._space.parameters.items():
+            yield from ((name, value) for value in values if value != point.parameters.get(name))
+
+    def _change(self, point: Point, name: str, value: Scalar) -> Point:
+        if name in self._space.parameters:
+            return Point(config=point.config, parameters={**point.parameters, name: value})
+        knobs = {knob: getattr(point.config, knob) for knob in self._space.choices} | {name: value}
+        if name == "num_workers" and point.config.num_workers == 0 and "persistent_workers" in self._space.choices:
+            knobs["persistent_workers"] = True  # workers that start again every epoch are a poor first impression
+        return Point(config=self._space.config(knobs), parameters=point.parameters)
+
+
+def _value(point: Point, name: str) -> Scalar:
+    if name in type(point.config).model_fields:
+        return getattr(point.config, name)  # type: ignore[no-any-return]
+    return point.parameters.get(name)
+
+
+def _neighbours(current: Scalar, values: Sequence[Scalar]) -> Sequence[Scalar]:
+    """On a scale of numbers the next value up and down; all values otherwise."""
+    scale = sorted(value for value in values if isinstance(value, int) and not isinstance(value, bool))
+    if len(scale) != len(values) or not isinstance(current, int):
+        return values
+    above = [value for value in scale if value > current][:1]
+    below = [value for value in scale if value < current][-1:]
+    return (*above, *below)

@@ -1,0 +1,271 @@
+"""One tuning from end to end: look at the machine and the workload, search, confirm, and make the result."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+
+from autotune import __version__
+from autotune.burst.isolation import Isolation
+from autotune.burst.protocol import Request
+from autotune.burst.runner import ProcessRunner, result_of
+from autotune.config import Scalar
+from autotune.diagnosis import diagnose
+from autotune.errors import NothingFeasibleError, UsageError
+from autotune.facts import WorkloadFacts
+from autotune.hardware import merge, probe_host
+from autotune.hardware.model import DeviceKind, Hardware, slug
+from autotune.measurement import Point, Speedup
+from autotune.progress import Progress
+from autotune.result import Constraints, Result, SearchRecord, Side, WorkloadRecord
+from autotune.search.driver import Search, StoppedBy, measuring_fraction
+from autotune.search.interrupts import Interrupted
+from autotune.search.stopping import Budget
+from autotune.search.trials import TrialLog, open_study
+from autotune.space import Space, build_space
+
+PEAKS_SHARE, PEAKS_MAX_SECONDS = 0.01, 1.5
+CHECK_SHARE = 0.5
+"""Importing and checking may take this share of the budget: a big dataset takes its time to open."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the person asked for; the fields are the options of the command line.
+
+    Attributes:
+        effective_batch: A number; ``"free"``; None holds the baseline's.
+        explored: Values for keyword arguments of ``build()``.
+    """
+
+    target: str
+    budget_seconds: float = 600.0
+    device: DeviceKind | None = None
+    out: Path | None = None
+    effective_batch: int | str | None = None
+    memory_target: float = 0.9
+    utilization_target: float = 0.95
+    pinned: dict[str, Scalar] = field(default_factory=dict)
+    only: tuple[str, ...] | None = None
+    max_workers: int | None = None
+    explored: dict[str, tuple[Scalar, ...]] = field(default_factory=dict)
+    sampler: str = "tpe"
+    seed: int = 0
+    storage: str | None = None
+    resume: bool = False
+
+
+class Tuning:
+    """A tuning in progress.
+
+    Args:
+        options: What the person asked for.
+        progress: Who is told.
+        budget: The wall clock; it has been running since the command began.
+    """
+
+    def __init__(self, options: Options, progress: Progress, budget: Budget) -> None:
+        self.options = options
+        self._progress = progress
+        self._budget = budget
+        self._notes: list[str] = []
+
+    def run(self) -> tuple[Result, Path]:
+        """Tunes; returns the result and where it belongs. The caller writes it.
+
+        Raises:
+            UsageError: An option, the target or the storage is wrong.
+            WorkloadError: The user's code failed.
+            NothingFeasibleError: No config could be trained.
+            Interrupted: Asked to end before the workload was known; later, a partial result is returned.
+        """
+        options = self.options
+        with Isolation(options.target) as isolation:
+            self._progress.stage("importing")
+            isolation.start(CHECK_SHARE * self._budget.remaining)
+            if isolation.fork_unsafe_reason is not None:
+                self._note(f"each burst starts a fresh interpreter: {isolation.fork_unsafe_reason}")
+            self._progress.stage("probing")
+            hardware, device = self._look_at_machine(isolation)
+            self._progress.stage("checking the workload")
+            runner = self._make_runner(isolation, hardware, device)
+            facts = runner.check(CHECK_SHARE * self._budget.remaining)
+            space = self._make_space(hardware, facts, device)
+            out = options.out or Path("results") / hardware.slug / f"{slug(options.target)}.json"
+            with writable(out):
+                log = self._open_log(space, facts, device, out)
+            search = Search(
+                space,
+                Point(config=facts.baseline),
+                runner,
+                log,
+                self._budget,
+                self._progress,
+                utilization_target=options.utilization_target,
+                seed=options.seed,
+            )
+            try:
+                stopped_by = search.run()
+            except Interrupted:
+                stopped_by = "interrupted"
+        return self._make_result(search, hardware, device, facts, stopped_by), out
+
+    def _look_at_machine(self, isolation: Isolation) -> tuple[Hardware, DeviceKind]:
+        """The machine as host and torch see it, and the device to train on."""
+        seconds = min(PEAKS_MAX_SECONDS, PEAKS_SHARE * self._budget.seconds)
+        request = Request(job="probe", device=self.options.device, peak_seconds=seconds)
+        report = result_of(isolation.run(request, 10 + 10 * seconds), "probing the machine")
+        hardware = merge(probe_host(), report)
+        device = self.options.device or hardware.default_device
+        if device != "cpu" and all(gpu.kind != device for gpu in hardware.gpus):
+            found = ", ".join(["cpu", *(gpu.kind for gpu in hardware.gpus)])
+            raise UsageError(f"--device {device} was asked for, but this machine offers {found}")
+        return hardware, device
+
+    def _make_runner(self, isolation: Isolation, hardware: Hardware, device: DeviceKind) -> ProcessRunner:
+        return ProcessRunner(
+            isolation,
+            device,
+            seed=self.options.seed,
+            memory_limit_bytes=round(self.options.memory_target * hardware.memory.available_bytes),
+            memory_fraction=None if device == "cpu" else self.options.memory_target,
+        )
+
+    def _make_space(self, hardware: Hardware, facts: WorkloadFacts, device: DeviceKind) -> Space:
+        options = self.options
+        wanted = options.effective_batch
+        return build_space(
+            hardware,
+            facts,
+            device=device,
+            effective_batch=facts.baseline.effective_batch if wanted is None else wanted if isinstance(wanted, int) else None,
+            pinned=options.pinned,
+            only=options.only,
+            max_workers=options.max_workers,
+            explored=options.explored,
+            budget_seconds=options.budget_seconds,
+        )
+
+    def _open_log(self, space: Space, facts: WorkloadFacts, device: DeviceKind, out: Path) -> TrialLog:
+        options = self.options
+        created = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S")
+        study = open_study(
+            name=f"{slug(options.target)}-{created}-{os.getpid()}",
+            storage=options.storage,
+            journal=out.with_suffix(".journal"),
+            sampler=options.sampler,
+            seed=options.seed,
+            attributes={"target": options.target, "fingerprint": facts.fingerprint, "device": device},
+            resume=options.resume,
+        )
+        log = TrialLog(study, space)
+        if log.trials:
+            self._note(f"{len(log.trials)} bursts of an earlier run are known and not run again")
+        return log
+
+    def _make_result(
+        self, search: Search, hardware: Hardware, device: DeviceKind, facts: WorkloadFacts, stopped_by: StoppedBy
+    ) -> Result:
+        """The result of what is known, however the search ended."""
+        trials = search.log.trials
+        if stopped_by != "interrupted" and search.log.best() is None:
+            failure = next((t.burst for t in trials if t.burst.point == search.baseline), None)
+            why = f"; the baseline ended as {failure.outcome.value}: {failure.reason}" if failure else ""
+            raise NothingFeasibleError(f"none of {len(trials)} bursts could be trained to its end{why}")
+        best, speedup, reason = judge(search)
+        side = {point: Side(config=point.config, parameters=point.parameters, measurement=search.log.measurement(point)) for point in (search.baseline, best)}
+        seconds = self._budget.elapsed
+        return Result(
+            status="partial" if stopped_by == "interrupted" else "complete",
+            created=datetime.now(timezone.utc),
+            workload=WorkloadRecord(
+                target=facts.target, name=facts.name, parameters=best.parameters, samples=facts.samples,
+                fingerprint=facts.fingerprint,
+            ),
+            hardware=hardware,
+            software=hardware.software.model_copy(update={"autotune": __version__}),
+            baseline=side[search.baseline],
+            best=side[best],
+            speedup=speedup,
+            speedup_reason=reason,
+            constraints=self._constraints(device, facts, hardware),
+            stopped_by=stopped_by,
+            search=SearchRecord(
+                seconds=seconds,
+                bursts=sum(not trial.resumed for trial in trials),
+                outcomes=dict(Counter(trial.burst.outcome.value for trial in trials)),
+                measuring_fraction=measuring_fraction(trials, seconds),
+                resumed_bursts=sum(trial.resumed for trial in trials),
+                skipped_knobs=dict(search.space.skipped),
+                notes=tuple(self._notes),
+            ),
+            diagnosis=diagnose(side[best].measurement, search.compute_ceiling),
+        )  # fmt: skip
+
+    def _constraints(self, device: DeviceKind, facts: WorkloadFacts, hardware: Hardware) -> Constraints:
+        options = self.options
+        wanted = options.effective_batch
+        return Constraints(
+            budget_seconds=options.budget_seconds,
+            device=device,
+            effective_batch=facts.baseline.effective_batch if wanted is None else wanted if isinstance(wanted, int) else None,
+            memory_target=options.memory_target,
+            memory_limit_bytes=round(options.memory_target * hardware.memory.available_bytes),
+            utilization_target=options.utilization_target,
+            max_workers=options.max_workers,
+            pinned=dict(options.pinned),
+            only=options.only,
+            explored=dict(options.explored),
+            sampler=options.sampler,
+            seed=options.seed,
+        )
+
+    def _note(self, text: str) -> None:
+        self._notes.append(text)
+        self._progress.note(text)
+
+
+def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
+    """The point to recommend, its confirmed speed-up, and the reason when there is none.
+
+    Only a confirmed gain displaces the baseline: else the baseline is the answer.
+    """
+    confirmed = search.confirmed()
+    if confirmed:
+        top = confirmed[0]
+        if top.speedup.confirmed:
+            return top.point, top.speedup, None
+        low, high = top.speedup.ci95
+        return search.baseline, None, (
+            f"nothing was faster than the baseline: the best candidate reached {top.speedup.ratio:.3f} × "
+            f"(95 % interval {low:.3f}–{high:.3f}, {top.speedup.pairs} pairs)"
+        )
+    best = search.log.best()
+    if best is None or best.point == search.baseline:
+        return search.baseline, None, "nothing was faster than the baseline"
+    return search.baseline, None, (
+        "the search found a faster config, but there was no time to confirm it; give a longer --budget, or --resume"
+    )
+
+
+@contextlib.contextmanager
+def writable(out: Path) -> Iterator[None]:
+    """Makes sure that the result can be written, before anything is spent on finding it.
+
+    Raises:
+        UsageError: The path is a folder, or its folder cannot be written to.
+    """
+    if out.is_dir():
+        raise UsageError(f"--out expects a file such as {out / 'result.json'}, but {out} is a folder")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out: the folder {out.parent} cannot be made: {error.strerror}; choose another") from error
+    if not os.access(out.parent, os.W_OK):
+        raise UsageError(f"--out: the folder {out.parent} cannot be written to; choose another")
+    yield

@@ -1,0 +1,99 @@
+"""Confirmation: the finalists against the baseline in fresh processes, interleaved, as ratios with intervals.
+
+The best of many noisy figures is overstated (the winner's curse), and a machine drifts; so what the search found is
+measured anew, side by side, and only that becomes a headline.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from autotune.measurement import Burst, Measurement, Point, Speedup, paired_speedup
+
+MIN_ROUNDS, MAX_ROUNDS = 2, 8
+DECIDED_WIDTH = 0.03
+"""Rounds end early once the interval is narrower than ± this share of the ratio."""
+
+Round = dict[Point, Measurement]
+"""What was measured in one interleaved round."""
+RunRound = Callable[[Point, int], Burst | None]
+"""Runs a point in a round; None when there is no time left for it."""
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """A finalist after its rounds.
+
+    Attributes:
+        point: The finalist.
+        speedup: Over the baseline.
+    """
+
+    point: Point
+    speedup: Speedup
+
+
+def confirm(
+    baseline: Point, finalists: Sequence[Point], run: RunRound, *, seed: int, known: Sequence[Round] = ()
+) -> None:
+    """Runs interleaved rounds, in random order within each, until decided, out of rounds, or out of time.
+
+    Args:
+        baseline: What the finalists are compared with.
+        finalists: At least one; a finalist that fails is out.
+        run: Runs a burst; it keeps what is measured.
+        seed: Of the order.
+        known: Rounds that an interrupted run finished.
+    """
+    rng = random.Random(seed)
+    rounds = list(known)
+    standing = list(finalists)
+    for number in range(len(rounds), MAX_ROUNDS):
+        order = [baseline, *standing]
+        rng.shuffle(order)
+        measured: Round = {}
+        for point in order:
+            burst = run(point, number)
+            if burst is None:
+                return
+            if burst.measurement is not None and burst.ok:
+                measured[point] = burst.measurement
+            elif point in standing:
+                standing.remove(point)
+        rounds.append(measured)
+        if not standing or (len(rounds) > MIN_ROUNDS and _decided(baseline, standing, rounds)):
+            return
+
+
+def rank(baseline: Point, rounds: Sequence[Round], failed: Collection[Point] = ()) -> list[Confirmed]:
+    """All points that were confirmed against the baseline in two rounds or more, fastest first.
+
+    Args:
+        baseline: What they are compared with.
+        rounds: What was measured in each.
+        failed: Points that failed in a round: out.
+    """
+    points = dict.fromkeys(point for measured in rounds for point in measured if point != baseline)
+    ranked = [
+        Confirmed(point, speedup)
+        for point in points
+        if point not in failed and (speedup := speedup_of(point, baseline, rounds)) is not None
+    ]
+    return sorted(ranked, key=lambda one: one.speedup.ratio, reverse=True)
+
+
+def speedup_of(point: Point, baseline: Point, rounds: Sequence[Round]) -> Speedup | None:
+    """The paired speed-up over all rounds that hold both; None with fewer than two."""
+    pairs = [(measured[baseline], measured[point]) for measured in rounds if point in measured and baseline in measured]
+    return paired_speedup(pairs) if len(pairs) >= MIN_ROUNDS else None
+
+
+def _decided(baseline: Point, standing: Sequence[Point], rounds: Sequence[Round]) -> bool:
+    """Whether more rounds would change nothing: every interval is narrow."""
+    for point in standing:
+        speedup = speedup_of(point, baseline, rounds)
+        if speedup is None or (speedup.ci95.high - speedup.ci95.low) / 2 > DECIDED_WIDTH * speedup.ratio:
+            return False
+    return True
