@@ -122,10 +122,10 @@ def _before_after(result: Result) -> Table:
         for row in result.ablation
         if row.knob in changed
     }
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("", no_wrap=True)
-    table.add_column("before")
-    table.add_column("after")
+    table.add_column("before", overflow="fold")
+    table.add_column("after", overflow="fold")
     if worth:
         table.add_column("worth")
     for label, figure in _figures(result):

@@ -85,7 +85,7 @@ def _gpu_lines(gpu: Gpu) -> Iterator[str]:
 def _cpu_lines(cpu: Cpu) -> Iterator[str]:
     cores = _joined(_with(cpu.physical_cores, "{} physical cores"), f"{cpu.logical_cores} logical")
     yield _joined(cpu.model or "unnamed", cores)
-    yield f"{cpu.budget} usable" + (f": {cpu.budget_reason}" if cpu.budget_reason else "")
+    yield f"{cpu.budget} usable" + (f" ({cpu.budget_reason})" if cpu.budget_reason else "")
     if cpu.isa:
         yield " ".join(cpu.isa)
     yield _precisions(cpu)

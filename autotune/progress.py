@@ -116,7 +116,7 @@ class Lines:
         parts = [f"#{tally.bursts} {tally.stage}: {tally.describe(burst)}"]
         if best is not None and best != burst and best.measurement is not None:
             parts.append(f"best {rate_text(best.measurement)}{tally.gain(best)}")
-        parts.append(f"{format_seconds(max(0.0, remaining_seconds))} left")
+        parts.append(f"{_ticking(remaining_seconds)} left")
         self._print(" | ".join(parts))
 
     def note(self, text: str) -> None:

@@ -28,6 +28,7 @@ from autotune.search.interrupts import Interrupted
 from autotune.search.stopping import Budget
 from autotune.search.trials import TrialLog, open_study
 from autotune.space import Space, build_space
+from autotune.wording import ratio_text
 
 PEAKS_SHARE, PEAKS_MAX_SECONDS = 0.01, 1.5
 CHECK_SHARE = 0.5
@@ -240,10 +241,10 @@ def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
         top = confirmed[0]
         if top.speedup.confirmed:
             return top.point, top.speedup, None
-        low, high = top.speedup.ci95
+        low, high = (ratio_text(end) for end in top.speedup.ci95)
         return search.baseline, None, (
-            f"nothing was faster than the baseline: the best candidate reached {top.speedup.ratio:.3f} × "
-            f"(95 % interval {low:.3f}–{high:.3f}, {top.speedup.pairs} pairs)"
+            f"nothing was faster than the baseline: the best candidate reached {ratio_text(top.speedup.ratio)} "
+            f"(95 % interval {low} – {high}, {top.speedup.pairs} pairs)"
         )
     best = search.log.best()
     if best is None or best.point == search.baseline:

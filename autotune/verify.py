@@ -18,8 +18,6 @@ DECIDED_WIDTH = 0.03
 
 Round = dict[Point, Measurement]
 """What was measured in one interleaved round."""
-RunRound = Callable[[Point, int], Burst | None]
-"""Runs a point in a round; None when there is no time left for it."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +34,21 @@ class Confirmed:
 
 
 def confirm(
-    baseline: Point, finalists: Sequence[Point], run: RunRound, *, seed: int, known: Sequence[Round] = ()
+    baseline: Point,
+    finalists: Sequence[Point],
+    run: Callable[[Point, int], Burst],
+    *,
+    affords: Callable[[Sequence[Point]], bool],
+    seed: int,
+    known: Sequence[Round] = (),
 ) -> None:
     """Runs interleaved rounds, in random order within each, until decided, out of rounds, or out of time.
 
     Args:
         baseline: What the finalists are compared with.
         finalists: At least one; a finalist that fails is out.
-        run: Runs a burst; it keeps what is measured.
+        run: Runs a point in a round; it keeps what is measured.
+        affords: Whether there is time for a round of these points: half a round is worth nothing.
         seed: Of the order.
         known: Rounds that an interrupted run finished.
     """
@@ -52,12 +57,12 @@ def confirm(
     standing = list(finalists)
     for number in range(len(rounds), MAX_ROUNDS):
         order = [baseline, *standing]
+        if not affords(order):
+            return
         rng.shuffle(order)
         measured: Round = {}
         for point in order:
             burst = run(point, number)
-            if burst is None:
-                return
             if burst.measurement is not None and burst.ok:
                 measured[point] = burst.measurement
             elif point in standing:

@@ -196,6 +196,7 @@ def test_a_folder_and_an_impossible_path_are_told(tmp_path: Path) -> None:
         (("best", "measurement", "blocks"), []),
         (("best", "measurement", "blocks", 0, "seconds"), 0.0),
         (("speedup", "ratio"), float("inf")),
+        (("workload", "samples"), 10**400),
         (("status",), "finished"),
         (("search",), None),
     ],

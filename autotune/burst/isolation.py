@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import json
 import os
 import queue
@@ -51,13 +52,13 @@ class Ended:
         stderr_tail: The last that was printed.
     """
 
-    message: dict[str, Any] | None
-    status: int | None
-    timed_out: bool
-    killed_by_kernel: bool
-    phase: str
-    seconds: float
-    stderr_tail: str
+    message: dict[str, Any] | None = None
+    status: int | None = None
+    timed_out: bool = False
+    killed_by_kernel: bool = False
+    phase: str = "start"
+    seconds: float = 0.0
+    stderr_tail: str = ""
 
 
 class Isolation:
@@ -96,19 +97,17 @@ class Isolation:
             return
         self._zygote = _Child("zygote", [self.target, str(self._folder)], self._environment())
         event = self._zygote.next_event(time.monotonic() + deadline_seconds)
-        if event is None:
+        if event is None or event["event"] != "ready":
             tail = self._zygote.stderr_tail()
-            hung = self._zygote.alive
             self._stop_zygote()
-            if hung:
+            if event is None:
                 raise WorkloadError(
                     f"importing {self.target!r} did not finish within {deadline_seconds:.0f} s; "
                     "move slow work from the module's top level into build()"
                 )
+            if event["event"] == "error":
+                raise_reported(event)
             raise WorkloadError(f"importing {self.target!r} ended the process; last output: {tail or 'none'}")
-        if event["event"] == "error":
-            self._stop_zygote()
-            raise_reported(event)
         self.fork_unsafe_reason = event.get("fork_unsafe_reason")
         if self.fork_unsafe_reason is not None:
             self._spawning = True
@@ -122,30 +121,20 @@ class Isolation:
         """
         began = time.monotonic()
         deadline = began + deadline_seconds
-        if not self._spawning and (self._zygote is None or not self._zygote.alive):
-            self._stop_zygote()
-            self.start(deadline_seconds)
         kills_before = _kernel_kills()
-        request = request.model_copy(update={"asked_at": time.time()})
-        child = self._zygote
-        if self._spawning or child is None:
-            child = _Child("worker", [], self._environment())
-        try:
-            message, status, phase, timed_out = self._follow(child, request, deadline)
-        except BaseException:
-            self._kill_job(child)
-            raise
-        self._kill_job(child)
+        child = self._child_for_job(deadline_seconds)
+        followed = self._follow(child, request, deadline)
+        if followed.status is not None and child is self._zygote and not child.alive and followed.phase == "start":
+            # The forkserver had been killed before it could fork, which says nothing about this job.
+            child = self._child_for_job(deadline_seconds)
+            followed = self._follow(child, request, deadline)
         tail = child.stderr_tail()
         if child is not self._zygote:
             child.close()
         _remove_shared_memory_of_the_dead(self._started)
-        return Ended(
-            message=message,
-            status=status,
-            timed_out=timed_out,
+        return dataclasses.replace(
+            followed,
             killed_by_kernel=_kernel_kills() > kills_before,
-            phase=phase,
             seconds=time.monotonic() - began,
             stderr_tail=tail,
         )
@@ -155,28 +144,37 @@ class Isolation:
         self._stop_zygote()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _follow(
-        self, child: _Child, request: Request, deadline: float
-    ) -> tuple[dict[str, Any] | None, int | None, str, bool]:
-        """Sends a request and reads its events: (message, exit status, phase, whether the deadline passed)."""
+    def _child_for_job(self, deadline_seconds: float) -> _Child:
+        """The forkserver, a new one if it has died, or a fresh interpreter where forking is unsafe."""
+        if not self._spawning and (self._zygote is None or not self._zygote.alive):
+            self._stop_zygote()
+            self.start(deadline_seconds)
+        if self._spawning or self._zygote is None:
+            return _Child("worker", [], self._environment())
+        return self._zygote
+
+    def _follow(self, child: _Child, request: Request, deadline: float) -> Ended:
+        """Sends a request, reads its events to the end of the job, and leaves no process of it."""
         child.clear_stderr()
-        child.send(request.model_dump_json())
-        message: dict[str, Any] | None = None
-        phase, timed_out = "start", False
-        while True:
-            event = child.next_event(deadline)
-            if event is None and child.alive and not timed_out:
-                timed_out = message is None
-                self._kill_job(child)
-                deadline = time.monotonic() + GRACE_SECONDS
-            elif event is None:  # it ended, or nothing that is sent to it helps
-                return message, child.exit_status(), phase, timed_out
-            elif event["event"] == "exit":
-                return message, event["status"], phase, timed_out
-            elif event["event"] == "phase":
-                phase = event["phase"]
-            else:
-                message = event
+        child.send(request.model_copy(update={"asked_at": time.time()}).model_dump_json())
+        ended = Ended()
+        try:
+            while True:
+                event = child.next_event(deadline)
+                if event is None and not ended.timed_out:
+                    ended = dataclasses.replace(ended, timed_out=True)
+                    self._kill_job(child)
+                    deadline = time.monotonic() + GRACE_SECONDS
+                elif event is None or event["event"] == "end":  # stuck for good, or gone without a word
+                    return dataclasses.replace(ended, status=child.exit_status())
+                elif event["event"] == "exit":
+                    return dataclasses.replace(ended, status=event["status"])
+                elif event["event"] == "phase":
+                    ended = dataclasses.replace(ended, phase=event["phase"])
+                else:
+                    ended = dataclasses.replace(ended, message=event)
+        finally:
+            self._kill_job(child)
 
     def _kill_job(self, child: _Child) -> None:
         """Ends everything below the zygote, or a spawned worker with everything below it."""
@@ -221,7 +219,7 @@ class _Child:
         except OSError as error:
             raise IsolationError(f"a child process could not be started ({error}); free memory or processes") from error
         self.pid = self._process.pid
-        self._events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._stderr: collections.deque[bytes] = collections.deque()
         assert self._process.stdout is not None
         assert self._process.stderr is not None
@@ -240,7 +238,7 @@ class _Child:
             self._process.stdin.flush()
 
     def next_event(self, deadline: float) -> dict[str, Any] | None:
-        """The next event, or None when the deadline passed or the process has ended."""
+        """The next event, ``end`` being the process's own; None when the deadline passed first."""
         try:
             return self._events.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
@@ -274,7 +272,7 @@ class _Child:
                 event = json.loads(line)
                 if isinstance(event, dict) and "event" in event:
                     self._events.put(event)
-        self._events.put(None)
+        self._events.put({"event": "end"})
 
     def _read_stderr(self, pipe: IO[bytes]) -> None:
         size = 0

@@ -125,7 +125,9 @@ class Search:
         self._show_stage(CONFIRM)
         wanted = {self.baseline, *finalists}
         known = [measured for measured in self._rounds() if wanted <= measured.keys()]
-        confirm(self.baseline, finalists, self._run_round, seed=self._seed, known=known)
+        confirm(
+            self.baseline, finalists, self._run_round, affords=self._affords_round, seed=self._seed, known=known
+        )
         if self.compute_ceiling is None:
             self._measure_ceiling(finalists[0], self._budget.remaining)
 
@@ -143,15 +145,17 @@ class Search:
         ranked = sorted(rates, key=lambda point: rates[point], reverse=True)[:MAX_FINALISTS]
         near = [point for point in ranked if rates[point] >= (1 - NEAR_EQUAL) * (best.rate or 0.0)]
         # Four rounds of three bursts, or the interval is too wide to tell the two apart.
-        costs = [predicted_seconds(point.config, self.log.trials, self._plan) for point in (self.baseline, *near)]
-        return near if 4 * sum(costs) <= self._budget.remaining else near[:1]
+        return near if 4 * self._round_seconds([self.baseline, *near]) <= self._budget.remaining else near[:1]
 
-    def _run_round(self, point: Point, number: int) -> Burst | None:
-        available = self._budget.remaining
-        if predicted_seconds(point.config, self.log.trials, self._plan) > available:
-            return None
-        plan = self._plan.model_copy(update={"incumbent_rate": None})
-        deadline = burst_deadline(point.config, self.log.trials, plan, available)
+    def _affords_round(self, points: Sequence[Point]) -> bool:
+        return self._round_seconds(points) <= self._budget.remaining
+
+    def _round_seconds(self, points: Sequence[Point]) -> float:
+        return sum(predicted_seconds(point.config, self.log.trials, self._plan) for point in points)
+
+    def _run_round(self, point: Point, number: int) -> Burst:
+        plan = self._plan
+        deadline = burst_deadline(point.config, self.log.trials, plan, self._budget.remaining)
         trial = self.log.run(
             point, CONFIRM, f"round {number + 1}", lambda: self._runner.run(point, plan, deadline), round_number=number
         )

@@ -4,6 +4,7 @@ The fake NVML answers as the driver does for the card, with pynvml's own error c
 those of the five hand-written tuning guides that autotune is measured against.
 """
 
+# ruff: noqa: N802, D102 - the methods bear the names of NVML, and do what NVML says they do
 from __future__ import annotations
 
 import platform
@@ -11,13 +12,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pynvml
-import pytest
 
 from autotune.hardware import Hardware, host, probe_host
+
+if TYPE_CHECKING:
+    import pytest
 
 MIB, GIB = 2**20, 2**30
 NO_ENVIRONMENT: Mapping[str, str] = {}
@@ -59,12 +62,16 @@ class CardSpec:
 
 def rtx_3060() -> CardSpec:
     """GeForce RTX 3060 12 GB: GA106, 28 multiprocessors, 170 W."""
-    return CardSpec("NVIDIA GeForce RTX 3060", "GPU-30600000-0000", 12288 * MIB, (8, 6), 3584, 170, 2100, 7501)
+    return CardSpec(
+        "NVIDIA GeForce RTX 3060", "GPU-30600000-0000", 12288 * MIB, (8, 6), 3584, 170, 2100, 7501
+    )
 
 
 def rtx_4070() -> CardSpec:
     """GeForce RTX 4070 12 GB: AD104, 46 multiprocessors, 200 W."""
-    return CardSpec("NVIDIA GeForce RTX 4070", "GPU-40700000-0000", 12282 * MIB, (8, 9), 5888, 200, 3105, 10501)
+    return CardSpec(
+        "NVIDIA GeForce RTX 4070", "GPU-40700000-0000", 12282 * MIB, (8, 9), 5888, 200, 3105, 10501
+    )
 
 
 def rtx_2070() -> CardSpec:
@@ -79,7 +86,9 @@ def gtx_1070() -> CardSpec:
 
 def gtx_1660_ti() -> CardSpec:
     """GeForce GTX 1660 Ti 6 GB: TU116, compute capability 7.5 like the RTX 20 series, but no tensor cores."""
-    return CardSpec("NVIDIA GeForce GTX 1660 Ti", "GPU-16600000-0000", 6144 * MIB, (7, 5), 1536, 120, 2145, 6001)
+    return CardSpec(
+        "NVIDIA GeForce GTX 1660 Ti", "GPU-16600000-0000", 6144 * MIB, (7, 5), 1536, 120, 2145, 6001
+    )
 
 
 def rtx_a6000() -> CardSpec:
@@ -112,106 +121,105 @@ class FakeNvml:
         self.init_error = init_error
         self.open = 0
 
-    def nvmlInit(self) -> None:  # noqa: N802
+    def nvmlInit(self) -> None:
         if self.init_error is not None:
             raise error(self.init_error)
         self.open += 1
 
-    def nvmlShutdown(self) -> None:  # noqa: N802
+    def nvmlShutdown(self) -> None:
         self.open -= 1
 
     def __getattribute__(self, name: str) -> Any:
-        """Every call about a device fails as its card says it should."""
+        """A call about a device fails where its card says so."""
         found = object.__getattribute__(self, name)
         if not name.startswith("nvmlDevice"):
             return found
 
-        def call(target: Any, *arguments: Any) -> Any:
-            fails = target.fails if isinstance(target, CardSpec) else {}
-            if isinstance(target, SliceSpec):
-                fails = next(card.fails for card in self.cards if target in card.slices)
-            if name in fails:
-                raise error(fails[name])
-            return found(target, *arguments)
+        def call(*arguments: Any) -> Any:
+            device = arguments[0] if arguments else None
+            card = next((card for card in self.cards if device in (card, *card.slices)), None)
+            if card is not None and name in card.fails:
+                raise error(card.fails[name])
+            return found(*arguments)
 
         return call
 
-    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
+    def nvmlSystemGetDriverVersion(self) -> str:
         return "550.54.15"
 
-    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:  # noqa: N802
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
         return 12040
 
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        raise NotImplementedError  # replaced below: it takes no device
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.cards)
 
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> CardSpec:  # noqa: N802
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> CardSpec:
         card = self.cards[index]
         if "nvmlDeviceGetHandleByIndex" in card.fails:
             raise error(card.fails["nvmlDeviceGetHandleByIndex"])
         return card
 
-    def nvmlDeviceGetName(self, device: CardSpec | SliceSpec) -> str:  # noqa: N802
+    def nvmlDeviceGetName(self, device: CardSpec | SliceSpec) -> str:
         return device.name
 
-    def nvmlDeviceGetUUID(self, device: CardSpec | SliceSpec) -> str:  # noqa: N802
+    def nvmlDeviceGetUUID(self, device: CardSpec | SliceSpec) -> str:
         return device.uuid
 
-    def nvmlDeviceGetMemoryInfo(self, device: CardSpec | SliceSpec) -> Any:  # noqa: N802
+    def nvmlDeviceGetMemoryInfo(self, device: CardSpec | SliceSpec) -> Any:
         used = device.used_bytes if isinstance(device, CardSpec) else 12 * MIB
         return SimpleNamespace(total=device.memory_bytes, free=device.memory_bytes - used, used=used)
 
-    def nvmlDeviceGetCudaComputeCapability(self, card: CardSpec) -> tuple[int, int]:  # noqa: N802
+    def nvmlDeviceGetCudaComputeCapability(self, card: CardSpec) -> tuple[int, int]:
         return card.capability
 
-    def nvmlDeviceGetNumGpuCores(self, card: CardSpec) -> int:  # noqa: N802
+    def nvmlDeviceGetNumGpuCores(self, card: CardSpec) -> int:
         return card.cores
 
-    def nvmlDeviceGetAttributes(self, device: CardSpec | SliceSpec) -> Any:  # noqa: N802
+    def nvmlDeviceGetAttributes(self, device: CardSpec | SliceSpec) -> Any:
         if isinstance(device, CardSpec):
             raise error(pynvml.NVML_ERROR_NOT_SUPPORTED)
         return SimpleNamespace(multiprocessorCount=device.sm_count)
 
-    def nvmlDeviceGetEnforcedPowerLimit(self, card: CardSpec) -> int:  # noqa: N802
+    def nvmlDeviceGetEnforcedPowerLimit(self, card: CardSpec) -> int:
         return self._whole(card).power_limit_watts * 1000
 
-    def nvmlDeviceGetPowerUsage(self, card: CardSpec) -> int:  # noqa: N802
+    def nvmlDeviceGetPowerUsage(self, card: CardSpec) -> int:
         return self._whole(card).power_limit_watts * 100
 
-    def nvmlDeviceGetClockInfo(self, card: CardSpec, clock: int) -> int:  # noqa: N802
+    def nvmlDeviceGetClockInfo(self, card: CardSpec, clock: int) -> int:
         return 210 if clock == pynvml.NVML_CLOCK_SM else self._whole(card).memory_clock_mhz
 
-    def nvmlDeviceGetMaxClockInfo(self, card: CardSpec, clock: int) -> int:  # noqa: N802
+    def nvmlDeviceGetMaxClockInfo(self, card: CardSpec, clock: int) -> int:
         return self._whole(card).max_clock_mhz if clock == pynvml.NVML_CLOCK_SM else card.memory_clock_mhz
 
-    def nvmlDeviceGetTemperatureV(self, card: CardSpec, sensor: int) -> int:  # noqa: N802
+    def nvmlDeviceGetTemperatureV(self, card: CardSpec, sensor: int) -> int:
         # Drivers up to 570 do not have the newer call.
         raise error(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 
-    def nvmlDeviceGetTemperature(self, card: CardSpec, sensor: int) -> int:  # noqa: N802
+    def nvmlDeviceGetTemperature(self, card: CardSpec, sensor: int) -> int:
         return 41
 
-    def nvmlDeviceGetUtilizationRates(self, card: CardSpec) -> Any:  # noqa: N802
+    def nvmlDeviceGetUtilizationRates(self, card: CardSpec) -> Any:
         return SimpleNamespace(gpu=7, memory=3)
 
-    def nvmlDeviceGetMigMode(self, card: CardSpec) -> list[int]:  # noqa: N802
+    def nvmlDeviceGetMigMode(self, card: CardSpec) -> list[int]:
         if not card.name.startswith("NVIDIA A100"):
             raise error(pynvml.NVML_ERROR_NOT_SUPPORTED)
         return [int(bool(card.slices)), int(bool(card.slices))]
 
-    def nvmlDeviceGetMaxMigDeviceCount(self, card: CardSpec) -> int:  # noqa: N802
+    def nvmlDeviceGetMaxMigDeviceCount(self, card: CardSpec) -> int:
         return 7
 
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, card: CardSpec, place: int) -> SliceSpec:  # noqa: N802
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, card: CardSpec, place: int) -> SliceSpec:
         # The places between two slices are empty, as they are on a real card.
         if place % 2 or place // 2 >= len(card.slices):
             raise error(pynvml.NVML_ERROR_NOT_FOUND)
         return card.slices[place // 2]
 
-    def nvmlDeviceGetComputeRunningProcesses(self, device: CardSpec | SliceSpec) -> list[Any]:  # noqa: N802
+    def nvmlDeviceGetComputeRunningProcesses(self, device: CardSpec | SliceSpec) -> list[Any]:
         return _processes(device.computing) if isinstance(device, CardSpec) else []
 
-    def nvmlDeviceGetGraphicsRunningProcesses(self, device: CardSpec | SliceSpec) -> list[Any]:  # noqa: N802
+    def nvmlDeviceGetGraphicsRunningProcesses(self, device: CardSpec | SliceSpec) -> list[Any]:
         if isinstance(device, SliceSpec):
             raise error(pynvml.NVML_ERROR_NOT_SUPPORTED)
         return _processes(device.displaying)
@@ -225,3 +233,88 @@ class FakeNvml:
 
 def _processes(listed: tuple[tuple[int, int | None], ...]) -> list[Any]:
     return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in listed]
+
+
+@dataclass(frozen=True)
+class HostSpec:
+    """A host: its processor, its memory, and the limits that a container sets."""
+
+    model: str = "Intel(R) Core(TM) i5-9400F CPU @ 2.90GHz"
+    cores: int = 6
+    threads_per_core: int = 1
+    flags: str = "fpu sse2 avx fma avx2"
+    memory_bytes: int = 16 * GIB
+    shm_bytes: int = 8 * GIB
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+I5_9400F = HostSpec()
+RYZEN_5800X = HostSpec("AMD Ryzen 7 5800X 8-Core Processor", 8, 2, "avx fma avx2", 32 * GIB, 16 * GIB)
+I5_13400F = HostSpec(
+    "13th Gen Intel(R) Core(TM) i5-13400F", 10, 1, "avx fma avx2 avx_vnni", 32 * GIB, 16 * GIB
+)
+SIXTEEN_CORES = HostSpec("AMD EPYC 7313P 16-Core Processor", 16, 1, "avx fma avx2", 60 * GIB, 30 * GIB)
+SAPPHIRE_RAPIDS = HostSpec(
+    "Intel(R) Xeon(R) Gold 6430", 8, 2,
+    "avx fma avx2 avx512f avx512_vnni avx_vnni avx512_bf16 avx512_fp16 amx_tile amx_int8 amx_bf16",
+    64 * GIB, 32 * GIB,
+)  # fmt: skip
+
+GUIDES: dict[str, tuple[HostSpec, Callable[[], CardSpec]]] = {
+    "rtx-3060": (RYZEN_5800X, rtx_3060),
+    "rtx-4070": (I5_13400F, rtx_4070),
+    "gtx-1070": (I5_9400F, gtx_1070),
+    "rtx-2070": (I5_9400F, rtx_2070),
+    "rtx-a6000": (SIXTEEN_CORES, rtx_a6000),
+}
+"""The machines of the guides; of the 8 GB card both a model with tensor cores and one without."""
+
+
+def write_files(root: Path, files: Mapping[str, str]) -> Path:
+    """Writes files below a folder that stands for ``/``."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return root
+
+
+def write_host(root: Path, spec: HostSpec) -> Path:
+    """Builds the file tree of a Linux host."""
+    files = {"etc/os-release": 'PRETTY_NAME="Ubuntu 24.04 LTS"\n', "proc/self/cgroup": "0::/\n"}
+    blocks = []
+    for number in range(spec.cores * spec.threads_per_core):
+        core = number % spec.cores
+        siblings = ",".join(str(core + thread * spec.cores) for thread in range(spec.threads_per_core))
+        files[f"sys/devices/system/cpu/cpu{number}/topology/core_cpus_list"] = siblings + "\n"
+        blocks.append(f"processor\t: {number}\nmodel name\t: {spec.model}\nflags\t\t: {spec.flags}\n")
+    files["proc/cpuinfo"] = "\n".join(blocks)
+    files["proc/self/mountinfo"] = "22 1 259:2 / / rw - ext4 /dev/nvme0n1p2 rw\n" + mount(
+        "/sys/fs/cgroup", "cgroup2"
+    )
+    (root / "dev/shm").mkdir(parents=True)
+    return write_files(root, {**files, **spec.files})
+
+
+def mount(point: str, kind: str, options: str = "rw", top: str = "/", source: str = "cgroup") -> str:
+    """A line of ``/proc/self/mountinfo``."""
+    return f"31 22 0:28 {top} {point} rw,nosuid - {kind} {source} {options}\n"
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, spec: HostSpec) -> None:
+    """Makes this process believe in the memory of another host, and that it runs on Linux."""
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    memory = SimpleNamespace(total=spec.memory_bytes, available=spec.memory_bytes * 9 // 10)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(host.shutil, "disk_usage", lambda _: SimpleNamespace(free=spec.shm_bytes))
+
+
+def machine(monkeypatch: pytest.MonkeyPatch, root: Path, spec: HostSpec, *cards: CardSpec) -> Hardware:
+    """What probing finds on a host with these cards."""
+    pretend(monkeypatch, spec)
+    return probe_host(
+        root=write_host(root, spec),
+        nvml=FakeNvml(*cards),
+        environ=NO_ENVIRONMENT,
+        usable_cpus=spec.cores * spec.threads_per_core,
+    )
