@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from autotune.choices import LoaderRoom, divisors
+from autotune.choices import LoaderRoom, divisors, spread
 from autotune.config import KNOBS, Scalar, TrainConfig, make_config
 from autotune.errors import ConfigError
 from autotune.facts import WorkloadFacts
@@ -42,9 +42,7 @@ def check_caps(
         raise ConfigError(f"{empty[0]!r} is to be explored, but without values; use --explore {empty[0]}=a,b")
 
 
-def searched_knobs(
-    pinned: Mapping[str, Scalar], only: Collection[str] | None, effective_batch: int | None
-) -> set[str]:
+def searched_knobs(pinned: Mapping[str, Scalar], only: Collection[str] | None, effective_batch: int | None) -> set[str]:
     """The knobs that may be searched; batch and accumulation are one choice, under the name of the batch."""
     searched = (set(KNOBS) if only is None else set(only)) - pinned.keys()
     if "accumulation_steps" in searched:
@@ -57,10 +55,10 @@ def searched_knobs(
 def accumulation_of(effective_batch: int, batch_size: int) -> int:
     """Micro-steps that make up the effective batch."""
     if effective_batch % batch_size:
-        allowed = ", ".join(map(str, divisors(effective_batch)))
+        allowed = ", ".join(map(str, spread(divisors(effective_batch), 12)))
         raise ConfigError(
             f"batch_size={batch_size} does not divide the effective batch of {effective_batch}; "
-            f"use one of {allowed}, or --effective-batch free"
+            f"use a divisor of it ({allowed}), or --effective-batch free"
         )
     return effective_batch // batch_size
 
@@ -109,10 +107,20 @@ def start_config(
         values["num_workers"] = min(values["num_workers"], max_workers)
     start = make_config(values)
     while room.shortage(start) is not None:
-        if "prefetch_factor" not in pinned and (start.prefetch_factor or 1) > 1:
-            start = start.replace(prefetch_factor=(start.prefetch_factor or 2) - 1)
-        elif "num_workers" not in pinned:
-            start = start.replace(num_workers=start.num_workers - 1)
-        else:
+        smaller = _smaller_loader(start, pinned)
+        if smaller is None:
             break
+        start = smaller
     return start
+
+
+def _smaller_loader(config: TrainConfig, pinned: Mapping[str, Scalar]) -> TrainConfig | None:
+    """The config with fewer batches waiting: less prefetching first, then fewer workers; None at the pins."""
+    workers, prefetch = config.num_workers, config.prefetch_factor or 1
+    if "prefetch_factor" not in pinned and (prefetch > 2 or (prefetch == 2 and workers == 1)):
+        return config.replace(prefetch_factor=prefetch - 1)
+    if "num_workers" not in pinned and workers > 0:
+        return config.replace(num_workers=workers - 1)
+    if "prefetch_factor" not in pinned and prefetch > 1:
+        return config.replace(prefetch_factor=prefetch - 1)
+    return None

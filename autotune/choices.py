@@ -125,9 +125,7 @@ class Circumstances:
 
     def fits(self, workers: int, prefetch: int) -> bool:
         """Whether these workers fit at least with the smallest batch."""
-        smallest = TrainConfig(
-            batch_size=min(self.batch_sizes()), num_workers=workers, prefetch_factor=prefetch
-        )
+        smallest = TrainConfig(batch_size=min(self.batch_sizes()), num_workers=workers, prefetch_factor=prefetch)
         return self.room.shortage(smallest) is None
 
 
@@ -211,9 +209,7 @@ def compile_mode(of: Circumstances) -> Choices | str:
         )
     own = of.start.compile_mode
     if of.device == "cpu":
-        return _choices(
-            (None, "default"), "on the CPU the default mode fuses what eager mode does apart", own=own
-        )
+        return _choices((None, "default"), "on the CPU the default mode fuses what eager mode does apart", own=own)
     modes: list[Scalar] = [None, "default"]
     thorough = of.budget_seconds >= MAX_AUTOTUNE_BUDGET_SECONDS
     if of.facts.fixed_shapes:
@@ -283,16 +279,14 @@ def _worker_counts(of: Circumstances) -> tuple[int, ...]:
     """The numbers of workers to try."""
     ladder = {*_WORKER_LADDER, of.worker_limit, of.start.num_workers}
     prefetch = _least_prefetch(of)
-    counts = [
-        count for count in ladder if count <= of.worker_limit and (count == 0 or of.fits(count, prefetch))
-    ]
-    return spread(counts, _MOST_WORKER_COUNTS)
+    counts = [count for count in ladder if count <= of.worker_limit and (count == 0 or of.fits(count, prefetch))]
+    return spread(counts, _MOST_WORKER_COUNTS, of.start.num_workers)
 
 
 def _least_prefetch(of: Circumstances) -> int:
     """The smallest prefetch factor that a candidate may have."""
-    fixed = of.start.prefetch_factor if "prefetch_factor" in of.fixed else None
-    return fixed or _PREFETCH_FACTORS[0]
+    own = of.start.prefetch_factor or _PREFETCH_FACTORS[0]
+    return own if "prefetch_factor" in of.fixed else min(own, _PREFETCH_FACTORS[0])
 
 
 def prefetch_factor(of: Circumstances) -> Choices | str:
@@ -350,17 +344,13 @@ def num_threads(of: Circumstances) -> Choices | str:
 def allocator(of: Circumstances) -> Choices | str:
     """How memory is taken from the system."""
     if of.device == "cuda":
-        return Choices(
-            ("default", "tuned"), "expandable segments waste less memory, so that larger batches fit"
-        )
+        return Choices(("default", "tuned"), "expandable segments waste less memory, so that larger batches fit")
     if of.device != "cpu":
         return f"there is nothing to tune in the allocator of {of.device}"
     system = of.hardware.software.os.lower()
     if "linux" not in system and "glibc" not in system:
         return "only the allocator of glibc on Linux can be tuned, and this is another system"
-    return Choices(
-        ("default", "tuned"), "keeping large blocks saves a system call and page faults for each tensor"
-    )
+    return Choices(("default", "tuned"), "keeping large blocks saves a system call and page faults for each tensor")
 
 
 Rule = Callable[[Circumstances], Choices | str]

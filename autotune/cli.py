@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -52,10 +51,14 @@ def reported(command: Command) -> Command:
 @reported
 def tune(
     context: typer.Context,
-    model: Annotated[str, typer.Option(help="What to tune: module:build, or path/to/file.py:build.", metavar="TARGET")] = "",
+    model: Annotated[
+        str, typer.Option(help="What to tune: module:build, or path/to/file.py:build.", metavar="TARGET")
+    ] = "",
     budget: Annotated[str, typer.Option(help="Wall-clock time for everything: 90s, 10m, 1h30m.")] = "10m",
     device: Annotated[str, typer.Option(help="cpu, cuda, rocm or mps; the first accelerator when left out.")] = "",
-    out: Annotated[Path | None, typer.Option(help="The result file; results/<machine>/<workload>.json when left out.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The result file; results/<machine>/<workload>.json when left out.")
+    ] = None,
     effective_batch: Annotated[
         str, typer.Option(help="Batch size × accumulation: a number, or 'free'; the baseline's when left out.")
     ] = "",
@@ -63,16 +66,23 @@ def tune(
     utilization_target: Annotated[
         str, typer.Option(help="Share of the compute ceiling at which the search may stop.")
     ] = "0.95",
-    pin: Annotated[list[str] | None, typer.Option(help="Hold a knob at a value; repeat for more.", metavar="KNOB=VALUE")] = None,
+    pin: Annotated[
+        list[str] | None, typer.Option(help="Hold a knob at a value; repeat for more.", metavar="KNOB=VALUE")
+    ] = None,
     only: Annotated[str, typer.Option(help="Search these knobs only.", metavar="KNOB,KNOB")] = "",
     max_workers: Annotated[int | None, typer.Option(min=0, help="Never use more DataLoader workers.")] = None,
     explore: Annotated[
-        list[str] | None, typer.Option(help="Values for build's own keyword argument; repeat for more.", metavar="NAME=A,B")
+        list[str] | None,
+        typer.Option(help="Values for build's own keyword argument; repeat for more.", metavar="NAME=A,B"),
     ] = None,
     sampler: Annotated[str, typer.Option(help="tpe, gp or random.")] = "tpe",
     seed: Annotated[int, typer.Option(help="Of the sampler and of the order of bursts.")] = 0,
-    storage: Annotated[str, typer.Option(help="Database URL for the trials; a journal beside the result when left out.")] = "",
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run; no burst is repeated.")] = False,
+    storage: Annotated[
+        str, typer.Option(help="Database URL for the trials; a journal beside the result when left out.")
+    ] = "",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an interrupted run; no burst is repeated.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")] = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
@@ -267,7 +277,3 @@ def one_of(option: str, text: str, allowed: Iterable[str]) -> str:
 def main() -> None:
     """Entry of the command ``autotune``."""
     app(prog_name="autotune")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -50,9 +50,7 @@ class TrainConfig(BaseModel):
     optimizer_impl: OptimizerImpl = Field(default="default", description="default: what torch chooses")
     cudnn_benchmark: bool = False
     sdpa_backend: SdpaBackend = Field(default="default", description="default: what torch chooses")
-    num_workers: Count = Field(
-        default=0, ge=0, description="DataLoader processes; 0: in the training process"
-    )
+    num_workers: Count = Field(default=0, ge=0, description="DataLoader processes; 0: in the training process")
     prefetch_factor: Count | None = Field(default=None, ge=1, description="batches a worker; None: torch's 2")
     pin_memory: bool = False
     persistent_workers: bool = False

@@ -49,9 +49,7 @@ def result_table(result: Result) -> RenderableType:
     title = as_text(f"{workload.name} ({workload.target}) on {machine_name(result)}", "bold")
     parts: list[RenderableType] = [title]
     if result.status == "partial":
-        parts.append(
-            as_text(f"PARTIAL: {_stopped_early(result)}; what follows was known by then", "bold yellow")
-        )
+        parts.append(as_text(f"PARTIAL: {_stopped_early(result)}; what follows was known by then", "bold yellow"))
     parts += ["", _before_after(result), "", _speedup_line(result)]
     parts += _won_back(result)
     parts += list(_diagnosis_lines(result))
@@ -118,9 +116,7 @@ def _value(value: Any) -> str:
 def _before_after(result: Result) -> Table:
     changed = result.changed_knobs
     worth = {
-        row.knob: f"{ratio_text(row.ratio)} ({_ratios(row.ci95)})"
-        for row in result.ablation
-        if row.knob in changed
+        row.knob: f"{ratio_text(row.ratio)} ({_ratios(row.ci95)})" for row in result.ablation if row.knob in changed
     }
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("", no_wrap=True)
@@ -215,9 +211,7 @@ def _speedup_line(result: Result) -> Text:
     if speedup.confirmed:
         return Text.assemble(("confirmed speed-up: ", "bold green"), _speedup_figure(speedup))
     reason = result.speedup_reason or "the interval includes 1, so there may be no gain"
-    return Text.assemble(
-        ("no confirmed speed-up: ", "bold yellow"), as_text(f"{_speedup_figure(speedup)}; {reason}")
-    )
+    return Text.assemble(("no confirmed speed-up: ", "bold yellow"), as_text(f"{_speedup_figure(speedup)}; {reason}"))
 
 
 def _won_back(result: Result) -> list[Text]:
@@ -310,7 +304,5 @@ def _speedup_cell(row: Row) -> Text:
 
 
 def _changes_cell(row: Row) -> Text:
-    lines = [
-        f"{knob} {_value(before)} → {_value(after)}" for knob, (before, after) in row.changed_knobs.items()
-    ]
+    lines = [f"{knob} {_value(before)} → {_value(after)}" for knob, (before, after) in row.changed_knobs.items()]
     return as_text("\n".join(lines) or "none")

@@ -98,9 +98,7 @@ def _precisions(device: Gpu | Cpu) -> str:
 
 def _host_memory_lines(memory: Memory) -> Iterator[str]:
     limit = _size(memory.cgroup_limit_bytes, "limited to {} by the container")
-    yield _joined(
-        format_bytes(memory.total_bytes), f"{format_bytes(memory.available_bytes)} available", limit
-    )
+    yield _joined(format_bytes(memory.total_bytes), f"{format_bytes(memory.available_bytes)} available", limit)
     if memory.shm_bytes is not None:
         yield f"{format_bytes(memory.shm_bytes)} free in /dev/shm, through which workers send batches"
 

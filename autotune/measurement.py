@@ -183,9 +183,7 @@ def bootstrap_interval(
         return Interval(values[0], values[0])
     rng = random.Random(seed)
     resampled = sorted(statistic(rng.choices(values, k=len(values))) for _ in range(BOOTSTRAP_RESAMPLES))
-    return Interval(
-        resampled[round(0.025 * BOOTSTRAP_RESAMPLES)], resampled[round(0.975 * BOOTSTRAP_RESAMPLES) - 1]
-    )
+    return Interval(resampled[round(0.025 * BOOTSTRAP_RESAMPLES)], resampled[round(0.975 * BOOTSTRAP_RESAMPLES) - 1])
 
 
 def paired_speedup(pairs: Sequence[tuple[Measurement, Measurement]]) -> Speedup:

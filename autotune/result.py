@@ -167,9 +167,7 @@ def read_result(path: Path | str) -> Result:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ResultFileError(
-            f"{path} is not a result file: it is not valid JSON ({error}); tune again"
-        ) from None
+        raise ResultFileError(f"{path} is not a result file: it is not valid JSON ({error}); tune again") from None
     return parse_result(data, str(path))
 
 
@@ -180,9 +178,7 @@ def parse_result(data: Any, origin: str) -> Result:
         ResultFileError: When the data is of another schema, or not valid.
     """
     if not isinstance(data, dict) or not isinstance(data.get("schema"), str):
-        raise ResultFileError(
-            f'{origin} is not a result of autotune: it has no "schema": "{SCHEMA}"; tune again'
-        )
+        raise ResultFileError(f'{origin} is not a result of autotune: it has no "schema": "{SCHEMA}"; tune again')
     _check_schema(data["schema"], origin)
     try:
         return Result.model_validate(data)
@@ -207,6 +203,4 @@ def _check_schema(schema: str, origin: str) -> None:
         raise ResultFileError(
             f"{origin} was written by a newer autotune ({schema}); this one reads {SCHEMA}: upgrade autotune"
         )
-    raise ResultFileError(
-        f"{origin} was written by an older autotune ({schema}); this one reads {SCHEMA}: tune again"
-    )
+    raise ResultFileError(f"{origin} was written by an older autotune ({schema}); this one reads {SCHEMA}: tune again")

@@ -145,9 +145,7 @@ class Tuned:
         """The batch on the device: tensors in mappings, lists and tuples; anything with ``.to``; the rest as it is."""
         if isinstance(batch, torch.Tensor):
             if batch.dim() == 4 and self.config.memory_format == "channels_last" and batch.is_floating_point():
-                return batch.to(
-                    self.device, non_blocking=self.config.non_blocking, memory_format=torch.channels_last
-                )
+                return batch.to(self.device, non_blocking=self.config.non_blocking, memory_format=torch.channels_last)
             return batch.to(self.device, non_blocking=self.config.non_blocking)
         if isinstance(batch, Mapping) and not hasattr(batch, "to"):
             moved = {key: self.to_device(value) for key, value in batch.items()}
@@ -229,7 +227,9 @@ def torch_device(device: str | torch.device) -> torch.device:
     }  # fmt: skip
     if not available.get(wanted.type, False):
         here = ", ".join(name for name, there in available.items() if there)
-        raise ConfigError(f"the device {str(device)!r} was asked for, but torch finds only {here}; pass device= or --device")
+        raise ConfigError(
+            f"the device {str(device)!r} was asked for, but torch finds only {here}; pass device= or --device"
+        )
     return wanted
 
 

@@ -127,9 +127,7 @@ class Space:
             loader,
             {},
         ]
-        configs = dict.fromkeys(
-            config for values in variants if (config := self._fitting(values)) is not None
-        )
+        configs = dict.fromkeys(config for values in variants if (config := self._fitting(values)) is not None)
         return tuple(config for config in configs if config != self.baseline)
 
     def _fitting(self, values: Mapping[str, Scalar]) -> TrainConfig | None:
@@ -185,10 +183,11 @@ def build_space(
         raise ConfigError(f"the device {device!r} was asked for, but this machine has none; use --device cpu")
     searched = searched_knobs(pinned, only, effective_batch)
     room = _loader_room(hardware.memory, facts)
-    start = start_config(
-        facts, room, effective_batch, pinned, max_workers, batch_free="batch_size" in searched
-    )
     budget = hardware.cpu.budget
+    worker_limit = budget if max_workers is None else min(budget, max_workers)
+    # Where workers are searched, nothing starts above what is searched.
+    most = worker_limit if "num_workers" in searched else max_workers
+    start = start_config(facts, room, effective_batch, pinned, most, batch_free="batch_size" in searched)
     of = Circumstances(
         hardware=hardware,
         facts=facts,
@@ -196,7 +195,7 @@ def build_space(
         record=record,
         start=start,
         room=room,
-        worker_limit=budget if max_workers is None else min(budget, max_workers),
+        worker_limit=worker_limit,
         effective_batch=effective_batch,
         budget_seconds=budget_seconds,
         asked=asked,
@@ -239,9 +238,13 @@ def _check_room(space: Space) -> None:
         if knob in space.choices
     }
     if space.room is not None and (shortage := space.room.shortage(space.config(smallest))):
+        guilty = [
+            f"{knob}={value}"
+            for knob, value in space.pinned.items()
+            if knob in {"batch_size", "accumulation_steps", "num_workers", "prefetch_factor"}
+        ]
         raise ConfigError(
-            f"with {', '.join(f'{knob}={value}' for knob, value in space.pinned.items())} pinned, "
-            f"{shortage}; pin less, or enlarge /dev/shm (docker run --shm-size)"
+            f"with {', '.join(guilty)} pinned, {shortage}; pin less, or enlarge /dev/shm (docker run --shm-size)"
         )
 
 
@@ -253,9 +256,7 @@ def _order(of: Circumstances) -> tuple[str, ...]:
     return ("num_workers", *(knob for knob in order if knob != "num_workers"))
 
 
-def _skipped(
-    found: Mapping[str, Choices | str], pinned: Mapping[str, Scalar], of: Circumstances
-) -> dict[str, str]:
+def _skipped(found: Mapping[str, Choices | str], pinned: Mapping[str, Scalar], of: Circumstances) -> dict[str, str]:
     """Why each knob is not searched that is neither searched nor pinned."""
     skipped: dict[str, str] = {}
     for knob in KNOBS:

@@ -95,7 +95,7 @@ class Tuning:
             hardware, device = self._look_at_machine(isolation)
             self._progress.stage("checking the workload")
             runner = self._make_runner(isolation, hardware, device)
-            facts = runner.check(CHECK_SHARE * self._budget.remaining)
+            facts = runner.check(CHECK_SHARE * self._budget.remaining, options.explored)
             space = self._make_space(hardware, facts, device)
             out = options.out or Path("results") / hardware.slug / f"{slug(options.target)}.json"
             with writable(out):
@@ -144,7 +144,11 @@ class Tuning:
             hardware,
             facts,
             device=device,
-            effective_batch=facts.baseline.effective_batch if wanted is None else wanted if isinstance(wanted, int) else None,
+            effective_batch=facts.baseline.effective_batch
+            if wanted is None
+            else wanted
+            if isinstance(wanted, int)
+            else None,
             pinned=options.pinned,
             only=options.only,
             max_workers=options.max_workers,
@@ -179,7 +183,10 @@ class Tuning:
             why = f"; the baseline ended as {failure.outcome.value}: {failure.reason}" if failure else ""
             raise NothingFeasibleError(f"none of {len(trials)} bursts could be trained to its end{why}")
         best, speedup, reason = judge(search)
-        side = {point: Side(config=point.config, parameters=point.parameters, measurement=search.log.measurement(point)) for point in (search.baseline, best)}
+        side = {
+            point: Side(config=point.config, parameters=point.parameters, measurement=search.log.measurement(point))
+            for point in (search.baseline, best)
+        }
         seconds = self._budget.elapsed
         return Result(
             status="partial" if stopped_by == "interrupted" else "complete",
@@ -214,7 +221,11 @@ class Tuning:
         return Constraints(
             budget_seconds=options.budget_seconds,
             device=device,
-            effective_batch=facts.baseline.effective_batch if wanted is None else wanted if isinstance(wanted, int) else None,
+            effective_batch=facts.baseline.effective_batch
+            if wanted is None
+            else wanted
+            if isinstance(wanted, int)
+            else None,
             memory_target=options.memory_target,
             memory_limit_bytes=round(options.memory_target * hardware.memory.available_bytes),
             utilization_target=options.utilization_target,
@@ -242,15 +253,21 @@ def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
         if top.speedup.confirmed:
             return top.point, top.speedup, None
         low, high = (ratio_text(end) for end in top.speedup.ci95)
-        return search.baseline, None, (
-            f"nothing was faster than the baseline: the best candidate reached {ratio_text(top.speedup.ratio)} "
-            f"(95 % interval {low} – {high}, {top.speedup.pairs} pairs)"
+        return (
+            search.baseline,
+            None,
+            (
+                f"nothing was faster than the baseline: the best candidate reached {ratio_text(top.speedup.ratio)} "
+                f"(95 % interval {low} – {high}, {top.speedup.pairs} pairs)"
+            ),
         )
     best = search.log.best()
     if best is None or best.point == search.baseline:
         return search.baseline, None, "nothing was faster than the baseline"
-    return search.baseline, None, (
-        "the search found a faster config, but there was no time to confirm it; give a longer --budget, or --resume"
+    return (
+        search.baseline,
+        None,
+        ("the search found a faster config, but there was no time to confirm it; give a longer --budget, or --resume"),
     )
 
 

@@ -10,7 +10,7 @@ import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -147,7 +147,7 @@ def load_workload(target: str, parameters: Parameters | None = None) -> Workload
     """
     build = import_target(target)
     parameters = parameters or {}
-    _check_signature(build, target, parameters)
+    check_signature(build, target, parameters)
     try:
         built = build(**parameters)
     except (Exception, SystemExit) as error:
@@ -201,16 +201,18 @@ def _is_foreign(filename: str) -> bool:
     )
 
 
-def _check_signature(build: Build, target: str, parameters: Parameters) -> None:
-    """`build` takes only keyword arguments with defaults, and all that are passed."""
+def check_signature(build: Build, target: str, parameters: Collection[str]) -> None:
+    """`build` takes only keyword arguments with defaults, and all the named ones.
+
+    Raises:
+        TargetError: When an argument has no default, or a named one is not taken.
+    """
     try:
         signature = inspect.signature(build)
     except (TypeError, ValueError):  # some builtins have none
         return
     kinds = signature.parameters.values()
-    required = [
-        p.name for p in kinds if p.default is p.empty and p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD}
-    ]
+    required = [p.name for p in kinds if p.default is p.empty and p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD}]
     if missing := [name for name in required if name not in parameters]:
         raise TargetError(f"{target} needs the argument {missing[0]!r}; give it a default: build() is called without")
     takes_any = any(p.kind is p.VAR_KEYWORD for p in kinds)

@@ -51,9 +51,7 @@ def turn_and_shift(image: torch.Tensor) -> torch.Tensor:
     angle = math.radians(MAX_TURN_DEGREES) * angle
     # A pixel is a quarter of the unit square's half.
     right, down = (MAX_SHIFT_PIXELS / 4 * shift for shift in (right, down))
-    matrix = torch.tensor(
-        [[math.cos(angle), -math.sin(angle), right], [math.sin(angle), math.cos(angle), down]]
-    )
+    matrix = torch.tensor([[math.cos(angle), -math.sin(angle), right], [math.sin(angle), math.cos(angle), down]])
     grid = functional.affine_grid(matrix[None], [1, 1, 8, 8], align_corners=False)
     return functional.grid_sample(image[None], grid, align_corners=False)[0]
 

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import psutil
 
@@ -33,9 +33,12 @@ from autotune.errors import IsolationError, WorkloadError
 
 GRACE_SECONDS = 3.0
 _STDERR_TAIL_BYTES = 8192
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps it, not a place for files of ours
 _IMPORT_ROOT = str(Path(__file__).parents[2])
 # Not `-m`: that would put the working directory first, where a file may shadow this package.
-_BOOTSTRAP = "import sys; sys.path[:1] = []; sys.path.append({root!r}); from autotune.burst.{module} import main; main()"
+_BOOTSTRAP = (
+    "import sys; sys.path[:1] = []; sys.path.append({root!r}); from autotune.burst.{module} import main; main()"
+)
 
 
 @dataclass(frozen=True)
@@ -221,9 +224,9 @@ class _Child:
         self.pid = self._process.pid
         self._events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._stderr: collections.deque[bytes] = collections.deque()
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        for drain, pipe in ((self._read_events, self._process.stdout), (self._read_stderr, self._process.stderr)):
+        self._stdin = cast("IO[bytes]", self._process.stdin)  # pipes were asked for, so there are pipes
+        drains = ((self._read_events, self._process.stdout), (self._read_stderr, self._process.stderr))
+        for drain, pipe in drains:
             threading.Thread(target=drain, args=(pipe,), daemon=True).start()
 
     @property
@@ -232,10 +235,9 @@ class _Child:
 
     def send(self, line: str) -> None:
         """Writes a request; a process that is gone already shows in its events."""
-        assert self._process.stdin is not None
         with contextlib.suppress(OSError):
-            self._process.stdin.write(line.encode() + b"\n")
-            self._process.stdin.flush()
+            self._stdin.write(line.encode() + b"\n")
+            self._stdin.flush()
 
     def next_event(self, deadline: float) -> dict[str, Any] | None:
         """The next event, ``end`` being the process's own; None when the deadline passed first."""
@@ -262,9 +264,8 @@ class _Child:
         with contextlib.suppress(OSError):
             self._process.kill()
         self.exit_status()
-        assert self._process.stdin is not None
         with contextlib.suppress(OSError):
-            self._process.stdin.close()
+            self._stdin.close()
 
     def _read_events(self, pipe: IO[bytes]) -> None:
         for line in pipe:
@@ -338,7 +339,7 @@ def _remove_shared_memory_of_the_dead(since: float) -> None:
 
 
 def _torch_shared_memory_files() -> Iterable[Path]:
-    return Path("/dev/shm").glob("torch_*") if Path("/dev/shm").is_dir() else ()
+    return _SHARED_MEMORY.glob("torch_*") if _SHARED_MEMORY.is_dir() else ()
 
 
 def _user_name() -> str:

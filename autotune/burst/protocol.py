@@ -49,6 +49,7 @@ class Request(BaseModel):
     target: str = ""
     device: DeviceKind | None = None
     point: Point | None = None
+    parameter_names: tuple[str, ...] = Field(default=(), description="arguments that build() will be asked to take")
     plan: BurstPlan = BurstPlan()
     peak_seconds: float = Field(default=1.5, description="what measuring the machine's peaks may take")
     seed: int = 0

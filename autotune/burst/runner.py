@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from autotune.burst.isolation import Ended, Isolation
@@ -52,13 +53,17 @@ class ProcessRunner:
             memory_fraction=memory_fraction,
         )
 
-    def check(self, deadline_seconds: float) -> WorkloadFacts:
+    def check(self, deadline_seconds: float, parameter_names: Iterable[str] = ()) -> WorkloadFacts:
         """Looks at the workload once.
+
+        Args:
+            deadline_seconds: What it may take.
+            parameter_names: Arguments that `build()` will be asked to take.
 
         Raises:
             TargetError, WorkloadError: What is wrong with it, with the remedy.
         """
-        request = self._request.model_copy(update={"job": "check"})
+        request = self._request.model_copy(update={"job": "check", "parameter_names": tuple(parameter_names)})
         value = result_of(self._isolation.run(request, deadline_seconds), "checking the workload")
         reason = self._isolation.fork_unsafe_reason
         return WorkloadFacts.model_validate({**value, "fork_safe": reason is None, "fork_unsafe_reason": reason})
@@ -72,9 +77,7 @@ class ProcessRunner:
         try:
             ended = self._isolation.run(request, deadline_seconds)
         except WorkloadError as error:  # the module cannot be imported again, e.g. its folder is gone
-            return Burst(
-                point=point, outcome=Outcome.CRASHED, reason=str(error), seconds=time.monotonic() - began
-            )
+            return Burst(point=point, outcome=Outcome.CRASHED, reason=str(error), seconds=time.monotonic() - began)
         return burst_from(point, ended)
 
 

@@ -15,20 +15,25 @@ from typing import TYPE_CHECKING, BinaryIO
 import psutil
 
 from autotune.burst.protocol import Reporter, Request, claim_stdio
+from autotune.config import TrainConfig
 from autotune.errors import AutotuneError, ConfigError
-from autotune.measurement import Outcome
+from autotune.measurement import Outcome, Point
 
 if TYPE_CHECKING:
     from autotune.workload import Workload
 
 _COMPILER_MODULES = ("torch._dynamo", "torch._inductor")
 _OUT_OF_MEMORY_TEXTS = ("can't allocate memory", "not enough memory", "std::bad_alloc", "could not create a memory")
-_SHM_TEXTS = ("unable to allocate shared memory", "unable to write to file </torch_", "unable to mmap", "No space left on device")
+_SHM_TEXTS = (
+    "unable to allocate shared memory",
+    "unable to write to file </torch_",
+    "unable to mmap",
+    "No space left on device",
+)
 
 
 def run(request: Request, reporter: Reporter) -> None:
-    """Runs one job and reports its end; never raises what belongs to the job.
-    """
+    """Runs one job and reports its end; never raises what belongs to the job."""
     try:
         if request.job == "probe":
             _probe(request, reporter)
@@ -38,7 +43,7 @@ def run(request: Request, reporter: Reporter) -> None:
             _burst(request, reporter)
     except AutotuneError as error:
         reporter.error(error)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - the user's code may raise anything, SystemExit too
         outcome, reason = classify(error)
         reporter.failure(outcome, reason)
 
@@ -53,28 +58,34 @@ def classify(error: BaseException, *, compiled: bool = False, device: str = "cpu
         compiled: Whether the config compiles, so that a failure in the compiler is the config's.
         device: The device kind; host memory that runs out under a GPU is ``host_oom``.
     """
-    import torch
+    from autotune.burst.loop import NonFiniteLossError
 
-    from autotune.burst.loop import NonFiniteLossError, WorkerKilledError
-
-    host = Outcome.OOM if device == "cpu" else Outcome.HOST_OOM
     chain = _chain(error)
     for cause in chain:
-        text = str(cause)
-        if isinstance(cause, torch.OutOfMemoryError):
-            return Outcome.OOM, _sentence(cause)
-        if isinstance(cause, MemoryError) or any(part in text for part in _OUT_OF_MEMORY_TEXTS):
-            return host, _sentence(cause)
-        if isinstance(cause, WorkerKilledError):
-            return (Outcome.SHM_EXHAUSTED if cause.bus_error else Outcome.CRASHED), str(cause)
-        if any(part in text for part in _SHM_TEXTS):
-            return Outcome.SHM_EXHAUSTED, _sentence(cause)
+        if (outcome := _resource_outcome(cause, device)) is not None:
+            return outcome, _sentence(cause)
         if isinstance(cause, NonFiniteLossError):
             return Outcome.INVALID, str(cause)
     from_compiler = compiled and any(type(cause).__module__.startswith(_COMPILER_MODULES) for cause in chain)
     if from_compiler or isinstance(error, (ConfigError, NotImplementedError)):
         return Outcome.UNSUPPORTED, _sentence(error)
     return Outcome.CRASHED, _sentence(error)
+
+
+def _resource_outcome(error: BaseException, device: str) -> Outcome | None:
+    """Which resource ran out, if one did."""
+    import torch
+
+    from autotune.burst.loop import WorkerKilledError
+
+    text = str(error)
+    if isinstance(error, torch.OutOfMemoryError):
+        return Outcome.OOM
+    if isinstance(error, MemoryError) or any(part in text for part in _OUT_OF_MEMORY_TEXTS):
+        return Outcome.OOM if device == "cpu" else Outcome.HOST_OOM
+    if (isinstance(error, WorkerKilledError) and error.bus_error) or any(part in text for part in _SHM_TEXTS):
+        return Outcome.SHM_EXHAUSTED
+    return None
 
 
 def _sentence(error: BaseException) -> str:
@@ -85,7 +96,7 @@ def _sentence(error: BaseException) -> str:
 
 def _chain(error: BaseException | None) -> list[BaseException]:
     """The error and what caused it."""
-    chain = []
+    chain: list[BaseException] = []
     while error is not None and len(chain) < 20:
         chain.append(error)
         error = error.__cause__ or error.__context__
@@ -108,7 +119,9 @@ def _check(request: Request, reporter: Reporter) -> None:
     import torch
 
     from autotune.burst.check import check_workload
+    from autotune.workload import check_signature, import_target
 
+    check_signature(import_target(request.target), request.target, request.parameter_names)
     torch.manual_seed(request.seed)
     facts = check_workload(_load(request), request.target, request.device or "cpu")
     reporter.send("result", value=facts.model_dump(mode="json"))
@@ -122,16 +135,18 @@ def _burst(request: Request, reporter: Reporter) -> None:
     from autotune.burst.telemetry import MemoryWatch
     from autotune.runtime import Tuned
 
-    assert request.point is not None
+    point = request.point or Point(config=TrainConfig())
     device = request.device or "cpu"
-    config = request.point.config
+    config = point.config
     on_cpu = device == "cpu"
     _cap_memory(request)
 
     def over_limit(seen_bytes: int) -> None:
         outcome = Outcome.OOM if on_cpu else Outcome.HOST_OOM
         limit = request.memory_limit_bytes
-        reporter.failure(outcome, f"the process tree took {seen_bytes} bytes of host memory, more than the target of {limit}")
+        reporter.failure(
+            outcome, f"the process tree took {seen_bytes} bytes of host memory, more than the target of {limit}"
+        )
         os._exit(0)
 
     torch.manual_seed(request.seed)
@@ -152,7 +167,7 @@ def _burst(request: Request, reporter: Reporter) -> None:
             )
             host_bytes = memory.peak_bytes()
             device_bytes = host_bytes if on_cpu else torch.accelerator.max_memory_reserved()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
             reporter.failure(*classify(error, compiled=config.compile_mode is not None, device=device))
             return
     measured = measurement.model_copy(update={"host_memory_bytes": host_bytes, "device_memory_bytes": device_bytes})

@@ -55,7 +55,7 @@ def main() -> None:
 
 def _import_all(target: str, reporter: Reporter) -> str | None:
     """Imports torch and the user's module; returns why forking is unsafe afterwards, if it is."""
-    import torch._dynamo  # making an optimizer imports it, compiled or not: once here, not in every burst
+    import torch._dynamo  # noqa: F401 - making an optimizer imports it, compiled or not: once here, not in every burst
 
     import autotune.burst.check
     import autotune.burst.loop
@@ -80,7 +80,7 @@ def _cuda_touched() -> bool:
     """Whether the CUDA driver is open in this process: a fork after that is broken."""
     import torch
 
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return True
     # NVML, which torch asks under PYTORCH_NVML_BASED_CUDA_CHECK, leaves this one closed.
     with contextlib.suppress(OSError):
@@ -122,14 +122,14 @@ def _serve(requests: BinaryIO, reporter: Reporter) -> None:
     current = -1
     buffer = b""
     while True:
-        readable, _, _ = select.select([requests, wake_read], [], [])
+        readable, _, _ = select.select([requests.fileno(), wake_read], [], [])
         if wake_read in readable:
             with contextlib.suppress(BlockingIOError):
                 os.read(wake_read, 4096)
             status = _reap(current)
             if status is not None:
                 reporter.send_after_others("exit", status=status)
-        if requests in readable:
+        if requests.fileno() in readable:
             chunk = os.read(requests.fileno(), 65536)
             if not chunk:
                 return

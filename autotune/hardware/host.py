@@ -232,7 +232,7 @@ def _macos_cpu() -> tuple[str | None, tuple[str, ...]]:
 
 
 def _windows_model() -> str | None:
-    """The processor's name from the registry, else what Python knows of it."""
+    """The processor's name from the Windows registry, else what Python knows of it."""
     if sys.platform == "win32":
         import winreg
 

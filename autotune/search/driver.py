@@ -22,6 +22,8 @@ from autotune.verify import Confirmed, Round, confirm, rank
 StoppedBy = Literal["budget", "target", "plateau", "exhausted", "interrupted"]
 SAMPLER_TRIES = 50
 MAX_FINALISTS = 2
+BASELINE_SHARE = 0.8
+"""Of what remains, for the first burst, should it take that long."""
 NEAR_EQUAL = 0.05
 """A second finalist is worth its bursts when it came within this share of the first."""
 
@@ -98,7 +100,7 @@ class Search:
             asked, point = proposed
             self._show_stage(SAMPLER)
             burst = self._burst(point, self._budget.searching)
-            self.log.finish(asked, point, SAMPLER, f"proposed by {type(self.log.study.sampler).__name__}", burst)
+            self.log.finish(asked, SAMPLER, f"proposed by {type(self.log.study.sampler).__name__}", burst)
             self._tell(burst)
         return "budget"
 
@@ -125,9 +127,7 @@ class Search:
         self._show_stage(CONFIRM)
         wanted = {self.baseline, *finalists}
         known = [measured for measured in self._rounds() if wanted <= measured.keys()]
-        confirm(
-            self.baseline, finalists, self._run_round, affords=self._affords_round, seed=self._seed, known=known
-        )
+        confirm(self.baseline, finalists, self._run_round, affords=self._affords_round, seed=self._seed, known=known)
         if self.compute_ceiling is None:
             self._measure_ceiling(finalists[0], self._budget.remaining)
 
@@ -178,6 +178,8 @@ class Search:
 
     def _burst(self, point: Point, available: float) -> Burst:
         best = self.log.best()
+        if not self.log.trials:
+            available = BASELINE_SHARE * self._budget.remaining
         plan = self._plan.model_copy(update={"incumbent_rate": best.rate if best else None})
         return self._runner.run(point, plan, burst_deadline(point.config, self.log.trials, plan, available))
 
@@ -204,4 +206,3 @@ def measuring_fraction(trials: Sequence[Trial], seconds: float) -> float:
     """Share of a run's seconds that its bursts spent in warm-up and timed steps."""
     measured = sum(trial.burst.measuring_seconds for trial in trials if not trial.resumed)
     return min(1.0, measured / seconds) if seconds > 0 else 0.0
-

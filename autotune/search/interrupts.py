@@ -10,7 +10,7 @@ from typing import Any
 EXIT_STATUS = 130
 
 
-class Interrupted(BaseException):  # noqa: N818 - like KeyboardInterrupt, it is no error
+class Interrupted(BaseException):
     """A person or the system asked the run to end."""
 
 
@@ -42,7 +42,7 @@ class Interrupts:
         """From here on the first signal is only noted: what follows is short and must not be torn."""
         self._armed = False
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
         if self.came:
             os._exit(EXIT_STATUS)
         self.came = True

@@ -76,6 +76,8 @@ def burst_deadline(config: TrainConfig, trials: Sequence[Trial], plan: BurstPlan
         plan: Its caps.
         available: Seconds that there are at all.
     """
+    if not trials:
+        return available  # the baseline: without it there is nothing to compare
     finished = [trial.burst.seconds for trial in trials if trial.burst.ok]
     caps = plan.warmup_seconds + plan.measure_seconds
     if config.compile_mode is not None:
@@ -83,7 +85,7 @@ def burst_deadline(config: TrainConfig, trials: Sequence[Trial], plan: BurstPlan
     elif finished:
         usual = max(5 * min(finished), 3 * caps + 3.0)
     else:
-        usual = available * 0.6
+        usual = 0.6 * available
     return min(usual, available)
 
 

@@ -94,7 +94,7 @@ class TrialLog:
     ) -> Trial:
         """Runs a burst as a trial of a point that a stage chose."""
         asked = self._ask(point)
-        return self._finish(asked, point, stage, reason, burst(), round_number)
+        return self._finish(asked, stage, reason, burst(), round_number)
 
     def propose(self, refuse: Callable[[Point], str | None], tries: int) -> tuple[optuna.Trial, Point] | None:
         """A new point from the sampler; what is refused or known is told to it and not run.
@@ -120,9 +120,9 @@ class TrialLog:
                 return asked, point
         return None
 
-    def finish(self, asked: optuna.Trial, point: Point, stage: str, reason: str, burst: Burst) -> Trial:
+    def finish(self, asked: optuna.Trial, stage: str, reason: str, burst: Burst) -> Trial:
         """Ends a trial that `propose` opened."""
-        return self._finish(asked, point, stage, reason, burst, None)
+        return self._finish(asked, stage, reason, burst, None)
 
     def measurement(self, point: Point) -> Measurement | None:
         """All that was measured of a point, as one measurement."""
@@ -141,9 +141,7 @@ class TrialLog:
         self.study.enqueue_trial(parameters)
         return self.study.ask(self._distributions)
 
-    def _finish(
-        self, asked: optuna.Trial, point: Point, stage: str, reason: str, burst: Burst, round_number: int | None
-    ) -> Trial:
+    def _finish(self, asked: optuna.Trial, stage: str, reason: str, burst: Burst, round_number: int | None) -> Trial:
         trial = Trial(burst, stage, reason, round_number)
         asked.set_user_attr(_STAGE, stage)
         asked.set_user_attr(_REASON, reason)
@@ -219,8 +217,10 @@ def open_study(
         )  # fmt: skip
     except UsageError:
         raise
-    except Exception as error:  # noqa: BLE001 - a database can fail in as many ways as there are databases
-        raise UsageError(f"the storage {where} cannot be opened: {error}; choose another with --storage or --out") from error
+    except Exception as error:
+        raise UsageError(
+            f"the storage {where} cannot be opened: {error}; choose another with --storage or --out"
+        ) from error
     if not resume:
         for key, value in attributes.items():
             study.set_user_attr(key, value)
@@ -257,7 +257,7 @@ def nearest(value: Any, choices: Sequence[Scalar], logarithmic: bool | None) -> 
     """The choice that lies nearest to a drawn number; the value itself for a knob without a scale."""
     if logarithmic is None:
         return value  # type: ignore[no-any-return]
-    scale = (lambda number: math.log(number)) if logarithmic else float
+    scale: Callable[[float], float] = math.log if logarithmic else float
     numbers = [choice for choice in choices if isinstance(choice, int)]
     return min(numbers, key=lambda choice: abs(scale(choice) - scale(value)))
 
@@ -292,7 +292,7 @@ def _open_storage(url: str | None, journal: Path) -> BaseStorage:
         _drop_half_line(journal)
     finally:
         lock.release()
-    return JournalStorage(JournalFileBackend(str(journal), lock_obj=lock))
+    return JournalStorage(JournalFileBackend(str(journal), lock_obj=lock))  # type: ignore[arg-type]
 
 
 def _drop_half_line(journal: Path) -> None:

@@ -98,6 +98,15 @@ def test_size_grows_as_far_as_the_time_allows(
     assert clock.now <= max(seconds, 0.02)
 
 
+def test_work_is_counted_as_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product of n × n takes 2 n³ operations; a copy reads and writes, one to a device only arrives."""
+    monkeypatch.setattr(peaks._Meter, "_rate", lambda self, prepare, work, sizes, seconds: work(10))  # noqa: ARG005
+    meter = peaks._Meter("cpu", torch.device("cpu"))
+    assert meter.matmul("fp32", 1.0) == 2000
+    assert meter.memory_copy(1.0) == 20
+    assert meter.host_to_device(1.0) == 10
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_device_that_is_not_there_is_refused() -> None:
     """The message says what there is, and how to ask for it."""

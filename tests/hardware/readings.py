@@ -8,19 +8,18 @@ those of the five hand-written tuning guides that autotune is measured against.
 from __future__ import annotations
 
 import platform
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pynvml
+import pytest
 
 from autotune.hardware import Hardware, host, probe_host
-
-if TYPE_CHECKING:
-    import pytest
 
 MIB, GIB = 2**20, 2**30
 NO_ENVIRONMENT: Mapping[str, str] = {}
@@ -318,3 +317,9 @@ def machine(monkeypatch: pytest.MonkeyPatch, root: Path, spec: HostSpec, *cards:
         environ=NO_ENVIRONMENT,
         usable_cpus=spec.cores * spec.threads_per_core,
     )
+
+
+def hardware_of(spec: HostSpec, *cards: CardSpec) -> Hardware:
+    """The same, for tests that need nothing else of that machine."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        return machine(patch, Path(folder), spec, *cards)

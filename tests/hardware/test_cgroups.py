@@ -96,6 +96,7 @@ def test_path_outside_of_what_is_mounted(tmp_path: Path) -> None:
         "proc/self/mountinfo": V2,
         "proc/self/cgroup": "0::/../../other\n",
         "sys/fs/cgroup/cpu.max": "100000 100000\n",
+        "sys/other/cpu.max": "50000 100000\n",  # where the path would lead
     }
     quota = cpu_quota(write_files(tmp_path, files))
     assert quota is not None

@@ -65,6 +65,17 @@ def test_rotating_disks_are_told_from_solid_ones(tmp_path: Path, flag: str, kind
 
 
 @pytest.mark.usefixtures("linux")
+def test_partition_asks_its_disk(tmp_path: Path) -> None:
+    """Only the whole disk knows whether it turns; a partition lies below it."""
+    write_files(tmp_path, {"sys/block/sda/queue/rotational": "1\n", "sys/block/sda/sda1/size": "8\n"})
+    (tmp_path / "sys/dev/block").mkdir(parents=True)
+    (tmp_path / "sys/dev/block/0:28").symlink_to(tmp_path / "sys/block/sda/sda1")
+    assert (
+        disk_of(tmp_path, "/home", mount("/", "ext4", source="/dev/sda1")) == "ext4 on /dev/sda1 (rotating)"
+    )
+
+
+@pytest.mark.usefixtures("linux")
 @pytest.mark.parametrize(
     ("kind", "source", "expected"),
     [

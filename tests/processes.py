@@ -1,0 +1,82 @@
+"""Runs the command as a person does: another folder, a real process, and a look at what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).parents[1]
+BUDGET_OVERRUN_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A command that has ended."""
+
+    status: int
+    out: str
+    err: str
+    seconds: float
+    left: tuple[str, ...]
+
+
+class Command:
+    """``autotune`` with some arguments, running in a folder; its temporary folder is its own and looked at later."""
+
+    def __init__(self, arguments: Sequence[str], folder: Path) -> None:
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir(exist_ok=True)
+        environment = {**os.environ, "TMPDIR": str(self.temporary), "PYTHONPATH": str(ROOT)}
+        self.began = time.monotonic()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "autotune", *arguments],
+            cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, start_new_session=True,
+        )  # fmt: skip
+        self._seen: dict[int, psutil.Process] = {}
+
+    def tree(self) -> list[psutil.Process]:
+        """The processes below the command now; remembered, to be looked for when it has ended."""
+        try:
+            children = psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.Error:
+            return []
+        self._seen |= {child.pid: child for child in children}
+        return children
+
+    def wait_for(self, condition: Callable[[], bool], seconds: float = 40.0) -> None:
+        """Waits until something has happened, e.g. a file has appeared."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, "it did not happen in time"
+            assert self.process.poll() is None, self.process.communicate()
+            self.tree()
+            time.sleep(0.05)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends a signal to the command alone, not to its children."""
+        self.tree()
+        self.process.send_signal(number)
+
+    def finish(self, seconds: float = 120.0) -> Finished:
+        """Waits for its end and looks for what it left: processes and temporary folders."""
+        self.tree()
+        out, err = self.process.communicate(timeout=seconds)
+        taken = time.monotonic() - self.began
+        _, alive = psutil.wait_procs(list(self._seen.values()), timeout=3)
+        folders = [path.name for path in self.temporary.glob("autotune-*")]
+        left = (*(str(process) for process in alive), *folders)
+        return Finished(self.process.returncode, out, err, taken, left)
+
+
+def run(arguments: Sequence[str], folder: Path, seconds: float = 120.0) -> Finished:
+    """Runs the command to its end."""
+    return Command(arguments, folder).finish(seconds)

@@ -1,0 +1,133 @@
+"""A made-up surface and a virtual clock: the search's own code runs on it in milliseconds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import optuna
+
+from autotune.burst.protocol import BurstPlan
+from autotune.config import TrainConfig
+from autotune.facts import WorkloadFacts
+from autotune.hardware.model import Cpu, Hardware, Memory, Software
+from autotune.measurement import Block, Burst, Measurement, Outcome, Point
+from autotune.progress import Quiet
+from autotune.search.driver import Search
+from autotune.search.stopping import Budget
+from autotune.search.trials import TrialLog, make_sampler
+from autotune.space import Space, build_space
+
+GIB = 2**30
+Rate = Callable[[TrainConfig], float]
+
+
+class VirtualClock:
+    """Seconds that pass only when a burst spends them."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        """Now."""
+        return self.now
+
+
+class SurfaceRunner:
+    """Bursts of a made-up machine: a rate for every config, noise, a cost, and a batch above which memory is out."""
+
+    def __init__(
+        self, clock: VirtualClock, rate: Rate, *, noise: float = 0.02, oom_above: int = 10**9, cost: float = 2.0
+    ):
+        self.clock = clock
+        self.rate = rate
+        self.noise = noise
+        self.oom_above = oom_above
+        self.cost = cost
+        self.ran: list[Point] = []
+        self.feeds: list[str] = []
+        self._rng = random.Random(1)
+
+    def run(self, point: Point, plan: BurstPlan, deadline_seconds: float) -> Burst:
+        """Spends the cost on the virtual clock, and never more than the deadline."""
+        self.ran.append(point)
+        self.feeds.append(plan.feed)
+        spent = min(self.cost, deadline_seconds)
+        self.clock.now += spent
+        if spent < self.cost:
+            return Burst(point=point, outcome=Outcome.TIMEOUT, reason="too slow", seconds=spent)
+        if point.config.batch_size > self.oom_above:
+            return Burst(point=point, outcome=Outcome.OOM, reason="out of memory", seconds=spent)
+        rate = self.rate(point.config) * self._rng.gauss(1, self.noise)
+        blocks = tuple(
+            Block(samples=1000, seconds=1000 / (rate * self._rng.gauss(1, 0.005)), data_wait_seconds=0.0)
+            for _ in range(8)
+        )
+        measurement = Measurement(
+            blocks=blocks, steady=True, start_seconds=0.1, build_seconds=0.1, warmup_seconds=spent / 4
+        )
+        return Burst(point=point, outcome=Outcome.OK, measurement=measurement, phase="done", seconds=spent)
+
+
+def make_facts(**changes: object) -> WorkloadFacts:
+    """Facts of an image workload at batch 64."""
+    facts = {
+        "target": "made.up:build", "name": "made up", "fingerprint": "f", "samples": 10_000,
+        "baseline": TrainConfig(batch_size=64), "parameters": 10**6, "batch_bytes": 10**6, "sample_seconds": 1e-3,
+        "has_images": True, "has_attention": False, "fixed_shapes": True, "optimizer_impls": ("foreach", "fused"),
+        "fork_safe": True,
+    }  # fmt: skip
+    return WorkloadFacts.model_validate({**facts, **changes})
+
+
+def make_hardware() -> Hardware:
+    """A four-core machine without a GPU."""
+    return Hardware(
+        hostname="made-up",
+        cpu=Cpu(model="Made Up", physical_cores=4, logical_cores=4, budget=4, isa=("avx512_bf16",), precisions=("fp32", "bf16")),
+        memory=Memory(total_bytes=32 * GIB, available_bytes=16 * GIB, shm_bytes=8 * GIB),
+        software=Software(os="Linux", python="3.12"),
+    )  # fmt: skip
+
+
+def make_space(*, effective_batch: int | None = 64, **options: object) -> Space:
+    """What is searched on that machine."""
+    return build_space(make_hardware(), make_facts(), device="cpu", effective_batch=effective_batch, **options)  # type: ignore[arg-type]
+
+
+def make_search(
+    rate: Rate, *, budget_seconds: float = 60.0, space: Space | None = None, seed: int = 0, sampler: str = "tpe",
+    storage: optuna.storages.BaseStorage | None = None, utilization_target: float = 0.95, **runner: object,
+) -> tuple[Search, SurfaceRunner]:  # fmt: skip
+    """A search on a made-up surface, and its runner; a utilization target above 1 leaves work for the sampler."""
+    clock = VirtualClock()
+    space = space or make_space()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(
+        study_name="s", storage=storage, sampler=make_sampler(sampler, seed), direction="maximize", load_if_exists=True
+    )
+    surface = SurfaceRunner(clock, rate, **runner)  # type: ignore[arg-type]
+    budget = Budget(budget_seconds, clock=clock)
+    search = Search(
+        space, Point(config=space.baseline), surface, TrialLog(study, space), budget, Quiet(),
+        utilization_target=utilization_target, seed=seed,
+    )  # fmt: skip
+    return search, surface
+
+
+def example_rate(config: TrainConfig) -> float:
+    """Gains that multiply: bf16, the allocator, channels_last, two workers; small batches cost."""
+    rate = 1000.0
+    rate *= 1.6 if config.precision == "bf16" else 1.0
+    rate *= 1.3 if config.allocator == "tuned" else 1.0
+    rate *= 1.1 if config.memory_format == "channels_last" else 1.0
+    rate *= {0: 1.0, 1: 1.15, 2: 1.25}.get(config.num_workers, 1.1)
+    return rate * config.batch_size / (config.batch_size + 8)
+
+
+def journal_storage(path: Path) -> optuna.storages.BaseStorage:
+    """The journal that the product uses."""
+    from autotune.search.trials import _open_storage
+
+    return _open_storage(None, path)

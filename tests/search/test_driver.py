@@ -1,0 +1,239 @@
+"""The search loop on a made-up surface with a virtual clock: what it finds, in what order, and when it stops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autotune.config import TrainConfig
+from autotune.measurement import Outcome, Point
+from autotune.search.guard import refusal
+from autotune.search.interrupts import Interrupted
+from autotune.search.stages import BASELINE, CONFIRM, SAMPLER
+from autotune.search.stopping import Budget, plan_for, plateaued
+from autotune.tune import judge
+from tests.search.surface import example_rate, journal_storage, make_search, make_space
+
+
+def best_rate() -> float:
+    """The optimum of the example surface."""
+    best = TrainConfig(batch_size=64, precision="bf16", allocator="tuned", memory_format="channels_last", num_workers=2)
+    return example_rate(best)
+
+
+def test_the_baseline_runs_first() -> None:
+    """Whatever is found is compared with what the user trains with today."""
+    search, surface = make_search(example_rate)
+    search.run()
+    assert surface.ran[0] == search.baseline
+    assert search.log.trials[0].stage == BASELINE
+
+
+def test_the_best_is_found_and_confirmed() -> None:
+    """On a surface whose gains multiply, the chosen config comes within 3 % of the optimum."""
+    search, _ = make_search(example_rate, budget_seconds=120)
+    search.run()
+    best, speedup, reason = judge(search)
+    assert example_rate(best.config) >= 0.97 * best_rate()
+    assert reason is None
+    assert speedup is not None
+    assert speedup.ci95.low <= example_rate(best.config) / example_rate(search.baseline.config) <= speedup.ci95.high
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "gp", "random"])
+def test_every_sampler_serves(sampler: str) -> None:
+    """Each sampler of the command line carries a search on where the stages end."""
+    search, _ = make_search(example_rate, budget_seconds=120, sampler=sampler, utilization_target=2.0)
+    assert search.run() in {"budget", "plateau", "exhausted"}
+    assert SAMPLER in {trial.stage for trial in search.log.trials}
+
+
+@pytest.mark.parametrize("budget_seconds", [10.0, 30.0, 60.0, 600.0])
+def test_the_budget_is_kept(budget_seconds: float) -> None:
+    """On its clock the search ends within its budget, even when bursts hang to their deadline."""
+    search, surface = make_search(example_rate, budget_seconds=budget_seconds)
+    surface.cost = 2.0
+    search.run()
+    assert surface.clock.now <= budget_seconds
+    hanging, surface = make_search(example_rate, budget_seconds=budget_seconds, cost=10**9)
+    hanging.run()
+    assert surface.clock.now <= budget_seconds
+
+
+def test_no_point_runs_twice_in_the_search() -> None:
+    """Only the confirmation, and the compute ceiling, measure a point again."""
+    search, _ = make_search(example_rate, budget_seconds=300, utilization_target=2.0)
+    search.run()
+    searched = [trial.burst.point for trial in search.log.trials if trial.stage != CONFIRM]
+    assert len(searched) == len(set(searched))
+
+
+def test_nothing_larger_than_an_oom_runs() -> None:
+    """After an out-of-memory, no batch of that size or above runs with the same memory-relevant knobs."""
+    space = make_space(effective_batch=None)
+    search, _ = make_search(example_rate, budget_seconds=600, space=space, oom_above=128, utilization_target=2.0)
+    search.run()
+    ooms = [trial.burst.point for trial in search.log.trials if trial.burst.outcome is Outcome.OOM]
+    assert ooms
+    for index, point in enumerate(ooms):
+        assert refusal(point, space, [t for t in search.log.trials if t.burst.point in ooms[:index]]) is None
+
+
+def test_nothing_faster_keeps_the_baseline() -> None:
+    """When every candidate is as fast as the baseline, the baseline is the answer and no speed-up is claimed."""
+    search, _ = make_search(lambda _: 1000.0, budget_seconds=120)
+    search.run()
+    best, speedup, reason = judge(search)
+    assert best == search.baseline
+    assert speedup is None
+    assert "nothing was faster" in (reason or "")
+
+
+def test_a_failing_baseline_does_not_end_the_search() -> None:
+    """A baseline that runs out of memory leaves the candidates to be tried."""
+    space = make_space(effective_batch=None)
+    search, _ = make_search(example_rate, budget_seconds=120, space=space, oom_above=32)
+    search.run()
+    best = search.log.best()
+    assert best is not None
+    assert best.point.config.batch_size <= 32
+
+
+def test_the_search_stops_as_exhausted_when_all_is_tried() -> None:
+    """A space of two knobs is used up long before an hour."""
+    space = make_space(only=("precision", "allocator"))
+    search, surface = make_search(lambda _: 1000.0, budget_seconds=3600, space=space, utilization_target=2.0)
+    assert search.run() == "exhausted"
+    assert len(set(surface.ran)) == 4
+
+
+def test_the_target_stops_the_search() -> None:
+    """End to end as fast as compute alone: no more bursts are spent."""
+    search, surface = make_search(example_rate, budget_seconds=3600, noise=0.0)
+    assert search.run() == "target"
+    assert "device" in surface.feeds
+    assert surface.clock.now < 600
+
+
+def test_pins_hold_for_every_candidate() -> None:
+    """A pinned knob never varies; only the baseline may differ from it."""
+    space = make_space(pinned={"precision": "fp32", "num_workers": 1})
+    search, surface = make_search(example_rate, budget_seconds=120, space=space)
+    search.run()
+    for point in surface.ran:
+        if point != search.baseline:
+            assert (point.config.precision, point.config.num_workers) == ("fp32", 1)
+
+
+def test_the_effective_batch_is_held() -> None:
+    """Every burst trains with the baseline's effective batch."""
+    search, surface = make_search(example_rate, budget_seconds=300, utilization_target=2.0)
+    search.run()
+    assert {point.config.effective_batch for point in surface.ran} == {64}
+
+
+def test_explored_parameters_are_searched() -> None:
+    """Values for build's own arguments are tried."""
+    space = make_space(explored={"width": (16, 32)})
+    search, surface = make_search(example_rate, budget_seconds=120, space=space)
+    search.run()
+    assert {16, 32} <= {point.parameters.get("width") for point in surface.ran}
+
+
+def test_a_seed_makes_the_search_repeatable() -> None:
+    """The same seed proposes the same points in the same order."""
+    orders = []
+    for _ in range(2):
+        search, surface = make_search(example_rate, budget_seconds=120, seed=7, utilization_target=2.0)
+        search.run()
+        orders.append(surface.ran)
+    assert orders[0] == orders[1]
+
+
+def test_a_resumed_search_repeats_no_burst(tmp_path: Path) -> None:
+    """A run that was killed goes on from its journal."""
+    storage = tmp_path / "run.journal"
+    search, surface = make_search(example_rate, budget_seconds=120, storage=journal_storage(storage))
+    original = surface.run
+
+    def run_until_killed(*args):  # type: ignore[no-untyped-def]
+        if len(surface.ran) == 7:
+            raise Interrupted
+        return original(*args)
+
+    surface.run = run_until_killed  # type: ignore[method-assign]
+    with pytest.raises(Interrupted):
+        search.run()
+    done = [trial.burst.point for trial in search.log.trials]
+    assert len(done) == 7
+    resumed, surface = make_search(example_rate, budget_seconds=120, storage=journal_storage(storage))
+    assert [trial.burst.point for trial in resumed.log.trials] == done
+    resumed.run()
+    fresh = [trial for trial in resumed.log.trials if not trial.resumed and trial.stage != CONFIRM]
+    assert fresh
+    assert not {trial.burst.point for trial in fresh} & set(done)
+
+
+def test_a_journal_cut_in_mid_line_is_read_up_to_there(tmp_path: Path) -> None:
+    """What was finished before the cut is known, and new trials can be added."""
+    storage = tmp_path / "run.journal"
+    search, _ = make_search(example_rate, budget_seconds=30, storage=journal_storage(storage))
+    search.run()
+    before = len(search.log.trials)
+    content = storage.read_bytes()
+    storage.write_bytes(content[:-30])
+    resumed, _ = make_search(example_rate, budget_seconds=60, storage=journal_storage(storage))
+    assert before - 1 <= len(resumed.log.trials) <= before
+    resumed.run()
+    assert len(resumed.log.trials) > before
+
+
+def test_confirmation_survives_an_interruption(tmp_path: Path) -> None:
+    """What was confirmed before Ctrl-C is the answer of the partial result."""
+    search, surface = make_search(example_rate, budget_seconds=120)
+    original = surface.run
+
+    def run_until_interrupted(point, plan, deadline):  # type: ignore[no-untyped-def]
+        if sum(trial.stage == CONFIRM for trial in search.log.trials) == 6:
+            raise Interrupted
+        return original(point, plan, deadline)
+
+    surface.run = run_until_interrupted  # type: ignore[method-assign]
+    with pytest.raises(Interrupted):
+        search.run()
+    best, speedup, _ = judge(search)
+    assert best != search.baseline
+    assert speedup is not None
+
+
+def test_time_is_kept_back_for_the_confirmation() -> None:
+    """The search proper ends while the confirmation's share of the budget is left."""
+    clock = [0.0]
+    budget = Budget(60.0, clock=lambda: clock[0])
+    clock[0] = 45.0
+    assert budget.searching == 0.0
+    assert budget.remaining == pytest.approx(14.0)
+
+
+def test_plans_grow_with_the_budget() -> None:
+    """A longer budget buys longer bursts, up to a limit."""
+    assert plan_for(30).measure_seconds < plan_for(120).measure_seconds < plan_for(3600).measure_seconds
+    assert plan_for(3600) == plan_for(7200)
+
+
+def test_a_plateau_needs_sampled_bursts() -> None:
+    """Without bursts of the sampler there is no plateau to speak of."""
+    search, _ = make_search(example_rate, budget_seconds=20)
+    search.run()
+    assert not plateaued([trial for trial in search.log.trials if trial.stage == BASELINE])
+
+
+def test_points_with_equal_content_are_equal() -> None:
+    """Points are told apart by what they run."""
+    one, other = (
+        Point(config=TrainConfig(), parameters={"a": 1, "b": 2}),
+        Point(config=TrainConfig(), parameters={"b": 2, "a": 1}),
+    )
+    assert one == other
+    assert len({one, other}) == 1
