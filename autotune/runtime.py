@@ -8,19 +8,25 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import types
+import warnings
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.optim import Optimizer
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset
 
+from autotune.batches import MicroBatches, move
 from autotune.config import TrainConfig
 from autotune.errors import ConfigError
+from autotune.hardware.host import read_cpu
 from autotune.result import Result, read_result
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
 
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
@@ -35,6 +41,8 @@ Model = TypeVar("Model", bound=nn.Module)
 def load(path: str | Path, *, device: str | torch.device | None = None) -> Tuned:
     """The tuned configuration of a result file, ready to be used in training.
 
+    Warns when this machine, or its torch, is not the one that was measured.
+
     Args:
         path: A result file.
         device: Where to train; the kind of device that was measured when None.
@@ -44,7 +52,20 @@ def load(path: str | Path, *, device: str | torch.device | None = None) -> Tuned
         ConfigError: When this machine has no such device.
     """
     result = read_result(path)
-    return Tuned(result.best.config, device=device or result.constraints.device, result=result)
+    measured = result.constraints.device
+    try:
+        tuned = Tuned(result.best.config, device=device or measured, result=result)
+    except ConfigError as error:
+        if device is not None:
+            raise
+        raise ConfigError(
+            f"{path} was measured on {measured}, which torch does not find here; "
+            "tune on this machine, or pass device= to use its settings on another device all the same"
+        ) from error
+    if differences := _differences(result, tuned.device):
+        told = "; ".join(differences)
+        warnings.warn(f"{path} was measured elsewhere ({told}): expect another speed, or tune here", stacklevel=2)
+    return tuned
 
 
 class Tuned:
@@ -91,25 +112,30 @@ class Tuned:
         compile again.
         """
         settings = self.dataloader_kwargs() | kwargs
-        if self.config.compile_mode is not None and "batch_sampler" not in kwargs:
-            settings.setdefault("drop_last", _fills_a_batch(dataset, settings["batch_size"]))
-        if "batch_sampler" in kwargs:
-            settings.pop("batch_size", None)
+        if settings["num_workers"] == 0:  # yours, to debug in one process: what was tuned for workers does not apply
+            unused = {"prefetch_factor", "persistent_workers"} - kwargs.keys()
+            settings = {name: value for name, value in settings.items() if name not in unused}
+        if kwargs.get("batch_sampler") is not None:
+            del settings["batch_size"]
+        elif self.config.compile_mode is not None and settings["batch_size"] is not None:
+            source = kwargs.get("sampler")
+            length = _length(dataset if source is None else source)
+            settings.setdefault("drop_last", length is None or length >= settings["batch_size"])
         return DataLoader(dataset, **settings)
 
     def prepare(self, model: Model, optimizer: Optimizer | None = None) -> tuple[Model, Optimizer | None]:
         """Moves, lays out and compiles the model, and switches the optimizer's implementation, in place.
 
-        Process-wide settings (threads, allocator, TF32, cuDNN, attention backend) are set too. The optimizer may
-        have been made before or after; state that it has already follows the parameters.
+        Process-wide settings (threads, allocator, TF32, cuDNN) are set too. State that the optimizer has already
+        follows the parameters, and so does a checkpoint that it loads later.
 
         Raises:
-            ConfigError: When the optimizer has no such implementation, or attention no such backend.
+            ConfigError: When the optimizer has no such implementation.
         """
         self.apply_process_settings()
         model.to(self.device)
         if self.config.memory_format == "channels_last":
-            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            _lay_out_channels_last(model)
         if optimizer is not None:
             _set_implementation(optimizer, self.config.optimizer_impl)
             if optimizer.state:  # moves state that was made or loaded before the parameters moved
@@ -127,34 +153,22 @@ class Tuned:
         ``loss / len(micro_batches)``.
         """
         batches = iter(loader)
-        try:
-            left: int | None = len(loader)  # type: ignore[arg-type]
-        except TypeError:
-            left = None
-        while left is None or left > 0:
-            size = self.accumulation_steps if left is None else min(self.accumulation_steps, left)
+        left = _length(loader) or 0
+        while True:
+            # Unsized, or more than were told (several workers may each end with an incomplete batch): full groups.
+            size = min(self.accumulation_steps, left) or self.accumulation_steps
             group = MicroBatches(batches, size, self.to_device)
             if not group.has_first:
                 return
             yield group
             group.finish()
-            if left is not None:
-                left -= size
+            left = max(0, left - size)
 
     def to_device(self, batch: Any) -> Any:
-        """The batch on the device: tensors in mappings, lists and tuples; anything with ``.to``; the rest as it is."""
-        if isinstance(batch, torch.Tensor):
-            if batch.dim() == 4 and self.config.memory_format == "channels_last" and batch.is_floating_point():
-                return batch.to(self.device, non_blocking=self.config.non_blocking, memory_format=torch.channels_last)
-            return batch.to(self.device, non_blocking=self.config.non_blocking)
-        if isinstance(batch, Mapping) and not hasattr(batch, "to"):
-            moved = {key: self.to_device(value) for key, value in batch.items()}
-            return moved if type(batch) is dict else type(batch)(moved)  # type: ignore[call-arg]
-        if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-            return type(batch)(*(self.to_device(value) for value in batch))
-        if isinstance(batch, (list, tuple)):
-            return type(batch)(self.to_device(value) for value in batch)
-        return batch.to(self.device) if hasattr(batch, "to") else batch
+        """The batch on the device: tensors in mappings, sequences and dataclasses; anything with ``.to``."""
+        config = self.config
+        channels_last = config.memory_format == "channels_last"
+        return move(batch, self.device, non_blocking=config.non_blocking, channels_last=channels_last)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """``torch.autocast`` for the tuned precision; does nothing for fp32 and tf32."""
@@ -178,54 +192,19 @@ class Tuned:
             tune_allocator(self.device)
 
 
-class MicroBatches:
-    """The micro-batches of one optimizer step: iterate once; ``len()`` is how many to expect."""
-
-    def __init__(self, batches: Iterator[Any], size: int, move: Callable[[Any], Any]) -> None:
-        self._batches = batches
-        self._size = size
-        self._move = move
-        self._drawn = 0
-        # The first is drawn at once: only so is the end of an unsized loader no empty group.
-        self._first = next(batches, _END)
-
-    @property
-    def has_first(self) -> bool:
-        """Whether there is anything in this group."""
-        return self._first is not _END
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __iter__(self) -> Iterator[Any]:
-        while self._drawn < self._size:
-            batch = self._first if self._drawn == 0 else next(self._batches, _END)
-            self._drawn += 1
-            if batch is _END:
-                return
-            self._first = _END
-            yield self._move(batch)
-
-    def finish(self) -> None:
-        """Draws what the caller left, so that the next group starts where it should."""
-        for _ in self:
-            pass
-
-
-_END = object()
-
-
 def torch_device(device: str | torch.device) -> torch.device:
     """A device that exists here; ``rocm`` is torch's ``cuda``.
 
     Raises:
         ConfigError: When this machine or this build of torch has no such device.
     """
-    wanted = torch.device("cuda" if str(device) == "rocm" else device)
-    available = {
-        "cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(),
-    }  # fmt: skip
-    if not available.get(wanted.type, False):
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    try:
+        wanted = torch.device("cuda" if str(device) == "rocm" else device)
+    except RuntimeError:  # not a word that torch knows
+        wanted = None
+    exists = wanted is not None and available.get(wanted.type, False)
+    if wanted is None or not exists or (wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count()):
         here = ", ".join(name for name, there in available.items() if there)
         raise ConfigError(
             f"the device {str(device)!r} was asked for, but torch finds only {here}; pass device= or --device"
@@ -249,14 +228,22 @@ def tune_allocator(device: torch.device) -> None:
 
 
 def _allow_tf32() -> None:
-    """TF32 for matmul and convolution, through the one interface that this torch has: mixing two raises."""
-    if hasattr(torch.backends.cuda.matmul, "fp32_precision"):
-        torch.backends.cuda.matmul.fp32_precision = "tf32"
-        torch.backends.cudnn.conv.fp32_precision = "tf32"  # type: ignore[attr-defined]
-        torch.backends.cudnn.rnn.fp32_precision = "tf32"  # type: ignore[attr-defined]
-    else:  # before torch 2.9
-        torch.backends.cuda.matmul.allow_tf32 = True
-        torch.backends.cudnn.allow_tf32 = True
+    """TF32 for matmul and convolution.
+
+    By the older interface on purpose: after the newer one alone (``fp32_precision``), reading the matmul precision, as
+    Inductor does, raises; after this one both can be read, whichever of them the user's code has set before.
+    """
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.allow_tf32 = True
+
+
+def _lay_out_channels_last(model: nn.Module) -> None:
+    """Channels-last for what has four dimensions; ``model.to(memory_format=…)`` would refuse a model with five."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.dim() == 4:
+            tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
+            if tensor.grad is not None:
+                tensor.grad = tensor.grad.contiguous(memory_format=torch.channels_last)
 
 
 def _compile(model: nn.Module, mode: str) -> None:
@@ -267,37 +254,71 @@ def _compile(model: nn.Module, mode: str) -> None:
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return model._call_impl(*args, **kwargs)
+        return model._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
-    model._compiled_call_impl = torch.compile(call, mode=mode)  # type: ignore[assignment]
+    model._compiled_call_impl = torch.compile(call, mode=mode)
 
 
 def _set_implementation(optimizer: Optimizer, implementation: str) -> None:
-    """Switches an optimizer to its foreach or fused form, as if it had been made so."""
-    if implementation == "default":
-        return
-    if implementation not in optimizer.defaults:
-        raise ConfigError(f"optimizer_impl={implementation} was asked for, but {type(optimizer).__name__} has none")
-    chosen = {"foreach": implementation == "foreach", "fused": implementation == "fused"}
+    """Switches an optimizer to its foreach or fused form, as if it had been made so, checkpoints included."""
+    chosen = {}
+    if implementation != "default":
+        if implementation not in optimizer.defaults:
+            raise ConfigError(
+                f"optimizer_impl={implementation} was asked for, but {type(optimizer).__name__} has no such form; "
+                "use optimizer_impl=default"
+            )
+        forms = {"foreach": implementation == "foreach", "fused": implementation == "fused"}
+        chosen = {name: on for name, on in forms.items() if name in optimizer.defaults}
+        optimizer._step_supports_amp_scaling = implementation == "fused"  # type: ignore[attr-defined]
     for settings in (optimizer.defaults, *optimizer.param_groups):
-        settings.update({name: value for name, value in chosen.items() if name in settings})
-    if implementation == "fused":
-        optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
+        settings.update(chosen)
+
+    def choose(_: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+        return {**saved, "param_groups": [{**group, **chosen} for group in saved["param_groups"]]}
+
+    optimizer.register_load_state_dict_pre_hook(choose)
+    optimizer.register_load_state_dict_post_hook(_lay_out_state)
+
+
+def _lay_out_state(optimizer: Optimizer) -> None:
+    """Gives state the strides of its parameter: the fused form pairs their elements by address, on trust."""
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            like_it = isinstance(value, torch.Tensor) and value.shape == parameter.shape
+            if like_it and value.stride() != parameter.stride():
+                state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def _restrict_attention(model: nn.Module, backend: SDPBackend) -> None:
     """Lets scaled dot-product attention inside this model use one backend, with the math one to fall back on."""
     forward = model.forward
+    own = forward.__func__ if isinstance(forward, types.MethodType) and forward.__self__ is model else None
 
-    def forward_with_backend(*args: Any, **kwargs: Any) -> Any:
+    def forward_with_backend(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         with sdpa_kernel([backend, SDPBackend.MATH], set_priority=True):
-            return forward(*args, **kwargs)
+            return forward(*args, **kwargs) if own is None else own(self, *args, **kwargs)
 
-    model.forward = forward_with_backend
+    # A method of the model: a deep copy, such as an average of the weights, gets its own.
+    model.forward = types.MethodType(forward_with_backend, model)
 
 
-def _fills_a_batch(dataset: Dataset[Any], batch_size: int) -> bool:
-    """Whether dropping the incomplete batch leaves anything."""
-    if isinstance(dataset, IterableDataset):
-        return True
-    return len(dataset) >= batch_size  # type: ignore[arg-type]
+def _length(sized: Any) -> int | None:
+    try:
+        return len(sized)
+    except TypeError:
+        return None
+
+
+def _differences(result: Result, device: torch.device) -> list[str]:
+    """How this machine differs from the measured one, in what matters to speed; empty when alike."""
+    here: dict[str, object] = {"torch": str(torch.__version__)}
+    there: dict[str, object] = {"torch": result.software.torch}
+    if device.type == "cuda":
+        here["GPU"] = torch.cuda.get_device_name(device)
+        there["GPU"] = result.hardware.gpus[0].name if result.hardware.gpus else None
+    else:
+        cpu, measured = read_cpu({}), result.hardware.cpu
+        here |= {"CPU": cpu.model, "CPUs": cpu.budget}
+        there |= {"CPU": measured.model, "CPUs": measured.budget}
+    return [f"{what} {there[what]} there, {here[what]} here" for what in here if there[what] != here[what]]

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import sys
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.config import Parameters, TrainConfig
-from autotune.errors import TargetError, WorkloadError
+from autotune.errors import ConfigError, TargetError, WorkloadError
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset, Sampler
 
 Build = Callable[..., Any]
-_PACKAGE_FOLDER = str(Path(__file__).parent)
+_OWN_FOLDER = str(Path(__file__).parent) + os.sep
+_PYTHON_FOLDER = str(Path(os.__file__).parent) + os.sep
+_INSTALLED = {"site-packages", "dist-packages"}
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def split_target(target: str) -> tuple[str, str]:
         TargetError: When the target is not of that form.
     """
     module, colon, attribute = target.rpartition(":")
-    if not colon or not module or not attribute:
+    if not colon or not module or not attribute or module.startswith("."):
         raise TargetError(
             f"--model expects module:attr or path/to/file.py:attr, such as train:build, but {target!r} came"
         )
@@ -102,38 +105,70 @@ def import_target(target: str) -> Build:
         TargetError: The module or the attribute does not exist, or is not callable.
         WorkloadError: The module's own code raised while it was imported.
     """
-    module_name, attribute = split_target(target)
-    if module_name.endswith(".py"):
-        path = Path(module_name).resolve()
-        if not path.is_file():
-            raise TargetError(f"{target!r}: there is no file {path}; check the path before the colon")
-        folder, module_name = str(path.parent), path.stem
-    else:
-        folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    named, attribute = split_target(target)
+    path = Path(named).resolve() if named.endswith(".py") else None
+    folder, module_name = _locate(path, target) if path else (Path.cwd(), named)
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
     try:
-        found: Any = importlib.import_module(module_name)
+        module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise TargetError(
                 f"{target!r}: there is no module {error.name!r} in {folder} or among the installed packages; "
                 "run autotune in the folder that holds it, or give a path such as folder/train.py:build"
             ) from None
-        raise _user_error(error, f"importing {module_name!r} failed") from error
-    except (Exception, SystemExit) as error:
-        raise _user_error(error, f"importing {module_name!r} failed") from error
+        raise wrap_user_error(error, f"{target!r}: importing {module_name!r} failed") from error
+    except SystemExit as error:
+        raise wrap_user_error(
+            error,
+            f"{target!r}: importing {module_name!r} ended the process",
+            'put what is not for import under `if __name__ == "__main__":`',
+        ) from error
+    except Exception as error:
+        raise wrap_user_error(error, f"{target!r}: importing {module_name!r} failed") from error
+    origin = getattr(module, "__file__", None)
+    if path is not None and (origin is None or Path(origin).resolve() != path):
+        owner = origin or "Python itself"
+        raise TargetError(f"{target!r}: the module name {module_name!r} already belongs to {owner}; rename {path.name}")
+    return _find_build(module, attribute, target)
+
+
+def _locate(path: Path, target: str) -> tuple[Path, str]:
+    """The folder to import from, and the module's name there: a file inside a package is imported as part of it."""
+    if not path.is_file():
+        raise TargetError(f"{target!r}: there is no file {path}; check the path before the colon")
+    names = [] if path.stem == "__init__" else [path.stem]
+    folder = path.parent
+    while (folder / "__init__.py").is_file():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    if dotted := [name for name in names if "." in name]:
+        raise TargetError(f"{target!r}: {dotted[0]!r} cannot be imported, since its name holds a dot; rename it")
+    return folder, ".".join(names)
+
+
+def _find_build(module: Any, attribute: str, target: str) -> Build:
+    """The callable at a dotted attribute of a module."""
+    from torch import nn
+
+    found = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            public = [name for name, value in vars(found).items() if callable(value) and not name.startswith("_")]
+            names = [
+                name
+                for name, value in getattr(found, "__dict__", {}).items()
+                if callable(value) and getattr(value, "__module__", None) == module.__name__ and name[0] != "_"
+            ]
             raise TargetError(
-                f"{target!r}: the module has no attribute {part!r}; callables in it: {', '.join(public[:8]) or 'none'}"
+                f"{target!r}: there is no {part!r} in {getattr(module, '__file__', None) or module.__name__}; "
+                f"callables that it defines: {', '.join(names[:8]) or 'none'}"
             )
         found = getattr(found, part)
-    if not callable(found):
+    if not callable(found) or isinstance(found, nn.Module):
         raise TargetError(
-            f"{target!r} is a {type(found).__name__}, but a callable that returns a Workload was expected; "
-            "wrap it in a function"
+            f"{target!r} is {_described(found)}, but a function that returns a Workload was expected; "
+            "wrap it in `def build():`"
         )
     return found  # type: ignore[no-any-return]
 
@@ -151,7 +186,7 @@ def load_workload(target: str, parameters: Parameters | None = None) -> Workload
     try:
         built = build(**parameters)
     except (Exception, SystemExit) as error:
-        raise _user_error(error, f"{target} raised") from error
+        raise wrap_user_error(error, f"{target} raised") from error
     return adapt(built, target)
 
 
@@ -164,41 +199,58 @@ def adapt(built: Any, target: str) -> Workload:
     if isinstance(built, tuple) and len(built) == 3:
         built = Workload(*built)
     if not isinstance(built, Workload):
-        came = f"a tuple of {len(built)}" if isinstance(built, tuple) else f"a {type(built).__name__}"
         raise WorkloadError(
-            f"{target} must return an autotune.Workload or a tuple (model, dataset, loss), but {came} came; "
-            "see 'How to write a build()' in the README"
+            f"{target} must return an autotune.Workload or a tuple (model, dataset, loss), "
+            f"but {_described(built)} came; see 'How to write a build()' in the README"
         )
     _check_parts(built, target)
+    _check_dataset(built, target)
     return built
 
 
-def user_trace(error: BaseException) -> str:
-    """The traceback cut to the user's own frames: ours, torch's and the import machinery's are left out."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not _is_foreign(frame.filename)]
-    lines = traceback.format_list(own) if own else []
-    return "".join([*lines, *traceback.format_exception_only(type(error), error)]).rstrip()
-
-
-def wrap_user_error(error: BaseException, what: str) -> WorkloadError:
+def wrap_user_error(error: BaseException, what: str, remedy: str = "mend it and run again") -> WorkloadError:
     """A WorkloadError that says what failed, with the user's own frames where their code raised."""
-    return _user_error(error, what)
+    lines = traceback.format_exception_only(type(error), error)
+    # A SyntaxError's lines end with its text; any other's begin with it, and notes follow.
+    summary = " ".join((lines[-1] if isinstance(error, SyntaxError) else lines[0]).split())
+    if len(summary) > 500:
+        summary = f"{summary[:500]}…"
+    return WorkloadError(f"{what}: {summary}; {remedy}", trace=user_trace(error))
 
 
-def _user_error(error: BaseException, what: str) -> WorkloadError:
-    summary = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()[-1]
-    return WorkloadError(f"{what}: {summary[:500]}; mend it and run again", trace=user_trace(error)[-8000:])
+def user_trace(error: BaseException) -> str | None:
+    """The traceback cut to the user's own frames; None when none of their code was running.
+
+    Python's, torch's and our frames are left out, and other installed packages' too unless they are all there is.
+    """
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((_OWN_FOLDER, "<frozen", "<string"))
+    ]
+    outside = [frame for frame in frames if not _is_python_or_torch(frame.filename)]
+    own = [frame for frame in outside if not _INSTALLED & set(Path(frame.filename).parts)] or outside
+    if not own and not isinstance(error, SyntaxError):
+        return None
+    lines = [*traceback.format_list(own), *traceback.format_exception_only(type(error), error)]
+    return "".join(lines).rstrip()[-8000:]
 
 
-def _is_foreign(filename: str) -> bool:
-    """Whether a frame belongs to autotune, torch or Python itself rather than to the user."""
-    parts = Path(filename).parts
-    return (
-        filename.startswith((_PACKAGE_FOLDER, "<frozen", "<string"))
-        or ("site-packages" in parts and "torch" in parts)
-        or filename.startswith(str(Path(traceback.__file__).parent / "importlib"))
-    )
+def _is_python_or_torch(filename: str) -> bool:
+    installed = bool(_INSTALLED & set(Path(filename).parts))
+    return (installed and "torch" in Path(filename).parts) or (not installed and filename.startswith(_PYTHON_FOLDER))
+
+
+def _described(value: object) -> str:
+    """What came, in words: ``None``, ``the class Net``, ``a tuple of 2``, ``an int``."""
+    if value is None:
+        return "None"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if isinstance(value, tuple):
+        return f"a tuple of {len(value)}"
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 def check_signature(build: Build, target: str, parameters: Collection[str]) -> None:
@@ -212,30 +264,26 @@ def check_signature(build: Build, target: str, parameters: Collection[str]) -> N
     except (TypeError, ValueError):  # some builtins have none
         return
     kinds = signature.parameters.values()
+    named = {p.name: p for p in kinds if p.kind in {p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY}}
     required = [p.name for p in kinds if p.default is p.empty and p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD}]
-    if missing := [name for name in required if name not in parameters]:
+    if missing := [name for name in required if name not in parameters or name not in named]:
         raise TargetError(f"{target} needs the argument {missing[0]!r}; give it a default: build() is called without")
     takes_any = any(p.kind is p.VAR_KEYWORD for p in kinds)
-    if not takes_any and (unknown := [name for name in parameters if name not in signature.parameters]):
-        raise TargetError(
-            f"{target} takes no argument {unknown[0]!r}; it takes {', '.join(signature.parameters) or 'none'}"
-        )
+    if not takes_any and (unknown := [name for name in parameters if name not in named]):
+        raise TargetError(f"{target} takes no argument {unknown[0]!r}; it takes {', '.join(named) or 'none'}")
 
 
 def _check_parts(workload: Workload, target: str) -> None:
-    """Each part is of the kind that the contract names; costs no computation."""
+    """The model, the callables and the baseline are of the kind that the contract names; costs no computation."""
     from torch import nn
 
     def wrong(part: str, expected: str, came: object, remedy: str) -> WorkloadError:
-        return WorkloadError(f"{target}: {part} must be {expected}, but a {type(came).__name__} came; {remedy}")
+        return WorkloadError(f"{target}: {part} must be {expected}, but {_described(came)} came; {remedy}")
 
-    model, dataset = workload.model, workload.dataset
+    model = workload.model
     if not isinstance(model, nn.Module):
-        raise wrong("model", "an nn.Module", model, "return (model, dataset, loss) in this order")
-    if not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
-        raise wrong("dataset", "a map-style or iterable Dataset", dataset, "give the Dataset, not a path or a loader")
-    if hasattr(dataset, "batch_sampler"):
-        raise wrong("dataset", "a Dataset", dataset, "pass loader.dataset: autotune makes the DataLoader itself")
+        remedy = "call it" if isinstance(model, type) else "return (model, dataset, loss) in this order"
+        raise wrong("model", "an nn.Module", model, remedy)
     callables = {
         "loss": workload.loss, "optimizer": workload.optimizer, "collate_fn": workload.collate_fn,
         "worker_init_fn": workload.worker_init_fn, "sample_size": workload.sample_size,
@@ -243,16 +291,65 @@ def _check_parts(workload: Workload, target: str) -> None:
     for part, value in callables.items():
         if not callable(value) and not (value is None and part != "loss"):
             raise wrong(part, "a callable", value, "pass the function itself, not its result")
-    if workload.baseline is not None and not isinstance(workload.baseline, TrainConfig):
-        raise wrong("baseline", "an autotune.TrainConfig", workload.baseline, "write TrainConfig(batch_size=…)")
-    workload.baseline_config  # noqa: B018 - raises when batch_size or accumulation_steps is out of range
+    if str(getattr(workload.loss, "__module__", "")).startswith("torch.nn"):
+        name = getattr(workload.loss, "__name__", type(workload.loss).__name__)
+        raise WorkloadError(
+            f"{target}: loss must take the model and a batch, but torch's {name}, which takes scores and labels, came; "
+            "call it in a function of your own: def loss(model, batch)"
+        )
+    _check_baseline(workload, target)
     parameters = list(model.parameters())
     if not any(parameter.requires_grad for parameter in parameters):
         raise WorkloadError(f"{target}: the model has no trainable parameter; set requires_grad on what is trained")
-    if elsewhere := {str(p.device) for p in parameters if p.device.type != "cpu"}:
+    if elsewhere := {str(t.device) for t in (*parameters, *model.buffers()) if t.device.type != "cpu"}:
         raise WorkloadError(
-            f"{target}: the model must be on the CPU, but parameters are on {', '.join(sorted(elsewhere))}; "
+            f"{target}: the model must be on the CPU, but some of it is on {', '.join(sorted(elsewhere))}; "
             "leave out .to(device): autotune moves it"
         )
-    if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__") and len(dataset) == 0:
+
+
+def _check_baseline(workload: Workload, target: str) -> None:
+    """The baseline is a config in range, and stated once."""
+    if workload.baseline is not None and not isinstance(workload.baseline, TrainConfig):
+        raise WorkloadError(
+            f"{target}: baseline must be an autotune.TrainConfig, but {_described(workload.baseline)} came; "
+            "write TrainConfig(batch_size=…)"
+        )
+    try:
+        config = workload.baseline_config
+    except ConfigError as error:
+        raise WorkloadError(f"{target}: {error}") from None
+    for knob in ("batch_size", "accumulation_steps"):
+        stated, used = getattr(workload, knob), getattr(config, knob)
+        if stated not in {used, getattr(Workload, knob)}:
+            raise WorkloadError(
+                f"{target}: {knob} is {stated}, but that of the baseline is {used}; state it in the baseline only"
+            )
+
+
+def _check_dataset(workload: Workload, target: str) -> None:
+    """The dataset is one that a DataLoader takes, and holds something."""
+    from torch.utils.data import DataLoader, IterableDataset
+
+    def wrong(remedy: str) -> WorkloadError:
+        came = _described(workload.dataset)
+        return WorkloadError(f"{target}: dataset must be a map-style or iterable Dataset, but {came} came; {remedy}")
+
+    dataset: Any = workload.dataset
+    if isinstance(dataset, DataLoader):
+        raise wrong("pass loader.dataset: autotune makes the DataLoader itself")
+    if isinstance(dataset, Mapping) and 0 not in dataset:
+        raise wrong('pass one of its splits, such as dataset["train"]')
+    if isinstance(dataset, (str, bytes, type)) or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
+        raise wrong("pass the Dataset itself, not its path or its class")
+    if not isinstance(dataset, IterableDataset):
+        if not hasattr(dataset, "__getitem__"):
+            raise wrong("derive it from torch.utils.data.IterableDataset, or DataLoader will not iterate it")
+        if not hasattr(dataset, "__len__") and workload.sampler is None:
+            raise wrong("give it __len__, or give a sampler: it cannot be shuffled without")
+    try:
+        length = len(dataset) if hasattr(dataset, "__len__") else None
+    except Exception as error:
+        raise wrap_user_error(error, f"{target}: the len() of the dataset raised") from error
+    if length == 0:
         raise WorkloadError(f"{target}: the dataset is empty (len() is 0); check its path or its filter")

@@ -16,7 +16,7 @@ LAYERS = (
     {"config", "hardware", "facts"},
     {"measurement"},
     {"result", "caps", "choices", "space", "wording"},
-    {"workload"},
+    {"workload", "batches"},
     {"runtime"},
     {"burst"},
     {"progress"},
@@ -29,6 +29,7 @@ LAYERS = (
 )
 """From the bottom up: a module imports from its own layer and from those below."""
 MAY_IMPORT_TORCH = {
+    "batches",
     "runtime",
     "workload",
     "burst/check",

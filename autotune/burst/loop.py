@@ -1,23 +1,25 @@
 """One burst: trains a config for a moment on real data and times it so that the figure can be believed.
 
-The method: warm up until it is steady (compiled, at least three optimizer steps, the prefetch queue drained twice
-over, two successive blocks alike), then time blocks of whole optimizer steps and synchronise only at their edges
-(a synchronise at every step destroys the overlap that is to be measured).
+The method: take the first steps (compiling, allocating); restart the loader, whose queue has filled meanwhile and would
+flatter it; go on until two successive blocks agree; then time blocks of whole optimizer steps and synchronise only at
+their edges (a synchronise at every step destroys the overlap that is to be measured). A block is whole rounds of the
+workers where their batches may come in bunches, and whole epochs where epochs are short. What starting the loader
+costs over ordinary waiting is taken out of the blocks and charged once an epoch.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-import signal
+import multiprocessing
 import statistics
 import time
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
+from autotune.burst.feed import RESTART_LIMIT_SECONDS, CountedCollate, DeviceFeed, Feed
 from autotune.burst.protocol import BurstPlan
 from autotune.measurement import Block, Measurement
 from autotune.runtime import Tuned
@@ -25,91 +27,13 @@ from autotune.workload import Workload
 
 MIN_WARMUP_STEPS = 3
 QUEUE_DRAINS = 2
-CACHED_BATCHES = 4
 HOPELESS = 0.9
 MEDIAN_ERROR_PER_MAD = 1.2533 * 1.4826
 """Standard error of a median over n normal values is 1.2533 σ/√n, and σ is 1.4826 MAD."""
 
 
 class NonFiniteLossError(Exception):
-    """The loss became NaN or infinite."""
-
-
-class WorkerKilledError(Exception):
-    """A DataLoader worker was ended by a signal."""
-
-    def __init__(self, signal_number: int) -> None:
-        name = signal.Signals(signal_number).name
-        self.bus_error = name == "SIGBUS"
-        full = ", so shared memory is full" if self.bus_error else ""
-        super().__init__(f"a DataLoader worker was killed by {name}{full}")
-
-
-class Feed:
-    """Endless batches, epoch after epoch, and what waiting for them cost.
-
-    Attributes:
-        wait_seconds: Spent in the loader so far, epoch boundaries left out.
-        boundary_seconds: Spent at epoch boundaries so far.
-        boundaries: The seconds of each restart of the loader, the first start included.
-        epoch_batches: Batches of the last whole epoch, None before its end.
-        drawn: Batches drawn so far.
-    """
-
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        self.loader = loader
-        self.wait_seconds = 0.0
-        self.boundary_seconds = 0.0
-        self.boundaries: list[float] = []
-        self.epoch_batches: int | None = None
-        self.drawn = 0
-
-    def __iter__(self) -> Iterator[Any]:
-        while True:
-            drawn_before = self.drawn
-            started = time.perf_counter()
-            batches = iter(self.loader)
-            batch = self._next(batches)
-            # Starting workers and waiting for their first batch happens once an epoch: it is charged by the epoch.
-            self._close_boundary(time.perf_counter() - started)
-            while batch is not None:
-                self.drawn += 1
-                yield batch
-                started = time.perf_counter()
-                batch = self._next(batches)
-                self.wait_seconds += time.perf_counter() - started
-            if self.drawn == drawn_before:
-                return
-            self.epoch_batches = self.drawn - drawn_before
-
-    def _next(self, batches: Iterator[Any]) -> Any:
-        """The next batch, or None at the end; says by which signal a worker died, if one did."""
-        try:
-            return next(batches, None)
-        except RuntimeError as error:
-            # The exit status is the truth; torch's message holds only its text.
-            for worker in getattr(batches, "_workers", []):
-                worker.join(timeout=0.5)
-                if worker.exitcode is not None and worker.exitcode < 0:
-                    raise WorkerKilledError(-worker.exitcode) from error
-            raise
-
-    def _close_boundary(self, seconds: float) -> None:
-        self.boundaries.append(seconds)
-        self.boundary_seconds += seconds
-
-
-class DeviceFeed(Feed):
-    """A few batches that stay on the device, over and over: what compute alone could reach."""
-
-    def __init__(self, loader: DataLoader[Any], tuned: Tuned) -> None:
-        super().__init__(loader)
-        self._batches = [tuned.to_device(batch) for batch in itertools.islice(loader, CACHED_BATCHES)]
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in itertools.cycle(self._batches):
-            self.drawn += 1
-            yield batch
+    """The loss became NaN or infinite, or no step could be taken because the gradients did."""
 
 
 class Trainer:
@@ -119,27 +43,22 @@ class Trainer:
         self.workload = workload
         self.tuned = tuned
         self.feed = feed
-        model, optimizer = tuned.prepare(workload.model, workload.make_optimizer())
-        assert optimizer is not None
-        self.model, self.optimizer = model, optimizer
+        self.optimizer = workload.make_optimizer()
+        self.model, _ = tuned.prepare(workload.model, self.optimizer)
         self.model.train()
         self.scaler = tuned.scaler()
         self.loss: torch.Tensor | None = None
         self._groups = tuned.accumulate(feed)
 
     def step(self) -> int:
-        """One optimizer step; returns the samples that it consumed.
-
-        Raises:
-            StopIteration: The dataset yields nothing.
-        """
-        samples = 0
+        """One optimizer step; returns the samples that it consumed."""
+        consumed = 0
         micro_batches = next(self._groups)
-        for batch in micro_batches:
-            samples += count_samples(batch, self.tuned.batch_size)
+        for samples, batch in micro_batches:
+            consumed += samples
             with self.tuned.autocast():
                 loss = self.workload.loss(self.model, batch)
-            self.scaler.scale(loss / len(micro_batches)).backward()
+            self.scaler.scale(loss / len(micro_batches)).backward()  # type: ignore[no-untyped-call]
             self.loss = loss.detach()
         if self.workload.clip_grad_norm is not None:
             self.scaler.unscale_(self.optimizer)
@@ -147,7 +66,7 @@ class Trainer:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-        return samples
+        return consumed
 
     def synchronize(self) -> None:
         """Waits for the device."""
@@ -168,28 +87,45 @@ class Trainer:
 
 
 def make_loader(workload: Workload, tuned: Tuned) -> DataLoader[Any]:
-    """The workload's loader under a config: its own sampler, else shuffled."""
+    """The workload's loader under a config: its own sampler, else shuffled; its batches come with their samples."""
     shuffle = workload.sampler is None and not isinstance(workload.dataset, IterableDataset)
     return tuned.dataloader(
         workload.dataset,
         sampler=workload.sampler,
         shuffle=shuffle or None,
-        collate_fn=workload.collate_fn,
+        collate_fn=CountedCollate(workload.collate_fn or default_collate),
         worker_init_fn=workload.worker_init_fn,
     )
 
 
-def count_samples(batch: Any, default: int) -> int:
-    """Samples in a batch: the first dimension of its first tensor; `default` when it holds none."""
-    if isinstance(batch, torch.Tensor):
-        return batch.shape[0] if batch.dim() else default
-    values = batch.values() if hasattr(batch, "values") else batch if isinstance(batch, (list, tuple)) else ()
-    first = next((value for value in values if isinstance(value, torch.Tensor) and value.dim()), None)
-    return first.shape[0] if first is not None else default
+@dataclass(frozen=True)
+class Lap:
+    """A timed run of whole optimizer steps, starts of the loader and all.
+
+    Attributes:
+        samples: That taught the model something.
+        seconds: From synchronisation to synchronisation.
+        wait_seconds: Waiting for batches, starts of the loader left out.
+        batches: Drawn.
+        starts: How often the loader started.
+        start_seconds: What that took.
+    """
+
+    samples: int
+    seconds: float
+    wait_seconds: float
+    batches: int
+    starts: int
+    start_seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Samples per second without the starts: a hopeful figure."""
+        return self.samples / max(self.seconds - self.start_seconds, 1e-9)
 
 
 class Timing:
-    """The warm-up and the timed blocks of a burst.
+    """The warm-up and the timed laps of a burst.
 
     Args:
         trainer: What is timed.
@@ -199,90 +135,124 @@ class Timing:
     def __init__(self, trainer: Trainer, plan: BurstPlan) -> None:
         self.trainer = trainer
         self.plan = plan
-        self.first_step_seconds = 0.0
+        self.opening_seconds = 0.0
+        self.opening_steps = 0
         self.warmup_seconds = 0.0
         self.steady = False
         self.skipped_steps = 0
-        self.steps_per_block = 1
+        self.steps_per_lap = 1
 
     def warm_up(self) -> None:
-        """Runs until it is steady, or until the cap; the first step, in which compiling happens, is not capped."""
-        started = time.perf_counter()
-        self._timed_block(1)
-        self.first_step_seconds = time.perf_counter() - started
-        config = self.trainer.tuned.config
+        """Runs until it is steady, or until the cap; the first step, all three when compiled, come before the cap."""
+        began = time.perf_counter()
+        config, feed = self.trainer.tuned.config, self.trainer.feed
+        cap = began
+        for number in range(MIN_WARMUP_STEPS):
+            if number and time.perf_counter() > cap:
+                break
+            self._lap(1)
+            self.opening_steps += 1
+            if number == 0 or config.compile_mode is not None:
+                cap = time.perf_counter() + self.plan.warmup_seconds
+        self.opening_seconds = time.perf_counter() - began
+        if config.num_workers and feed.starts and feed.starts[0].wait_seconds < RESTART_LIMIT_SECONDS:
+            feed.restart()
         queue = QUEUE_DRAINS * config.num_workers * (config.prefetch_factor or 0)
-        steps, previous = 1, None
-        cap = time.perf_counter() + self.plan.warmup_seconds
+        previous = None
         while time.perf_counter() < cap:
-            block = self._timed_block(self.steps_per_block)
-            steps += self.steps_per_block
-            rate = block.samples / block.seconds
-            grown = self._adapt_block(block)
-            drained = steps >= MIN_WARMUP_STEPS and self.trainer.feed.drawn >= queue
-            if drained and not grown and previous is not None:
-                if abs(rate - previous) <= self.plan.steady_tolerance * max(rate, previous):
-                    self.steady = True
-                    break
-            previous = None if grown else rate
-        self.warmup_seconds = time.perf_counter() - started
+            lap = self._lap(self.steps_per_lap)
+            resized = self._resize(lap)
+            alike = previous is not None and abs(lap.rate - previous) <= self.plan.steady_tolerance * max(
+                lap.rate, previous
+            )
+            if alike and not resized and feed.drawn >= queue:
+                self.steady = True
+                break
+            previous = None if resized else lap.rate
+        self.warmup_seconds = time.perf_counter() - began
 
-    def measure(self) -> list[Block]:
-        """Timed blocks until the interval is narrow enough, hope is lost, or the cap is reached."""
-        blocks: list[Block] = []
+    def measure(self) -> list[Lap]:
+        """Timed laps until the interval is narrow enough, hope is lost, or the cap is reached.
+
+        Raises:
+            NonFiniteLossError: The loss became NaN or infinite, or the scaler skipped every step.
+        """
+        laps: list[Lap] = []
         cap = time.perf_counter() + self.plan.measure_seconds
-        while len(blocks) < 2 or (time.perf_counter() < cap and not self._settled(blocks)):
-            scale = self.trainer.scaler.get_scale()
-            block = self._timed_block(self.steps_per_block)
-            skipped = min(self.steps_per_block, _skipped_steps(scale, self.trainer.scaler.get_scale()))
-            self.skipped_steps += skipped
-            # A step that the scaler skipped taught the model nothing: its samples do not count.
-            kept = round(block.samples * (1 - skipped / self.steps_per_block))
-            blocks.append(block.model_copy(update={"samples": kept}))
+        while not self._hopeless(laps) and (len(laps) < 2 or (time.perf_counter() < cap and not self._narrow(laps))):
+            laps.append(self._lap(self.steps_per_lap))
             self.trainer.check_loss()
-        return blocks
+        if not any(lap.samples for lap in laps):
+            raise NonFiniteLossError("the gradients overflow in fp16: the GradScaler skipped every timed step")
+        return laps
 
-    def _settled(self, blocks: list[Block]) -> bool:
-        return self._narrow(blocks) or self._hopeless(blocks)
-
-    def _hopeless(self, blocks: list[Block]) -> bool:
-        """Whether even the fastest of three blocks or more is far from what was reached before."""
+    def _hopeless(self, laps: list[Lap]) -> bool:
+        """Whether even the fastest lap is far from what was reached before, three blocks' time having been spent."""
         incumbent = self.plan.incumbent_rate
-        if incumbent is None or len(blocks) < 3:
+        if incumbent is None or sum(lap.seconds for lap in laps) < 3 * self.plan.block_seconds:
             return False
-        return max(block.samples / block.seconds for block in blocks) < HOPELESS * incumbent
+        return max(lap.rate for lap in laps) < HOPELESS * incumbent
 
-    def _narrow(self, blocks: list[Block]) -> bool:
+    def _narrow(self, laps: list[Lap]) -> bool:
         """Whether the median is known well enough; a quick estimate (from the MAD, as for normal noise) decides."""
-        if len(blocks) < self.plan.min_blocks:
+        if len(laps) < self.plan.min_blocks:
             return False
-        rates = [block.samples / block.seconds for block in blocks]
+        rates = [lap.rate for lap in laps]
         centre = statistics.median(rates)
         mad = statistics.median(abs(rate - centre) for rate in rates)
         half = 1.96 * MEDIAN_ERROR_PER_MAD * mad / math.sqrt(len(rates))
         return half <= self.plan.interval_target * centre
 
-    def _timed_block(self, steps: int) -> Block:
-        """Whole optimizer steps between two synchronisations, epoch boundaries left out."""
-        feed = self.trainer.feed
-        waited, at_boundaries = feed.wait_seconds, feed.boundary_seconds
+    def _lap(self, steps: int) -> Lap:
+        feed, scaler = self.trainer.feed, self.trainer.scaler
+        scale = scaler.get_scale()
+        waited, drawn = feed.wait_seconds, feed.drawn
+        starts, start_seconds = len(feed.starts), feed.start_seconds
         self.trainer.synchronize()
-        started = time.perf_counter()
-        samples = sum(self.trainer.step() for _ in range(steps))
+        began = time.perf_counter()
+        samples = 0
+        for _ in range(steps):
+            samples += self.trainer.step()
         self.trainer.synchronize()
-        seconds = time.perf_counter() - started - (feed.boundary_seconds - at_boundaries)
-        return Block(
-            samples=samples, seconds=max(seconds, 1e-9), data_wait_seconds=feed.wait_seconds - waited
+        seconds = time.perf_counter() - began
+        skipped = _skipped_steps(scale, scaler.get_scale(), steps)
+        self.skipped_steps += skipped
+        return Lap(
+            # A step that the scaler skipped taught the model nothing: its samples do not count.
+            samples=round(samples * (1 - skipped / steps)),
+            seconds=max(seconds, 1e-9),
+            wait_seconds=feed.wait_seconds - waited,
+            batches=feed.drawn - drawn,
+            starts=len(feed.starts) - starts,
+            start_seconds=feed.start_seconds - start_seconds,
         )
 
-    def _adapt_block(self, block: Block) -> bool:
-        """Sizes the blocks by what a step takes; returns whether the size changed much."""
-        step_seconds = block.seconds / self.steps_per_block
-        wanted = max(1, round(self.plan.block_seconds / step_seconds))
-        changed = wanted > 1.5 * self.steps_per_block or wanted < self.steps_per_block / 1.5
-        if changed:
-            self.steps_per_block = wanted
-        return changed
+    def _resize(self, lap: Lap) -> bool:
+        """Sizes the laps by what a step takes; returns whether the size changed."""
+        step_seconds = (lap.seconds - lap.start_seconds) / self.steps_per_lap
+        wanted = max(1, round(self.plan.block_seconds / max(step_seconds, 1e-9)))
+        unit = self._unit(lap, wanted)
+        wanted = unit * max(1, round(wanted / unit))
+        near = wanted / 1.5 <= self.steps_per_lap <= wanted * 1.5
+        if near and self.steps_per_lap % unit == 0:
+            return False
+        self.steps_per_lap = wanted
+        return True
+
+    def _unit(self, lap: Lap, wanted: int) -> int:
+        """The steps that a lap must be a multiple of: those of whole epochs, of whole rounds of the workers, or 1."""
+        feed, config = self.trainer.feed, self.trainer.tuned.config
+        epoch = _epoch_batches(feed)
+        if epoch is not None:
+            steps = epoch // math.gcd(epoch, config.accumulation_steps)
+            if steps <= 2 * wanted:
+                return steps
+        compute_seconds = (lap.seconds - lap.start_seconds - lap.wait_seconds) / max(lap.batches, 1)
+        # Each worker needs this long for a batch: if training needs less for a round of them, they come in bunches.
+        batch_seconds = feed.starts[-1].wait_seconds if feed.starts else 0.0
+        if batch_seconds > 0.5 * config.num_workers * compute_seconds:
+            return max(1, config.num_workers // math.gcd(config.num_workers, config.accumulation_steps))
+        return 1
 
 
 def measure_burst(
@@ -292,47 +262,114 @@ def measure_burst(
 
     Raises:
         NonFiniteLossError: The loss became NaN or infinite.
-        StopIteration: The dataset yields no batch.
+        NoBatchError: The dataset yields no batch.
+        WorkerKilledError: A DataLoader worker was ended by a signal.
     """
-    loader = make_loader(workload, tuned)
-    feed = Feed(loader) if plan.feed == "loader" else DeviceFeed(loader, tuned)
-    trainer = Trainer(workload, tuned, feed)
-    timing = Timing(trainer, plan)
-    timing.warm_up()
-    trainer.check_loss()
-    blocks = timing.measure()
-    step_seconds = statistics.median(block.seconds for block in blocks) / timing.steps_per_block
+    if plan.feed == "loader":
+        feed = Feed(lambda: make_loader(workload, tuned))
+    else:  # no workers: they would go on preparing batches that nobody draws
+        in_process = Tuned(tuned.config.replace(num_workers=0), device=tuned.device)
+        feed = DeviceFeed(lambda: make_loader(workload, in_process), tuned)
+    timing = Timing(Trainer(workload, tuned, feed), plan)
+    try:
+        timing.warm_up()
+        timing.trainer.check_loss()
+        laps = timing.measure()
+    except RuntimeError as error:  # torch may raise it anywhere: from a signal handler, when a worker dies
+        feed.raise_if_worker_killed(error)
+        raise
+    blocks, boundary_seconds = charge(laps, feed, tuned)
+    step_seconds = statistics.median(block.seconds for block in blocks) / timing.steps_per_lap
+    compiling = timing.opening_seconds - timing.opening_steps * step_seconds
     return Measurement(
         blocks=tuple(blocks),
         steady=timing.steady,
         start_seconds=start_seconds,
         build_seconds=build_seconds,
         warmup_seconds=timing.warmup_seconds,
-        compile_seconds=max(0.0, timing.first_step_seconds - step_seconds) if tuned.config.compile_mode else None,
-        epoch_samples=_epoch_samples(feed, loader, tuned.batch_size),
-        epoch_boundary_seconds=_boundary_seconds(feed, tuned),
+        compile_seconds=max(0.0, compiling) if tuned.config.compile_mode else None,
+        epoch_samples=_epoch_samples(feed, tuned.batch_size),
+        epoch_boundary_seconds=boundary_seconds,
         skipped_steps=timing.skipped_steps,
-        final_loss=trainer.check_loss(),
+        final_loss=timing.trainer.check_loss(),
     )
 
 
-def _epoch_samples(feed: Feed, loader: DataLoader[Any], batch_size: int) -> int | None:
-    """Samples of an epoch, from the loader's length or from an epoch that ended."""
+def charge(laps: list[Lap], feed: Feed, tuned: Tuned) -> tuple[list[Block], float]:
+    """The laps as blocks without what starting the loader cost in excess, and that excess for one epoch.
+
+    While the first batch of an epoch is awaited, each worker prepares one: ordinary waiting for so many batches
+    belongs to the start as well and stays in the block.
+    """
+    waits = sum(lap.wait_seconds for lap in laps) / max(1, sum(lap.batches - lap.starts for lap in laps))
+    ordinary = max(1, tuned.config.num_workers) * waits
+    excess = max(0.0, _start_seconds(feed, tuned) - ordinary)
+    hidden = _hidden_fraction(laps, ordinary) if tuned.device.type != "cpu" else 0.0
+    blocks = []
+    for lap in laps:
+        kept = min(lap.start_seconds, lap.starts * ordinary)
+        taken_out = (lap.start_seconds - kept) * (1 - hidden)
+        blocks.append(
+            Block(
+                samples=lap.samples,
+                seconds=max(lap.seconds - taken_out, 1e-9),
+                data_wait_seconds=lap.wait_seconds + kept,
+            )
+        )
+    return blocks, excess * (1 - hidden)
+
+
+def _start_seconds(feed: Feed, tuned: Tuned) -> float:
+    """What a start of the loader takes at an epoch's end; where none was seen, what is alike of the burst's own."""
+    if seen := [start.create_seconds + start.wait_seconds for start in feed.starts if start.after_epoch]:
+        return statistics.median(seen)
+    if not feed.starts:
+        return 0.0
+    last, config = feed.starts[-1], tuned.config
+    if config.num_workers == 0:
+        return last.create_seconds
+    if not config.persistent_workers:
+        return last.create_seconds + last.wait_seconds
+    # Workers that persist only fetch; but what is not forked imports torch before its first batch.
+    return last.wait_seconds if multiprocessing.get_start_method() == "fork" else 0.0
+
+
+def _hidden_fraction(laps: list[Lap], ordinary: float) -> float:
+    """How much of the starts the device did not notice, because it still had work queued."""
+    plain = [lap for lap in laps if not lap.starts and lap.samples]
+    crossing = [lap for lap in laps if lap.starts and lap.samples]
+    seen = sum(lap.start_seconds - min(lap.start_seconds, lap.starts * ordinary) for lap in crossing)
+    if len(plain) < 3 or seen <= 0:
+        return 0.0
+    sample_seconds = statistics.median(lap.seconds / lap.samples for lap in plain)
+    felt = sum(lap.seconds - lap.samples * sample_seconds for lap in crossing)
+    return 1 - min(1.0, max(0.0, felt / seen))
+
+
+def _epoch_batches(feed: Feed) -> int | None:
+    """Batches of an epoch: of one that ended, else from the loader's length."""
+    if feed.epoch_batches is not None:
+        return feed.epoch_batches
     try:
-        return min(len(loader) * batch_size, len(loader.dataset)) or None  # type: ignore[arg-type]
+        return len(feed.loader) or None
     except TypeError:
-        return feed.epoch_batches * batch_size if feed.epoch_batches else None
+        return None
 
 
-def _boundary_seconds(feed: Feed, tuned: Tuned) -> float:
-    """What one epoch boundary costs: the median restart; the first start stands in where none was seen."""
-    later = feed.boundaries[1:]
-    if later:
-        return statistics.median(later)
-    persistent = tuned.config.persistent_workers or tuned.config.num_workers == 0
-    return 0.0 if persistent or not feed.boundaries else feed.boundaries[0]
+def _epoch_samples(feed: Feed, batch_size: int) -> int | None:
+    """Samples of an epoch: of one that ended, else from the loader's length."""
+    if feed.epoch_samples is not None:
+        return feed.epoch_samples
+    loader = feed.loader
+    try:
+        source = loader.dataset if isinstance(loader.dataset, IterableDataset) else loader.sampler
+        return min(len(loader) * batch_size, len(source)) or None  # type: ignore[arg-type]
+    except TypeError:
+        return None
 
 
-def _skipped_steps(scale_before: float, scale_after: float) -> int:
-    """Optimizer steps that the GradScaler skipped: each one halved the scale."""
-    return round(math.log2(scale_before / scale_after)) if 0 < scale_after < scale_before else 0
+def _skipped_steps(scale_before: float, scale_after: float, steps: int) -> int:
+    """Of so many optimizer steps, those that the GradScaler skipped: each one halved the scale, in the end to 0."""
+    if scale_after == 0:
+        return steps
+    return min(steps, round(math.log2(scale_before / scale_after))) if scale_after < scale_before else 0

@@ -1,0 +1,106 @@
+"""Batches of any structure: moving them to the device, and grouping them into optimizer steps."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from typing import Any
+
+import torch
+
+_END = object()
+
+
+def move(batch: Any, device: torch.device, *, non_blocking: bool = False, channels_last: bool = False) -> Any:
+    """The batch on the device: tensors in mappings, sequences and dataclasses; anything with ``.to``.
+
+    Args:
+        batch: What the loader yields.
+        device: Where to.
+        non_blocking: Do not wait for the copies.
+        channels_last: Lay out tensors of four dimensions and a floating type so.
+    """
+    if isinstance(batch, torch.Tensor):
+        images = channels_last and batch.dim() == 4 and batch.is_floating_point()
+        layout = torch.channels_last if images else torch.preserve_format
+        return batch.to(device, non_blocking=non_blocking, memory_format=layout)
+    if hasattr(batch, "to"):  # before the containers: packed sequences and token batches know how to move
+        if non_blocking:
+            with contextlib.suppress(TypeError):  # not every .to() takes it
+                return batch.to(device, non_blocking=True)
+        return batch.to(device)
+    return _rebuild(batch, lambda part: move(part, device, non_blocking=non_blocking, channels_last=channels_last))
+
+
+def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
+    """All tensors in mappings, sequences and dataclasses, in order."""
+    if isinstance(batch, torch.Tensor):
+        yield batch
+        return
+    parts: Iterable[Any] = ()
+    if isinstance(batch, Mapping):
+        parts = batch.values()
+    elif isinstance(batch, (list, tuple)):
+        parts = batch
+    elif dataclasses.is_dataclass(batch):
+        parts = (getattr(batch, field.name, None) for field in dataclasses.fields(batch))
+    for part in parts:
+        yield from tensors_in(part)
+
+
+class MicroBatches:
+    """The micro-batches of one optimizer step: iterate once; ``len()`` is how many to expect."""
+
+    def __init__(self, batches: Iterator[Any], size: int, move: Callable[[Any], Any]) -> None:
+        self._batches = batches
+        self._size = size
+        self._move = move
+        self._drawn = 0
+        # The first is drawn at once: only so is the end of an unsized loader no empty group.
+        self._first = next(batches, _END)
+
+    @property
+    def has_first(self) -> bool:
+        """Whether there is anything in this group."""
+        return self._first is not _END
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Any]:
+        while (batch := self._draw()) is not _END:
+            yield self._move(batch)
+
+    def finish(self) -> None:
+        """Draws what the caller left, so that the next group starts where it should."""
+        while self._draw() is not _END:
+            pass
+
+    def _draw(self) -> Any:
+        if self._drawn == self._size:
+            return _END
+        self._drawn += 1
+        if self._drawn == 1:
+            batch, self._first = self._first, _END
+            return batch
+        return next(self._batches, _END)
+
+
+def _rebuild(batch: Any, change: Callable[[Any], Any]) -> Any:
+    """A container of the same type with its parts changed; what is no container comes back as it is."""
+    if isinstance(batch, Mapping):
+        changed = {key: change(value) for key, value in batch.items()}
+        if not isinstance(batch, MutableMapping):
+            return type(batch)(changed)  # type: ignore[call-arg]
+        batch = copy.copy(batch)  # keeps what a subclass has besides, as torch's own collation does
+        batch.update(changed)
+    elif isinstance(batch, (list, tuple)):
+        parts = [change(part) for part in batch]
+        batch = type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        batch = copy.copy(batch)
+        for field in dataclasses.fields(batch):
+            object.__setattr__(batch, field.name, change(getattr(batch, field.name)))
+    return batch
