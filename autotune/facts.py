@@ -23,6 +23,7 @@ class WorkloadFacts(BaseModel):
     has_images: bool = Field(description="4-D tensors occur, so channels_last may matter")
     has_attention: bool = Field(description="scaled dot-product attention runs")
     fixed_shapes: bool = Field(description="two batches had equal shapes")
+    largest_samples: tuple[int, ...] = Field(default=(), description="indices, largest first, where sizes vary")
     optimizer_impls: tuple[str, ...] = Field(description="that this optimizer accepts")
     fork_safe: bool = Field(description="False: bursts start in fresh interpreters")
     fork_unsafe_reason: str | None = None

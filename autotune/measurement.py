@@ -16,6 +16,7 @@ from typing import NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from autotune.config import Parameters, TrainConfig
+from autotune.readings import Readings
 
 BOOTSTRAP_RESAMPLES = 1000
 
@@ -80,6 +81,7 @@ class Measurement(BaseModel):
     )
     skipped_steps: int = Field(default=0, description="optimizer steps skipped by the GradScaler")
     final_loss: float | None = None
+    readings: Readings | None = Field(default=None, description="telemetry over the timed part")
 
     @property
     def block_rates(self) -> list[float]:
@@ -143,6 +145,8 @@ class Burst(BaseModel):
     reason: str | None = Field(default=None, description="why it did not end well, in one sentence")
     phase: str = Field(default="start", description="how far it came: start, build, warmup, measure, done")
     seconds: float = Field(ge=0, description="from the request to the last process gone")
+    repeats: int = Field(default=0, ge=0, description="runs of it that were thrown away, being disturbed")
+    repeated_seconds: float = Field(default=0.0, ge=0, description="warm-up and timed steps of those")
 
     @property
     def rate(self) -> float | None:
@@ -155,9 +159,17 @@ class Burst(BaseModel):
         return self.outcome is Outcome.OK
 
     @property
+    def disturbance(self) -> str | None:
+        """What spoilt its figure, in a few words; None when nothing notable did."""
+        readings = self.measurement.readings if self.measurement else None
+        return readings.disturbance if readings else None
+
+    @property
     def measuring_seconds(self) -> float:
-        """Seconds of warm-up and timed steps."""
-        return self.measurement.warmup_seconds + self.measurement.measure_seconds if self.measurement else 0.0
+        """Seconds of warm-up and timed steps, repeats included."""
+        measurement = self.measurement
+        kept = measurement.warmup_seconds + measurement.measure_seconds if measurement else 0.0
+        return kept + self.repeated_seconds
 
 
 class Speedup(BaseModel):
@@ -173,6 +185,14 @@ class Speedup(BaseModel):
     def confirmed(self) -> bool:
         """Whether the whole interval lies above 1: the tuned config is faster."""
         return self.ci95.low > 1.0
+
+    def widened(self, drift: float) -> Speedup:
+        """The same ratio on a machine whose speed moved by this share: that spread is added, as one of each pair."""
+        extra = math.log1p(drift) / math.sqrt(self.pairs)
+        below = math.hypot(math.log(self.ratio / self.ci95.low), extra)
+        above = math.hypot(math.log(self.ci95.high / self.ratio), extra)
+        interval = Interval(self.ratio * math.exp(-below), self.ratio * math.exp(above))
+        return self.model_copy(update={"ci95": interval})
 
 
 def bootstrap_interval(

@@ -78,6 +78,10 @@ class SearchRecord(Part):
     outcomes: dict[str, int]
     measuring_fraction: float = Field(description="share of the seconds spent in warm-up and timed steps")
     resumed_bursts: int = 0
+    disturbed_bursts: int = Field(default=0, description="whose figure other load or throttling has touched")
+    repeated_bursts: int = Field(default=0, description="runs thrown away because they were disturbed")
+    drift: float = Field(default=0.0, description="largest change of the machine's speed, as a share; above 0.1: noisy")
+    noisy: bool = Field(default=False, description="the machine drifted so much that intervals were widened")
     skipped_knobs: dict[str, str] = Field(default_factory=dict, description="knob: why it was not searched")
     notes: tuple[str, ...] = ()
 

@@ -19,7 +19,7 @@ from autotune.diagnosis import diagnose
 from autotune.errors import NothingFeasibleError, UsageError
 from autotune.facts import WorkloadFacts
 from autotune.hardware import merge, probe_host
-from autotune.hardware.model import DeviceKind, Hardware, slug
+from autotune.hardware.model import DeviceKind, Gpu, Hardware, slug
 from autotune.measurement import Point, Speedup
 from autotune.progress import Progress
 from autotune.result import Constraints, Result, SearchRecord, Side, WorkloadRecord
@@ -135,6 +135,7 @@ class Tuning:
             seed=self.options.seed,
             memory_limit_bytes=round(self.options.memory_target * hardware.memory.available_bytes),
             memory_fraction=None if device == "cpu" else self.options.memory_target,
+            device_uuid=gpu.uuid if isinstance(gpu := hardware.device(device), Gpu) else None,
         )
 
     def _make_space(self, hardware: Hardware, facts: WorkloadFacts, device: DeviceKind) -> Space:
@@ -209,6 +210,10 @@ class Tuning:
                 outcomes=dict(Counter(trial.burst.outcome.value for trial in trials)),
                 measuring_fraction=measuring_fraction(trials, seconds),
                 resumed_bursts=sum(trial.resumed for trial in trials),
+                disturbed_bursts=sum(trial.burst.disturbance is not None for trial in trials),
+                repeated_bursts=sum(trial.burst.repeats for trial in trials),
+                drift=search.drift.largest,
+                noisy=search.drift.noisy,
                 skipped_knobs=dict(search.space.skipped),
                 notes=tuple(self._notes),
             ),
@@ -262,7 +267,7 @@ def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
             ),
         )
     best = search.log.best()
-    if best is None or best.point == search.baseline:
+    if best is None or best.burst.point == search.baseline:
         return search.baseline, None, "nothing was faster than the baseline"
     return (
         search.baseline,

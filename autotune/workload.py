@@ -167,7 +167,7 @@ def _find_build(module: Any, attribute: str, target: str) -> Build:
         found = getattr(found, part)
     if not callable(found) or isinstance(found, nn.Module):
         raise TargetError(
-            f"{target!r} is {_described(found)}, but a function that returns a Workload was expected; "
+            f"{target!r} is {described(found)}, but a function that returns a Workload was expected; "
             "wrap it in `def build():`"
         )
     return found  # type: ignore[no-any-return]
@@ -201,7 +201,7 @@ def adapt(built: Any, target: str) -> Workload:
     if not isinstance(built, Workload):
         raise WorkloadError(
             f"{target} must return an autotune.Workload or a tuple (model, dataset, loss), "
-            f"but {_described(built)} came; see 'How to write a build()' in the README"
+            f"but {described(built)} came; see 'How to write a build()' in the README"
         )
     _check_parts(built, target)
     _check_dataset(built, target)
@@ -241,7 +241,7 @@ def _is_python_or_torch(filename: str) -> bool:
     return (installed and "torch" in Path(filename).parts) or (not installed and filename.startswith(_PYTHON_FOLDER))
 
 
-def _described(value: object) -> str:
+def described(value: object) -> str:
     """What came, in words: ``None``, ``the class Net``, ``a tuple of 2``, ``an int``."""
     if value is None:
         return "None"
@@ -278,7 +278,7 @@ def _check_parts(workload: Workload, target: str) -> None:
     from torch import nn
 
     def wrong(part: str, expected: str, came: object, remedy: str) -> WorkloadError:
-        return WorkloadError(f"{target}: {part} must be {expected}, but {_described(came)} came; {remedy}")
+        return WorkloadError(f"{target}: {part} must be {expected}, but {described(came)} came; {remedy}")
 
     model = workload.model
     if not isinstance(model, nn.Module):
@@ -312,7 +312,7 @@ def _check_baseline(workload: Workload, target: str) -> None:
     """The baseline is a config in range, and stated once."""
     if workload.baseline is not None and not isinstance(workload.baseline, TrainConfig):
         raise WorkloadError(
-            f"{target}: baseline must be an autotune.TrainConfig, but {_described(workload.baseline)} came; "
+            f"{target}: baseline must be an autotune.TrainConfig, but {described(workload.baseline)} came; "
             "write TrainConfig(batch_size=…)"
         )
     try:
@@ -332,7 +332,7 @@ def _check_dataset(workload: Workload, target: str) -> None:
     from torch.utils.data import DataLoader, IterableDataset
 
     def wrong(remedy: str) -> WorkloadError:
-        came = _described(workload.dataset)
+        came = described(workload.dataset)
         return WorkloadError(f"{target}: dataset must be a map-style or iterable Dataset, but {came} came; {remedy}")
 
     dataset: Any = workload.dataset

@@ -8,18 +8,22 @@ from __future__ import annotations
 import hashlib
 import itertools
 import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import nn
 from torch.utils.data import IterableDataset, default_collate
 
-from autotune.burst.loop import count_samples, make_loader
+from autotune.batches import tensors_in
+from autotune.burst.loop import make_loader
+from autotune.burst.worst import find_largest
 from autotune.errors import WorkloadError
 from autotune.facts import WorkloadFacts
 from autotune.runtime import Tuned
-from autotune.workload import Workload, user_trace, wrap_user_error
+from autotune.workload import Workload, described, wrap_user_error
 
+FETCH_SECONDS = 4.0
+"""A batch that takes longer to fetch is tried in part."""
 _OPTIMIZER_IMPLS = ("foreach", "fused")
 
 
@@ -30,26 +34,32 @@ def check_workload(workload: Workload, target: str, device: str) -> WorkloadFact
         WorkloadError: When its dataset, collation, loss or optimizer cannot be trained with.
     """
     config = workload.baseline_config
-    samples, sample_seconds = _fetch_samples(workload, config.batch_size, target)
-    batch = _collate(workload, samples, target)
-    tuned = Tuned(config, device=device)
+    # Eager and in this process: what is checked is the user's code, and compiling or starting workers takes long.
+    tuned = Tuned(config.replace(compile_mode=None, num_workers=0), device=device)
+    _make_loader(workload, tuned, target)
+    samples, sample_seconds = _fetch_samples(workload, max(2, config.batch_size), target)
+    batch_samples = samples[: config.batch_size]
+    batch = _collate(workload, batch_samples, target)
     optimizer = _make_optimizer(workload, target)
-    # Eager: what is checked is the user's code, and compiling it takes long.
-    eager = Tuned(config.replace(compile_mode=None), device=tuned.device)
-    eager.prepare(workload.model, optimizer)
-    operators = _step(workload, eager, optimizer, batch, target)
+    tuned.prepare(workload.model, optimizer)
+    loss, operators = _loss(workload, tuned, tuned.to_device(batch), target)
+    _update(workload, optimizer, loss, target)
+    length = _length(workload.dataset)
+    fixed_shapes = _fixed_shapes(workload, samples, target)
+    full_batch = config.batch_size if length is None else min(config.batch_size, length)
     return WorkloadFacts(
         target=target,
         name=workload.name or target,
         fingerprint=fingerprint(workload, optimizer, samples[0]),
-        samples=_length(workload.dataset),
+        samples=length,
         baseline=config,
         parameters=sum(parameter.numel() for parameter in workload.model.parameters()),
-        batch_bytes=_tensor_bytes(batch),
+        batch_bytes=round(sum(t.nbytes for t in tensors_in(batch)) * full_batch / len(batch_samples)),
         sample_seconds=sample_seconds,
-        has_images=any(tensor.dim() == 4 for tensor in (*workload.model.parameters(), *_tensors(batch))),
+        has_images=any(tensor.dim() == 4 for tensor in (*workload.model.parameters(), *tensors_in(batch))),
         has_attention="aten::scaled_dot_product_attention" in operators,
-        fixed_shapes=_fixed_shapes(workload, samples),
+        fixed_shapes=fixed_shapes,
+        largest_samples=() if fixed_shapes and workload.sample_size is None else _largest(workload, target),
         optimizer_impls=tuple(name for name in _OPTIMIZER_IMPLS if name in optimizer.defaults),
         fork_safe=True,
     )
@@ -60,12 +70,19 @@ def fingerprint(workload: Workload, optimizer: torch.optim.Optimizer, sample: An
     parts = [
         type(workload.model).__qualname__,
         *(f"{name}:{tuple(p.shape)}:{p.dtype}" for name, p in workload.model.named_parameters()),
-        *(f"{tensor.dim()}d:{tensor.dtype}" for tensor in _tensors(sample)),
+        *(f"{tensor.dim()}d:{tensor.dtype}" for tensor in tensors_in(sample)),
         str(_length(workload.dataset)),
         type(optimizer).__qualname__,
         str(workload.baseline_config.effective_batch),
     ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _largest(workload: Workload, target: str) -> tuple[int, ...]:
+    try:
+        return find_largest(workload)
+    except Exception as error:
+        raise wrap_user_error(error, f"{target}: looking for the largest samples raised") from error
 
 
 def _length(dataset: Any) -> int | None:
@@ -75,16 +92,29 @@ def _length(dataset: Any) -> int | None:
         return None
 
 
+def _make_loader(workload: Workload, tuned: Tuned, target: str) -> None:
+    """Makes the DataLoader once: it refuses, for example, a sampler for an iterable dataset."""
+    try:
+        make_loader(workload, tuned)
+    except Exception as error:
+        raise wrap_user_error(error, f"{target}: torch's DataLoader refuses the dataset or the sampler") from error
+
+
 def _fetch_samples(workload: Workload, count: int, target: str) -> tuple[list[Any], float]:
-    """Samples of one batch as the loader would draw them, and the seconds that one took."""
-    dataset = workload.dataset
+    """Samples as the loader would draw them, and the seconds that one took; fewer when they take long."""
+    dataset: Any = workload.dataset
+    samples: list[Any] = []
     started = time.perf_counter()
     try:
-        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
-            samples = list(itertools.islice(iter(dataset), count))
+        if isinstance(dataset, IterableDataset):
+            drawn: Iterable[Any] = iter(dataset)
         else:
-            indices = workload.sampler if workload.sampler is not None else range(_length(dataset) or count)
-            samples = [dataset[index] for index in itertools.islice(iter(indices), count)]
+            indices = range(len(dataset)) if workload.sampler is None else workload.sampler
+            drawn = (dataset[index] for index in indices)
+        for sample in itertools.islice(drawn, count):
+            samples.append(sample)
+            if len(samples) > 1 and time.perf_counter() - started > FETCH_SECONDS:
+                break
     except Exception as error:
         raise wrap_user_error(error, f"{target}: reading a sample of the dataset raised") from error
     if not samples:
@@ -93,13 +123,13 @@ def _fetch_samples(workload: Workload, count: int, target: str) -> tuple[list[An
 
 
 def _collate(workload: Workload, samples: list[Any], target: str) -> Any:
-    collate = workload.collate_fn or default_collate
+    collate: Callable[[list[Any]], Any] = workload.collate_fn or default_collate
     try:
         return collate(samples)
     except Exception as error:
         if workload.collate_fn is not None:
             raise wrap_user_error(error, f"{target}: collate_fn raised") from error
-        summary = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
+        summary = " ".join(str(error).split())[:300] or type(error).__name__
         raise WorkloadError(
             f"{target}: {len(samples)} samples of type {type(samples[0]).__name__} cannot be collated into a batch "
             f"({summary}); return tensors of one shape, or give a collate_fn"
@@ -113,61 +143,76 @@ def _make_optimizer(workload: Workload, target: str) -> torch.optim.Optimizer:
         raise wrap_user_error(error, f"{target}: making the optimizer raised") from error
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise WorkloadError(
-            f"{target}: optimizer must return a torch.optim.Optimizer, but a {type(optimizer).__name__} came; "
+            f"{target}: optimizer must return a torch.optim.Optimizer, but {described(optimizer)} came; "
             "write optimizer=lambda params: torch.optim.AdamW(params)"
+        )
+    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if not any(id(parameter) in trained for parameter in workload.model.parameters()):
+        raise WorkloadError(
+            f"{target}: the optimizer holds no parameter of the model; make it from the params that it is called with"
         )
     return optimizer
 
 
-def _step(
-    workload: Workload, tuned: Tuned, optimizer: torch.optim.Optimizer, batch: Any, target: str
-) -> frozenset[str]:
-    """One training step; returns the names of the operators that ran in the forward pass."""
-    moved = tuned.to_device(batch)
+def _loss(workload: Workload, tuned: Tuned, batch: Any, target: str) -> tuple[torch.Tensor, frozenset[str]]:
+    """The loss of one batch, and the names of the operators that ran."""
     workload.model.train()
     try:
         with torch.autograd.profiler.profile() as profile, tuned.autocast():
-            loss = workload.loss(workload.model, moved)
+            loss: object = workload.loss(workload.model, batch)
     except Exception as error:
-        raise wrap_user_error(error, f"{target}: loss(model, batch) raised") from error
+        raise wrap_user_error(error, f"{target}: loss(model, batch) raised", _remedy(error)) from error
     if not isinstance(loss, torch.Tensor):
-        raise WorkloadError(f"{target}: loss must return a scalar tensor, but a {type(loss).__name__} came; return the tensor, not .item()")
+        raise WorkloadError(
+            f"{target}: loss must return a scalar tensor, but {described(loss)} came; "
+            "return the tensor itself, such as output.loss, without .item()"
+        )
     if loss.numel() != 1:
-        raise WorkloadError(f"{target}: loss must return a scalar, but a tensor of shape {tuple(loss.shape)} came; take its .mean()")
+        raise WorkloadError(
+            f"{target}: loss must return a scalar, but a tensor of shape {tuple(loss.shape)} came; take its .mean()"
+        )
     if not loss.requires_grad:
         raise WorkloadError(
-            f"{target}: the loss has no gradient; compute it from the model's output without .detach(), .item() or no_grad"
+            f"{target}: the loss has no gradient; compute it from the model's output, "
+            "without .detach(), .item() or no_grad"
         )
     if not torch.isfinite(loss):
-        raise WorkloadError(f"{target}: the loss of the first batch is {loss.item()}; check the data and the model's initial weights")
+        raise WorkloadError(
+            f"{target}: the loss of the first batch is {loss.item()}; check the data and the model's initial weights"
+        )
+    return loss, frozenset(event.name for event in profile.function_events or ())
+
+
+def _update(workload: Workload, optimizer: torch.optim.Optimizer, loss: torch.Tensor, target: str) -> None:
+    """The rest of a training step."""
     try:
         loss.backward()  # type: ignore[no-untyped-call]
+        if workload.clip_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(workload.model.parameters(), workload.clip_grad_norm)
         optimizer.step()
     except Exception as error:
-        raise wrap_user_error(error, f"{target}: the backward pass or the optimizer step raised") from error
-    return frozenset(event.name for event in profile.function_events or ())
+        what = f"{target}: the backward pass or the optimizer step raised"
+        raise wrap_user_error(error, what, _remedy(error)) from error
+    if all(parameter.grad is None for parameter in workload.model.parameters()):
+        raise WorkloadError(
+            f"{target}: no parameter of the model got a gradient; compute the loss with the model that it is given"
+        )
 
 
-def _fixed_shapes(workload: Workload, samples: list[Any]) -> bool:
-    """Whether all samples that were seen have equal shapes; with a collate_fn, whether halves of them collate so."""
-    if workload.collate_fn is None:
-        return True  # torch's own collation stacks: it would have failed
+def _remedy(error: Exception) -> str:
+    """What to do about an error of the user's step."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return "state a baseline that fits, with a smaller batch_size and more accumulation_steps"
+    return "mend it and run again"
+
+
+def _fixed_shapes(workload: Workload, samples: list[Any], target: str) -> bool:
+    """Whether two halves of the samples collate to equal shapes."""
     half = len(samples) // 2
     if half == 0:
         return False
     shapes = [
-        [tuple(t.shape) for t in _tensors(workload.collate_fn(part))] for part in (samples[:half], samples[half : 2 * half])
+        [tuple(tensor.shape) for tensor in tensors_in(_collate(workload, part, target))]
+        for part in (samples[:half], samples[half : 2 * half])
     ]
     return shapes[0] == shapes[1]
-
-
-def _tensors(batch: Any) -> list[torch.Tensor]:
-    """All tensors in a batch, in order."""
-    if isinstance(batch, torch.Tensor):
-        return [batch]
-    values = batch.values() if hasattr(batch, "values") else batch if isinstance(batch, (list, tuple)) else ()
-    return [tensor for value in values for tensor in _tensors(value)]
-
-
-def _tensor_bytes(batch: Any) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(batch))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import dataclass
@@ -25,16 +24,6 @@ RESTART_LIMIT_SECONDS = 4.0
 
 class NoBatchError(Exception):
     """The loader yields nothing."""
-
-
-class WorkerKilledError(Exception):
-    """A DataLoader worker was ended by a signal."""
-
-    def __init__(self, signal_number: int) -> None:
-        name = signal.Signals(signal_number).name
-        self.bus_error = name == "SIGBUS"
-        full = ", so shared memory is full" if self.bus_error else ""
-        super().__init__(f"a DataLoader worker was killed by {name}{full}")
 
 
 class CountedCollate:
@@ -136,17 +125,14 @@ class Feed:
         self.loader = self._make_loader()
         self._restarting = True
 
-    def raise_if_worker_killed(self, error: Exception) -> None:
-        """Says by which signal a worker died, if one did: torch's own error holds that only as text.
-
-        Raises:
-            WorkerKilledError: When one did.
-        """
+    def killing_signal(self) -> int | None:
+        """The signal by which a worker was ended, if one was."""
         for worker in getattr(self._batches, "_workers", []):
             with contextlib.suppress(ValueError):  # closed already
                 worker.join(timeout=0.5)
                 if worker.exitcode is not None and worker.exitcode < 0:
-                    raise WorkerKilledError(-worker.exitcode) from error
+                    return -int(worker.exitcode)
+        return None
 
 
 class DeviceFeed(Feed):

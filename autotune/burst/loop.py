@@ -11,19 +11,25 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import signal
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from autotune.burst.feed import RESTART_LIMIT_SECONDS, CountedCollate, DeviceFeed, Feed
 from autotune.burst.protocol import BurstPlan
+from autotune.burst.worst import WORST_STEPS, worst_batch
 from autotune.measurement import Block, Measurement
 from autotune.runtime import Tuned
 from autotune.workload import Workload
+
+if TYPE_CHECKING:
+    from autotune.burst.telemetry import Telemetry
 
 MIN_WARMUP_STEPS = 3
 QUEUE_DRAINS = 2
@@ -34,6 +40,16 @@ MEDIAN_ERROR_PER_MAD = 1.2533 * 1.4826
 
 class NonFiniteLossError(Exception):
     """The loss became NaN or infinite, or no step could be taken because the gradients did."""
+
+
+class WorkerKilledError(Exception):
+    """A DataLoader worker was ended by a signal."""
+
+    def __init__(self, signal_number: int) -> None:
+        name = signal.Signals(signal_number).name
+        self.bus_error = name == "SIGBUS"
+        full = ", so shared memory is full" if self.bus_error else ""
+        super().__init__(f"a DataLoader worker was killed by {name}{full}")
 
 
 class Trainer:
@@ -56,17 +72,32 @@ class Trainer:
         micro_batches = next(self._groups)
         for samples, batch in micro_batches:
             consumed += samples
-            with self.tuned.autocast():
-                loss = self.workload.loss(self.model, batch)
-            self.scaler.scale(loss / len(micro_batches)).backward()  # type: ignore[no-untyped-call]
-            self.loss = loss.detach()
+            self._backward(batch, len(micro_batches))
+        self._update()
+        return consumed
+
+    def train_on_worst(self, largest_samples: Sequence[int]) -> None:
+        """Two optimizer steps on a batch of the largest samples: memory must hold for them too."""
+        if largest_samples:
+            batch = worst_batch(self.workload, largest_samples, self.tuned.batch_size)
+            for _ in range(WORST_STEPS):
+                self._backward(self.tuned.to_device(batch), 1)
+                self._update()
+            self.synchronize()
+
+    def _backward(self, batch: Any, parts: int) -> None:
+        with self.tuned.autocast():
+            loss = self.workload.loss(self.model, batch)
+        self.scaler.scale(loss / parts).backward()  # type: ignore[no-untyped-call]
+        self.loss = loss.detach()
+
+    def _update(self) -> None:
         if self.workload.clip_grad_norm is not None:
             self.scaler.unscale_(self.optimizer)
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.workload.clip_grad_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-        return consumed
 
     def synchronize(self) -> None:
         """Waits for the device."""
@@ -256,9 +287,25 @@ class Timing:
 
 
 def measure_burst(
-    workload: Workload, tuned: Tuned, plan: BurstPlan, *, start_seconds: float, build_seconds: float
+    workload: Workload,
+    tuned: Tuned,
+    plan: BurstPlan,
+    *,
+    start_seconds: float,
+    build_seconds: float,
+    telemetry: Telemetry | None = None,
+    largest_samples: Sequence[int] = (),
 ) -> Measurement:
     """Runs one burst in this process; memory is added by the caller, who watches it.
+
+    Args:
+        workload: What is trained.
+        tuned: The config at work.
+        plan: Caps and targets.
+        start_seconds: What starting the process took.
+        build_seconds: What `build()` took.
+        telemetry: Watches the timed part.
+        largest_samples: Indices of the samples for the worst batch, which two untimed steps are taken on.
 
     Raises:
         NonFiniteLossError: The loss became NaN or infinite.
@@ -274,9 +321,15 @@ def measure_burst(
     try:
         timing.warm_up()
         timing.trainer.check_loss()
+        if telemetry is not None:
+            telemetry.begin()
         laps = timing.measure()
+        readings = telemetry.end() if telemetry is not None else None
+        timing.trainer.train_on_worst(largest_samples)
     except RuntimeError as error:  # torch may raise it anywhere: from a signal handler, when a worker dies
-        feed.raise_if_worker_killed(error)
+        killed_by = feed.killing_signal()  # the exit status is the truth; torch's message holds only its text
+        if killed_by is not None:
+            raise WorkerKilledError(killed_by) from error
         raise
     blocks, boundary_seconds = charge(laps, feed, tuned)
     step_seconds = statistics.median(block.seconds for block in blocks) / timing.steps_per_lap
@@ -292,6 +345,7 @@ def measure_burst(
         epoch_boundary_seconds=boundary_seconds,
         skipped_steps=timing.skipped_steps,
         final_loss=timing.trainer.check_loss(),
+        readings=readings,
     )
 
 

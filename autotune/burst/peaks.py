@@ -50,9 +50,7 @@ def report(device: str | None, seconds: float = 2.0) -> dict[str, object]:
     gpus = _gpus()
     unread: dict[str, str] = {}
     meter = _Meter(kind, torch.device("cuda" if kind == "rocm" else kind))
-    precisions = (
-        next((gpu["precisions"] for gpu in gpus if gpu["kind"] == kind), None) or read_cpu({}).precisions
-    )
+    precisions = next((gpu["precisions"] for gpu in gpus if gpu["kind"] == kind), None) or read_cpu({}).precisions
     meter.synchronize()
     begun = time.perf_counter()
     matmul: dict[str, float | None] = {}
@@ -68,9 +66,7 @@ def report(device: str | None, seconds: float = 2.0) -> dict[str, object]:
         copy = partial(meter.host_to_device, window)
         to_device = _guarded(copy, "peaks.host_to_device_bytes_per_second", unread)
     else:
-        unread["peaks.host_to_device_bytes_per_second"] = (
-            f"the {kind} device computes in the host's own memory"
-        )
+        unread["peaks.host_to_device_bytes_per_second"] = f"the {kind} device computes in the host's own memory"
     return {
         "torch": torch.__version__,
         "cuda": torch.version.cuda,

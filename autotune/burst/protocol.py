@@ -54,6 +54,8 @@ class Request(BaseModel):
     peak_seconds: float = Field(default=1.5, description="what measuring the machine's peaks may take")
     seed: int = 0
     asked_at: float = Field(default=0.0, description="time.time() of the request, for what starting costs")
+    device_uuid: str | None = Field(default=None, description="of the NVIDIA GPU to watch, as NVML writes it")
+    largest_samples: tuple[int, ...] = Field(default=(), description="indices for the worst batch, largest first")
     memory_limit_bytes: int | None = Field(default=None, description="more than this ends the burst as oom")
     memory_fraction: float | None = Field(default=None, description="of the GPU's memory, as a cap")
 

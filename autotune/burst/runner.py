@@ -31,6 +31,7 @@ class ProcessRunner:
         seed: Each burst's seed is drawn from it, so that every burst sees other samples.
         memory_limit_bytes: Host memory of the process tree above which a burst ends as out of memory.
         memory_fraction: Cap on the GPU's memory.
+        device_uuid: Of the NVIDIA GPU to watch.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class ProcessRunner:
         seed: int = 0,
         memory_limit_bytes: int | None = None,
         memory_fraction: float | None = None,
+        device_uuid: str | None = None,
     ) -> None:
         self._isolation = isolation
         self._count = 0
@@ -51,10 +53,11 @@ class ProcessRunner:
             seed=seed,
             memory_limit_bytes=memory_limit_bytes,
             memory_fraction=memory_fraction,
+            device_uuid=device_uuid,
         )
 
     def check(self, deadline_seconds: float, parameter_names: Iterable[str] = ()) -> WorkloadFacts:
-        """Looks at the workload once.
+        """Looks at the workload once; bursts from then on also train on its largest samples.
 
         Args:
             deadline_seconds: What it may take.
@@ -66,7 +69,9 @@ class ProcessRunner:
         request = self._request.model_copy(update={"job": "check", "parameter_names": tuple(parameter_names)})
         value = result_of(self._isolation.run(request, deadline_seconds), "checking the workload")
         reason = self._isolation.fork_unsafe_reason
-        return WorkloadFacts.model_validate({**value, "fork_safe": reason is None, "fork_unsafe_reason": reason})
+        facts = WorkloadFacts.model_validate({**value, "fork_safe": reason is None, "fork_unsafe_reason": reason})
+        self._request = self._request.model_copy(update={"largest_samples": facts.largest_samples})
+        return facts
 
     def run(self, point: Point, plan: BurstPlan, deadline_seconds: float) -> Burst:
         """Runs one burst; it is over, whatever happens, soon after the deadline."""

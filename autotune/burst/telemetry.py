@@ -1,36 +1,64 @@
-"""What runs beside a burst: a thread that follows the memory of the whole process tree."""
+"""What runs beside a burst: a thread that watches memory, processors and the GPU, and who else uses them."""
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import psutil
 
-SAMPLE_SECONDS = 0.1
-_CHILDREN_EVERY = 5
+from autotune.burst.gpu_telemetry import GpuTelemetry
+from autotune.readings import Readings
+
+SAMPLE_SECONDS = 0.2
+_CHILDREN_EVERY = 3
+_BUSY_FIELDS = ("user", "nice", "system", "irq", "softirq")
+_IDLE_FIELDS = ("idle", "iowait")
 
 
-class MemoryWatch:
-    """Samples the memory of this process and its descendants, and acts once when a limit is passed.
+@dataclass(frozen=True)
+class CpuSeconds:
+    """CPU time spent until now, in seconds over all CPUs."""
 
-    The figure is PSS where the system gives it (pages shared by forked workers count once), else RSS.
+    at: float
+    busy: float
+    idle: float
+    stolen: float
+    own: float
+
+
+class Telemetry:
+    """Watches while it is open, from a thread of its own.
+
+    Memory is PSS where the system gives it (pages that forked workers share count once), else RSS.
 
     Args:
-        limit_bytes: Above this `on_limit` is called, from the watching thread.
+        limit_bytes: Host memory of the process tree above which `on_limit` is called, from the watching thread.
         on_limit: Takes the bytes that were seen; it is expected to end the process.
+        gpu: Watched too, if given.
     """
 
-    def __init__(self, limit_bytes: int | None, on_limit: Callable[[int], None]) -> None:
+    def __init__(
+        self, limit_bytes: int | None, on_limit: Callable[[int], None], *, gpu: GpuTelemetry | None = None
+    ) -> None:
         self._limit_bytes = limit_bytes
         self._on_limit = on_limit
+        self._gpu = gpu
         self._process = psutil.Process()
         self._children: list[psutil.Process] = []
+        # The forkserver and the command are ours too: their work is no foreign load.
+        self._ancestors = self._process.parents()[:2]
         self._peak_bytes = 0
+        self._began: CpuSeconds | None = None
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="autotune-memory", daemon=True)
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._watch, name="autotune-telemetry", daemon=True)
 
-    def __enter__(self) -> MemoryWatch:
+    def __enter__(self) -> Telemetry:
         self._thread.start()
         return self
 
@@ -38,24 +66,90 @@ class MemoryWatch:
         self._stop.set()
         self._thread.join(timeout=1.0)
 
+    def begin(self) -> None:
+        """The timed part of the burst begins: what was spent before does not count."""
+        with self._lock:
+            if self._gpu is not None:
+                self._gpu.begin()
+            self._began = self._cpu_seconds()
+
+    def end(self) -> Readings:
+        """The timed part is over: what was seen in it."""
+        with self._lock:
+            began = self._began or self._cpu_seconds()
+            gpu: dict[str, Any] = self._gpu.end() if self._gpu is not None else {}
+            return Readings(**shares(began, self._cpu_seconds()), **gpu)
+
     def peak_bytes(self) -> int:
-        """The highest figure so far; looks once more first, so that a short peak's end is seen."""
-        self._sample(refresh=True)
+        """The tree's highest memory so far; looks once more first."""
+        self._sample_memory(refresh=True)
         return self._peak_bytes
 
     def _watch(self) -> None:
         count = 0
         while not self._stop.wait(SAMPLE_SECONDS):
-            self._sample(refresh=count % _CHILDREN_EVERY == 0)
+            self._sample_memory(refresh=count % _CHILDREN_EVERY == 0)
+            if self._gpu is not None:
+                with self._lock:
+                    self._gpu.sample()
             count += 1
 
-    def _sample(self, *, refresh: bool) -> None:
+    def _sample_memory(self, *, refresh: bool) -> None:
         if refresh:
             self._children = self._process.children(recursive=True)
         total = sum(_memory_bytes(process) for process in (self._process, *self._children))
         self._peak_bytes = max(self._peak_bytes, total)
         if self._limit_bytes is not None and total > self._limit_bytes:
             self._on_limit(total)
+
+    def _cpu_seconds(self) -> CpuSeconds:
+        times = psutil.cpu_times()
+        own = sum(_tree_seconds(process) for process in (self._process, *self._process.children(recursive=True)))
+        own += sum(_own_seconds(process) for process in self._ancestors)
+        return CpuSeconds(
+            at=time.monotonic(),
+            busy=sum(getattr(times, name, 0.0) for name in _BUSY_FIELDS),
+            idle=sum(getattr(times, name, 0.0) for name in _IDLE_FIELDS),
+            stolen=getattr(times, "steal", 0.0),
+            own=own,
+        )
+
+
+def shares(before: CpuSeconds, after: CpuSeconds) -> dict[str, float | None]:
+    """Fractions of all CPUs between two readings, by the names of `Readings`."""
+    capacity = (after.at - before.at) * (os.cpu_count() or 1)
+    if capacity <= 0:
+        return {"seconds": 0.0}
+    own = after.own - before.own
+    return {
+        "seconds": after.at - before.at,
+        "cpu_fraction": _fraction(own, capacity),
+        "foreign_cpu_fraction": _fraction(after.busy - before.busy - own, capacity),
+        "idle_cpu_fraction": _fraction(after.idle - before.idle, capacity),
+        "stolen_cpu_fraction": _fraction(after.stolen - before.stolen, capacity),
+    }
+
+
+def _fraction(part: float, whole: float) -> float:
+    # The system counts in ticks of 10 ms, so that short spans can come out below zero.
+    return min(1.0, max(0.0, part / whole))
+
+
+def _own_seconds(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.Error:
+        return 0.0
+    return times.user + times.system
+
+
+def _tree_seconds(process: psutil.Process) -> float:
+    """Of the process and of its children that have ended: workers come and go with the epochs."""
+    try:
+        times = process.cpu_times()
+    except psutil.Error:
+        return 0.0
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def _memory_bytes(process: psutil.Process) -> int:

@@ -9,15 +9,13 @@ import contextlib
 import os
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING, BinaryIO
 
 import psutil
 
 from autotune.burst.protocol import Reporter, Request, claim_stdio
-from autotune.config import TrainConfig
 from autotune.errors import AutotuneError, ConfigError
-from autotune.measurement import Outcome, Point
+from autotune.measurement import Outcome
 
 if TYPE_CHECKING:
     from autotune.workload import Workload
@@ -128,58 +126,15 @@ def _check(request: Request, reporter: Reporter) -> None:
 
 
 def _burst(request: Request, reporter: Reporter) -> None:
-    start_seconds = time.time() - request.asked_at
-    import torch
+    from autotune.burst.training import run_burst
 
-    from autotune.burst import loop
-    from autotune.burst.telemetry import MemoryWatch
-    from autotune.runtime import Tuned
-
-    point = request.point or Point(config=TrainConfig())
-    device = request.device or "cpu"
-    config = point.config
-    on_cpu = device == "cpu"
-    _cap_memory(request)
-
-    def over_limit(seen_bytes: int) -> None:
-        outcome = Outcome.OOM if on_cpu else Outcome.HOST_OOM
-        limit = request.memory_limit_bytes
-        reporter.failure(
-            outcome, f"the process tree took {seen_bytes} bytes of host memory, more than the target of {limit}"
-        )
-        os._exit(0)
-
-    torch.manual_seed(request.seed)
-    with MemoryWatch(request.memory_limit_bytes, over_limit) as memory:
-        try:
-            reporter.phase("build")
-            began = time.perf_counter()
-            tuned = Tuned(config, device=device)
-            tuned.apply_process_settings()
-            workload = _load(request)
-            reporter.phase("train")
-            measurement = loop.measure_burst(
-                workload,
-                tuned,
-                request.plan,
-                start_seconds=max(0.0, start_seconds),
-                build_seconds=time.perf_counter() - began,
-            )
-            host_bytes = memory.peak_bytes()
-            device_bytes = host_bytes if on_cpu else torch.accelerator.max_memory_reserved()
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-            reporter.failure(*classify(error, compiled=config.compile_mode is not None, device=device))
-            return
-    measured = measurement.model_copy(update={"host_memory_bytes": host_bytes, "device_memory_bytes": device_bytes})
-    reporter.send("result", value=measured.model_dump(mode="json"))
-
-
-def _cap_memory(request: Request) -> None:
-    """Turns the memory target into a clean out-of-memory error on CUDA."""
-    if request.device in {"cuda", "rocm"} and request.memory_fraction is not None:
-        import torch
-
-        torch.cuda.set_per_process_memory_fraction(request.memory_fraction)
+    compiled = request.point is not None and request.point.config.compile_mode is not None
+    try:
+        measurement = run_burst(request, reporter)
+    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+        reporter.failure(*classify(error, compiled=compiled, device=request.device or "cpu"))
+    else:
+        reporter.send("result", value=measurement.model_dump(mode="json"))
 
 
 def main() -> None:

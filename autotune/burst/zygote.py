@@ -59,7 +59,7 @@ def _import_all(target: str, reporter: Reporter) -> str | None:
 
     import autotune.burst.check
     import autotune.burst.loop
-    import autotune.burst.telemetry
+    import autotune.burst.training
     import autotune.burst.worker  # noqa: F401
     from autotune.workload import import_target
 

@@ -12,8 +12,9 @@ from typing import Literal
 from autotune.burst.runner import Runner
 from autotune.measurement import Burst, Point
 from autotune.progress import Progress
+from autotune.search.disturbance import RepeatingRunner, anchor_due, drift_of
 from autotune.search.guard import refusal
-from autotune.search.stages import CONFIRM, SAMPLER, Stages
+from autotune.search.stages import ANCHOR, CONFIRM, SAMPLER, Stages
 from autotune.search.stopping import Budget, burst_deadline, plan_for, plateaued, predicted_seconds
 from autotune.search.trials import Trial, TrialLog
 from autotune.space import Space
@@ -58,7 +59,8 @@ class Search:
         self.baseline = baseline
         self.log = log
         self.compute_ceiling: float | None = None
-        self._runner = runner
+        self.drift = drift_of(log.trials)
+        self._runner = RepeatingRunner(runner, progress.note, clock=budget.now)
         self._budget = budget
         self._progress = progress
         self._utilization_target = utilization_target
@@ -71,7 +73,7 @@ class Search:
         """Searches, then confirms; returns why the search stopped."""
         stopped_by = self._search()
         best = self.log.best()
-        if best is not None and best.point != self.baseline:
+        if best is not None and best.burst.point != self.baseline:
             self._confirm(best)
         return stopped_by
 
@@ -85,6 +87,7 @@ class Search:
                     return "budget"
                 break  # what is left of the stages costs too much; the sampler may know something cheaper
             self._run(proposal.point, proposal.stage, proposal.reason)
+            self._check_drift()
         if self._reaches_target():
             return "target"
         return self._sample()
@@ -102,14 +105,27 @@ class Search:
             burst = self._burst(point, self._budget.searching)
             self.log.finish(asked, SAMPLER, f"proposed by {type(self.log.study.sampler).__name__}", burst)
             self._tell(burst)
+            self._check_drift()
         return "budget"
+
+    def _check_drift(self) -> None:
+        """Runs the baseline again when it is time to, and rescales what comes after by how the machine has moved."""
+        if not anchor_due(self.log.trials) or not self._affordable(self.baseline):
+            return
+        self._run(self.baseline, ANCHOR, "has the machine become faster or slower?", incumbent=False)
+        before, self.drift = self.drift, drift_of(self.log.trials)
+        self.log.drift = self.drift.factor
+        if self.drift != before:
+            self._progress.note(
+                f"the machine now runs at {self.drift.factor:.2f} of its first speed: later figures are rescaled"
+            )
 
     def _reaches_target(self) -> bool:
         """Whether the best comes close enough to what compute alone could reach at its own settings."""
         best = self.log.best()
         if best is None or best.rate is None:
             return False
-        self._measure_ceiling(best.point, self._budget.searching)
+        self._measure_ceiling(best.burst.point, self._budget.searching)
         ceiling = self.compute_ceiling
         return ceiling is not None and best.rate >= self._utilization_target * ceiling
 
@@ -119,9 +135,9 @@ class Search:
             return
         plan = self._plan.model_copy(update={"feed": "device"})
         burst = self._runner.run(point, plan, burst_deadline(point.config, self.log.trials, plan, available))
-        self.compute_ceiling = burst.rate
+        self.compute_ceiling = burst.rate / self.log.drift if burst.rate is not None else None
 
-    def _confirm(self, best: Burst) -> None:
+    def _confirm(self, best: Trial) -> None:
         """Measures the finalists and the baseline anew, interleaved."""
         finalists = self._finalists(best)
         self._show_stage(CONFIRM)
@@ -134,14 +150,17 @@ class Search:
     def confirmed(self) -> list[Confirmed]:
         """What has been confirmed so far, fastest first: also after an interruption."""
         failed = {t.burst.point for t in self.log.trials if t.round is not None and not t.burst.ok}
-        return rank(self.baseline, self._rounds(), failed)
+        ranked = rank(self.baseline, self._rounds(), failed)
+        if not self.drift.noisy:
+            return ranked
+        return [Confirmed(one.point, one.speedup.widened(self.drift.largest)) for one in ranked]
 
-    def _finalists(self, best: Burst) -> list[Point]:
+    def _finalists(self, best: Trial) -> list[Point]:
         """The fastest points that are not the baseline; a second one only when it came close and time allows."""
         rates: dict[Point, float] = {}
         for trial in self.log.trials:
-            if trial.burst.rate is not None and trial.burst.point != self.baseline and trial.round is None:
-                rates[trial.burst.point] = max(trial.burst.rate, rates.get(trial.burst.point, 0.0))
+            if trial.rate is not None and trial.burst.point != self.baseline and trial.round is None:
+                rates[trial.burst.point] = max(trial.rate, rates.get(trial.burst.point, 0.0))
         ranked = sorted(rates, key=lambda point: rates[point], reverse=True)[:MAX_FINALISTS]
         near = [point for point in ranked if rates[point] >= (1 - NEAR_EQUAL) * (best.rate or 0.0)]
         # Four rounds of three bursts, or the interval is too wide to tell the two apart.
@@ -170,21 +189,26 @@ class Search:
                 rounds.setdefault(trial.round, {})[trial.burst.point] = trial.burst.measurement
         return list(rounds.values())
 
-    def _run(self, point: Point, stage: str, reason: str) -> Trial:
+    def _run(self, point: Point, stage: str, reason: str, *, incumbent: bool = True) -> Trial:
         self._show_stage(stage)
-        trial = self.log.run(point, stage, reason, lambda: self._burst(point, self._budget.searching))
+        trial = self.log.run(
+            point, stage, reason, lambda: self._burst(point, self._budget.searching, incumbent=incumbent)
+        )
         self._tell(trial.burst)
         return trial
 
-    def _burst(self, point: Point, available: float) -> Burst:
-        best = self.log.best()
+    def _burst(self, point: Point, available: float, *, incumbent: bool = True) -> Burst:
+        """Runs a burst; against an incumbent it may end early, once it cannot come near."""
+        best = self.log.best() if incumbent else None
         if not self.log.trials:
             available = BASELINE_SHARE * self._budget.remaining
-        plan = self._plan.model_copy(update={"incumbent_rate": best.rate if best else None})
+        incumbent_rate = best.rate * self.log.drift if best and best.rate else None
+        plan = self._plan.model_copy(update={"incumbent_rate": incumbent_rate})
         return self._runner.run(point, plan, burst_deadline(point.config, self.log.trials, plan, available))
 
     def _tell(self, burst: Burst) -> None:
-        self._progress.burst(burst, self.log.best(), self._budget.remaining)
+        best = self.log.best()
+        self._progress.burst(burst, best.burst if best else None, self._budget.remaining)
 
     def _show_stage(self, stage: str) -> None:
         if stage != self._stage_shown:

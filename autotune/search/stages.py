@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from autotune.config import Scalar
 from autotune.measurement import Point
-from autotune.search.trials import Trial
+from autotune.search.trials import Trial, fastest
 from autotune.space import Space
 
-BASELINE, SUGGESTED, SINGLE, SAMPLER, CONFIRM = "baseline", "suggestions", "one knob at a time", "sampler", "confirm"
+BASELINE, SUGGESTED, SINGLE, SAMPLER = "baseline", "suggestions", "one knob at a time", "sampler"
+ANCHOR, CONFIRM = "anchor", "confirm"
 MAX_TESTS_PER_VALUE = 2
 """How often one value of a knob is tried at different incumbents before the sampler takes over."""
 
@@ -68,18 +69,18 @@ class Stages:
         On a scale only the neighbours are tried: where one is better, the fastest point moves, and its own next
         neighbour follows.
         """
-        incumbent = max(
-            (trial.burst for trial in trials if trial.burst.ok), key=lambda burst: burst.rate or 0.0, default=None
-        )
+        incumbent = fastest(trials)
         if incumbent is None:
             return []
         seen = [trial.burst.point for trial in trials]
         ranked: list[tuple[int, int, Proposal]] = []
-        for position, (name, value) in enumerate(self._changes(incumbent.point)):
+        for position, (name, value) in enumerate(self._changes(incumbent.burst.point)):
             tests = sum(_value(point, name) == value for point in seen)
             if tests < MAX_TESTS_PER_VALUE:
-                reason = f"{name}={value} at the fastest so far, where it is {_value(incumbent.point, name)}"
-                ranked.append((tests, position, Proposal(self._change(incumbent.point, name, value), SINGLE, reason)))
+                reason = f"{name}={value} at the fastest so far, where it is {_value(incumbent.burst.point, name)}"
+                ranked.append(
+                    (tests, position, Proposal(self._change(incumbent.burst.point, name, value), SINGLE, reason))
+                )
         return [proposal for _, _, proposal in sorted(ranked, key=lambda entry: entry[:2])]
 
     def _changes(self, point: Point) -> Iterator[tuple[str, Scalar]]:

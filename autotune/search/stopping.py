@@ -34,6 +34,10 @@ class Budget:
         self._clock = clock
         self._started = clock() if started is None else started
 
+    def now(self) -> float:
+        """The time on its clock."""
+        return self._clock()
+
     @property
     def elapsed(self) -> float:
         """Seconds since it began."""
@@ -95,6 +99,6 @@ def plateaued(trials: Sequence[Trial]) -> bool:
     if len(sampled) < PLATEAU_BURSTS:
         return False
     recent = {id(trial) for trial in sampled[-PLATEAU_BURSTS:]}
-    before = max((t.burst.rate or 0.0 for t in trials if id(t) not in recent and t.round is None), default=0.0)
-    after = max((t.burst.rate or 0.0 for t in sampled[-PLATEAU_BURSTS:]), default=0.0)
+    before = max((t.rate or 0.0 for t in trials if id(t) not in recent and t.round is None), default=0.0)
+    after = max((t.rate or 0.0 for t in sampled[-PLATEAU_BURSTS:]), default=0.0)
     return after < (1 + PLATEAU_GAIN) * before

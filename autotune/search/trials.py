@@ -11,7 +11,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from autotune.space import Space
 ORDERED_KNOBS = {"batch_size": True, "num_workers": False, "prefetch_factor": True, "num_threads": False}
 """Knobs whose values lie on a scale, and whether that scale is logarithmic."""
 PARAMETER_PREFIX = "build."
-_BURST, _STAGE, _REASON, _ROUND = "burst", "stage", "reason", "round"
+_BURST, _STAGE, _REASON, _ROUND, _DRIFT = "burst", "stage", "reason", "round", "drift"
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Trial:
         stage: The part of the search that asked for it.
         reason: Why, in one sentence.
         round: Which interleaved round of the confirmation it belongs to, if it does.
+        drift: The machine's speed when it ran, over its speed at first.
         resumed: Whether an earlier, interrupted run ran it.
     """
 
@@ -51,7 +52,13 @@ class Trial:
     stage: str
     reason: str
     round: int | None = None
+    drift: float = 1.0
     resumed: bool = False
+
+    @property
+    def rate(self) -> float | None:
+        """Samples per second at the machine's first speed, or None when it did not end well."""
+        return self.burst.rate / self.drift if self.burst.rate is not None else None
 
 
 class FileLock:
@@ -83,6 +90,7 @@ class TrialLog:
         self._distributions = make_distributions(space)
         self._space = space
         self.trials: list[Trial] = []
+        self.drift = 1.0
         for frozen in study.get_trials(deepcopy=False):
             if frozen.state is TrialState.RUNNING:  # a killed run's: it would repel the sampler for ever
                 study.tell(frozen.number, state=TrialState.FAIL)
@@ -111,7 +119,7 @@ class TrialLog:
             point = self._point(asked.params)
             known = next((t for t in self.trials if t.burst.point == point and t.round is None), None)
             if known is not None:
-                self._tell(asked, known.burst)
+                self._tell(asked, known)
             elif (why := refuse(point)) is not None:
                 asked.set_user_attr(_REASON, f"not run: {why}")
                 self._constrain(asked, Outcome.OOM)
@@ -129,10 +137,9 @@ class TrialLog:
         known = [t.burst.measurement for t in self.trials if t.burst.point == point and t.burst.ok]
         return pool([measurement for measurement in known if measurement]) if known else None
 
-    def best(self) -> Burst | None:
-        """The fastest burst of the search so far, confirmations left out."""
-        ok = [trial.burst for trial in self.trials if trial.burst.ok and trial.round is None]
-        return max(ok, key=lambda burst: burst.rate or 0.0, default=None)
+    def best(self) -> Trial | None:
+        """The fastest trial of the search so far, confirmations left out."""
+        return fastest(trial for trial in self.trials if trial.round is None)
 
     def _ask(self, point: Point) -> optuna.Trial:
         parameters = self._parameters(point)
@@ -142,19 +149,21 @@ class TrialLog:
         return self.study.ask(self._distributions)
 
     def _finish(self, asked: optuna.Trial, stage: str, reason: str, burst: Burst, round_number: int | None) -> Trial:
-        trial = Trial(burst, stage, reason, round_number)
+        trial = Trial(burst, stage, reason, round_number, self.drift)
         asked.set_user_attr(_STAGE, stage)
         asked.set_user_attr(_REASON, reason)
         if round_number is not None:
             asked.set_user_attr(_ROUND, round_number)
+        if self.drift != 1.0:
+            asked.set_user_attr(_DRIFT, self.drift)
         asked.set_user_attr(_BURST, burst.model_dump(mode="json"))
-        self._tell(asked, burst)
+        self._tell(asked, trial)
         self.trials.append(trial)
         return trial
 
-    def _tell(self, asked: optuna.Trial, burst: Burst) -> None:
-        self._constrain(asked, burst.outcome)
-        self.study.tell(asked, burst.rate or 0.0)
+    def _tell(self, asked: optuna.Trial, trial: Trial) -> None:
+        self._constrain(asked, trial.burst.outcome)
+        self.study.tell(asked, trial.rate or 0.0)
 
     @staticmethod
     def _constrain(asked: optuna.Trial, outcome: Outcome) -> None:
@@ -228,6 +237,12 @@ def open_study(
     return study
 
 
+def fastest(trials: Iterable[Trial]) -> Trial | None:
+    """The trial with the highest rate among those that ended well."""
+    ok = [trial for trial in trials if trial.burst.ok]
+    return max(ok, key=lambda trial: trial.rate or 0.0, default=None)
+
+
 def make_sampler(name: str, seed: int) -> BaseSampler:
     """An Optuna sampler by its short name."""
     if name == "random":
@@ -278,6 +293,7 @@ def _trial_from(frozen: FrozenTrial) -> Trial | None:
         stage=attributes.get(_STAGE, ""),
         reason=attributes.get(_REASON, ""),
         round=attributes.get(_ROUND),
+        drift=attributes.get(_DRIFT, 1.0),
         resumed=True,
     )
 

@@ -10,7 +10,7 @@ from autotune.config import TrainConfig
 from autotune.measurement import Outcome, Point
 from autotune.search.guard import refusal
 from autotune.search.interrupts import Interrupted
-from autotune.search.stages import BASELINE, CONFIRM, SAMPLER
+from autotune.search.stages import ANCHOR, BASELINE, CONFIRM, SAMPLER
 from autotune.search.stopping import Budget, plan_for, plateaued
 from autotune.tune import judge
 from tests.search.surface import example_rate, journal_storage, make_search, make_space
@@ -62,10 +62,10 @@ def test_the_budget_is_kept(budget_seconds: float) -> None:
 
 
 def test_no_point_runs_twice_in_the_search() -> None:
-    """Only the confirmation, and the compute ceiling, measure a point again."""
+    """Only the anchors, the confirmation and the compute ceiling measure a point again."""
     search, _ = make_search(example_rate, budget_seconds=300, utilization_target=2.0)
     search.run()
-    searched = [trial.burst.point for trial in search.log.trials if trial.stage != CONFIRM]
+    searched = [trial.burst.point for trial in search.log.trials if trial.stage not in {ANCHOR, CONFIRM}]
     assert len(searched) == len(set(searched))
 
 
@@ -97,7 +97,7 @@ def test_a_failing_baseline_does_not_end_the_search() -> None:
     search.run()
     best = search.log.best()
     assert best is not None
-    assert best.point.config.batch_size <= 32
+    assert best.burst.point.config.batch_size <= 32
 
 
 def test_the_search_stops_as_exhausted_when_all_is_tried() -> None:
@@ -170,7 +170,7 @@ def test_a_resumed_search_repeats_no_burst(tmp_path: Path) -> None:
     resumed, surface = make_search(example_rate, budget_seconds=120, storage=journal_storage(storage))
     assert [trial.burst.point for trial in resumed.log.trials] == done
     resumed.run()
-    fresh = [trial for trial in resumed.log.trials if not trial.resumed and trial.stage != CONFIRM]
+    fresh = [trial for trial in resumed.log.trials if not trial.resumed and trial.stage not in {ANCHOR, CONFIRM}]
     assert fresh
     assert not {trial.burst.point for trial in fresh} & set(done)
 

@@ -1,0 +1,122 @@
+"""Bursts that something else spoilt are run again; a machine that drifts is noticed by an anchor, and its figures rescaled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from autotune.burst.protocol import BurstPlan
+from autotune.burst.runner import Runner
+from autotune.measurement import Burst, Measurement, Point
+from autotune.search.stages import ANCHOR, BASELINE
+from autotune.search.trials import Trial
+
+MAX_REPEATS = 2
+ALWAYS_BUSY_AFTER = 2
+"""After so many bursts in a row that stayed disturbed, repeating is given up until one is not."""
+ANCHOR_EVERY = 10
+NOTABLE_DRIFT, NOISY_DRIFT = 0.03, 0.1
+
+
+class RepeatingRunner:
+    """Runs a disturbed burst again, at most twice, and keeps the one that was disturbed least.
+
+    Args:
+        runner: Runs bursts.
+        note: Tells a person.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self, runner: Runner, note: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._runner = runner
+        self._note = note
+        self._clock = clock
+        self._still_disturbed = 0
+
+    def run(self, point: Point, plan: BurstPlan, deadline_seconds: float) -> Burst:
+        """Runs one burst, inside the deadline with all its repeats."""
+        deadline = self._clock() + deadline_seconds
+        bursts = [self._runner.run(point, plan, deadline_seconds)]
+        while bursts[-1].disturbance is not None and self._may_repeat(bursts, deadline):
+            bursts.append(self._runner.run(point, plan, deadline - self._clock()))
+        self._remember(bursts[-1])
+        kept = min((burst for burst in bursts if burst.ok), key=_foreign_share, default=bursts[-1])
+        thrown_away = sum(burst.measuring_seconds for burst in bursts if burst is not kept)
+        return kept.model_copy(update={"repeats": len(bursts) - 1, "repeated_seconds": thrown_away})
+
+    def _may_repeat(self, bursts: Sequence[Burst], deadline: float) -> bool:
+        if len(bursts) > MAX_REPEATS or self._still_disturbed >= ALWAYS_BUSY_AFTER:
+            return False
+        return self._clock() + 1.5 * bursts[-1].seconds < deadline
+
+    def _remember(self, last: Burst) -> None:
+        if last.disturbance is None:
+            self._still_disturbed = 0
+            return
+        self._still_disturbed += 1
+        if self._still_disturbed == ALWAYS_BUSY_AFTER:
+            self._note(f"this machine is busy: {last.disturbance}; disturbed bursts are marked, and no longer repeated")
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How the machine's speed has moved, seen by running the baseline again.
+
+    Attributes:
+        factor: Speed now over speed at first; 1 while the change is not notable.
+        largest: The largest notable change so far, as a share.
+    """
+
+    factor: float = 1.0
+    largest: float = 0.0
+
+    @property
+    def noisy(self) -> bool:
+        """Whether intervals have to be widened for it."""
+        return self.largest > NOISY_DRIFT
+
+
+def drift_of(trials: Sequence[Trial]) -> Drift:
+    """The drift that the anchors among some trials show.
+
+    A change counts when it is above 3 % and the intervals of the two runs are apart.
+    """
+    anchors = [
+        trial.burst.measurement
+        for trial in trials
+        if trial.stage in {BASELINE, ANCHOR} and trial.burst.ok and trial.burst.measurement is not None
+    ]
+    factors = [_change(anchors[0], anchor) for anchor in anchors[1:]]
+    if not factors:
+        return Drift()
+    return Drift(factor=factors[-1], largest=max(abs(factor - 1) for factor in factors))
+
+
+def anchor_due(trials: Sequence[Trial]) -> bool:
+    """Whether the baseline should run again: every ten bursts, and first of all after a resume."""
+    own = [trial for trial in trials if not trial.resumed]
+    anchored = [index for index, trial in enumerate(own) if trial.stage in {BASELINE, ANCHOR}]
+    if not anchored:
+        return any(trial.stage == BASELINE and trial.burst.ok for trial in trials)
+    return len(own) - 1 - anchored[-1] >= ANCHOR_EVERY
+
+
+def _change(first: Measurement, now: Measurement) -> float:
+    factor = now.samples_per_second / first.samples_per_second
+    before, after = first.ci95_samples_per_second, now.ci95_samples_per_second
+    apart = before.high < after.low or after.high < before.low
+    return factor if apart and abs(factor - 1) > NOTABLE_DRIFT else 1.0
+
+
+def _foreign_share(burst: Burst) -> float:
+    """For ordering disturbed bursts: an undisturbed one comes first."""
+    readings = burst.measurement.readings if burst.measurement else None
+    if readings is None or readings.disturbance is None:
+        return -1.0
+    return sum(
+        share or 0.0
+        for share in (readings.foreign_cpu_fraction, readings.stolen_cpu_fraction, readings.foreign_gpu_fraction)
+    )

@@ -1,0 +1,199 @@
+"""A TrainConfig as a plain PyTorch training loop: what a careful user would write who has only the config's values.
+
+Nothing of autotune's own loop or of `autotune.runtime` is used: a mistake there shows up as a difference to this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import inspect
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.data import DataLoader, IterableDataset, default_collate
+
+from autotune import TrainConfig, Workload
+
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
+"""Of glibc's malloc.h."""
+
+
+class Loop:
+    """Trains a workload under a config, epoch after epoch; `set_process` comes before it, and before the workload.
+
+    Args:
+        workload: Freshly built; its model is changed in place.
+        config: How to train it.
+        device: ``cpu``, ``cuda`` or ``mps``.
+
+    Attributes:
+        epochs: Whole epochs so far.
+        batches: Micro-batches so far.
+        last_loss: Of the last micro-batch.
+    """
+
+    def __init__(self, workload: Workload, config: TrainConfig, device: str) -> None:
+        self.workload = workload
+        self.config = config
+        self.device = torch.device(device)
+        model = workload.model.to(self.device)
+        if config.memory_format == "channels_last":
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.optimizer = make_optimizer(workload, config.optimizer_impl)
+        model.train()
+        self.model: Any = torch.compile(model, mode=config.compile_mode) if config.compile_mode else model
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.precision == "fp16")
+        self.loader = make_loader(workload, config)
+        self.epochs = 0
+        self.batches = 0
+        self.last_loss = torch.tensor(float("nan"))
+
+    def steps(self) -> Iterator[int]:
+        """Optimizer steps without end; yields the samples of each. An epoch's last step takes what is left of it.
+
+        Raises:
+            RuntimeError: When an epoch holds no batch.
+        """
+        while True:
+            samples, accumulated, batches_before = 0, 0, self.batches
+            for count, batch in self.loader:
+                self.backward(batch)
+                samples += count
+                accumulated += 1
+                if accumulated == self.config.accumulation_steps:
+                    self.update()
+                    yield samples
+                    samples, accumulated = 0, 0
+            if accumulated:
+                self.update()
+                yield samples
+            if self.batches == batches_before:
+                raise RuntimeError("the loader yields no batch")
+            self.epochs += 1
+
+    def backward(self, batch: Any) -> None:
+        """One micro-step: the loss of a batch and its gradients."""
+        batch = self.to_device(batch)
+        with precision(self.config, self.device), attention(self.config):
+            loss = self.workload.loss(self.model, batch)
+        self.scaler.scale(loss / self.config.accumulation_steps).backward()  # type: ignore[no-untyped-call]
+        self.last_loss = loss.detach()
+        self.batches += 1
+
+    def update(self) -> None:
+        """The optimizer step that the accumulated gradients are for."""
+        if self.workload.clip_grad_norm is not None:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.workload.model.parameters(), self.workload.clip_grad_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def to_device(self, batch: Any) -> Any:
+        """A batch of tensors, in lists, tuples and dicts, on the device."""
+        if isinstance(batch, dict):
+            return {name: self.to_device(part) for name, part in batch.items()}
+        if isinstance(batch, (list, tuple)):
+            parts = [self.to_device(part) for part in batch]
+            return type(batch)(*parts) if hasattr(batch, "_fields") else parts
+        if not hasattr(batch, "to"):
+            return batch
+        moved = batch.to(self.device, non_blocking=self.config.non_blocking)
+        images = isinstance(moved, torch.Tensor) and moved.dim() == 4 and moved.is_floating_point()
+        if images and self.config.memory_format == "channels_last":
+            moved = moved.contiguous(memory_format=torch.channels_last)
+        return moved
+
+    def synchronize(self) -> None:
+        """Waits until the device has done all that it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        elif self.device.type == "mps":
+            torch.mps.synchronize()
+
+
+class Counted:
+    """Collates to ``(samples, batch)``; a class, so that workers that are spawned can unpickle it."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.collate = workload.collate_fn or default_collate
+
+    def __call__(self, samples: list[Any]) -> tuple[int, Any]:
+        """A batch with how many samples it holds."""
+        return len(samples), self.collate(samples)
+
+
+def make_loader(workload: Workload, config: TrainConfig) -> DataLoader[Any]:
+    """The DataLoader; a compiled model gets full batches only, since another shape would compile again."""
+    of_workers: dict[str, Any] = {}
+    if config.num_workers:
+        of_workers = {"prefetch_factor": config.prefetch_factor, "persistent_workers": config.persistent_workers}
+    return DataLoader(
+        workload.dataset,
+        batch_size=config.batch_size,
+        shuffle=True if workload.sampler is None and not isinstance(workload.dataset, IterableDataset) else None,
+        sampler=workload.sampler,
+        collate_fn=Counted(workload),
+        worker_init_fn=workload.worker_init_fn,
+        num_workers=config.num_workers,
+        pin_memory=config.pin_memory,
+        drop_last=config.compile_mode is not None,
+        **of_workers,
+    )
+
+
+def make_optimizer(workload: Workload, implementation: str) -> torch.optim.Optimizer:
+    """The workload's optimizer; made anew with ``foreach=True`` or ``fused=True`` where the config says so."""
+    params = [parameter for parameter in workload.model.parameters() if parameter.requires_grad]
+    optimizer = workload.optimizer(params) if workload.optimizer else torch.optim.AdamW(params)
+    if implementation == "default":
+        return optimizer
+    forms = {"foreach": implementation == "foreach", "fused": implementation == "fused"}
+    taken = inspect.signature(type(optimizer)).parameters
+    forms = {name: on for name, on in forms.items() if name in taken}
+    settings = {name: value for name, value in optimizer.defaults.items() if name in taken}
+    groups = [group | forms for group in optimizer.param_groups]
+    return type(optimizer)(groups, **(settings | forms))
+
+
+def precision(config: TrainConfig, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Autocast for bf16 and fp16."""
+    half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.precision)
+    return torch.autocast(device.type, dtype=half) if half else contextlib.nullcontext()
+
+
+def attention(config: TrainConfig) -> contextlib.AbstractContextManager[Any]:
+    """The chosen kernel of scaled dot-product attention, with the plain one for what it cannot do."""
+    if config.sdpa_backend == "default":
+        return contextlib.nullcontext()
+    chosen = getattr(SDPBackend, config.sdpa_backend.upper())
+    return sdpa_kernel([chosen, SDPBackend.MATH], set_priority=True)
+
+
+def set_process(config: TrainConfig, device: torch.device) -> None:
+    """What holds for the whole process: threads, allocator, TF32, cuDNN's choice of kernels."""
+    if config.num_threads is not None:
+        torch.set_num_threads(config.num_threads)
+    if config.precision == "tf32":
+        torch.backends.cuda.matmul.allow_tf32 = True
+        torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = config.cudnn_benchmark
+    if config.allocator == "tuned":
+        keep_memory(device)
+
+
+def keep_memory(device: torch.device) -> None:
+    """``allocator=tuned``: growing segments on CUDA; on a CPU with glibc no mmap, no trimming, 256 MiB at a time."""
+    if device.type == "cuda":  # read when the first tensor is put there
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    elif sys.platform == "linux":
+        libc = ctypes.CDLL("libc.so.6")
+        for option, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, 2**31 - 1), (M_TOP_PAD, 256 * 1024 * 1024)):
+            if libc.mallopt(option, value) != 1:
+                raise RuntimeError(f"mallopt({option}, {value}) was refused")

@@ -1,0 +1,33 @@
+"""Ratios of rates that were measured in pairs, with an interval: two lines of statistics, apart from autotune's own."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from pydantic import BaseModel
+
+from autotune.measurement import Interval, student_t_975
+
+
+class Ratio(BaseModel):
+    """A ratio with its 95 % interval."""
+
+    ratio: float
+    ci95: Interval
+
+    def overlaps(self, other: Ratio) -> bool:
+        """Whether the two intervals have a value in common."""
+        return self.ci95.low <= other.ci95.high and other.ci95.low <= self.ci95.high
+
+    def __str__(self) -> str:
+        return f"{self.ratio:.3f} × ({self.ci95.low:.3f} – {self.ci95.high:.3f})"
+
+
+def paired_ratio(before: Sequence[float], after: Sequence[float]) -> Ratio:
+    """Geometric mean of the pairs' ratios, after over before, with Student's t interval of their logarithms."""
+    logs = [math.log(new / old) for old, new in zip(before, after, strict=True)]
+    centre = statistics.fmean(logs)
+    half = student_t_975(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    return Ratio(ratio=math.exp(centre), ci95=Interval(math.exp(centre - half), math.exp(centre + half)))

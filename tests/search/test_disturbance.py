@@ -1,0 +1,190 @@
+"""Disturbed bursts run again, at most twice; a drifting machine is noticed and its figures are rescaled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from autotune.burst.protocol import BurstPlan
+from autotune.config import TrainConfig
+from autotune.measurement import Block, Burst, Measurement, Outcome, Point, Speedup
+from autotune.readings import Readings
+from autotune.search.disturbance import RepeatingRunner, anchor_due, drift_of
+from autotune.search.stages import ANCHOR, BASELINE, SINGLE
+from autotune.search.trials import Trial
+from autotune.tune import judge
+from tests.search.surface import VirtualClock, example_rate, make_search
+
+POINT = Point(config=TrainConfig())
+QUIET = Readings(seconds=1.0, foreign_cpu_fraction=0.01, idle_cpu_fraction=0.05)
+
+
+def busy(share: float = 0.5) -> Readings:
+    """A machine whose CPUs others take a share of."""
+    return Readings(seconds=1.0, foreign_cpu_fraction=share, idle_cpu_fraction=0.0)
+
+
+def burst(readings: Readings | None, rate: float = 1000.0, outcome: Outcome = Outcome.OK) -> Burst:
+    """A burst of two seconds with these readings."""
+    blocks = tuple(Block(samples=100, seconds=100 / rate * (1 + 0.001 * i), data_wait_seconds=0) for i in range(8))
+    measurement = Measurement(
+        blocks=blocks, steady=True, start_seconds=0, build_seconds=0, warmup_seconds=0.5, readings=readings
+    )
+    ok = outcome is Outcome.OK
+    return Burst(point=POINT, outcome=outcome, measurement=measurement if ok else None, seconds=2.0)
+
+
+@dataclass
+class Scripted:
+    """A runner that plays a list of bursts, two virtual seconds each."""
+
+    bursts: list[Burst]
+    clock: VirtualClock
+    count: int = 0
+
+    def run(self, point: Point, plan: BurstPlan, deadline_seconds: float) -> Burst:
+        """The next burst of the list."""
+        self.clock.now += 2.0
+        self.count += 1
+        return self.bursts[self.count - 1]
+
+
+@dataclass
+class Stand:
+    """A repeating runner over a script."""
+
+    bursts: list[Burst]
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        clock = VirtualClock()
+        self.script = Scripted(self.bursts, clock)
+        self.runner = RepeatingRunner(self.script, self.notes.append, clock=clock)
+
+    def run(self, deadline_seconds: float = 60.0) -> Burst:
+        """One burst with its repeats."""
+        return self.runner.run(POINT, BurstPlan(), deadline_seconds)
+
+
+def test_an_undisturbed_burst_runs_once() -> None:
+    """A quiet machine costs no repeat."""
+    stand = Stand([burst(QUIET)])
+    assert stand.run().repeats == 0
+    assert stand.script.count == 1
+
+
+def test_a_disturbed_burst_is_replaced_by_a_quiet_one() -> None:
+    """The repeat that was not disturbed is kept, and the thrown-away one is counted."""
+    stand = Stand([burst(busy(), rate=300), burst(QUIET, rate=1000)])
+    kept = stand.run()
+    assert kept.disturbance is None
+    assert kept.repeats == 1
+    assert kept.repeated_seconds > 0
+
+
+def test_a_burst_is_repeated_at_most_twice_and_the_least_disturbed_is_kept() -> None:
+    """Where all three are disturbed, the one with the least foreign load stands, marked."""
+    stand = Stand([burst(busy(0.5)), burst(busy(0.2)), burst(busy(0.4)), burst(QUIET)])
+    kept = stand.run()
+    assert stand.script.count == 3
+    assert "20%" in (kept.disturbance or "")
+
+
+def test_no_repeat_beyond_the_deadline() -> None:
+    """A repeat that could not end in time is not begun."""
+    stand = Stand([burst(busy()), burst(QUIET)])
+    assert stand.run(deadline_seconds=4.0).repeats == 0
+
+
+def test_an_always_busy_machine_is_told_and_not_repeated_for_ever() -> None:
+    """After two bursts in a row that stayed disturbed, the rest run once, until one is quiet again."""
+    stand = Stand([burst(busy())] * 6 + [burst(busy())] + [burst(QUIET)] + [burst(busy()), burst(QUIET)])
+    stand.run()
+    stand.run()
+    assert "machine is busy" in stand.notes[0]
+    assert stand.run().repeats == 0
+    assert stand.run().disturbance is None
+    assert stand.run().repeats == 1
+
+
+def test_a_failed_burst_is_not_repeated() -> None:
+    """A crash says nothing about other load."""
+    stand = Stand([burst(None, outcome=Outcome.CRASHED)])
+    assert stand.run().outcome is Outcome.CRASHED
+    assert stand.script.count == 1
+
+
+@pytest.mark.parametrize(
+    ("readings", "words"),
+    [
+        (busy(), "other processes took 50%"),
+        (Readings(seconds=1, stolen_cpu_fraction=0.2), "virtual machines"),
+        (Readings(seconds=1, foreign_gpu_fraction=0.3), "of the GPU"),
+        (Readings(seconds=1, clock_limits=("hw_thermal_slowdown", "sw_power_cap")), "hw_thermal_slowdown"),
+        (Readings(seconds=1, sm_clock_mhz=1900, sm_clock_min_mhz=1200), "dropped by 37%"),
+    ],
+)
+def test_each_disturbance_is_named(readings: Readings, words: str) -> None:
+    """The cause stands in the mark."""
+    assert words in (readings.disturbance or "")
+
+
+@pytest.mark.parametrize(
+    "readings",
+    [
+        QUIET,
+        Readings(seconds=1),
+        Readings(seconds=1, foreign_cpu_fraction=0.2, idle_cpu_fraction=0.6),
+        Readings(seconds=1, clock_limits=("sw_power_cap",)),
+        Readings(seconds=1, sm_clock_mhz=1900, sm_clock_min_mhz=1850),
+    ],
+)
+def test_what_does_no_harm_is_no_disturbance(readings: Readings) -> None:
+    """Load that leaves CPUs over, a power cap under full load and small clock changes are normal."""
+    assert readings.disturbance is None
+
+
+def trial(rate: float, stage: str, *, resumed: bool = False) -> Trial:
+    """A quiet trial of a stage."""
+    return Trial(burst(QUIET, rate=rate), stage, "", resumed=resumed)
+
+
+def test_a_small_change_of_the_anchor_is_no_drift() -> None:
+    """Within 3 % nothing is rescaled."""
+    assert drift_of([trial(1000, BASELINE), trial(1020, ANCHOR)]).factor == 1.0
+
+
+def test_a_notable_change_rescales_and_a_large_one_marks_the_machine_noisy() -> None:
+    """Above 3 % figures are rescaled by the anchor; above 10 % the intervals are widened too."""
+    slower = drift_of([trial(1000, BASELINE), trial(950, ANCHOR)])
+    assert slower.factor == pytest.approx(0.95, rel=0.01)
+    assert not slower.noisy
+    assert drift_of([trial(1000, BASELINE), trial(800, ANCHOR), trial(990, ANCHOR)]).noisy
+
+
+def test_the_anchor_is_due_every_ten_bursts_and_after_a_resume() -> None:
+    """The baseline runs again when ten other bursts have run, or when an earlier run's figures are taken over."""
+    trials = [trial(1000, BASELINE), *(trial(1000, SINGLE) for _ in range(9))]
+    assert not anchor_due(trials)
+    assert anchor_due([*trials, trial(1000, SINGLE)])
+    assert anchor_due([trial(1000, BASELINE, resumed=True), trial(1000, SINGLE, resumed=True)])
+
+
+def test_a_rescaled_search_still_finds_the_best() -> None:
+    """A machine that loses 30 % of its speed half-way does not make early figures look better than late ones."""
+    search, surface = make_search(example_rate, budget_seconds=240, utilization_target=2.0)
+    surface.rate = lambda config: example_rate(config) * (1.0 if surface.clock.now < 20 else 0.7)
+    search.run()
+    best, speedup, _ = judge(search)
+    assert search.drift.noisy
+    assert example_rate(best.config) >= 0.95 * max(example_rate(t.burst.point.config) for t in search.log.trials)
+    assert speedup is not None
+
+
+def test_widening_keeps_the_ratio_and_grows_the_interval() -> None:
+    """Drift adds spread on both sides."""
+    narrow = Speedup(ratio=2.0, ci95=(1.9, 2.1), pairs=4)  # type: ignore[arg-type]
+    wide = narrow.widened(0.2)
+    assert wide.ratio == 2.0
+    assert wide.ci95.low < 1.9 < 2.1 < wide.ci95.high

@@ -1,0 +1,711 @@
+"""Every knob takes effect in torch, and what the user's training does with a tuned config is what was measured."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import dataclasses
+import subprocess
+import sys
+import textwrap
+import types
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+from torch.nn import functional
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, TensorDataset
+
+import autotune
+from autotune.config import TrainConfig
+from autotune.errors import ConfigError, ResultFileError
+from autotune.hardware.host import read_cpu
+from autotune.result import Result, write_result
+from autotune.runtime import Tuned, load, torch_device
+from tests.factories import make_gpu, make_hardware, make_result, make_software
+
+META = torch.device("meta")
+
+
+def tuned(**knobs: Any) -> Tuned:
+    """The default config with some knobs changed, on the CPU."""
+    return Tuned(TrainConfig(**knobs))
+
+
+def numbers(samples: int) -> TensorDataset:
+    """0, 1, 2, … as a dataset."""
+    return TensorDataset(torch.arange(samples, dtype=torch.float32)[:, None])
+
+
+def run(code: str) -> str:
+    """What a fresh interpreter prints: for settings that cannot be taken back."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+class Sentence(NamedTuple):
+    """A batch as a named tuple."""
+
+    words: torch.Tensor
+    length: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Scan:
+    """A batch as a dataclass."""
+
+    image: torch.Tensor
+    name: str
+
+
+class Encoding(collections.UserDict[str, torch.Tensor]):
+    """A batch that is a mapping and knows how to move, as a tokenizer's is; its `.to` takes no non_blocking."""
+
+    def to(self, device: torch.device) -> Encoding:
+        """On the device."""
+        return Encoding({key: value.to(device) for key, value in self.data.items()})
+
+
+class Graph:
+    """A batch of a kind of its own, whose `.to` takes non_blocking."""
+
+    def __init__(self) -> None:
+        self.moves: list[tuple[Any, bool]] = []
+
+    def to(self, device: torch.device, *, non_blocking: bool = False) -> Graph:
+        """Notes how it was called."""
+        self.moves.append((device, non_blocking))
+        return self
+
+
+class Stream(IterableDataset[float]):
+    """An iterable dataset, each worker of which yields all of it; it may tell a length."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def __iter__(self) -> Iterator[float]:
+        return iter([float(number) for number in range(self.samples)])
+
+
+class SizedStream(Stream):
+    """An iterable dataset that tells its length."""
+
+    def __len__(self) -> int:
+        return self.samples
+
+
+# The loader
+
+
+def test_the_loader_has_the_tuned_settings() -> None:
+    """Each loader knob reaches the DataLoader."""
+    loader = tuned(batch_size=8, num_workers=2, prefetch_factor=4, persistent_workers=True, pin_memory=True).dataloader(
+        numbers(64), shuffle=True
+    )
+    assert (loader.batch_size, loader.num_workers, loader.prefetch_factor) == (8, 2, 4)
+    assert loader.persistent_workers
+    assert loader.pin_memory
+    assert isinstance(loader.sampler, torch.utils.data.RandomSampler)
+
+
+def test_keyword_arguments_of_the_user_win() -> None:
+    """What is passed goes to DataLoader, over what was tuned."""
+    loader = tuned(batch_size=8, num_workers=2).dataloader(numbers(64), batch_size=4, num_workers=1)
+    assert (loader.batch_size, loader.num_workers) == (4, 1)
+
+
+def test_workers_can_be_switched_off_to_debug() -> None:
+    """What was tuned for workers does not apply without any, where DataLoader would refuse it."""
+    config = {"num_workers": 2, "prefetch_factor": 4, "persistent_workers": True}
+    loader = tuned(**config).dataloader(numbers(64), num_workers=0)
+    assert (loader.num_workers, loader.persistent_workers) == (0, False)
+
+
+def test_a_batch_sampler_takes_the_place_of_the_batch_size() -> None:
+    """Batches of the user's making stay as they are, compiled or not; None is no sampler."""
+    sampler = BatchSampler(SequentialSampler(range(10)), 3, drop_last=False)
+    for mode in (None, "default"):
+        loader = tuned(batch_size=8, compile_mode=mode).dataloader(numbers(10), batch_sampler=sampler)
+        assert [len(batch[0]) for batch in loader] == [3, 3, 3, 1]
+        assert tuned(batch_size=8, compile_mode=mode).dataloader(numbers(64), batch_sampler=None).batch_size == 8
+
+
+@pytest.mark.parametrize(
+    ("mode", "samples", "expected"),
+    [(None, 20, [8, 8, 4]), ("default", 20, [8, 8]), ("default", 5, [5]), ("default", 8, [8])],
+)
+def test_a_compiled_model_gets_no_incomplete_batch(mode: Any, samples: int, expected: list[int]) -> None:
+    """Another shape would compile again; but a dataset smaller than a batch is not dropped whole."""
+    loader = tuned(batch_size=8, compile_mode=mode).dataloader(numbers(samples))
+    assert [len(batch[0]) for batch in loader] == expected
+
+
+def test_the_sampler_decides_what_fills_a_batch() -> None:
+    """A sampler that draws few samples of a large dataset is not dropped whole either."""
+    compiled = tuned(batch_size=8, compile_mode="default")
+    assert not compiled.dataloader(numbers(64), sampler=[1, 2, 3]).drop_last
+    assert compiled.dataloader(numbers(64), sampler=list(range(32))).drop_last
+
+
+def test_incomplete_batches_can_be_kept() -> None:
+    """An explicit drop_last wins, and without automatic batching there is nothing to drop."""
+    compiled = tuned(batch_size=8, compile_mode="default")
+    assert not compiled.dataloader(numbers(20), drop_last=False).drop_last
+    assert compiled.dataloader(numbers(20), batch_size=None).batch_size is None
+
+
+# Precision and process-wide settings
+
+
+@pytest.mark.parametrize(
+    ("precision", "expected"), [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
+)
+def test_autocast_computes_in_the_tuned_precision(precision: Any, expected: torch.dtype) -> None:
+    """A matrix product inside comes out in that type; outside nothing changes."""
+    matrix = torch.ones(4, 4)
+    with tuned(precision=precision).autocast():
+        inside = matrix @ matrix
+    assert (inside.dtype, (matrix @ matrix).dtype) == (expected, torch.float32)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+def test_the_scaler_scales_for_fp16_only(precision: Any) -> None:
+    """In the other precisions it lets everything through."""
+    assert tuned(precision=precision).scaler().is_enabled() == (precision == "fp16")
+
+
+def test_arguments_of_the_scaler_pass_through() -> None:
+    """`growth_interval` and the like are the user's to choose."""
+    scaler = tuned(precision="fp16").scaler(growth_interval=7, init_scale=8.0)
+    assert (scaler.get_growth_interval(), scaler.get_scale()) == (7, 8.0)
+
+
+def test_process_settings_take_effect() -> None:
+    """Threads, TF32 and cuDNN's benchmark are set for the process; without being asked for they are left alone."""
+    code = """
+        import torch
+        from autotune import TrainConfig, Tuned
+        def state():
+            cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+            return torch.get_num_threads(), torch.get_float32_matmul_precision(), cuda.allow_tf32, cudnn.benchmark
+        before = state()
+        Tuned(TrainConfig()).apply_process_settings()
+        assert state() == before
+        threads = 1 if before[0] > 1 else 2
+        Tuned(TrainConfig(num_threads=threads, precision="tf32", cudnn_benchmark=True)).apply_process_settings()
+        print(state() == (threads, "high", True, True), torch.backends.cudnn.conv.fp32_precision)
+    """
+    assert run(code) == "True tf32"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "torch.backends.cuda.matmul.allow_tf32 = False",
+        "torch.set_float32_matmul_precision('highest')",
+        "torch.backends.cuda.matmul.fp32_precision = 'ieee'",
+        "torch.backends.fp32_precision = 'ieee'",
+    ],
+)
+def test_tf32_agrees_with_whichever_interface_the_user_chose(before: str) -> None:
+    """After both, each of torch's two interfaces can still be read, as Inductor does, and both say TF32."""
+    code = f"""
+        import torch
+        {before}
+        from autotune import TrainConfig, Tuned
+        Tuned(TrainConfig(precision="tf32")).apply_process_settings()
+        print(torch.get_float32_matmul_precision(), torch.backends.cuda.matmul.allow_tf32)
+        print(torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.allow_tf32)
+    """
+    assert run(code).split() == ["high", "True", "tf32", "True"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc is tuned")
+def test_the_tuned_allocator_serves_large_tensors_from_the_heap() -> None:
+    """A tensor of 64 MiB is an mmap of its own by default, and none with the tuned allocator."""
+    code = """
+        import ctypes, sys, torch
+        from autotune import TrainConfig, Tuned
+        class Info(ctypes.Structure):
+            names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+            _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
+        if not hasattr(ctypes.CDLL(None), "mallinfo2"):
+            print("no mallinfo2")
+            sys.exit()
+        mallinfo2 = ctypes.CDLL(None).mallinfo2
+        mallinfo2.restype = Info
+        def mapped_by_a_tensor():
+            before = mallinfo2().hblkhd
+            tensor = torch.ones(2**24)
+            return mallinfo2().hblkhd - before >= 2**26
+        Tuned(TrainConfig()).apply_process_settings()
+        default = mapped_by_a_tensor()
+        Tuned(TrainConfig(allocator="tuned")).apply_process_settings()
+        print(default, mapped_by_a_tensor())
+    """
+    assert run(code) in {"True False", "no mallinfo2"}
+
+
+# Memory format
+
+
+class Images(nn.Module):
+    """Weights of two, four and five dimensions, and a buffer of four."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flat = nn.Linear(4, 2)
+        self.picture = nn.Conv2d(3, 8, 3)
+        self.video = nn.Conv3d(3, 8, 3)
+        self.register_buffer("mean", torch.ones(1, 3, 4, 4))
+
+
+def is_channels_last(tensor: torch.Tensor) -> bool:
+    """Whether it is laid out so, and not contiguous as well."""
+    return tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
+
+
+def test_channels_last_is_for_what_has_four_dimensions() -> None:
+    """Weights and buffers of images change, in place; the rest, a 3-D convolution among it, stays."""
+    model = Images()
+    weights = list(model.parameters())
+    tuned(memory_format="channels_last").prepare(model)
+    assert is_channels_last(model.picture.weight)
+    assert is_channels_last(model.mean)
+    assert model.video.weight.is_contiguous()
+    assert model.flat.weight.is_contiguous()
+    assert all(after is before for after, before in zip(model.parameters(), weights, strict=True))
+
+
+def test_channels_last_changes_no_result() -> None:
+    """Trained from the same weights with gradients that are there already, the same weights come out."""
+    outcomes = []
+    for memory_format in ("contiguous", "channels_last"):
+        torch.manual_seed(0)
+        model, images = nn.Conv2d(3, 8, 3), torch.randn(2, 3, 8, 8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(images).square().mean().backward()
+        setting = tuned(memory_format=memory_format)
+        setting.prepare(model, optimizer)
+        model(setting.to_device(images)).square().mean().backward()
+        optimizer.step()
+        outcomes.append(model.weight.detach())
+    torch.testing.assert_close(outcomes[1], outcomes[0])
+
+
+def test_channels_last_inputs_are_images_of_floats() -> None:
+    """Masks, tokens and flat features keep their layout."""
+    move = tuned(memory_format="channels_last").to_device
+    assert is_channels_last(move(torch.ones(2, 3, 4, 4)))
+    assert is_channels_last(move(torch.ones(2, 3, 4, 4, dtype=torch.bfloat16)))
+    assert move(torch.ones(2, 3, 4, 4, dtype=torch.uint8)).is_contiguous()
+    assert move(torch.ones(2, 3, 4)).is_contiguous()
+    assert move(torch.ones(2, 3, 4, 4, 4)).is_contiguous()
+    assert tuned().to_device(torch.ones(2, 3, 4, 4)).is_contiguous()
+
+
+# The optimizer
+
+
+def make_trained(kind: type[torch.optim.Optimizer], **settings: Any) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A small convolution and its optimizer, from the same weights each time."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 2))
+    return model, kind(model.parameters(), lr=0.05, **settings)  # type: ignore[call-arg]
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> torch.Tensor:
+    """Some steps on fixed data; returns all weights."""
+    images = torch.randn(4, 3, 4, 4, generator=torch.Generator().manual_seed(1))
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(images).square().mean().backward()
+        optimizer.step()
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+OPTIMIZERS = [
+    (torch.optim.AdamW, {}),
+    (torch.optim.Adam, {"amsgrad": True}),
+    (torch.optim.SGD, {"momentum": 0.9}),
+    (torch.optim.Adagrad, {}),
+]
+
+
+@pytest.mark.parametrize("implementation", ["foreach", "fused"])
+@pytest.mark.parametrize(("kind", "settings"), OPTIMIZERS)
+@pytest.mark.parametrize("steps_before", [0, 2])
+def test_an_optimizer_is_switched_and_trains_alike(
+    kind: type[torch.optim.Optimizer], settings: dict[str, Any], implementation: Any, steps_before: int
+) -> None:
+    """The form is set on each group, before state exists or after; the weights come out as without."""
+    expected = train(*make_trained(kind, **settings), steps_before + 3)
+    model, optimizer = make_trained(kind, **settings)
+    train(model, optimizer, steps_before)
+    tuned(optimizer_impl=implementation).prepare(model, optimizer)
+    other = {"foreach": "fused", "fused": "foreach"}[implementation]
+    assert all(group[implementation] and not group.get(other) for group in optimizer.param_groups)
+    torch.testing.assert_close(train(model, optimizer, 3), expected)
+
+
+def test_every_group_is_switched_and_keeps_its_own_settings() -> None:
+    """Groups with learning rates of their own stay so."""
+    model, _ = make_trained(torch.optim.SGD)
+    optimizer = torch.optim.AdamW([{"params": model[0].parameters(), "lr": 0.1}, {"params": model[2].parameters()}])
+    tuned(optimizer_impl="foreach").prepare(model, optimizer)
+    assert [(group["lr"], group["foreach"]) for group in optimizer.param_groups] == [(0.1, True), (0.001, True)]
+
+
+def test_the_default_form_leaves_the_users_choice() -> None:
+    """An optimizer that was made fused stays fused."""
+    model, optimizer = make_trained(torch.optim.AdamW, fused=True)
+    tuned().prepare(model, optimizer)
+    assert optimizer.param_groups[0]["fused"]
+
+
+@pytest.mark.parametrize("steps_before", [0, 1])
+def test_a_learning_rate_schedule_goes_on(steps_before: int) -> None:
+    """A schedule that was made before still sets the rate with which the optimizer steps."""
+    model, optimizer = make_trained(torch.optim.AdamW)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+    train(model, optimizer, steps_before)
+    tuned(optimizer_impl="fused").prepare(model, optimizer)
+    optimizer.step()
+    schedule.step()
+    assert optimizer.param_groups[0]["lr"] == 0.025
+
+
+@pytest.mark.parametrize("implementation", ["default", "foreach", "fused"])
+def test_state_follows_the_layout_of_the_weights(implementation: Any) -> None:
+    """Momenta that were made before the weights changed their layout still belong to the same weights."""
+    expected = train(*make_trained(torch.optim.AdamW), 5)
+    model, optimizer = make_trained(torch.optim.AdamW)
+    train(model, optimizer, 2)
+    tuned(optimizer_impl=implementation, memory_format="channels_last").prepare(model, optimizer)
+    torch.testing.assert_close(train(model, optimizer, 3), expected)
+
+
+def test_a_checkpoint_of_another_config_is_taken_up() -> None:
+    """Its state takes the layout of the weights, and its groups the tuned form, when it is loaded after `prepare`."""
+    expected = train(*make_trained(torch.optim.AdamW), 5)
+    model, optimizer = make_trained(torch.optim.AdamW)
+    train(model, optimizer, 2)
+    weights, state = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
+    model, optimizer = make_trained(torch.optim.AdamW)
+    tuned(optimizer_impl="fused", memory_format="channels_last").prepare(model, optimizer)
+    model.load_state_dict(weights)
+    optimizer.load_state_dict(state)
+    assert optimizer.param_groups[0]["fused"]
+    torch.testing.assert_close(train(model, optimizer, 3), expected)
+
+
+def test_an_optimizer_without_the_form_is_told() -> None:
+    """What was asked for, who lacks it, and what to do."""
+    model, optimizer = make_trained(torch.optim.RMSprop)
+    with pytest.raises(ConfigError, match="optimizer_impl=fused .* RMSprop has no such form; use .*=default"):
+        tuned(optimizer_impl="fused").prepare(model, optimizer)
+
+
+def test_a_fused_optimizer_made_foreach_unscales_first() -> None:
+    """Only the fused form divides by the scale itself: left to it, the foreach form would train on scaled gradients."""
+    model, optimizer = make_trained(torch.optim.AdamW, fused=True)
+    setting = tuned(precision="fp16", optimizer_impl="foreach")
+    setting.prepare(model, optimizer)
+    scaler = setting.scaler(init_scale=2.0**10)
+    scaler.scale(model(torch.ones(1, 3, 4, 4)).sum()).backward()
+    scaled = model[2].bias.grad.clone()
+    scaler.step(optimizer)
+    torch.testing.assert_close(model[2].bias.grad, scaled / 2**10)
+
+
+# Compiling and attention
+
+
+@pytest.mark.parametrize("make", [lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), Images])
+def test_compiling_is_in_place_and_real(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One graph is compiled for a model of torch's own class too, once for train and once for eval; keys stay."""
+    monkeypatch.setattr(Images, "forward", lambda self, features: self.flat(features).relu())
+    torch._dynamo.reset()
+    model = make()
+    keys, features = list(model.state_dict()), torch.randn(3, 4)
+    expected = model(features)
+    prepared, _ = tuned(compile_mode="default").prepare(model)
+    counters.clear()
+    torch.testing.assert_close(prepared(features), expected)
+    prepared(features)
+    assert prepared is model
+    assert list(model.state_dict()) == keys
+    assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
+
+
+def test_a_copy_of_a_compiled_model_is_its_own() -> None:
+    """A deep copy, such as an average of the weights, computes with its own weights and not with the original's."""
+    model = nn.Sequential(nn.Linear(4, 2))
+    tuned(compile_mode="default", sdpa_backend="math").prepare(model)
+    average = AveragedModel(model)
+    features = torch.ones(1, 4)
+    before = average(features)
+    with torch.no_grad():
+        model[0].weight.add_(1.0)
+    torch.testing.assert_close(average(features), before)
+
+
+class Attention(nn.Module):
+    """Attention of its input with itself."""
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """``(batch, heads, length, width)`` to the same."""
+        return functional.scaled_dot_product_attention(features, features, features)
+
+
+def attention_kernels(call: Any) -> set[str]:
+    """The names of the attention kernels that a call runs."""
+    with torch.autograd.profiler.profile() as profile:
+        call()
+    return {event.name for event in profile.function_events or () if "_attention_" in event.name}
+
+
+def test_the_attention_backend_is_restricted_inside_the_model() -> None:
+    """The model's attention runs on the chosen kernel; outside of it torch goes on choosing."""
+    features = torch.randn(1, 2, 8, 16)
+    model = Attention()
+    free = attention_kernels(lambda: model(features))
+    tuned(sdpa_backend="math").prepare(model)
+    assert "aten::_scaled_dot_product_attention_math" not in free
+    assert attention_kernels(lambda: model(features)) == {"aten::_scaled_dot_product_attention_math"}
+    assert attention_kernels(lambda: Attention()(features)) == free
+
+
+def test_a_backend_that_cannot_run_falls_back() -> None:
+    """Where the chosen kernel does not exist, here a GPU's, the plain one computes the same."""
+    features = torch.randn(1, 2, 8, 16)
+    model = Attention()
+    expected = model(features)
+    tuned(sdpa_backend="cudnn_attention").prepare(model)
+    torch.testing.assert_close(model(features), expected)
+
+
+def test_restricting_attention_breaks_no_graph() -> None:
+    """Compiled, the restriction is part of the one graph."""
+    torch._dynamo.reset()
+    model = Attention()
+    tuned(sdpa_backend="math", compile_mode="default").prepare(model)
+    counters.clear()
+    model(torch.randn(1, 2, 8, 16))
+    assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
+
+
+# Batches
+
+
+def on_meta(batch: Any, **knobs: Any) -> Any:
+    """A batch moved to the meta device, which takes the place of a GPU."""
+    setting = tuned(**knobs)
+    setting.device = META
+    return setting.to_device(batch)
+
+
+def test_nested_batches_are_moved_and_keep_their_types() -> None:
+    """Dict, list, tuple, named tuple, dataclass and mappings of other kinds; what is no tensor stays."""
+    ones = torch.ones(2)
+    batch = {
+        "list": [ones, 3],
+        "tuple": (ones, "text"),
+        "named": Sentence(ones, 7),
+        "dataclass": Scan(ones, "scan"),
+        "ordered": collections.OrderedDict(x=ones),
+        "default": collections.defaultdict(list, x=ones),
+        "frozen": types.MappingProxyType({"x": ones}),
+        "none": None,
+    }
+    moved = on_meta(batch)
+    assert {key: type(value) for key, value in moved.items()} == {key: type(value) for key, value in batch.items()}
+    assert moved["list"][0].device == moved["tuple"][0].device == moved["named"].words.device == META
+    assert moved["dataclass"].image.device == moved["ordered"]["x"].device == moved["default"]["x"].device == META
+    assert moved["frozen"]["x"].device == META
+    assert (moved["list"][1], moved["tuple"][1], moved["named"].length) == (3, "text", 7)
+    assert moved["dataclass"].name == "scan"
+    assert moved["default"]["missing"] == []
+    assert moved["none"] is None
+
+
+def test_moving_leaves_the_batch_itself_alone() -> None:
+    """A batch that the loader, or its user, keeps is not changed behind their back."""
+    batch = {"x": torch.ones(2), "scan": Scan(torch.ones(2), "scan")}
+    on_meta(batch)
+    assert batch["x"].device == batch["scan"].image.device == torch.device("cpu")  # type: ignore[union-attr]
+
+
+def test_packed_sequences_move_as_they_can() -> None:
+    """Their batch sizes must stay on the CPU, though a packed sequence is a tuple of tensors."""
+    packed = on_meta(pack_sequence([torch.ones(3), torch.ones(2)]))
+    assert isinstance(packed, PackedSequence)
+    assert (packed.data.device, packed.batch_sizes.device) == (META, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("non_blocking", [False, True])
+def test_batches_that_know_how_to_move_are_asked(non_blocking: bool) -> None:
+    """Their own `.to` is called, with non_blocking where it takes that."""
+    knobs = {"pin_memory": non_blocking, "non_blocking": non_blocking}
+    encoding = on_meta(Encoding({"input_ids": torch.ones(2)}), **knobs)
+    assert isinstance(encoding, Encoding)
+    assert encoding["input_ids"].device == META
+    assert on_meta(Graph(), **knobs).moves == [(META, non_blocking)]
+
+
+# Accumulation
+
+
+@pytest.mark.parametrize(("batches", "expected"), [(6, [2, 2, 2]), (5, [2, 2, 1]), (1, [1]), (0, [])])
+def test_groups_of_a_sized_loader(batches: int, expected: list[int]) -> None:
+    """The last group is as long as what is left, and `len()` says so beforehand."""
+    groups = tuned(accumulation_steps=2).accumulate([torch.ones(1)] * batches)
+    assert [(len(group), len(list(group))) for group in groups] == [(size, size) for size in expected]
+
+
+@pytest.mark.parametrize(("batches", "expected"), [(6, [2, 2, 2]), (5, [2, 2, 1]), (0, [])])
+def test_groups_of_a_loader_without_length(batches: int, expected: list[int]) -> None:
+    """There is no empty group at the end; what comes in the last one cannot be known before."""
+    groups = tuned(accumulation_steps=2).accumulate(iter([torch.ones(1)] * batches))
+    assert [len(list(group)) for group in groups] == expected
+
+
+def test_no_batch_is_lost_where_workers_end_with_incomplete_ones() -> None:
+    """An iterable dataset may yield more batches than its length tells: all are trained on."""
+    loader = DataLoader(SizedStream(8), batch_size=4, num_workers=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of the length, which is the subject
+        drawn = [batch for group in tuned(accumulation_steps=2).accumulate(loader) for batch in group]
+    assert len(loader) == 2
+    assert len(drawn) == 4
+
+
+def test_what_the_caller_leaves_is_skipped() -> None:
+    """A group that was broken off does not shift the next; what was skipped was not moved."""
+    moved: list[float] = []
+    setting = tuned(accumulation_steps=3)
+    setting.to_device = lambda batch: moved.append(batch.item()) or batch  # type: ignore[method-assign,func-returns-value]
+    firsts = [next(iter(group)).item() for group in setting.accumulate([torch.tensor(float(n)) for n in range(9)])]
+    assert firsts == moved == [0.0, 3.0, 6.0]
+
+
+def test_batches_are_drawn_and_moved_one_at_a_time() -> None:
+    """Only one batch of a group is on the device unless the caller keeps them: that is what accumulation is for."""
+    drawn: list[int] = []
+    moved: list[int] = []
+
+    def batches() -> Iterator[int]:
+        for number in range(6):
+            drawn.append(number)
+            yield number
+
+    setting = tuned(accumulation_steps=3)
+    setting.to_device = lambda batch: moved.append(batch) or batch  # type: ignore[method-assign,func-returns-value]
+    groups = setting.accumulate(batches())
+    assert (drawn, moved) == ([], [])
+    group = iter(next(groups))
+    assert moved == []
+    next(group)
+    next(group)
+    assert (drawn, moved) == ([0, 1], [0, 1])
+
+
+def test_a_group_can_be_iterated_once() -> None:
+    """A second time there is nothing left, rather than the next group's batches."""
+    group = next(tuned(accumulation_steps=2).accumulate([torch.ones(1)] * 4))
+    assert [len(list(group)) for _ in range(2)] == [2, 0]
+
+
+def test_four_micro_batches_have_the_gradient_of_one_batch() -> None:
+    """8 × 4 with the loss divided by the group's length is 32 at once, for a mean loss."""
+    gradients = []
+    features = torch.randn(32, 4, generator=torch.Generator().manual_seed(0))
+    for batch_size, steps in ((32, 1), (8, 4)):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2)
+        setting = tuned(batch_size=batch_size, accumulation_steps=steps)
+        (group,) = setting.accumulate(setting.dataloader(TensorDataset(features)))
+        for (batch,) in group:
+            (model(batch).square().mean() / len(group)).backward()
+        gradients.append(model.weight.grad)
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
+# Devices and result files
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "rocm:0", "meta", "toaster"])
+def test_a_device_that_is_not_here_is_told(device: str) -> None:
+    """What was asked for, what there is, and what to do; also for a word that is no device."""
+    with pytest.raises(ConfigError, match=f"{device!r} was asked for, but torch finds only cpu.*; pass device="):
+        torch_device(device)
+
+
+def write(tmp_path: Path, **changes: Any) -> tuple[Path, Result]:
+    """A result file of this very machine, with some changes."""
+    cpu = {"cpu": read_cpu({}), "software": make_software(torch=str(torch.__version__))}
+    fields = {"hardware": make_hardware(**cpu), "software": cpu["software"]}
+    result = make_result(**{**fields, **changes})
+    path = tmp_path / "result.json"
+    write_result(result, path)
+    return path, result
+
+
+def test_a_result_file_is_loaded(tmp_path: Path) -> None:
+    """It holds the best config, on the kind of device that was measured; on the same machine nothing is warned of."""
+    path, result = write(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loaded = autotune.load(str(path))
+    assert loaded.config == result.best.config
+    assert (loaded.batch_size, loaded.accumulation_steps) == (32, 2)
+    assert loaded.device == torch.device("cpu")
+    assert loaded.result == result
+
+
+def test_another_machine_is_warned_of(tmp_path: Path) -> None:
+    """What differs is named, since another machine has another best config."""
+    path, _ = write(tmp_path, hardware=make_hardware(), software=make_software(torch="2.7.0"))
+    with pytest.warns(UserWarning, match=r"measured elsewhere \(torch 2.7.0 there, .*; CPU Intel.* there.*tune here"):
+        load(path)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_result_of_a_gpu_is_told_on_a_machine_without(tmp_path: Path) -> None:
+    """Rather than trained slowly on the CPU; but a device can be named on purpose."""
+    constraints = make_result().constraints.model_copy(update={"device": "cuda"})
+    path, _ = write(tmp_path, hardware=make_hardware(make_gpu()), constraints=constraints)
+    with pytest.raises(ConfigError, match=f"{path} was measured on cuda, which torch does not find here; tune on"):
+        load(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert load(path, device="cpu").device == torch.device("cpu")
+
+
+def test_a_missing_result_is_told(tmp_path: Path) -> None:
+    """As wherever result files are read."""
+    with pytest.raises(ResultFileError):
+        load(tmp_path / "none.json")
+
+
+def test_importing_the_package_does_not_import_torch() -> None:
+    """Only what is asked for imports torch."""
+    code = """
+        import sys, autotune
+        before = "torch" in sys.modules
+        autotune.Tuned
+        print(before, "torch" in sys.modules)
+    """
+    assert run(code) == "False True"
