@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "autotune"
 LAYERS = (
     {"errors", "units"},
-    {"config", "hardware", "facts"},
+    {"config", "hardware", "facts", "readings"},
     {"measurement"},
     {"result", "caps", "choices", "space", "wording"},
     {"workload", "batches"},
@@ -32,9 +32,13 @@ MAY_IMPORT_TORCH = {
     "batches",
     "runtime",
     "workload",
+    "batches",
     "burst/check",
     "burst/loop",
     "burst/peaks",
+    "burst/trainer",
+    "burst/training",
+    "burst/worst",
     "burst/worker",
     "burst/zygote",
 }

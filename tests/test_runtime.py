@@ -412,7 +412,7 @@ def test_a_checkpoint_of_another_config_is_taken_up() -> None:
 def test_an_optimizer_without_the_form_is_told() -> None:
     """What was asked for, who lacks it, and what to do."""
     model, optimizer = make_trained(torch.optim.RMSprop)
-    with pytest.raises(ConfigError, match="optimizer_impl=fused .* RMSprop has no such form; use .*=default"):
+    with pytest.raises(ConfigError, match=r"optimizer_impl=fused .* RMSprop has no such form; use .*=default"):
         tuned(optimizer_impl="fused").prepare(model, optimizer)
 
 

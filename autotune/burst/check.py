@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import IterableDataset, default_collate
 
 from autotune.batches import tensors_in
-from autotune.burst.loop import make_loader
+from autotune.burst.trainer import make_loader
 from autotune.burst.worst import find_largest
 from autotune.errors import WorkloadError
 from autotune.facts import WorkloadFacts

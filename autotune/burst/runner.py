@@ -126,7 +126,8 @@ def result_of(ended: Ended, what: str) -> dict[str, Any]:
         raise WorkloadError(f"{what} failed: {message['reason']}; mend it and run again")
     if ended.timed_out:
         raise WorkloadError(
-            f"{what} did not finish within {ended.seconds:.0f} s; make build() or the dataset faster, or give a longer --budget"
+            f"{what} did not finish within {ended.seconds:.0f} s; "
+            "make build() or the dataset faster, or give a longer --budget"
         )
     raise WorkloadError(f"{what} failed: {describe_end(ended)}; last output: {ended.stderr_tail or 'none'}")
 

@@ -78,7 +78,7 @@ class Telemetry:
         with self._lock:
             began = self._began or self._cpu_seconds()
             gpu: dict[str, Any] = self._gpu.end() if self._gpu is not None else {}
-            return Readings(**shares(began, self._cpu_seconds()), **gpu)
+            return Readings.model_validate(shares(began, self._cpu_seconds()) | gpu)
 
     def peak_bytes(self) -> int:
         """The tree's highest memory so far; looks once more first."""

@@ -56,7 +56,7 @@ def classify(error: BaseException, *, compiled: bool = False, device: str = "cpu
         compiled: Whether the config compiles, so that a failure in the compiler is the config's.
         device: The device kind; host memory that runs out under a GPU is ``host_oom``.
     """
-    from autotune.burst.loop import NonFiniteLossError
+    from autotune.burst.trainer import NonFiniteLossError
 
     chain = _chain(error)
     for cause in chain:
@@ -74,7 +74,7 @@ def _resource_outcome(error: BaseException, device: str) -> Outcome | None:
     """Which resource ran out, if one did."""
     import torch
 
-    from autotune.burst.loop import WorkerKilledError
+    from autotune.burst.trainer import WorkerKilledError
 
     text = str(error)
     if isinstance(error, torch.OutOfMemoryError):

@@ -1,7 +1,7 @@
 """The worst batch: with variable lengths, an average batch says nothing about the memory that the longest will take.
 
-The check looks for the largest samples; each burst takes two optimizer steps on a batch made of them, after it was timed, so
-that a config that would run out of memory some day in training does so now.
+The check looks for the largest samples; each burst takes two optimizer steps on a batch made of them, after it was
+timed, so that a config that would run out of memory some day in training does so now.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bursts that something else spoilt are run again; a machine that drifts is noticed by an anchor, and its figures rescaled."""
+"""Bursts that something else spoilt are run again; a machine that drifts is noticed by running the baseline again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The search loop: stages, then the sampler, then the confirmation, inside a budget.
 
-It knows bursts only as a `Runner`, and time only as a `Budget`, so that the very same code runs on recorded surfaces with
-a virtual clock.
+It knows bursts only as a `Runner`, and time only as a `Budget`, so that the very same code runs on recorded surfaces
+with a virtual clock.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Trial:
 
 
 class FileLock:
-    """A lock for the journal that the operating system releases when its holder dies, so that a killed run blocks no later one."""
+    """A lock for the journal that the system releases when its holder dies: a killed run blocks no later one."""
 
     def __init__(self, path: str) -> None:
         self._lock = filelock.FileLock(f"{path}.lock")
@@ -179,8 +179,7 @@ class TrialLog:
         }
         for name, distribution in self._distributions.items():
             if isinstance(distribution, IntDistribution) and values[name] is None:
-                # torch's own prefetch is the smallest that is offered, its own thread count the largest.
-                values[name] = distribution.high if name == "num_threads" else distribution.low
+                values[name] = distribution.low  # without workers there is no prefetching: any value will do
             if not _holds(distribution, values[name]):
                 return None
         return values
@@ -193,7 +192,9 @@ class TrialLog:
             if name.startswith(PARAMETER_PREFIX):
                 arguments[name.removeprefix(PARAMETER_PREFIX)] = value
             else:
-                knobs[name] = nearest(value, self._space.choices[name].values, ORDERED_KNOBS.get(name))
+                ordered = isinstance(self._distributions[name], IntDistribution)
+                choices = self._space.choices[name].values
+                knobs[name] = nearest(value, choices, logarithmic=ORDERED_KNOBS[name]) if ordered else value
         return Point(config=self._space.config(knobs), parameters=arguments)
 
 
@@ -259,7 +260,7 @@ def make_distributions(space: Space) -> dict[str, BaseDistribution]:
         values = list(choices.values)
         own = getattr(space.baseline, knob)
         numbers = [value for value in (*values, own) if isinstance(value, int) and not isinstance(value, bool)]
-        if knob in ORDERED_KNOBS:
+        if knob in ORDERED_KNOBS and None not in values:
             distributions[knob] = IntDistribution(min(numbers), max(numbers), log=ORDERED_KNOBS[knob])
         else:
             distributions[knob] = CategoricalDistribution(values if own in values else [*values, own])
@@ -268,10 +269,8 @@ def make_distributions(space: Space) -> dict[str, BaseDistribution]:
     return distributions
 
 
-def nearest(value: Any, choices: Sequence[Scalar], logarithmic: bool | None) -> Scalar:
-    """The choice that lies nearest to a drawn number; the value itself for a knob without a scale."""
-    if logarithmic is None:
-        return value  # type: ignore[no-any-return]
+def nearest(value: int, choices: Sequence[Scalar], *, logarithmic: bool) -> Scalar:
+    """The choice that lies nearest to a drawn number."""
     scale: Callable[[float], float] = math.log if logarithmic else float
     numbers = [choice for choice in choices if isinstance(choice, int)]
     return min(numbers, key=lambda choice: abs(scale(choice) - scale(value)))
@@ -343,6 +342,7 @@ def _resumable(storage: BaseStorage, attributes: dict[str, Any], where: str) -> 
     ]
     if not studies:
         raise UsageError(
-            f"--resume found no earlier run of this workload on this device in {where}; leave --resume out to begin anew"
+            f"--resume found no earlier run of this workload on this device in {where}; "
+            "leave --resume out to begin anew"
         )
     return str(max(studies, key=lambda study: study.user_attrs.get("created", 0.0)).study_name)

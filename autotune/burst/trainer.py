@@ -1,0 +1,109 @@
+"""Trains one optimizer step at a time, with the functions that the user's own training uses."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, default_collate
+
+from autotune.burst.feed import CountedCollate, Feed
+from autotune.burst.worst import WORST_STEPS, worst_batch
+
+if TYPE_CHECKING:
+    from autotune.runtime import Tuned
+    from autotune.workload import Workload
+
+
+class NonFiniteLossError(Exception):
+    """The loss became NaN or infinite, or no step could be taken because the gradients did."""
+
+
+class WorkerKilledError(Exception):
+    """A DataLoader worker was ended by a signal."""
+
+    def __init__(self, signal_number: int) -> None:
+        name = signal.Signals(signal_number).name
+        self.bus_error = name == "SIGBUS"
+        full = ", so shared memory is full" if self.bus_error else ""
+        super().__init__(f"a DataLoader worker was killed by {name}{full}")
+
+
+class Trainer:
+    """Trains one optimizer step at a time, with the functions that the user's own training uses."""
+
+    def __init__(self, workload: Workload, tuned: Tuned, feed: Feed) -> None:
+        self.workload = workload
+        self.tuned = tuned
+        self.feed = feed
+        self.optimizer = workload.make_optimizer()
+        self.model, _ = tuned.prepare(workload.model, self.optimizer)
+        self.model.train()
+        self.scaler = tuned.scaler()
+        self.loss: torch.Tensor | None = None
+        self._groups = tuned.accumulate(feed)
+
+    def step(self) -> int:
+        """One optimizer step; returns the samples that it consumed."""
+        consumed = 0
+        micro_batches = next(self._groups)
+        for samples, batch in micro_batches:
+            consumed += samples
+            self._backward(batch, len(micro_batches))
+        self._update()
+        return consumed
+
+    def train_on_worst(self, largest_samples: Sequence[int]) -> None:
+        """Two optimizer steps on a batch of the largest samples: memory must hold for them too."""
+        if largest_samples:
+            batch = worst_batch(self.workload, largest_samples, self.tuned.batch_size)
+            for _ in range(WORST_STEPS):
+                self._backward(self.tuned.to_device(batch), 1)
+                self._update()
+            self.synchronize()
+
+    def _backward(self, batch: Any, parts: int) -> None:
+        with self.tuned.autocast():
+            loss = self.workload.loss(self.model, batch)
+        self.scaler.scale(loss / parts).backward()  # type: ignore[no-untyped-call]
+        self.loss = loss.detach()
+
+    def _update(self) -> None:
+        if self.workload.clip_grad_norm is not None:
+            self.scaler.unscale_(self.optimizer)
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.workload.clip_grad_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def synchronize(self) -> None:
+        """Waits for the device."""
+        if self.tuned.device.type != "cpu":
+            torch.accelerator.synchronize(self.tuned.device)
+
+    def check_loss(self) -> float:
+        """The last loss.
+
+        Raises:
+            NonFiniteLossError: When it is NaN or infinite.
+        """
+        value = float(self.loss) if self.loss is not None else math.nan
+        # While the GradScaler looks for its scale, gradients overflow but the loss itself stays finite.
+        if not math.isfinite(value):
+            raise NonFiniteLossError(f"the loss became {value} after {self.feed.drawn} batches")
+        return value
+
+
+def make_loader(workload: Workload, tuned: Tuned) -> DataLoader[Any]:
+    """The workload's loader under a config: its own sampler, else shuffled; its batches come with their samples."""
+    shuffle = workload.sampler is None and not isinstance(workload.dataset, IterableDataset)
+    return tuned.dataloader(
+        workload.dataset,
+        sampler=workload.sampler,
+        shuffle=shuffle or None,
+        collate_fn=CountedCollate(workload.collate_fn or default_collate),
+        worker_init_fn=workload.worker_init_fn,
+    )

@@ -1,0 +1,114 @@
+"""Bursts as trials: what the sampler may draw, what it is told, and what storage keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.distributions import CategoricalDistribution, IntDistribution
+
+from autotune.config import TrainConfig
+from autotune.errors import UsageError
+from autotune.measurement import Burst, Outcome, Point
+from autotune.search.trials import FileLock, TrialLog, make_distributions, nearest, open_study
+from tests.search.surface import example_rate, make_search, make_space
+
+
+def test_scales_are_numbers_and_the_rest_are_categories() -> None:
+    """Batch sizes lie on a logarithmic scale; a knob that may be None has no scale."""
+    distributions = make_distributions(make_space())
+    assert distributions["batch_size"] == IntDistribution(4, 64, log=True)
+    assert isinstance(distributions["num_threads"], CategoricalDistribution)
+    assert isinstance(distributions["precision"], CategoricalDistribution)
+
+
+def test_every_value_on_offer_can_be_drawn() -> None:
+    """The sampler reaches all values of all knobs."""
+    search, _ = make_search(example_rate, sampler="random", utilization_target=2.0)
+    space, drawn = search.space, {knob: set() for knob in search.space.choices}  # type: ignore[var-annotated]
+    for _ in range(400):
+        proposed = search.log.propose(lambda _: None, tries=1)
+        if proposed is not None:
+            asked, point = proposed
+            search.log.finish(asked, "s", "", Burst(point=point, outcome=Outcome.CRASHED, seconds=1))
+            for knob in drawn:
+                drawn[knob].add(getattr(point.config, knob))
+    for knob, choices in space.choices.items():
+        assert set(choices.values) <= drawn[knob], knob
+
+
+@pytest.mark.parametrize(("value", "expected"), [(1, 4), (5, 4), (6, 8), (100, 64)])
+def test_a_drawn_number_is_moved_to_the_nearest_choice(value: int, expected: int) -> None:
+    """On a logarithmic scale six is nearer to eight than to four."""
+    assert nearest(value, (4, 8, 16, 32, 64), logarithmic=True) == expected
+
+
+def test_a_failure_is_told_as_a_violated_constraint() -> None:
+    """Optuna's own tools see an out-of-memory trial as infeasible, not as a fast one."""
+    search, _ = make_search(example_rate, oom_above=1)
+    search.run()
+    frozen = search.log.study.trials[0]
+    assert frozen.value == 0.0
+    assert frozen.constraints["memory"] > 0
+    assert frozen.constraints["runs"] <= 0
+
+
+def test_a_killed_runs_open_trial_is_closed() -> None:
+    """A trial that was running when its process died would repel the sampler for ever."""
+    space = make_space()
+    study = optuna.create_study(direction="maximize")
+    study.ask(make_distributions(space))
+    TrialLog(study, space)
+    assert [trial.state.name for trial in study.trials] == ["FAIL"]
+
+
+def test_a_point_outside_the_space_is_kept_all_the_same() -> None:
+    """A baseline that pins exclude is a trial without parameters."""
+    space = make_space(pinned={"precision": "bf16"})
+    log = TrialLog(optuna.create_study(direction="maximize"), space)
+    point = Point(config=TrainConfig(batch_size=7))
+    log.run(point, "baseline", "", lambda: Burst(point=point, outcome=Outcome.CRASHED, seconds=1))
+    assert [trial.burst.point for trial in log.trials] == [point]
+
+
+def open_in(folder: Path, *, storage: str | None = None, resume: bool = False) -> optuna.Study:
+    """A study of one workload in a folder."""
+    return open_study(
+        name=f"s{len(list(folder.iterdir()))}-{resume}",
+        storage=storage,
+        journal=folder / "run.journal",
+        sampler="tpe",
+        seed=0,
+        attributes={"target": "a:b"},
+        resume=resume,
+    )
+
+
+def test_resume_takes_the_newest_study(tmp_path: Path) -> None:
+    """Of several runs the last is gone on with."""
+    open_in(tmp_path)
+    newest = open_in(tmp_path)
+    assert open_in(tmp_path, resume=True).study_name == newest.study_name
+
+
+def test_a_database_url_serves_as_storage(tmp_path: Path) -> None:
+    """Trials can lie in a relational database, for Optuna's dashboard."""
+    url = f"sqlite:///{tmp_path}/trials.db"
+    study = open_in(tmp_path, storage=url)
+    assert optuna.load_study(study_name=study.study_name, storage=url).user_attrs["target"] == "a:b"
+
+
+def test_a_journal_that_is_no_journal_is_a_usage_error(tmp_path: Path) -> None:
+    """A file of something else is told by its name, and left as it is."""
+    (tmp_path / "run.journal").write_text("not a journal\n{}\n[1, 2]\n")
+    with pytest.raises(UsageError, match=r"run\.journal"):
+        open_in(tmp_path)
+
+
+def test_the_lock_can_be_taken_again_after_its_holder_is_gone(tmp_path: Path) -> None:
+    """A lock file that a killed run left behind blocks nobody."""
+    (tmp_path / "run.journal.lock").touch()
+    lock = FileLock(str(tmp_path / "run.journal"))
+    assert lock.acquire()
+    lock.release()
