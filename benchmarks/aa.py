@@ -9,9 +9,10 @@ bursts in processes of their own, the plan of a budget of two minutes, disturbed
 different points, so the second side states an argument of `build()` whose default it repeats (`channels=64`): another
 value to compare, the very same training. At least 9 of 10 intervals must contain 1.
 
-Simulated: a hundred confirmations with the noise of the real ones. Each round is one of the recorded rounds, drawn with
-replacement, its two sides swapped by the toss of a coin; each burst is its blocks, drawn with replacement. At least
-95 of 100 intervals must contain 1, when `verify` decides how many rounds there are and when that number is fixed.
+Simulated: a thousand confirmations with the noise of the real ones. Each round is one of the recorded rounds, drawn
+with replacement, its two sides swapped by the toss of a coin; each burst is its blocks, drawn with replacement. At
+least 95 of 100 intervals must contain 1 when `verify` decides how many rounds there are, as in the product. Beside it
+stand fixed numbers of rounds: they show whether the interval or the early end is to blame if that fails.
 
 Writes benchmarks/output/aa.json, raw block rates included. The exit status is 1 when a goal is missed.
 """
@@ -42,10 +43,11 @@ FIRST = Point(config=TrainConfig(batch_size=64))
 SECOND = Point(config=FIRST.config, parameters={"channels": 64})
 BUDGET_SECONDS = 120.0
 DEADLINE_SECONDS = 120.0
-REPEATS, SIMULATIONS = 10, 100
+REPEATS, SIMULATIONS = 10, 1000
 QUICK_REPEATS, QUICK_SIMULATIONS = 2, 20
 QUICK_PLAN = BurstPlan(warmup_seconds=0.5, measure_seconds=0.5)
 FIXED_PAIRS = (2, 3, 5, 8)
+DECIDED = "rounds as decided"
 REAL_GOAL, SIMULATED_GOAL = 0.9, 0.95
 
 
@@ -102,7 +104,7 @@ class Resampling:
 
     def __init__(self, recorded: Sequence[Recorded], seed: int) -> None:
         self._recorded = recorded
-        self._rng = random.Random(seed)
+        self._rng = random.Random(f"noise {seed}")  # no other stream of numbers, such as the order's, is like it
         self._rounds: dict[int, tuple[Measurement, Measurement]] = {}
 
     def pair(self) -> tuple[Measurement, Measurement]:
@@ -128,7 +130,7 @@ def measurement_of(rates: Sequence[float]) -> Measurement:
 def simulated(recorded: Sequence[Recorded], count: int) -> dict[str, list[Speedup]]:
     """Speed-ups of simulated confirmations: with as many rounds as `verify` asks for, and with fixed numbers."""
     decided = [confirm_itself(Resampling(recorded, seed).run, seed)[0] for seed in range(count)]
-    return {"rounds as decided": decided} | {
+    return {DECIDED: decided} | {
         f"{pairs} rounds": [paired_speedup(draws(recorded, pairs, seed)) for seed in range(count)]
         for pairs in FIXED_PAIRS
     }
@@ -212,7 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     figures["noise"] = noise(recorded)
     print(report(figures))
     print(f"written to {output.save('aa', figures)}")
-    return 0 if all(row["met"] for row in (figures["real"], *figures["simulated"].values())) else 1
+    return 0 if figures["real"]["met"] and figures["simulated"][DECIDED]["met"] else 1
 
 
 if __name__ == "__main__":

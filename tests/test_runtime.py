@@ -433,7 +433,7 @@ def test_a_fused_optimizer_made_foreach_unscales_first() -> None:
 
 @pytest.mark.parametrize("make", [lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), Images])
 def test_compiling_is_in_place_and_real(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One graph is compiled for a model of torch's own class too, once for train and once for eval; keys stay."""
+    """One graph is compiled, of a model of torch's own class too, and used again; the keys of its state stay."""
     monkeypatch.setattr(Images, "forward", lambda self, features: self.flat(features).relu())
     torch._dynamo.reset()
     model = make()

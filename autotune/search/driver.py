@@ -94,7 +94,7 @@ class Search:
 
     def _sample(self) -> StoppedBy:
         """Lets the sampler propose until the budget, a plateau, or nothing new."""
-        while self._budget.searching > 0:
+        while self._affordable(self.baseline):  # as cheap as any
             if plateaued(self.log.trials):
                 return "plateau"
             proposed = self.log.propose(self._refuse_or_unaffordable, SAMPLER_TRIES)
