@@ -91,15 +91,15 @@ def main() -> None:
         seconds[name].append(taken)
         accuracies[name].append(reached)
         print(
-            f"{name:8}  seed {seed}: {arguments.epochs} epochs, test accuracy {reached:.1%}, {taken:.2f} s after the first epoch"
+            f"{name:8}  seed {seed}: {arguments.epochs} epochs, "
+            f"test accuracy {reached:.1%}, {taken:.2f} s after the first epoch"
         )
     ratios = [before / after for before, after in zip(seconds["baseline"], seconds["tuned"], strict=True)]
     claimed = result.speedup.ratio if result.speedup else 1.0
     realised = statistics.geometric_mean(ratios)
     print(f"baseline {statistics.fmean(seconds['baseline']):.2f} s, tuned {statistics.fmean(seconds['tuned']):.2f} s")
-    print(
-        f"speed-up claimed {claimed:.2f} ×, realised {realised:.2f} × (pairs {', '.join(f'{ratio:.2f}' for ratio in ratios)})"
-    )
+    pairs = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+    print(f"speed-up claimed {claimed:.2f} ×, realised {realised:.2f} × (pairs {pairs})")
     lowest = min(itertools.chain.from_iterable(accuracies.values()))
     print(f"lowest test accuracy {lowest:.1%}, {'above' if lowest > GOAL else 'NOT above'} the goal of {GOAL:.0%}")
 

@@ -32,7 +32,6 @@ MAY_IMPORT_TORCH = {
     "batches",
     "runtime",
     "workload",
-    "batches",
     "burst/check",
     "burst/loop",
     "burst/peaks",

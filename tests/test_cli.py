@@ -55,7 +55,8 @@ def test_a_model_in_another_folder_is_found_by_path(tmp_path: Path) -> None:
         "import torch\nfrom torch.nn import functional\nfrom helper import WIDTH\n"
         "def build():\n"
         "    data = torch.utils.data.TensorDataset(torch.randn(256, WIDTH), torch.randn(256, 1))\n"
-        "    return torch.nn.Linear(WIDTH, 1), data, lambda model, batch: functional.mse_loss(model(batch[0]), batch[1])\n"
+        "    def loss(model, batch):\n        return functional.mse_loss(model(batch[0]), batch[1])\n"
+        "    return torch.nn.Linear(WIDTH, 1), data, loss\n"
     )
     finished = run(["--model", "project/train.py:build", "--budget", "10s"], tmp_path)
     assert finished.status == 0, finished.err
@@ -231,5 +232,6 @@ def test_the_options_are_the_promised_ones(tmp_path: Path) -> None:
     options = {option for parameter in get_command(app).params for option in parameter.opts}
     assert options >= {
         "--model", "--budget", "--device", "--out", "--effective-batch", "--memory-target", "--utilization-target",
-        "--pin", "--only", "--max-workers", "--explore", "--sampler", "--seed", "--storage", "--resume", "--json", "--quiet",
+        "--pin", "--only", "--max-workers", "--explore", "--sampler", "--seed", "--storage", "--resume", "--json",
+        "--quiet",
     }  # fmt: skip

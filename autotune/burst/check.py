@@ -79,6 +79,8 @@ def fingerprint(workload: Workload, optimizer: torch.optim.Optimizer, sample: An
 
 
 def _largest(workload: Workload, target: str) -> tuple[int, ...]:
+    if isinstance(workload.dataset, IterableDataset):
+        return ()
     try:
         return find_largest(workload)
     except Exception as error:

@@ -79,6 +79,7 @@ class Timing:
         self.steady = False
         self.skipped_steps = 0
         self.steps_per_lap = 1
+        self._step_seconds: float | None = None
 
     def warm_up(self) -> None:
         """Runs until it is steady, or until the cap; the first step, all three when compiled, come before the cap."""
@@ -93,9 +94,10 @@ class Timing:
             if number == 0 or config.compile_mode is not None:
                 cap = time.perf_counter() + self.plan.warmup_seconds
         self.opening_seconds = time.perf_counter() - began
-        if config.num_workers and feed.starts and feed.starts[0].wait_seconds < RESTART_LIMIT_SECONDS:
+        workers = feed.loader.num_workers
+        if workers and feed.starts[0].wait_seconds < RESTART_LIMIT_SECONDS:
             feed.restart()
-        queue = QUEUE_DRAINS * config.num_workers * (config.prefetch_factor or 0)
+        queue = QUEUE_DRAINS * workers * (feed.loader.prefetch_factor or 0)
         previous = None
         while time.perf_counter() < cap:
             lap = self._lap(self.steps_per_lap)
@@ -167,8 +169,16 @@ class Timing:
 
     def _resize(self, lap: Lap) -> bool:
         """Sizes the laps by what a step takes; returns whether the size changed."""
+        feed = self.trainer.feed
         step_seconds = (lap.seconds - lap.start_seconds) / self.steps_per_lap
-        wanted = max(1, round(self.plan.block_seconds / max(step_seconds, 1e-9)))
+        if self._step_seconds is None and (workers := feed.loader.num_workers):
+            # Too early to have waited: what the loader allows.
+            batch_seconds = feed.starts[-1].wait_seconds / workers
+            step_seconds = max(step_seconds, batch_seconds * self.trainer.tuned.accumulation_steps)
+        # The faster of two, so that one lap that was disturbed does not shrink those that count.
+        usual = min(step_seconds, self._step_seconds or step_seconds)
+        self._step_seconds = step_seconds
+        wanted = max(1, round(self.plan.block_seconds / max(usual, 1e-9)))
         unit = self._unit(lap, wanted)
         wanted = unit * max(1, round(wanted / unit))
         near = wanted / 1.5 <= self.steps_per_lap <= wanted * 1.5
@@ -179,17 +189,16 @@ class Timing:
 
     def _unit(self, lap: Lap, wanted: int) -> int:
         """The steps that a lap must be a multiple of: those of whole epochs, of whole rounds of the workers, or 1."""
-        feed, config = self.trainer.feed, self.trainer.tuned.config
-        epoch = _epoch_batches(feed)
+        feed, accumulation = self.trainer.feed, self.trainer.tuned.accumulation_steps
+        epoch, workers = _epoch_batches(feed), feed.loader.num_workers
         if epoch is not None:
-            steps = epoch // math.gcd(epoch, config.accumulation_steps)
+            steps = epoch // math.gcd(epoch, accumulation)
             if steps <= 2 * wanted:
                 return steps
         compute_seconds = (lap.seconds - lap.start_seconds - lap.wait_seconds) / max(lap.batches, 1)
-        # Each worker needs this long for a batch: if training needs less for a round of them, they come in bunches.
-        batch_seconds = feed.starts[-1].wait_seconds if feed.starts else 0.0
-        if batch_seconds > 0.5 * config.num_workers * compute_seconds:
-            return max(1, config.num_workers // math.gcd(config.num_workers, config.accumulation_steps))
+        # Each worker needs so long for a batch: if training needs less for a round of them, they come in bunches.
+        if workers and feed.starts[-1].wait_seconds > 0.5 * workers * compute_seconds:
+            return workers // math.gcd(workers, accumulation)
         return 1
 
 

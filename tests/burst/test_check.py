@@ -126,6 +126,12 @@ def test_a_stream_has_no_length() -> None:
     assert facts_of(dataset=mistakes.Stream(64)).samples is None
 
 
+def test_a_stream_may_tell_a_length() -> None:
+    """It cannot be indexed all the same: its largest samples are not looked for."""
+    facts = facts_of(dataset=mistakes.SizedStream(64), sample_size=len)
+    assert (facts.samples, facts.largest_samples) == (64, ())
+
+
 def test_a_dataset_smaller_than_a_batch_is_sound() -> None:
     """All there is makes the batch."""
     facts = facts_of(dataset=mistakes.dataset(3))

@@ -4,7 +4,7 @@ The fake NVML answers as the driver does for the card, with pynvml's own error c
 those of the five hand-written tuning guides that autotune is measured against.
 """
 
-# ruff: noqa: N802, D102 - the methods bear the names of NVML, and do what NVML says they do
+
 from __future__ import annotations
 
 import platform

@@ -85,7 +85,10 @@ def make_hardware() -> Hardware:
     """A four-core machine without a GPU."""
     return Hardware(
         hostname="made-up",
-        cpu=Cpu(model="Made Up", physical_cores=4, logical_cores=4, budget=4, isa=("avx512_bf16",), precisions=("fp32", "bf16")),
+        cpu=Cpu(
+            model="Made Up", physical_cores=4, logical_cores=4, budget=4, isa=("avx512_bf16",),
+            precisions=("fp32", "bf16"),
+        ),
         memory=Memory(total_bytes=32 * GIB, available_bytes=16 * GIB, shm_bytes=8 * GIB),
         software=Software(os="Linux", python="3.12"),
     )  # fmt: skip

@@ -32,8 +32,8 @@ def test_every_value_on_offer_can_be_drawn() -> None:
         if proposed is not None:
             asked, point = proposed
             search.log.finish(asked, "s", "", Burst(point=point, outcome=Outcome.CRASHED, seconds=1))
-            for knob in drawn:
-                drawn[knob].add(getattr(point.config, knob))
+            for knob, values in drawn.items():
+                values.add(getattr(point.config, knob))
     for knob, choices in space.choices.items():
         assert set(choices.values) <= drawn[knob], knob
 

@@ -64,4 +64,6 @@ def build_rarely_too_long():
         return loss(model, batch)
 
     sampler = SubsetRandomSampler([index for index in range(SAMPLES) if index != LONGEST])
-    return Workload(nn.Linear(WIDTH, 3), Sequences(), rarely_failing_loss, batch_size=4, collate_fn=collate, sampler=sampler)
+    return Workload(
+        nn.Linear(WIDTH, 3), Sequences(), rarely_failing_loss, batch_size=4, collate_fn=collate, sampler=sampler
+    )

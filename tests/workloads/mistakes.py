@@ -47,6 +47,11 @@ class Stream(IterableDataset):
         return iter([(torch.ones(4), 0)] * self.samples)
 
 
+class SizedStream(Stream):
+    def __len__(self):
+        return self.samples
+
+
 class Mapped(Dataset):
     """Samples that a function of the index makes."""
 

@@ -1,0 +1,601 @@
+"""A burst's figures are those of a long training run: warm-up, epoch boundaries, what counts, and when to stop.
+
+The long run is a plain PyTorch loop. Time is spent asleep, so that the rates hold on a busy machine.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import signal
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_sequence
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+
+from autotune.burst.feed import CountedCollate, DeviceFeed, Feed, NoBatchError, Start
+from autotune.burst.loop import Lap, charge, measure_burst
+from autotune.burst.protocol import BurstPlan
+from autotune.burst.trainer import NonFiniteLossError, Trainer, WorkerKilledError, make_loader
+from autotune.config import TrainConfig
+from autotune.measurement import Measurement
+from autotune.runtime import Tuned
+from autotune.workload import Workload
+from tests.workloads import mistakes, sleepy
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+PLAN = BurstPlan(warmup_seconds=1.0, measure_seconds=1.0, block_seconds=0.1)
+SHORT = BurstPlan(warmup_seconds=0.2, measure_seconds=0.2, block_seconds=0.02)
+
+
+def burst(workload: Workload, plan: BurstPlan = PLAN) -> Measurement:
+    """A burst of the workload's baseline."""
+    return measure_burst(workload, Tuned(workload.baseline_config), plan, start_seconds=0.0, build_seconds=0.0)
+
+
+def batches_of(workload: Workload) -> DataLoader[Any]:
+    """A loader as a person would write it."""
+    config = workload.baseline_config
+    return DataLoader(
+        workload.dataset,
+        batch_size=config.batch_size,
+        num_workers=config.num_workers,
+        prefetch_factor=config.prefetch_factor,
+        persistent_workers=config.persistent_workers,
+        worker_init_fn=workload.worker_init_fn,
+    )
+
+
+def train_on(workload: Workload, optimizer: torch.optim.Optimizer, batch: Any) -> int:
+    """One plain step; returns its samples."""
+    workload.loss(workload.model, batch).backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    optimizer.zero_grad()
+    return len(batch)
+
+
+def rate_over_epochs(workload: Workload, epochs: int) -> float:
+    """Samples per second of a plain training run, from the end of its first epoch on."""
+    loader, optimizer = batches_of(workload), workload.make_optimizer()
+    for batch in loader:
+        train_on(workload, optimizer, batch)
+    began = time.perf_counter()
+    samples = sum(train_on(workload, optimizer, batch) for _ in range(epochs) for batch in loader)
+    return samples / (time.perf_counter() - began)
+
+
+def rate_within_an_epoch(workload: Workload, skip: int, batches: int) -> float:
+    """Samples per second of a plain training run, once so many batches are past."""
+    loader, optimizer = iter(batches_of(workload)), workload.make_optimizer()
+    for _ in range(skip):
+        train_on(workload, optimizer, next(loader))
+    began = time.perf_counter()
+    samples = sum(train_on(workload, optimizer, next(loader)) for _ in range(batches))
+    return samples / (time.perf_counter() - began)
+
+
+def agree(workload: Workload, expected: Callable[[], float], plan: BurstPlan = PLAN, *, within: float) -> Measurement:
+    """The burst whose rate is the expected one, of up to three.
+
+    Others may take the CPU during the burst and not during the long run, or the other way round: a wrong method is
+    wrong each time.
+    """
+    tried = []
+    for _ in range(3):
+        measured = burst(workload, plan)
+        tried.append(measured.samples_per_second / expected())
+        if abs(tried[-1] - 1) <= within:
+            return measured
+    raise AssertionError(f"measured over expected: {tried}")
+
+
+def feed_of(workload: Workload) -> Feed:
+    """The feed of a workload's baseline."""
+    tuned = Tuned(workload.baseline_config)
+    return Feed(lambda: make_loader(workload, tuned))
+
+
+def drawn_from(feed: Feed, batches: int) -> list[tuple[int, Any]]:
+    """The first batches of a feed, with their samples."""
+    items = iter(feed)
+    return [next(items) for _ in range(batches)]
+
+
+# The steady state
+
+
+def test_a_full_queue_does_not_flatter_a_slow_loader() -> None:
+    """With 4 workers × prefetch 8 the rate is that of the long run; the first batches come about 3 × as fast."""
+    knobs = {"batch_size": 4, "num_workers": 4, "prefetch_factor": 8}
+    workload = sleepy.build(read_seconds=0.01, step_seconds=0.002, **knobs)
+    expected = rate_within_an_epoch(workload, skip=70, batches=150)
+    loader, optimizer = iter(batches_of(workload)), workload.make_optimizer()
+    train_on(workload, optimizer, next(loader))
+    time.sleep(0.5)  # as long as compiling may take: the queue fills
+    began = time.perf_counter()
+    samples = sum(train_on(workload, optimizer, next(loader)) for _ in range(32))
+    naive = samples / (time.perf_counter() - began)
+    assert naive > 2 * expected
+    agree(workload, lambda: expected, within=0.05)
+
+
+def test_a_loader_that_is_a_little_too_slow_is_seen() -> None:
+    """A queue that drains slowly would outlast any warm-up: the burst begins with an empty one."""
+    knobs = {"batch_size": 4, "num_workers": 4, "prefetch_factor": 8}
+    workload = sleepy.build(read_seconds=0.01, step_seconds=0.007, **knobs)
+    plain, seen = workload.loss, set()
+
+    def compiles_first(model: nn.Module, batch: Any) -> torch.Tensor:
+        time.sleep(0.0 if id(model) in seen else 0.5)
+        seen.add(id(model))
+        return plain(model, batch)
+
+    def fresh() -> Workload:
+        seen.clear()
+        return Workload(workload.model, workload.dataset, compiles_first, baseline=workload.baseline)
+
+    agree(fresh(), lambda: rate_within_an_epoch(workload, skip=200, batches=100), within=0.05)
+
+
+def test_batches_that_come_in_bunches_are_timed_by_the_round() -> None:
+    """Four workers that need 0.4 s a batch deliver four at once: most steps find a batch waiting, and say nothing."""
+    workload = sleepy.build(read_seconds=0.1, step_seconds=0.005, batch_size=4, num_workers=4)
+    measured = agree(workload, lambda: 4 * 4 / 0.4, within=0.05)
+    assert measured.data_wait_fraction > 0.8
+
+
+def test_a_warm_up_that_hits_its_cap_is_marked() -> None:
+    """Not two times the queue could be drawn: the figure is honest all the same, but not called steady."""
+    knobs = {"batch_size": 1, "num_workers": 2, "prefetch_factor": 16}
+    measured = agree(sleepy.build(read_seconds=0.1, step_seconds=0.001, **knobs), lambda: 2 / 0.1, within=0.08)
+    assert not measured.steady
+    assert measured.warmup_seconds < 2.5 * PLAN.warmup_seconds
+
+
+def test_a_quiet_workload_becomes_steady_before_the_cap() -> None:
+    """Two successive blocks agree, and the rest of the warm-up's time is saved."""
+    measured = burst(sleepy.build(step_seconds=0.01, batch_size=8), PLAN.model_copy(update={"warmup_seconds": 20.0}))
+    assert measured.steady
+    assert measured.warmup_seconds < 5
+
+
+def test_blocks_of_fast_steps_hold_many() -> None:
+    """Steps far shorter than a block are timed together: a block takes about what was planned."""
+    measured = burst(mistakes.workload(dataset=mistakes.dataset(100_000)))
+    assert min(block.seconds for block in measured.blocks) > 0.25 * PLAN.block_seconds
+
+
+def test_slow_steps_do_not_run_over_the_caps_for_long() -> None:
+    """Steps longer than every cap: one to warm up, a second, and two blocks of one each."""
+    steps = []
+    workload = sleepy.build(batch_size=8)
+
+    def slow(model: nn.Module, batch: Any) -> torch.Tensor:
+        steps.append(len(batch))
+        time.sleep(0.3)
+        return model(batch).mean()
+
+    measured = burst(Workload(workload.model, workload.dataset, slow, baseline=workload.baseline), SHORT)
+    assert len(measured.blocks) == 2
+    assert len(steps) <= 5
+    assert not measured.steady
+
+
+def test_compiling_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the first steps take longer than later ones is compiling: in no block, and not held against the cap."""
+
+    def fake_compile(function: Any, *, mode: str) -> Any:
+        pauses = iter([0.5])
+        return lambda *args: (time.sleep(next(pauses, 0.0)), function(*args))[1]
+
+    monkeypatch.setattr(torch, "compile", fake_compile)
+    workload = sleepy.build(step_seconds=0.002, batch_size=8, compile_mode="default")
+    measured = burst(workload, SHORT)
+    assert measured.compile_seconds == pytest.approx(0.5, rel=0.2)
+    assert measured.warmup_seconds > 0.5
+    assert max(block.seconds for block in measured.blocks) < 0.25
+    assert burst(sleepy.build(step_seconds=0.002, batch_size=8), SHORT).compile_seconds is None
+
+
+# Epoch boundaries
+
+
+def test_starting_workers_is_charged_to_each_epoch() -> None:
+    """20 batches an epoch: workers that start anew at each cost a third; both rates are those of the long run."""
+    rates = {}
+    for persistent in (False, True):
+        workload = sleepy.build(
+            samples=80, read_seconds=0.002, step_seconds=0.015, start_seconds=0.15,
+            batch_size=4, num_workers=2, persistent_workers=persistent,
+        )  # fmt: skip
+        plan = PLAN.model_copy(update={"measure_seconds": 2.0})
+        measured = agree(workload, partial(rate_over_epochs, workload, 4), plan, within=0.05)
+        assert measured.epoch_samples == 80
+        rates[persistent] = measured.samples_per_second
+    assert rates[False] < 0.75 * rates[True]
+
+
+def test_an_epoch_longer_than_the_burst_is_charged_for_its_start() -> None:
+    """No boundary falls into the blocks: what the burst's own start of the workers cost stands in for it."""
+    workload = sleepy.build(
+        samples=80, read_seconds=0.01, step_seconds=0.1, start_seconds=0.5, batch_size=4, num_workers=2
+    )
+    plan = BurstPlan(warmup_seconds=0.5, measure_seconds=0.5, block_seconds=0.1)
+    agree(workload, lambda: rate_over_epochs(workload, 1), plan, within=0.05)
+
+
+def test_reading_in_the_process_costs_nothing_extra_at_a_boundary() -> None:
+    """Without workers the first batch of an epoch is read like any other."""
+    workload = sleepy.build(samples=20, read_seconds=0.02, step_seconds=0.02, batch_size=4)
+    measured = agree(workload, lambda: 4 / (4 * 0.02 + 0.02), within=0.05)
+    assert measured.data_wait_fraction == pytest.approx(0.8, rel=0.05)
+
+
+def test_an_epoch_of_one_batch_is_whole() -> None:
+    """Every batch is at a boundary: reading it is charged all the same."""
+    workload = sleepy.build(samples=3, read_seconds=0.02, step_seconds=0.03, batch_size=8)
+    agree(workload, lambda: 3 / (3 * 0.02 + 0.03), within=0.05)
+
+
+def test_accumulation_goes_on_over_the_end_of_an_epoch() -> None:
+    """Groups of three in epochs of four batches: all samples count, and the rate is that of the micro-steps."""
+    workload = sleepy.build(samples=40, step_seconds=0.03, batch_size=10, accumulation_steps=3)
+    measured = agree(workload, lambda: 10 / 0.03, within=0.08)
+    assert all(block.samples % 30 == 0 for block in measured.blocks)
+
+
+TUNED = Tuned(TrainConfig(num_workers=4))
+
+
+def lap(samples: int, seconds: float, *, wait: float = 0.0, starts: int = 0, start: float = 0.0) -> Lap:
+    """A lap of batches of one sample."""
+    return Lap(samples, seconds, wait, batches=samples, starts=starts, start_seconds=start)
+
+
+class Started(Feed):
+    """A feed that has seen these starts."""
+
+    def __init__(self, *starts: Start) -> None:
+        self.starts = list(starts)
+
+
+def test_the_excess_of_a_start_is_taken_out_of_its_block() -> None:
+    """What remains is what the block would have taken within an epoch; the excess is told once."""
+    feed = Started(Start(0.3, 0.2, after_epoch=True))
+    blocks, excess = charge([lap(10, 1.0), lap(10, 1.5, starts=1, start=0.5)], feed, TUNED)
+    assert excess == pytest.approx(0.5)
+    assert [block.seconds for block in blocks] == pytest.approx([1.0, 1.0])
+
+
+def test_ordinary_waiting_is_no_excess() -> None:
+    """While the first batch is awaited each of 4 workers prepares one: 4 batches' usual waiting stays in the block."""
+    feed = Started(Start(0.0, 0.4, after_epoch=True))
+    laps = [lap(10, 2.0, wait=1.0), lap(10, 2.0, wait=1.0), lap(11, 2.0, wait=1.0, starts=1, start=0.4)]
+    blocks, excess = charge(laps, feed, TUNED)
+    assert excess == pytest.approx(0.0)
+    assert blocks[2].seconds == pytest.approx(2.0)
+    assert blocks[2].data_wait_seconds == pytest.approx(1.4)
+
+
+@pytest.mark.parametrize(("crossing_seconds", "excess"), [(1.0, 0.0), (1.25, 0.25), (1.5, 0.5)])
+def test_a_start_that_the_device_did_not_notice_costs_nothing(crossing_seconds: float, excess: float) -> None:
+    """A device that works ahead of the host may have enough to do meanwhile: what its blocks felt is charged."""
+    tuned = Tuned(TrainConfig(num_workers=4))
+    tuned.device = torch.device("cuda")
+    laps = [lap(10, 1.0), lap(10, 1.0), lap(10, 1.0), lap(10, crossing_seconds, starts=1, start=0.5)]
+    blocks, charged = charge(laps, Started(Start(0.3, 0.2, after_epoch=True)), tuned)
+    assert charged == pytest.approx(excess)
+    assert [block.seconds for block in blocks] == pytest.approx([1.0] * 4)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "excess"),
+    [
+        ({"num_workers": 0}, 0.3),
+        ({"num_workers": 4}, 0.5),
+        ({"num_workers": 4, "persistent_workers": True}, 0.2),
+    ],
+)
+def test_a_start_that_no_epoch_ended_with_is_judged_by_its_kind(knobs: dict[str, Any], excess: float) -> None:
+    """Creating the iterator (0.3 s) and the first batch (0.2 s): which of them an epoch's end would cost again."""
+    feed = Started(Start(9.0, 9.0, after_epoch=False), Start(0.3, 0.2, after_epoch=False))
+    assert charge([lap(10, 1.0)], feed, Tuned(TrainConfig(**knobs)))[1] == pytest.approx(excess)
+
+
+# What counts
+
+
+def test_incomplete_batches_count_for_what_they_hold() -> None:
+    """10 samples in batches of 4: an epoch of three steps yields 10, not 12."""
+    workload = sleepy.build(samples=10, step_seconds=0.03, batch_size=4)
+    assert agree(workload, lambda: 10 / 0.09, within=0.08).epoch_samples == 10
+
+
+def test_an_iterable_dataset_is_counted_as_it_comes() -> None:
+    """Its epoch is known when one has ended: each of two workers yields all ten samples, in 4 + 4 + 2."""
+    workload = mistakes.workload(dataset=mistakes.Stream(10), baseline=TrainConfig(batch_size=4, num_workers=2))
+    workload = Workload(**{**vars(workload), "batch_size": 4})
+    feed = feed_of(workload)
+    assert sorted(samples for samples, _ in drawn_from(feed, 7)[:6]) == [2, 2, 4, 4, 4, 4]
+    assert (feed.epoch_batches, feed.epoch_samples) == (6, 20)
+
+
+def test_an_endless_dataset_has_no_epoch() -> None:
+    """Where no epoch ends and no length is told, nothing is charged by the epoch."""
+
+    class Endless(IterableDataset[torch.Tensor]):
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            while True:
+                yield torch.ones(4)
+
+    workload = sleepy.build(step_seconds=0.002, batch_size=4)
+    assert burst(Workload(workload.model, Endless(), workload.loss, batch_size=4), SHORT).epoch_samples is None
+
+
+def test_an_epoch_is_what_the_sampler_draws() -> None:
+    """Of an epoch that does not end in the burst the length is known, the sampler's and not the dataset's."""
+    workload = sleepy.build(samples=100_000, step_seconds=0.002)
+    drawn = Workload(workload.model, workload.dataset, workload.loss, sampler=range(70_001))  # type: ignore[arg-type]
+    assert burst(drawn, SHORT).epoch_samples == 70_001
+
+
+class Rows(Dataset[Any]):
+    """Ten samples, the last batch of which is incomplete."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.ones(2, 3)
+
+
+class Columns(Rows):
+    """A dataset that fetches a batch at once, by columns."""
+
+    def __getitems__(self, indices: list[int]) -> dict[str, list[int]]:
+        return {"x": indices, "y": indices}
+
+
+COLLATIONS = {
+    "lists in a dict": lambda samples: {"images": list(samples), "sizes": [3] * len(samples)},
+    "scalars only": lambda samples: {"mean": torch.stack(samples).mean()},
+    "packed": pack_sequence,
+    "an object": lambda samples: type("Batch", (), {"samples": samples})(),
+    "broken samples left out": lambda samples: samples[:1],
+    "time first": lambda samples: torch.stack(samples, dim=1),
+    "nothing of torch": len,
+}
+
+
+@pytest.mark.parametrize("collate", COLLATIONS.values(), ids=COLLATIONS.keys())
+def test_samples_are_counted_whatever_the_batch(collate: Any) -> None:
+    """Counted where they are collated, so that no structure of a batch can mislead."""
+    workload = mistakes.workload(dataset=Rows(), collate_fn=collate, batch_size=4)
+    feed = feed_of(workload)
+    assert [samples for samples, _ in drawn_from(feed, 4)] == [4, 4, 2, 4]
+    assert feed.epoch_samples == 10
+
+
+def test_columns_are_counted_by_their_length() -> None:
+    """A dataset may hand over whole columns; its batch has as many samples as a column has values."""
+    workload = mistakes.workload(dataset=Columns(), collate_fn=lambda columns: columns, batch_size=4)
+    assert [samples for samples, _ in drawn_from(feed_of(workload), 3)] == [4, 4, 2]
+
+
+def overflowing(every: int) -> Workload:
+    """A workload, in fp16, whose gradients are infinite at every so-many-th step."""
+    workload = sleepy.build(step_seconds=0.02, batch_size=8, precision="fp16")
+    steps = iter(range(10**9))
+
+    def overflow(gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * math.inf if next(steps) % every == 0 else gradient
+
+    workload.model.bias.register_hook(overflow)  # type: ignore[union-attr,operator]
+    return workload
+
+
+def test_steps_that_the_scaler_skipped_do_not_count() -> None:
+    """Every second step overflows: half of the samples taught the model something."""
+    measured, whole = burst(overflowing(every=2)), burst(overflowing(every=10**9))
+    assert measured.skipped_steps > 10
+    assert measured.samples_per_second == pytest.approx(whole.samples_per_second / 2, rel=0.2)
+
+
+def test_a_scale_that_collapses_is_no_figure() -> None:
+    """When every step overflows nothing is learned: that is told as invalid numerics, not as a rate of 0."""
+    with pytest.raises(NonFiniteLossError, match="skipped every timed step"):
+        burst(overflowing(every=1), SHORT)
+
+
+def test_a_loss_that_becomes_nan_ends_the_burst() -> None:
+    """It is told after how many batches."""
+    workload = mistakes.workload()
+    steps = iter(range(10**9))
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        return mistakes.loss(model, batch) * (math.nan if next(steps) > 20 else 1)
+
+    with pytest.raises(NonFiniteLossError, match=r"the loss became nan after \d+ batches"):
+        burst(Workload(workload.model, workload.dataset, loss, batch_size=8), SHORT)
+
+
+# When to stop
+
+
+def test_a_burst_far_below_the_incumbent_stops_early() -> None:
+    """Three blocks' time suffices to see that it cannot catch up; what is close gets its whole time."""
+    workload = sleepy.build(step_seconds=0.01, batch_size=8)
+    plan = PLAN.model_copy(update={"interval_target": 1e-9, "min_blocks": 6, "measure_seconds": 0.6})
+    full = burst(workload, plan)
+    hopeless = burst(workload, plan.model_copy(update={"incumbent_rate": 2 * full.samples_per_second}))
+    close = burst(workload, plan.model_copy(update={"incumbent_rate": 1.02 * full.samples_per_second}))
+    assert hopeless.measure_seconds < 0.7 * full.measure_seconds
+    assert close.measure_seconds > 0.8 * full.measure_seconds
+
+
+def test_a_narrow_interval_ends_the_burst() -> None:
+    """Time that would not change the figure is saved, but not before the least number of blocks."""
+    workload = sleepy.build(step_seconds=0.01, batch_size=8)
+    plan = PLAN.model_copy(update={"interval_target": 0.1, "measure_seconds": 20.0, "min_blocks": 6})
+    measured = burst(workload, plan)
+    assert len(measured.blocks) >= 6
+    assert measured.measure_seconds < 10
+
+
+# The feed and the trainer
+
+
+def test_waiting_is_told_apart_from_starting() -> None:
+    """Four batches of 0.04 s an epoch: one is the start's, three are waited for."""
+    feed = feed_of(sleepy.build(samples=16, read_seconds=0.01, batch_size=4))
+    drawn_from(feed, 12)
+    assert len(feed.starts) == 3
+    assert [start.after_epoch for start in feed.starts] == [False, True, True]
+    assert feed.start_seconds == pytest.approx(3 * 0.04, rel=0.3)
+    assert feed.wait_seconds == pytest.approx(9 * 0.04, rel=0.3)
+
+
+def test_a_restart_empties_the_queue_and_ends_no_epoch() -> None:
+    """The old workers are gone, the next batch has to be read, and nothing is taken for the length of an epoch."""
+    feed = feed_of(sleepy.build(samples=400, read_seconds=0.02, batch_size=4, num_workers=2, prefetch_factor=4))
+    items = iter(feed)
+    next(items)
+    old = {process.pid for process in psutil.Process().children()}
+    time.sleep(0.6)
+    feed.restart()
+    assert not any(psutil.pid_exists(pid) for pid in old)
+    began = time.perf_counter()
+    next(items)
+    assert time.perf_counter() - began > 0.06
+    assert [start.after_epoch for start in feed.starts] == [False, False]
+    assert feed.epoch_batches is None
+
+
+def test_a_restart_replaces_workers_that_persist() -> None:
+    """Their queue would be worked off first, were they only reset."""
+    config = {"batch_size": 4, "num_workers": 2, "persistent_workers": True}
+    feed = feed_of(sleepy.build(samples=400, read_seconds=0.02, **config))
+    items = iter(feed)
+    next(items)
+    old = {process.pid for process in psutil.Process().children()}
+    feed.restart()
+    next(items)
+    assert not old & {process.pid for process in psutil.Process().children()}
+
+
+def test_an_empty_loader_is_told() -> None:
+    """Rather than as a StopIteration without a word."""
+    with pytest.raises(NoBatchError, match=r"the loader yields no batch$"):
+        burst(mistakes.workload(dataset=mistakes.Stream(0)))
+
+
+def test_a_dataset_that_can_be_read_once_is_told() -> None:
+    """The second epoch of an exhausted iterator is empty: the remedy is in the sentence."""
+
+    class Once(IterableDataset[Any]):
+        def __init__(self) -> None:
+            self.samples = iter([(torch.ones(4), 0)] * 20)
+
+        def __iter__(self) -> Iterator[Any]:
+            return self.samples
+
+    with pytest.raises(NoBatchError, match="after its first epoch; an iterable dataset must begin anew"):
+        burst(mistakes.workload(dataset=Once()))
+
+
+def test_a_worker_that_dies_during_a_step_is_told() -> None:
+    """Torch raises that from a signal handler, wherever training happens to be: by the exit status it is recognised."""
+    workload = sleepy.build(batch_size=4, num_workers=1)
+    steps = iter(range(10**9))
+
+    def kills(model: nn.Module, batch: Any) -> torch.Tensor:
+        if next(steps) == 5:
+            os.kill(psutil.Process().children()[0].pid, signal.SIGKILL)
+            time.sleep(1)
+        return model(batch).mean()
+
+    with pytest.raises(WorkerKilledError, match="killed by SIGKILL"):
+        burst(Workload(workload.model, workload.dataset, kills, baseline=workload.baseline))
+
+
+def test_an_error_of_the_user_is_left_as_it_is() -> None:
+    """A RuntimeError of theirs is not taken for a dead worker."""
+
+    def fails(model: nn.Module, batch: Any) -> torch.Tensor:
+        raise RuntimeError("the loss went wrong")
+
+    with pytest.raises(RuntimeError, match="the loss went wrong"):
+        burst(mistakes.workload(loss=fails, baseline=TrainConfig(batch_size=8, num_workers=1)))
+
+
+def test_batches_on_the_device_cost_no_reading() -> None:
+    """The compute ceiling: a workload that waits for its loader most of the time shows what it could do."""
+    workload = sleepy.build(read_seconds=0.01, step_seconds=0.01, batch_size=8, num_workers=1, persistent_workers=True)
+    measured = burst(workload, SHORT.model_copy(update={"feed": "device"}))
+    assert measured.samples_per_second == pytest.approx(8 / 0.01, rel=0.15)
+    assert measured.data_wait_fraction == measured.epoch_boundary_seconds == 0
+
+
+def test_batches_on_the_device_need_no_workers() -> None:
+    """None is started, for it would go on reading beside what is timed; each batch is moved once."""
+    workload = sleepy.build(samples=100, batch_size=8)
+    tuned = Tuned(workload.baseline_config)
+    moved: list[Any] = []
+    tuned.to_device = lambda batch: moved.append(batch) or batch  # type: ignore[method-assign,func-returns-value]
+    feed = DeviceFeed(lambda: make_loader(workload, tuned), tuned)
+    drawn = drawn_from(feed, 10)
+    assert len(moved) == 4
+    assert [id(batch) for _, batch in drawn[:4]] == [id(batch) for _, batch in drawn[4:8]]
+    assert [samples for samples, _ in drawn] == [8] * 10
+    assert feed.drawn == 10
+
+
+def test_a_ceiling_of_an_empty_loader_is_told() -> None:
+    """As for a loader."""
+    with pytest.raises(NoBatchError):
+        burst(mistakes.workload(dataset=mistakes.Stream(0)), SHORT.model_copy(update={"feed": "device"}))
+
+
+def test_a_step_is_that_of_a_plain_loop() -> None:
+    """Accumulation, clipping and the optimizer: the weights are those of the same steps written by hand."""
+    weights = []
+    features = torch.randn(24, 4, generator=torch.Generator().manual_seed(0))
+    dataset = torch.utils.data.TensorDataset(features, torch.arange(24) % 2)
+
+    def make() -> Workload:
+        torch.manual_seed(0)
+        return mistakes.workload(
+            dataset=dataset, sampler=range(24), batch_size=4, accumulation_steps=3, clip_grad_norm=0.1,
+            optimizer=lambda params: torch.optim.SGD(params, lr=1.0),
+        )  # fmt: skip
+
+    workload = make()
+    trainer = Trainer(workload, Tuned(workload.baseline_config), feed_of(workload))
+    assert [trainer.step(), trainer.step()] == [12, 12]
+    weights.append(workload.model.weight.detach())
+    workload = make()
+    optimizer = workload.make_optimizer()
+    for start in (0, 12):
+        for first in range(start, start + 12, 4):
+            batch = default_collate([dataset[index] for index in range(first, first + 4)])
+            (workload.loss(workload.model, batch) / 3).backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(workload.model.parameters(), 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+    weights.append(workload.model.weight.detach())
+    torch.testing.assert_close(*weights)
+
+
+def test_the_collation_can_be_sent_to_a_spawned_worker() -> None:
+    """What wraps the user's collation must be picklable where theirs is."""
+    again = pickle.loads(pickle.dumps(CountedCollate(default_collate)))  # noqa: S301 - our own bytes
+    samples, batch = again([torch.ones(2), torch.ones(2)])
+    assert (samples, tuple(batch.shape)) == (2, (2, 2))
