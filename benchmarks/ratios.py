@@ -1,4 +1,4 @@
-"""Ratios of rates that were measured in pairs, with an interval: two lines of statistics, apart from autotune's own."""
+"""Ratios of rates that were measured in pairs, one rate a run, with Student's t interval."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import random
 import statistics
 import sys
@@ -23,6 +24,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import torch
 from pydantic import BaseModel
 
@@ -58,6 +60,7 @@ class Run(BaseModel):
         warmup_seconds: What was left out: from building the workload on.
         epochs_crossed: Ends of epochs within the timed part.
         last_loss: To see that it trains.
+        foreign_cpu_fraction: Of all CPUs, what other processes took meanwhile: more than a little spoils a run.
     """
 
     samples_per_second: float
@@ -65,6 +68,7 @@ class Run(BaseModel):
     warmup_seconds: float
     epochs_crossed: int
     last_loss: float
+    foreign_cpu_fraction: float | None = None
 
 
 class Replication(BaseModel):
@@ -167,8 +171,23 @@ def timed_part(marks: Sequence[Mark]) -> tuple[Mark, Mark]:
 
 def train_afresh(target: str, side: Side, device: str, seconds: float, seed: int) -> Run:
     """`train` in a fresh process: the allocator and the threads of a process cannot be put back."""
+    began, busy, own = time.perf_counter(), busy_seconds(), own_seconds()
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(train, target, side.model_dump_json(), device, seconds, seed).result()
+        run = pool.submit(train, target, side.model_dump_json(), device, seconds, seed).result()
+    foreign = (busy_seconds() - busy) - (own_seconds() - own)
+    capacity = (os.cpu_count() or 1) * (time.perf_counter() - began)
+    return run.model_copy(update={"foreign_cpu_fraction": max(0.0, foreign / capacity)})
+
+
+def busy_seconds() -> float:
+    """CPU time that all processes of the machine have taken."""
+    times = psutil.cpu_times()
+    return float(times.user + times.system)
+
+
+def own_seconds() -> float:
+    """CPU time that this process and those that it has waited for have taken."""
+    return sum(os.times()[:4])
 
 
 def replicate(path: Path, seconds: float, rounds: int, seed: int = 0) -> Replication:
@@ -184,7 +203,8 @@ def replicate(path: Path, seconds: float, rounds: int, seed: int = 0) -> Replica
             draw = rng.randrange(2**31)
             run = train_afresh(result.workload.target, sides[name], device, seconds / rounds, draw)
             runs[name].append(run)
-            print(f"  round {number + 1}, {name:8} {run.samples_per_second:10.1f} samples/s", file=sys.stderr)
+            foreign = f"other processes took {run.foreign_cpu_fraction or 0:.0%} of the CPUs"
+            print(f"  round {number + 1}, {name:8} {run.samples_per_second:9.1f} samples/s; {foreign}", file=sys.stderr)
     return Replication(
         file=str(path),
         workload=result.workload.name,

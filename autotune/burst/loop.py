@@ -10,19 +10,18 @@ costs over ordinary waiting is taken out of the blocks and charged once an epoch
 from __future__ import annotations
 
 import math
-import multiprocessing
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch.utils.data import IterableDataset
 
+from autotune.burst.epochs import Lap, charge
 from autotune.burst.feed import RESTART_LIMIT_SECONDS, DeviceFeed, Feed
 from autotune.burst.protocol import BurstPlan
 from autotune.burst.trainer import NonFiniteLossError, Trainer, WorkerKilledError, make_loader
-from autotune.measurement import Block, Measurement
+from autotune.measurement import Measurement
 from autotune.runtime import Tuned
 from autotune.workload import Workload
 
@@ -34,32 +33,6 @@ QUEUE_DRAINS = 2
 HOPELESS = 0.9
 MEDIAN_ERROR_PER_MAD = 1.2533 * 1.4826
 """Standard error of a median over n normal values is 1.2533 σ/√n, and σ is 1.4826 MAD."""
-
-
-@dataclass(frozen=True)
-class Lap:
-    """A timed run of whole optimizer steps, starts of the loader and all.
-
-    Attributes:
-        samples: That taught the model something.
-        seconds: From synchronisation to synchronisation.
-        wait_seconds: Waiting for batches, starts of the loader left out.
-        batches: Drawn.
-        starts: How often the loader started.
-        start_seconds: What that took.
-    """
-
-    samples: int
-    seconds: float
-    wait_seconds: float
-    batches: int
-    starts: int
-    start_seconds: float
-
-    @property
-    def rate(self) -> float:
-        """Samples per second without the starts: a hopeful figure."""
-        return self.samples / max(self.seconds - self.start_seconds, 1e-9)
 
 
 class Timing:
@@ -79,6 +52,7 @@ class Timing:
         self.steady = False
         self.skipped_steps = 0
         self.steps_per_lap = 1
+        self.after_restart: list[Lap] = []
         self._step_seconds: float | None = None
 
     def warm_up(self) -> None:
@@ -101,6 +75,7 @@ class Timing:
         previous = None
         while time.perf_counter() < cap:
             lap = self._lap(self.steps_per_lap)
+            self.after_restart.append(lap)
             resized = self._resize(lap)
             alike = previous is not None and abs(lap.rate - previous) <= self.plan.steady_tolerance * max(
                 lap.rate, previous
@@ -160,6 +135,7 @@ class Timing:
         return Lap(
             # A step that the scaler skipped taught the model nothing: its samples do not count.
             samples=round(samples * (1 - skipped / steps)),
+            consumed=samples,
             seconds=max(seconds, 1e-9),
             wait_seconds=feed.wait_seconds - waited,
             batches=feed.drawn - drawn,
@@ -247,7 +223,7 @@ def measure_burst(
         if killed_by is not None:
             raise WorkerKilledError(killed_by) from error
         raise
-    blocks, boundary_seconds = charge(laps, feed, tuned)
+    blocks, boundary_seconds = charge(laps, feed, tuned.config, timing.after_restart)
     step_seconds = statistics.median(block.seconds for block in blocks) / timing.steps_per_lap
     compiling = timing.opening_seconds - timing.opening_steps * step_seconds
     return Measurement(
@@ -263,57 +239,6 @@ def measure_burst(
         final_loss=timing.trainer.check_loss(),
         readings=readings,
     )
-
-
-def charge(laps: list[Lap], feed: Feed, tuned: Tuned) -> tuple[list[Block], float]:
-    """The laps as blocks without what starting the loader cost in excess, and that excess for one epoch.
-
-    While the first batch of an epoch is awaited, each worker prepares one: ordinary waiting for so many batches
-    belongs to the start as well and stays in the block.
-    """
-    waits = sum(lap.wait_seconds for lap in laps) / max(1, sum(lap.batches - lap.starts for lap in laps))
-    ordinary = max(1, tuned.config.num_workers) * waits
-    excess = max(0.0, _start_seconds(feed, tuned) - ordinary)
-    hidden = _hidden_fraction(laps, ordinary) if tuned.device.type != "cpu" else 0.0
-    blocks = []
-    for lap in laps:
-        kept = min(lap.start_seconds, lap.starts * ordinary)
-        taken_out = (lap.start_seconds - kept) * (1 - hidden)
-        blocks.append(
-            Block(
-                samples=lap.samples,
-                seconds=max(lap.seconds - taken_out, 1e-9),
-                data_wait_seconds=lap.wait_seconds + kept,
-            )
-        )
-    return blocks, excess * (1 - hidden)
-
-
-def _start_seconds(feed: Feed, tuned: Tuned) -> float:
-    """What a start of the loader takes at an epoch's end; where none was seen, what is alike of the burst's own."""
-    if seen := [start.create_seconds + start.wait_seconds for start in feed.starts if start.after_epoch]:
-        return statistics.median(seen)
-    if not feed.starts:
-        return 0.0
-    last, config = feed.starts[-1], tuned.config
-    if config.num_workers == 0:
-        return last.create_seconds
-    if not config.persistent_workers:
-        return last.create_seconds + last.wait_seconds
-    # Workers that persist only fetch; but what is not forked imports torch before its first batch.
-    return last.wait_seconds if multiprocessing.get_start_method() == "fork" else 0.0
-
-
-def _hidden_fraction(laps: list[Lap], ordinary: float) -> float:
-    """How much of the starts the device did not notice, because it still had work queued."""
-    plain = [lap for lap in laps if not lap.starts and lap.samples]
-    crossing = [lap for lap in laps if lap.starts and lap.samples]
-    seen = sum(lap.start_seconds - min(lap.start_seconds, lap.starts * ordinary) for lap in crossing)
-    if len(plain) < 3 or seen <= 0:
-        return 0.0
-    sample_seconds = statistics.median(lap.seconds / lap.samples for lap in plain)
-    felt = sum(lap.seconds - lap.samples * sample_seconds for lap in crossing)
-    return 1 - min(1.0, max(0.0, felt / seen))
 
 
 def _epoch_batches(feed: Feed) -> int | None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.utils.data import DataLoader
 
 from autotune import TrainConfig
 from autotune.measurement import Interval, Speedup
 from autotune.result import Side, write_result
+from autotune.workload import load_workload
 from benchmarks import output, replicate
+from benchmarks.plain import Loop
 from benchmarks.ratios import Ratio
 from benchmarks.replicate import Mark, Replication, is_warm, timed_part
 from tests.factories import make_result
@@ -71,12 +76,28 @@ def test_recommending_the_baseline_claims_exactly_one() -> None:
     assert replicate.claim(make_result(speedup=None)) == Ratio(ratio=1.0, ci95=Interval(1.0, 1.0))
 
 
-def test_epochs_are_really_crossed_with_their_workers() -> None:
-    """A loader whose workers do not persist starts them anew in each epoch of sixteen batches."""
-    side = Side(config=TrainConfig(batch_size=32, num_workers=1), measurement=None)
-    run = replicate.train(TINY, side.model_dump_json(), "cpu", 1.0, 0)
-    assert run.epochs_crossed >= 2
-    assert run.samples_per_second * run.timed_seconds == pytest.approx(512 * run.epochs_crossed, rel=0.01)
+def test_epochs_are_really_crossed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each starts the loader anew, and from mark to mark lie its samples; a look at the clock takes a second here."""
+    ticks = itertools.count()
+    monkeypatch.setattr(replicate.time, "perf_counter", lambda: float(next(ticks)))
+    started: list[object] = []
+    monkeypatch.setattr(DataLoader, "__iter__", counting(DataLoader.__iter__, started))
+    loop = Loop(load_workload(TINY), TrainConfig(batch_size=32, num_workers=1), "cpu")
+    warmup, marks = replicate.timed_marks(loop, 0.0, 100.0)
+    assert warmup >= 15
+    assert marks[-1].seconds - marks[0].seconds == pytest.approx(85, abs=2)
+    assert {later.samples - earlier.samples for earlier, later in itertools.pairwise(marks[1:-1])} == {512}
+    assert len(started) == loop.epochs + 1 >= 4
+
+
+def counting(function: Callable[..., Any], calls: list[object]) -> Callable[..., Any]:
+    """The function, noting what it is called on."""
+
+    def counted(self: object) -> Any:
+        calls.append(self)
+        return function(self)
+
+    return counted
 
 
 @pytest.mark.parametrize(("realised", "status"), [(1.99, 0), (1.5, 1)])
@@ -112,5 +133,6 @@ def test_a_result_file_is_replicated(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert row["realised"]["ratio"] > 0
     assert row["claimed"] == {"ratio": 1.5, "ci95": [0.01, 100.0]}
     assert {name: len(runs) for name, runs in row["runs"].items()} == {"baseline": 2, "tuned": 2}
+    assert all(0 <= run["foreign_cpu_fraction"] <= 1 for runs in row["runs"].values() for run in runs)
     assert row["claimed_rates"]["baseline"] == pytest.approx(1000, rel=0.05)
     assert (document["seconds_per_side"], document["rounds"]) == (0.6, 2)

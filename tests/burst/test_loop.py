@@ -21,8 +21,8 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from autotune.burst.feed import CountedCollate, DeviceFeed, Feed, NoBatchError, Start
-from autotune.burst.loop import Lap, charge, measure_burst
+from autotune.burst.feed import CountedCollate, DeviceFeed, Feed, NoBatchError
+from autotune.burst.loop import measure_burst
 from autotune.burst.protocol import BurstPlan
 from autotune.burst.trainer import NonFiniteLossError, Trainer, WorkerKilledError, make_loader
 from autotune.config import TrainConfig
@@ -130,26 +130,28 @@ def test_a_full_queue_does_not_flatter_a_slow_loader() -> None:
 def test_a_loader_that_is_a_little_too_slow_is_seen() -> None:
     """A queue that drains slowly would outlast any warm-up: the burst begins with an empty one."""
     knobs = {"batch_size": 4, "num_workers": 4, "prefetch_factor": 8}
-    workload = sleepy.build(read_seconds=0.01, step_seconds=0.007, **knobs)
-    plain, seen = workload.loss, set()
+    workload = sleepy.build(read_seconds=0.02, step_seconds=0.014, **knobs)
+    plain = workload.loss
 
     def compiles_first(model: nn.Module, batch: Any) -> torch.Tensor:
-        time.sleep(0.0 if id(model) in seen else 0.5)
-        seen.add(id(model))
+        if not hasattr(model, "compiled"):
+            time.sleep(0.8)
+            model.compiled = True
         return plain(model, batch)
 
-    def fresh() -> Workload:
-        seen.clear()
-        return Workload(workload.model, workload.dataset, compiles_first, baseline=workload.baseline)
+    def expected() -> float:
+        del workload.model.compiled  # the next burst, if there is one, is to compile again
+        return rate_within_an_epoch(workload, skip=20, batches=100)
 
-    agree(fresh(), lambda: rate_within_an_epoch(workload, skip=200, batches=100), within=0.05)
+    slow = Workload(workload.model, workload.dataset, compiles_first, baseline=workload.baseline)
+    agree(slow, expected, within=0.05)
 
 
 def test_batches_that_come_in_bunches_are_timed_by_the_round() -> None:
     """Four workers that need 0.4 s a batch deliver four at once: most steps find a batch waiting, and say nothing."""
-    workload = sleepy.build(read_seconds=0.1, step_seconds=0.005, batch_size=4, num_workers=4)
+    workload = sleepy.build(read_seconds=0.1, step_seconds=0.03, batch_size=4, num_workers=4)
     measured = agree(workload, lambda: 4 * 4 / 0.4, within=0.05)
-    assert measured.data_wait_fraction > 0.8
+    assert measured.data_wait_fraction == pytest.approx(0.7, rel=0.1)
 
 
 def test_a_warm_up_that_hits_its_cap_is_marked() -> None:
@@ -250,64 +252,6 @@ def test_accumulation_goes_on_over_the_end_of_an_epoch() -> None:
     workload = sleepy.build(samples=40, step_seconds=0.03, batch_size=10, accumulation_steps=3)
     measured = agree(workload, lambda: 10 / 0.03, within=0.08)
     assert all(block.samples % 30 == 0 for block in measured.blocks)
-
-
-TUNED = Tuned(TrainConfig(num_workers=4))
-
-
-def lap(samples: int, seconds: float, *, wait: float = 0.0, starts: int = 0, start: float = 0.0) -> Lap:
-    """A lap of batches of one sample."""
-    return Lap(samples, seconds, wait, batches=samples, starts=starts, start_seconds=start)
-
-
-class Started(Feed):
-    """A feed that has seen these starts."""
-
-    def __init__(self, *starts: Start) -> None:
-        self.starts = list(starts)
-
-
-def test_the_excess_of_a_start_is_taken_out_of_its_block() -> None:
-    """What remains is what the block would have taken within an epoch; the excess is told once."""
-    feed = Started(Start(0.3, 0.2, after_epoch=True))
-    blocks, excess = charge([lap(10, 1.0), lap(10, 1.5, starts=1, start=0.5)], feed, TUNED)
-    assert excess == pytest.approx(0.5)
-    assert [block.seconds for block in blocks] == pytest.approx([1.0, 1.0])
-
-
-def test_ordinary_waiting_is_no_excess() -> None:
-    """While the first batch is awaited each of 4 workers prepares one: 4 batches' usual waiting stays in the block."""
-    feed = Started(Start(0.0, 0.4, after_epoch=True))
-    laps = [lap(10, 2.0, wait=1.0), lap(10, 2.0, wait=1.0), lap(11, 2.0, wait=1.0, starts=1, start=0.4)]
-    blocks, excess = charge(laps, feed, TUNED)
-    assert excess == pytest.approx(0.0)
-    assert blocks[2].seconds == pytest.approx(2.0)
-    assert blocks[2].data_wait_seconds == pytest.approx(1.4)
-
-
-@pytest.mark.parametrize(("crossing_seconds", "excess"), [(1.0, 0.0), (1.25, 0.25), (1.5, 0.5)])
-def test_a_start_that_the_device_did_not_notice_costs_nothing(crossing_seconds: float, excess: float) -> None:
-    """A device that works ahead of the host may have enough to do meanwhile: what its blocks felt is charged."""
-    tuned = Tuned(TrainConfig(num_workers=4))
-    tuned.device = torch.device("cuda")
-    laps = [lap(10, 1.0), lap(10, 1.0), lap(10, 1.0), lap(10, crossing_seconds, starts=1, start=0.5)]
-    blocks, charged = charge(laps, Started(Start(0.3, 0.2, after_epoch=True)), tuned)
-    assert charged == pytest.approx(excess)
-    assert [block.seconds for block in blocks] == pytest.approx([1.0] * 4)
-
-
-@pytest.mark.parametrize(
-    ("knobs", "excess"),
-    [
-        ({"num_workers": 0}, 0.3),
-        ({"num_workers": 4}, 0.5),
-        ({"num_workers": 4, "persistent_workers": True}, 0.2),
-    ],
-)
-def test_a_start_that_no_epoch_ended_with_is_judged_by_its_kind(knobs: dict[str, Any], excess: float) -> None:
-    """Creating the iterator (0.3 s) and the first batch (0.2 s): which of them an epoch's end would cost again."""
-    feed = Started(Start(9.0, 9.0, after_epoch=False), Start(0.3, 0.2, after_epoch=False))
-    assert charge([lap(10, 1.0)], feed, Tuned(TrainConfig(**knobs)))[1] == pytest.approx(excess)
 
 
 # What counts
