@@ -19,6 +19,9 @@ from autotune.config import Parameters, TrainConfig
 from autotune.readings import Readings
 
 BOOTSTRAP_RESAMPLES = 1000
+EARLY_END_ALLOWANCE = 1.15
+"""Rounds of a confirmation end once their interval is narrow, which favours rounds that agree by chance: simulated
+with 2 to 5 % noise a pair, a plain t interval then holds the truth in 92 to 95 % of cases; a wider one makes up for it."""
 
 
 class Outcome(str, Enum):
@@ -221,7 +224,7 @@ def paired_speedup(pairs: Sequence[tuple[Measurement, Measurement]]) -> Speedup:
         raise ValueError(f"at least 2 pairs are needed for an interval, {len(pairs)} came")
     logs = [math.log(after.samples_per_second / before.samples_per_second) for before, after in pairs]
     centre = statistics.fmean(logs)
-    half = student_t_975(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    half = EARLY_END_ALLOWANCE * student_t_975(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
     rng = random.Random(0)
     rates = [(before.block_rates, after.block_rates) for before, after in pairs]
     resampled = sorted(_resampled_log_ratio(rates, rng) for _ in range(BOOTSTRAP_RESAMPLES))

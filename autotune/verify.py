@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from autotune.measurement import Burst, Measurement, Point, Speedup, paired_speedup
 
 MIN_ROUNDS, MAX_ROUNDS = 2, 8
+MIN_DECIDED_ROUNDS = 4
+"""Ending early on the very spread that the interval is made of makes it too narrow; from four rounds on, hardly."""
 DECIDED_WIDTH = 0.03
 """Rounds end early once the interval is narrower than ± this share of the ratio."""
 
@@ -68,7 +70,7 @@ def confirm(
             elif point in standing:
                 standing.remove(point)
         rounds.append(measured)
-        if not standing or (len(rounds) > MIN_ROUNDS and _decided(baseline, standing, rounds)):
+        if not standing or (len(rounds) >= MIN_DECIDED_ROUNDS and _decided(baseline, standing, rounds)):
             return
 
 

@@ -37,9 +37,7 @@ def make_measurement(
     rng = random.Random(seed)
     samples = max(1, round(rate))
     made = tuple(
-        Block(
-            samples=samples, seconds=samples / (rate * max(0.1, rng.gauss(1, spread))), data_wait_seconds=0.1
-        )
+        Block(samples=samples, seconds=samples / (rate * max(0.1, rng.gauss(1, spread))), data_wait_seconds=0.1)
         for _ in range(blocks)
     )
     fields: dict[str, Any] = {

@@ -65,8 +65,6 @@ def all_loaders(space: Space) -> list[TrainConfig]:
     combinations: list[dict[str, Scalar]] = [{}]
     for knob in knobs:
         if knob in space.choices:
-            combinations = [
-                {**values, knob: value} for values in combinations for value in space.choices[knob].values
-            ]
+            combinations = [{**values, knob: value} for values in combinations for value in space.choices[knob].values]
     configs = [space.config(values) for values in combinations]
     return [config for config in configs if space.violation(config) is None]

@@ -67,9 +67,7 @@ def test_pins_that_contradict_are_refused(pinned: Mapping[str, Scalar], message:
 
 def test_free_effective_batch_takes_any_pin() -> None:
     """Both may be pinned then."""
-    start = space_of(
-        gpu_machine(), effective_batch=None, pinned={"batch_size": 7, "accumulation_steps": 3}
-    ).start
+    start = space_of(gpu_machine(), effective_batch=None, pinned={"batch_size": 7, "accumulation_steps": 3}).start
     assert (start.batch_size, start.accumulation_steps) == (7, 3)
 
 
@@ -181,9 +179,7 @@ def test_no_combination_escapes_the_caps(
         space = space_of(where(), facts, effective_batch=effective, pinned=pinned, max_workers=max_workers)
     except ConfigError:
         return
-    drawn = {
-        knob: data.draw(st.sampled_from(choices.values), knob) for knob, choices in space.choices.items()
-    }
+    drawn = {knob: data.draw(st.sampled_from(choices.values), knob) for knob, choices in space.choices.items()}
     for config in (space.start, space.config(drawn), *space.suggested()):
         assert effective is None or config.effective_batch == effective
         assert max_workers is None or config.num_workers <= max_workers

@@ -147,9 +147,7 @@ def test_cpu_has_its_own_knobs() -> None:
 )
 def test_other_gpus_get_what_applies_to_them(kind: Any, searched: set[str], skipped: set[str]) -> None:
     """AMD's copies batches to memory of its own, Apple's does not; neither has cuDNN."""
-    gpu = Gpu(
-        kind=kind, index=0, name="a GPU", precisions=("fp32", "fp16"), precision_reason="it computes in fp16"
-    )
+    gpu = Gpu(kind=kind, index=0, name="a GPU", precisions=("fp32", "fp16"), precision_reason="it computes in fp16")
     space = space_of(cpu_machine().model_copy(update={"gpus": (gpu,)}))
     assert searched <= space.choices.keys()
     assert skipped <= space.skipped.keys()
@@ -183,9 +181,7 @@ def test_single_cpu_has_no_threads_to_choose() -> None:
     assert space.choices["num_workers"].values == (0, 1)
 
 
-@pytest.mark.parametrize(
-    ("system", "offered"), [("Windows-11", False), ("macOS-15", False), ("Linux 6.8", True)]
-)
+@pytest.mark.parametrize(("system", "offered"), [("Windows-11", False), ("macOS-15", False), ("Linux 6.8", True)])
 def test_allocator_of_the_cpu_needs_glibc(system: str, offered: bool) -> None:
     """Other systems have no such switch."""
     software = cpu_machine().software.model_copy(update={"os": system})

@@ -128,9 +128,7 @@ def test_machine_is_named_by_what_trained() -> None:
     """A GPU that was not used does not name the row."""
     result = on_gpu(1000)
     on_cpu = result.model_copy(update={"constraints": make_result().constraints})
-    one_cpu = make_result(
-        hardware=make_hardware(cpu=Cpu(model=None, physical_cores=1, logical_cores=1, budget=1))
-    )
+    one_cpu = make_result(hardware=make_hardware(cpu=Cpu(model=None, physical_cores=1, logical_cores=1, budget=1)))
     assert machine_name(result) == "NVIDIA GeForce RTX 4070, 2 CPUs"
     assert machine_name(on_cpu) == "Intel(R) Xeon(R) Gold 6338, 2 CPUs"
     assert machine_name(one_cpu) == "unnamed CPU, 1 CPU"

@@ -117,9 +117,7 @@ def test_a_config_cannot_be_changed() -> None:
         TrainConfig().batch_size = 8  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(
-    "config", [TrainConfig(), TrainConfig(num_workers=4, compile_mode="default", num_threads=2)]
-)
+@pytest.mark.parametrize("config", [TrainConfig(), TrainConfig(num_workers=4, compile_mode="default", num_threads=2)])
 def test_a_config_survives_json(config: TrainConfig) -> None:
     """Configs travel to bursts and into result files as JSON."""
     assert TrainConfig.model_validate_json(config.model_dump_json()) == config

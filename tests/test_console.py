@@ -58,9 +58,7 @@ def test_result_shows_both_rates_each_with_its_interval() -> None:
 
 def test_result_shows_the_time_of_an_epoch() -> None:
     """Samples over rate: what a person waits for."""
-    sides = [
-        Side(config=TrainConfig(), measurement=make_measurement(rate, spread=0)) for rate in (1000, 2000)
-    ]
+    sides = [Side(config=TrainConfig(), measurement=make_measurement(rate, spread=0)) for rate in (1000, 2000)]
     text = shown(result_table(make_result(baseline=sides[0], best=sides[1], samples=50_000)))
     assert "epoch of 50,000 50 s 25 s" in text
 
@@ -83,9 +81,7 @@ def test_result_shows_each_changed_knob_and_what_it_was_worth() -> None:
         parameters={"max_len": 256},
         measurement=make_measurement(2000),
     )
-    worth = (
-        AblationRow(knob="precision", before="fp32", after="bf16", ratio=1.31, ci95=Interval(1.27, 1.35)),
-    )
+    worth = (AblationRow(knob="precision", before="fp32", after="bf16", ratio=1.31, ci95=Interval(1.27, 1.35)),)
     baseline = Side(config=TrainConfig(), measurement=make_measurement(1000))
     text = shown(result_table(make_result(baseline=baseline, best=best, ablation=worth)))
     assert "precision fp32 bf16 1.31× (1.27 – 1.35) num_workers 0 2" in text
@@ -104,18 +100,14 @@ def test_result_with_the_baseline_as_its_best_says_that_nothing_changed() -> Non
 
 def test_confirmed_speedup_is_shown_with_interval_and_pairs() -> None:
     """The headline is the confirmed figure."""
-    text = shown(
-        result_table(make_result(speedup=Speedup(ratio=1.498, ci95=Interval(1.471, 1.526), pairs=5)))
-    )
+    text = shown(result_table(make_result(speedup=Speedup(ratio=1.498, ci95=Interval(1.471, 1.526), pairs=5))))
     assert "confirmed speed-up: 1.50× (95 % interval 1.47 – 1.53, 5 interleaved pairs)" in text
     assert "no confirmed speed-up" not in text
 
 
 def test_speedup_whose_interval_includes_one_is_not_called_confirmed() -> None:
     """A ratio near 1 is shown with the digit that decides, and is no claim."""
-    text = shown(
-        result_table(make_result(speedup=Speedup(ratio=1.004, ci95=Interval(0.9914, 1.02), pairs=4)))
-    )
+    text = shown(result_table(make_result(speedup=Speedup(ratio=1.004, ci95=Interval(0.9914, 1.02), pairs=4))))
     assert "no confirmed speed-up: 1.004× (95 % interval 0.991 – 1.020, 4 interleaved pairs)" in text
 
 
@@ -154,17 +146,12 @@ def test_compiling_is_shown_with_the_steps_that_win_it_back() -> None:
     )
     speedup = Speedup(ratio=2.0, ci95=Interval(1.5, 3.0), pairs=4)
     text = shown(result_table(make_result(baseline=baseline, best=best, speedup=speedup)))
-    assert (
-        "compiling takes 10 s, won back after about 2,000 optimizer steps (95 % interval 1,500 – 3,000)"
-        in text
-    )
+    assert "compiling takes 10 s, won back after about 2,000 optimizer steps (95 % interval 1,500 – 3,000)" in text
 
 
 def test_compiling_without_a_confirmed_gain_wins_nothing_back() -> None:
     """A break-even point of a gain that may be none would be a claim."""
-    best = Side(
-        config=TrainConfig(compile_mode="default"), measurement=make_measurement(2000, compile_seconds=10)
-    )
+    best = Side(config=TrainConfig(compile_mode="default"), measurement=make_measurement(2000, compile_seconds=10))
     speedup = Speedup(ratio=1.5, ci95=Interval(0.9, 2.0), pairs=2)
     assert "won back" not in shown(result_table(make_result(best=best, speedup=speedup)))
 
@@ -172,9 +159,7 @@ def test_compiling_without_a_confirmed_gain_wins_nothing_back() -> None:
 def test_result_shows_bottleneck_ceilings_and_advice() -> None:
     """What limits the training now, and what to do about it; a ceiling that is unknown is left out."""
     text = shown(result_table(make_result()))
-    assert (
-        "bottleneck: compute what each part alone could reach: compute 1,580 samples/s, loader 4,210" in text
-    )
+    assert "bottleneck: compute what each part alone could reach: compute 1,580 samples/s, loader 4,210" in text
     assert "advice: a larger model would hardly be slower to feed" in text
     assert "samples/s, copy" not in text
 
@@ -191,18 +176,14 @@ def test_result_shows_how_the_search_went() -> None:
         notes=("the machine was busy",),
     )
     text = shown(result_table(make_result(search=search)))
-    assert (
-        "31 bursts in 9 m 56 s (3 oom, 1 crashed), 12 of them from an earlier run, 61 % of the time" in text
-    )
+    assert "31 bursts in 9 m 56 s (3 oom, 1 crashed), 12 of them from an earlier run, 61 % of the time" in text
     assert "stopped by: budget not searched: pin_memory (there is no GPU) note: the machine was busy" in text
 
 
 def test_result_fits_a_terminal_of_80_columns_without_losing_a_word() -> None:
     """Long names wrap, and no knob or figure is cut off."""
     config = TrainConfig(compile_mode="max-autotune-no-cudagraphs", accumulation_steps=2)
-    worth = (
-        AblationRow(knob="accumulation_steps", before="1", after="2", ratio=1.31, ci95=Interval(1.27, 1.35)),
-    )
+    worth = (AblationRow(knob="accumulation_steps", before="1", after="2", ratio=1.31, ci95=Interval(1.27, 1.35)),)
     result = on_gpu(best=Side(config=config, measurement=make_measurement(1500)), ablation=worth)
     text = shown(result_table(result), width=80, words_only=False)
     assert max(map(len, text.splitlines())) <= 80
@@ -337,9 +318,7 @@ def test_error_is_one_line_that_begins_with_error() -> None:
 def test_error_of_the_users_code_shows_their_frames_first() -> None:
     """The sentence comes last, where the eye is; the frames are shown as they are written."""
     trace = '  File "train.py", line 3, in build\n    raise ValueError("[red]")\n'
-    text = shown(
-        error_lines(WorkloadError("train:build raised ValueError; mend it", trace)), words_only=False
-    )
+    text = shown(error_lines(WorkloadError("train:build raised ValueError; mend it", trace)), words_only=False)
     assert text == trace + "error: train:build raised ValueError; mend it\n"
 
 

@@ -162,9 +162,7 @@ def test_bootstrap_is_the_same_for_the_same_seed() -> None:
     rng = random.Random(3)
     values = [rng.gauss(0, 1) for _ in range(20)]
     assert bootstrap_interval(values, statistics.fmean) == bootstrap_interval(values, statistics.fmean)
-    assert bootstrap_interval(values, statistics.fmean, seed=1) != bootstrap_interval(
-        values, statistics.fmean
-    )
+    assert bootstrap_interval(values, statistics.fmean, seed=1) != bootstrap_interval(values, statistics.fmean)
 
 
 def test_one_pair_is_no_comparison() -> None:

@@ -255,9 +255,7 @@ def test_live_display_keeps_markup_of_users_as_text() -> None:
     live = live_at(Clock())
     live.stage(HOSTILE)
     live.burst(make_burst(1000), None, 50.0)
-    live.burst(
-        make_burst(None, outcome=Outcome.CRASHED, reason=HOSTILE, parameters={"a": HOSTILE}), None, 9.0
-    )
+    live.burst(make_burst(None, outcome=Outcome.CRASHED, reason=HOSTILE, parameters={"a": HOSTILE}), None, 9.0)
     assert on_screen(live).count(r"[bold]x[/bold] [/] \x1b[2J") == 3
 
 

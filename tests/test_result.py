@@ -216,9 +216,7 @@ def test_fields_of_later_versions_are_ignored() -> None:
 def test_changed_knobs_are_before_and_after_with_parameters_of_build() -> None:
     """A reader sees at one place all that is different, build's own arguments included."""
     baseline = Side(config=TrainConfig(), parameters={"max_len": 512, "mixup": 0.1}, measurement=None)
-    best = Side(
-        config=TrainConfig(precision="bf16"), parameters={"max_len": 256, "mixup": 0.1}, measurement=None
-    )
+    best = Side(config=TrainConfig(precision="bf16"), parameters={"max_len": 256, "mixup": 0.1}, measurement=None)
     result = make_result(baseline=baseline, best=best)
     assert result.changed_knobs == {"precision": ("fp32", "bf16"), "max_len": (512, 256)}
 
@@ -237,9 +235,7 @@ def test_what_is_accepted_can_be_shown(path: tuple[Any, ...], value: Any) -> Non
     """A result with any one value replaced is refused with our error, or it can be shown and compared."""
     with contextlib.suppress(ResultFileError):
         result = parse_result(with_value(WHOLE, path, value), "digits.json")
-        shown = show(
-            result_table(result), hardware_table(result.hardware), comparison_table(compare([result]))
-        )
+        shown = show(result_table(result), hardware_table(result.hardware), comparison_table(compare([result])))
         assert "samples/s" in shown
 
 

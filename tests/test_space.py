@@ -118,9 +118,7 @@ def test_transformer_guide_keeps_its_effective_batch() -> None:
     facts = make_facts(batch_size=12, accumulation_steps=4)
     space = space_of(hardware_of(spec, make_card()), facts)
     assert {8, 12, 16} <= set(space.choices["batch_size"].values)
-    sizes = {
-        space.config({"batch_size": size}).effective_batch for size in space.choices["batch_size"].values
-    }
+    sizes = {space.config({"batch_size": size}).effective_batch for size in space.choices["batch_size"].values}
     assert sizes == {48}
 
 
@@ -145,9 +143,7 @@ def test_docker_limits_workers_and_prefetching() -> None:
 
 def test_docker_is_named_when_a_config_must_not_run() -> None:
     """The sentence has the figures in it."""
-    reason = space_of(docker_machine()).violation(
-        TrainConfig(batch_size=32, num_workers=6, prefetch_factor=4)
-    )
+    reason = space_of(docker_machine()).violation(TrainConfig(batch_size=32, num_workers=6, prefetch_factor=4))
     assert reason == (
         "6 workers × 4 batches of 32 samples take 104 MiB, more than the 32.0 MiB that /dev/shm has for them"
     )
@@ -173,9 +169,7 @@ def test_baseline_that_does_not_fit_starts_smaller() -> None:
 
 def test_baseline_that_prefetches_less_may_have_more_workers() -> None:
     """Six workers with one batch each fit into 64 MB, and stay among the choices."""
-    space = space_of(
-        docker_machine(), make_facts(num_workers=6, prefetch_factor=1), pinned={"batch_size": 32}
-    )
+    space = space_of(docker_machine(), make_facts(num_workers=6, prefetch_factor=1), pinned={"batch_size": 32})
     assert space.start == space.baseline
     assert 6 in space.choices["num_workers"].values
     assert 1 in space.choices["prefetch_factor"].values

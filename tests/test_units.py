@@ -39,9 +39,7 @@ def test_duration_is_read_in_seconds(text: str, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "m", "0", "0s", "-5m", "1h-30m", "1 30", "1h30", "ten", "inf", "nan", "1..5s"]
-)
+@pytest.mark.parametrize("text", ["", "m", "0", "0s", "-5m", "1h-30m", "1 30", "1h30", "ten", "inf", "nan", "1..5s"])
 def test_duration_that_is_none_is_refused(text: str) -> None:
     """What is no positive duration is refused, and the message echoes it."""
     with pytest.raises(UnitError) as caught:

@@ -62,7 +62,7 @@ class Feed:
     Attributes:
         wait_seconds: Spent waiting for batches so far, starts of the loader left out.
         starts: Each start of the loader.
-        start_seconds: Spent at those that followed on another one.
+        start_seconds: Spent at them.
         epoch_batches: Batches of the last whole epoch, None before its end.
         epoch_samples: Its samples.
         drawn: Batches drawn so far.

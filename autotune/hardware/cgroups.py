@@ -115,15 +115,11 @@ def _limit_bytes(group: _Group) -> int | None:
 def _working_set_bytes(group: _Group) -> int:
     """What one level has taken, without clean file cache; 0 when it cannot be read."""
     file, cache = (
-        ("memory.current", "inactive_file")
-        if group.version == 2
-        else ("memory.usage_in_bytes", "total_inactive_file")
+        ("memory.current", "inactive_file") if group.version == 2 else ("memory.usage_in_bytes", "total_inactive_file")
     )
     used = _number(read_text(group.folder / file)) or 0
     statistics = dict(
-        line.split(maxsplit=1)
-        for line in (read_text(group.folder / "memory.stat") or "").splitlines()
-        if " " in line
+        line.split(maxsplit=1) for line in (read_text(group.folder / "memory.stat") or "").splitlines() if " " in line
     )
     return max(0, used - (_number(statistics.get(cache)) or 0))
 
@@ -142,9 +138,7 @@ def _groups(root: Path, controller: str) -> Iterator[_Group]:
     for line in (read_text(root / "proc/self/mountinfo") or "").splitlines():
         left, _, right = line.partition(" - ")
         fields, (kind, _, options) = left.split(), [*right.split(), "", "", ""][:3]
-        version = (
-            2 if kind == "cgroup2" else 1 if kind == "cgroup" and controller in options.split(",") else None
-        )
+        version = 2 if kind == "cgroup2" else 1 if kind == "cgroup" and controller in options.split(",") else None
         if version is None or len(fields) < 5 or version not in memberships:
             continue
         mounted, mount_point = fields[3], unescape(fields[4])

@@ -97,12 +97,8 @@ def cpu_budget(logical: int, usable: int, root: Path = ROOT) -> tuple[int, str]:
         reason = f"the cgroup {quota.group} has a quota of {quota.cpus:g} of the {logical} logical CPUs"
         return max(1, math.ceil(quota.cpus)), reason
     if usable < logical:
-        return max(
-            1, usable
-        ), f"the affinity, a quota or LOKY_MAX_CPU_COUNT leaves {usable} of {logical} logical CPUs"
-    return max(
-        1, usable
-    ), f"all {logical} logical CPUs are usable: neither an affinity mask nor a quota takes any"
+        return max(1, usable), f"the affinity, a quota or LOKY_MAX_CPU_COUNT leaves {usable} of {logical} logical CPUs"
+    return max(1, usable), f"all {logical} logical CPUs are usable: neither an affinity mask nor a quota takes any"
 
 
 def cpu_precisions(isa: Collection[str], system: str = "Linux") -> tuple[tuple[str, ...], str]:
@@ -116,9 +112,7 @@ def cpu_precisions(isa: Collection[str], system: str = "Linux") -> tuple[tuple[s
         return ("fp32",), "fp32 only: torch has no fast bf16 or fp16 kernels for the CPU on macOS"
     found = next((name for name in _BF16_INSTRUCTIONS if name in isa), None)
     if found is None:
-        return (
-            "fp32",
-        ), "fp32 only: without avx512_bf16, amx_bf16 or Arm's bf16 instructions bf16 would be emulated"
+        return ("fp32",), "fp32 only: without avx512_bf16, amx_bf16 or Arm's bf16 instructions bf16 would be emulated"
     # fp16 is left out even with amx_fp16 or avx512_fp16: few of torch's CPU kernels use them in training.
     return (
         "fp32",
@@ -137,9 +131,7 @@ def read_memory(unread: dict[str, str], root: Path = ROOT) -> Memory:
     limit = memory_limit(root)
     if limit is None:
         unread["memory.cgroup_limit_bytes"] = (
-            "no cgroup sets a limit"
-            if platform.system() == "Linux"
-            else f"{platform.system()} has no cgroups"
+            "no cgroup sets a limit" if platform.system() == "Linux" else f"{platform.system()} has no cgroups"
         )
     return Memory(
         total_bytes=machine.total,
@@ -153,9 +145,7 @@ def _shm_bytes(unread: dict[str, str], root: Path) -> int | None:
     """Free bytes of ``/dev/shm``."""
     folder = root / "dev/shm"
     if not folder.is_dir():
-        unread["memory.shm_bytes"] = (
-            f"{platform.system()} has no /dev/shm here: workers send batches another way"
-        )
+        unread["memory.shm_bytes"] = f"{platform.system()} has no /dev/shm here: workers send batches another way"
         return None
     try:
         return shutil.disk_usage(folder).free
@@ -203,8 +193,7 @@ def _linux_physical_cores(root: Path) -> int | None:
     """Physical cores: logical CPUs that share one are listed alike in sysfs."""
     topology = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/topology")
     siblings = {
-        read_text(folder / "core_cpus_list") or read_text(folder / "thread_siblings_list")
-        for folder in topology
+        read_text(folder / "core_cpus_list") or read_text(folder / "thread_siblings_list") for folder in topology
     } - {None}
     if siblings:
         return len(siblings)
@@ -237,9 +226,7 @@ def _windows_model() -> str | None:
         import winreg
 
         try:
-            with winreg.OpenKey(
-                winreg.HKEY_LOCAL_MACHINE, r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
-            ) as key:
+            with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, r"HARDWARE\DESCRIPTION\System\CentralProcessor\0") as key:
                 return str(winreg.QueryValueEx(key, "ProcessorNameString")[0]).strip()
         except OSError:
             pass

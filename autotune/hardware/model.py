@@ -61,9 +61,7 @@ class Cpu(Record):
     logical_cores: int
     budget: int = Field(ge=1, description="CPUs usable after affinity and cgroup quotas")
     budget_reason: str = ""
-    isa: tuple[str, ...] = Field(
-        default=(), description="of avx2 avx512f avx512_bf16 avx512_fp16 amx_bf16 neon …"
-    )
+    isa: tuple[str, ...] = Field(default=(), description="of avx2 avx512f avx512_bf16 avx512_fp16 amx_bf16 neon …")
     precisions: tuple[str, ...] = Field(default=("fp32",), description="worth trying for speed, fp32 first")
     precision_reason: str = ""
 
@@ -74,9 +72,7 @@ class Memory(Record):
     total_bytes: int
     available_bytes: int = Field(description="min(available, cgroup limit - current)")
     cgroup_limit_bytes: int | None = None
-    shm_bytes: int | None = Field(
-        default=None, description="free in /dev/shm, through which workers send batches"
-    )
+    shm_bytes: int | None = Field(default=None, description="free in /dev/shm, through which workers send batches")
 
 
 class Software(Record):

@@ -24,9 +24,7 @@ _CORES_PER_SM = {
     (10, 0): 128, (10, 3): 128, (11, 0): 128, (12, 0): 128, (12, 1): 128,
 }  # fmt: skip
 # The TU116 and TU117 chips have compute capability 7.5 like the RTX 20 series, but no tensor cores.
-_TURING_WITHOUT_TENSOR_CORES = re.compile(
-    r"\bGTX 16\d\d|\bMX ?\d{3}\b|\bT(?:400|500|550|600|1000|1200|2000)\b"
-)
+_TURING_WITHOUT_TENSOR_CORES = re.compile(r"\bGTX 16\d\d|\bMX ?\d{3}\b|\bT(?:400|500|550|600|1000|1200|2000)\b")
 
 
 def load_nvml() -> Any | None:
@@ -128,12 +126,8 @@ class _Reading:
             power_limit_watts=_watts(self.ask("power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit", whole)),
             power_watts=_watts(self.ask("power_watts", "nvmlDeviceGetPowerUsage", whole)),
             sm_clock_mhz=self.ask("sm_clock_mhz", "nvmlDeviceGetClockInfo", whole, nvml.NVML_CLOCK_SM),
-            sm_clock_max_mhz=self.ask(
-                "sm_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", whole, nvml.NVML_CLOCK_SM
-            ),
-            memory_clock_mhz=self.ask(
-                "memory_clock_mhz", "nvmlDeviceGetClockInfo", whole, nvml.NVML_CLOCK_MEM
-            ),
+            sm_clock_max_mhz=self.ask("sm_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", whole, nvml.NVML_CLOCK_SM),
+            memory_clock_mhz=self.ask("memory_clock_mhz", "nvmlDeviceGetClockInfo", whole, nvml.NVML_CLOCK_MEM),
             temperature_celsius=self.temperature(whole),
             utilization_fraction=utilization.gpu / 100 if utilization else None,
             mig=isinstance(device, Slice),
@@ -196,9 +190,7 @@ class _Reading:
         for pid in sorted(used.keys() - set(self.own_pids)):
             process = GpuProcess(pid=pid, name=_process_name(pid), memory_bytes=used[pid])
             if process.name is None:
-                self.miss(
-                    f"processes.{len(others)}.name", "the process is gone, or outside of this container"
-                )
+                self.miss(f"processes.{len(others)}.name", "the process is gone, or outside of this container")
             if process.memory_bytes is None:
                 self.miss(f"processes.{len(others)}.memory_bytes", "the driver does not tell it of a process")
             others.append(process)
@@ -213,9 +205,7 @@ def _cards(nvml: Any, unread: dict[str, str]) -> tuple[Card, ...]:
             handle = nvml.nvmlDeviceGetHandleByIndex(number)
         except nvml.NVMLError as error:
             # One card that fell off the bus must not hide the others; its number stays taken.
-            unread[f"gpus.bus.{number}"] = (
-                f"the card with bus number {number} does not answer (NVML: {error})"
-            )
+            unread[f"gpus.bus.{number}"] = f"the card with bus number {number} does not answer (NVML: {error})"
             handle = None
         uuid, name = (
             str(_quietly(nvml, call, handle) or "") if handle is not None else ""

@@ -65,9 +65,7 @@ def merge(host: Hardware, torch_report: Mapping[str, Any]) -> Hardware:
     if "gpus" in torch_report:
         seen = tuple(Gpu.model_validate(entry) for entry in torch_report["gpus"])
         changes["gpus"], gpu_reasons = _merge_gpus(host, seen, torch_report)
-        reasons = {
-            key: reason for key, reason in reasons.items() if key.split(".")[0] != "gpus"
-        } | gpu_reasons
+        reasons = {key: reason for key, reason in reasons.items() if key.split(".")[0] != "gpus"} | gpu_reasons
     if "torch" in torch_report:
         version, cuda = torch_report["torch"], torch_report.get("cuda")
         changes["software"] = host.software.model_copy(update={"torch": version, "cuda": cuda})
@@ -116,15 +114,9 @@ def _match(seen: Gpu, known: Mapping[int, Gpu]) -> int | None:
     for number, gpu in known.items():
         if seen.uuid is not None and gpu.uuid is not None and _bare(seen.uuid) == _bare(gpu.uuid):
             return number
-    if (
-        seen.uuid is not None
-        and any(gpu.uuid is not None for gpu in known.values())
-        and not _has_slice(known)
-    ):
+    if seen.uuid is not None and any(gpu.uuid is not None for gpu in known.values()) and not _has_slice(known):
         return None
-    return next(
-        (number for number, gpu in known.items() if gpu.kind == seen.kind and gpu.name == seen.name), None
-    )
+    return next((number for number, gpu in known.items() if gpu.kind == seen.kind and gpu.name == seen.name), None)
 
 
 def _has_slice(known: Mapping[int, Gpu]) -> bool:
@@ -137,9 +129,7 @@ def _filled(known: Gpu, seen: Gpu) -> Gpu:
     gaps = {name: getattr(seen, name) for name, value in known if value is None}
     filled = known.model_copy(update={**gaps, "index": seen.index})
     if known.compute_capability is None and seen.compute_capability is not None:
-        return filled.model_copy(
-            update={"precisions": seen.precisions, "precision_reason": seen.precision_reason}
-        )
+        return filled.model_copy(update={"precisions": seen.precisions, "precision_reason": seen.precision_reason})
     return filled
 
 

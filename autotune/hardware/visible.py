@@ -40,9 +40,7 @@ class Slice:
     card: Card
 
 
-def select(
-    cards: Sequence[Card], unread: dict[str, str], environ: Mapping[str, str]
-) -> tuple[Card | Slice, ...]:
+def select(cards: Sequence[Card], unread: dict[str, str], environ: Mapping[str, str]) -> tuple[Card | Slice, ...]:
     """The devices that CUDA would number 0, 1, ….
 
     CUDA stops at the first entry that it does not understand, sees nothing when an entry is repeated, and
@@ -68,9 +66,7 @@ def select(
         if not chosen:
             unread["gpus"] = f"CUDA_VISIBLE_DEVICES={wanted!r} names none of the {len(cards)} NVIDIA GPUs"
     if _order_uncertain(cards, wanted, environ):
-        unread["gpus.order"] = (
-            "CUDA numbers unlike cards fastest first, NVML by bus; set CUDA_DEVICE_ORDER=PCI_BUS_ID"
-        )
+        unread["gpus.order"] = "CUDA numbers unlike cards fastest first, NVML by bus; set CUDA_DEVICE_ORDER=PCI_BUS_ID"
     return tuple(_one_slice(chosen))
 
 
@@ -92,9 +88,7 @@ def _device(cards: Sequence[Card], entry: str) -> Card | Slice | None:
     if number := re.match(r"\d+", entry):
         return _usable(cards[int(number[0])]) if int(number[0]) < len(cards) else None
     if entry.upper().startswith("MIG-"):
-        slices = [
-            part for card in cards for part in card.slices if part.uuid.lower().startswith(entry.lower())
-        ]
+        slices = [part for card in cards for part in card.slices if part.uuid.lower().startswith(entry.lower())]
         return slices[0] if len(slices) == 1 else None
     if entry.upper().startswith("GPU-"):
         whole = [card for card in cards if card.uuid.lower().startswith(entry.lower())]
@@ -118,8 +112,4 @@ def _one_slice(chosen: Sequence[Card | Slice]) -> list[Card | Slice]:
 def _order_uncertain(cards: Sequence[Card], wanted: str | None, environ: Mapping[str, str]) -> bool:
     """Whether CUDA's numbers may differ from NVML's: unlike cards, numbered in CUDA's default order."""
     by_number = wanted is None or re.match(r"\s*\d", wanted) is not None
-    return (
-        by_number
-        and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
-        and len({card.name for card in cards}) > 1
-    )
+    return by_number and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID" and len({card.name for card in cards}) > 1

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import pickle
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -18,13 +17,12 @@ import psutil
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils.rnn import pack_sequence
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset
 
-from autotune.burst.feed import CountedCollate, DeviceFeed, Feed, NoBatchError
+from autotune.burst.feed import NoBatchError
 from autotune.burst.loop import measure_burst
 from autotune.burst.protocol import BurstPlan
-from autotune.burst.trainer import NonFiniteLossError, Trainer, WorkerKilledError, make_loader
+from autotune.burst.trainer import NonFiniteLossError, WorkerKilledError
 from autotune.config import TrainConfig
 from autotune.measurement import Measurement
 from autotune.runtime import Tuned
@@ -95,18 +93,6 @@ def agree(workload: Workload, expected: Callable[[], float], plan: BurstPlan = P
         if abs(tried[-1] - 1) <= within:
             return measured
     raise AssertionError(f"measured over expected: {tried}")
-
-
-def feed_of(workload: Workload) -> Feed:
-    """The feed of a workload's baseline."""
-    tuned = Tuned(workload.baseline_config)
-    return Feed(lambda: make_loader(workload, tuned))
-
-
-def drawn_from(feed: Feed, batches: int) -> list[tuple[int, Any]]:
-    """The first batches of a feed, with their samples."""
-    items = iter(feed)
-    return [next(items) for _ in range(batches)]
 
 
 # The steady state
@@ -263,15 +249,6 @@ def test_incomplete_batches_count_for_what_they_hold() -> None:
     assert agree(workload, lambda: 10 / 0.09, within=0.08).epoch_samples == 10
 
 
-def test_an_iterable_dataset_is_counted_as_it_comes() -> None:
-    """Its epoch is known when one has ended: each of two workers yields all ten samples, in 4 + 4 + 2."""
-    workload = mistakes.workload(dataset=mistakes.Stream(10), baseline=TrainConfig(batch_size=4, num_workers=2))
-    workload = Workload(**{**vars(workload), "batch_size": 4})
-    feed = feed_of(workload)
-    assert sorted(samples for samples, _ in drawn_from(feed, 7)[:6]) == [2, 2, 4, 4, 4, 4]
-    assert (feed.epoch_batches, feed.epoch_samples) == (6, 20)
-
-
 def test_an_endless_dataset_has_no_epoch() -> None:
     """Where no epoch ends and no length is told, nothing is charged by the epoch."""
 
@@ -289,49 +266,6 @@ def test_an_epoch_is_what_the_sampler_draws() -> None:
     workload = sleepy.build(samples=100_000, step_seconds=0.002)
     drawn = Workload(workload.model, workload.dataset, workload.loss, sampler=range(70_001))  # type: ignore[arg-type]
     assert burst(drawn, SHORT).epoch_samples == 70_001
-
-
-class Rows(Dataset[Any]):
-    """Ten samples, the last batch of which is incomplete."""
-
-    def __len__(self) -> int:
-        return 10
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.ones(2, 3)
-
-
-class Columns(Rows):
-    """A dataset that fetches a batch at once, by columns."""
-
-    def __getitems__(self, indices: list[int]) -> dict[str, list[int]]:
-        return {"x": indices, "y": indices}
-
-
-COLLATIONS = {
-    "lists in a dict": lambda samples: {"images": list(samples), "sizes": [3] * len(samples)},
-    "scalars only": lambda samples: {"mean": torch.stack(samples).mean()},
-    "packed": pack_sequence,
-    "an object": lambda samples: type("Batch", (), {"samples": samples})(),
-    "broken samples left out": lambda samples: samples[:1],
-    "time first": lambda samples: torch.stack(samples, dim=1),
-    "nothing of torch": len,
-}
-
-
-@pytest.mark.parametrize("collate", COLLATIONS.values(), ids=COLLATIONS.keys())
-def test_samples_are_counted_whatever_the_batch(collate: Any) -> None:
-    """Counted where they are collated, so that no structure of a batch can mislead."""
-    workload = mistakes.workload(dataset=Rows(), collate_fn=collate, batch_size=4)
-    feed = feed_of(workload)
-    assert [samples for samples, _ in drawn_from(feed, 4)] == [4, 4, 2, 4]
-    assert feed.epoch_samples == 10
-
-
-def test_columns_are_counted_by_their_length() -> None:
-    """A dataset may hand over whole columns; its batch has as many samples as a column has values."""
-    workload = mistakes.workload(dataset=Columns(), collate_fn=lambda columns: columns, batch_size=4)
-    assert [samples for samples, _ in drawn_from(feed_of(workload), 3)] == [4, 4, 2]
 
 
 def overflowing(every: int) -> Workload:
@@ -394,45 +328,7 @@ def test_a_narrow_interval_ends_the_burst() -> None:
     assert measured.measure_seconds < 10
 
 
-# The feed and the trainer
-
-
-def test_waiting_is_told_apart_from_starting() -> None:
-    """Four batches of 0.04 s an epoch: one is the start's, three are waited for."""
-    feed = feed_of(sleepy.build(samples=16, read_seconds=0.01, batch_size=4))
-    drawn_from(feed, 12)
-    assert len(feed.starts) == 3
-    assert [start.after_epoch for start in feed.starts] == [False, True, True]
-    assert feed.start_seconds == pytest.approx(3 * 0.04, rel=0.3)
-    assert feed.wait_seconds == pytest.approx(9 * 0.04, rel=0.3)
-
-
-def test_a_restart_empties_the_queue_and_ends_no_epoch() -> None:
-    """The old workers are gone, the next batch has to be read, and nothing is taken for the length of an epoch."""
-    feed = feed_of(sleepy.build(samples=400, read_seconds=0.02, batch_size=4, num_workers=2, prefetch_factor=4))
-    items = iter(feed)
-    next(items)
-    old = {process.pid for process in psutil.Process().children()}
-    time.sleep(0.6)
-    feed.restart()
-    assert not any(psutil.pid_exists(pid) for pid in old)
-    began = time.perf_counter()
-    next(items)
-    assert time.perf_counter() - began > 0.06
-    assert [start.after_epoch for start in feed.starts] == [False, False]
-    assert feed.epoch_batches is None
-
-
-def test_a_restart_replaces_workers_that_persist() -> None:
-    """Their queue would be worked off first, were they only reset."""
-    config = {"batch_size": 4, "num_workers": 2, "persistent_workers": True}
-    feed = feed_of(sleepy.build(samples=400, read_seconds=0.02, **config))
-    items = iter(feed)
-    next(items)
-    old = {process.pid for process in psutil.Process().children()}
-    feed.restart()
-    next(items)
-    assert not old & {process.pid for process in psutil.Process().children()}
+# What goes wrong, and the compute ceiling
 
 
 def test_an_empty_loader_is_told() -> None:
@@ -488,58 +384,7 @@ def test_batches_on_the_device_cost_no_reading() -> None:
     assert measured.data_wait_fraction == measured.epoch_boundary_seconds == 0
 
 
-def test_batches_on_the_device_need_no_workers() -> None:
-    """None is started, for it would go on reading beside what is timed; each batch is moved once."""
-    workload = sleepy.build(samples=100, batch_size=8)
-    tuned = Tuned(workload.baseline_config)
-    moved: list[Any] = []
-    tuned.to_device = lambda batch: moved.append(batch) or batch  # type: ignore[method-assign,func-returns-value]
-    feed = DeviceFeed(lambda: make_loader(workload, tuned), tuned)
-    drawn = drawn_from(feed, 10)
-    assert len(moved) == 4
-    assert [id(batch) for _, batch in drawn[:4]] == [id(batch) for _, batch in drawn[4:8]]
-    assert [samples for samples, _ in drawn] == [8] * 10
-    assert feed.drawn == 10
-
-
 def test_a_ceiling_of_an_empty_loader_is_told() -> None:
     """As for a loader."""
     with pytest.raises(NoBatchError):
         burst(mistakes.workload(dataset=mistakes.Stream(0)), SHORT.model_copy(update={"feed": "device"}))
-
-
-def test_a_step_is_that_of_a_plain_loop() -> None:
-    """Accumulation, clipping and the optimizer: the weights are those of the same steps written by hand."""
-    weights = []
-    features = torch.randn(24, 4, generator=torch.Generator().manual_seed(0))
-    dataset = torch.utils.data.TensorDataset(features, torch.arange(24) % 2)
-
-    def make() -> Workload:
-        torch.manual_seed(0)
-        return mistakes.workload(
-            dataset=dataset, sampler=range(24), batch_size=4, accumulation_steps=3, clip_grad_norm=0.1,
-            optimizer=lambda params: torch.optim.SGD(params, lr=1.0),
-        )  # fmt: skip
-
-    workload = make()
-    trainer = Trainer(workload, Tuned(workload.baseline_config), feed_of(workload))
-    assert [trainer.step(), trainer.step()] == [12, 12]
-    weights.append(workload.model.weight.detach())
-    workload = make()
-    optimizer = workload.make_optimizer()
-    for start in (0, 12):
-        for first in range(start, start + 12, 4):
-            batch = default_collate([dataset[index] for index in range(first, first + 4)])
-            (workload.loss(workload.model, batch) / 3).backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(workload.model.parameters(), 0.1)
-        optimizer.step()
-        optimizer.zero_grad()
-    weights.append(workload.model.weight.detach())
-    torch.testing.assert_close(*weights)
-
-
-def test_the_collation_can_be_sent_to_a_spawned_worker() -> None:
-    """What wraps the user's collation must be picklable where theirs is."""
-    again = pickle.loads(pickle.dumps(CountedCollate(default_collate)))  # noqa: S301 - our own bytes
-    samples, batch = again([torch.ones(2), torch.ones(2)])
-    assert (samples, tuple(batch.shape)) == (2, (2, 2))

@@ -4,7 +4,6 @@ The fake NVML answers as the driver does for the card, with pynvml's own error c
 those of the five hand-written tuning guides that autotune is measured against.
 """
 
-
 from __future__ import annotations
 
 import platform
@@ -61,16 +60,12 @@ class CardSpec:
 
 def rtx_3060() -> CardSpec:
     """GeForce RTX 3060 12 GB: GA106, 28 multiprocessors, 170 W."""
-    return CardSpec(
-        "NVIDIA GeForce RTX 3060", "GPU-30600000-0000", 12288 * MIB, (8, 6), 3584, 170, 2100, 7501
-    )
+    return CardSpec("NVIDIA GeForce RTX 3060", "GPU-30600000-0000", 12288 * MIB, (8, 6), 3584, 170, 2100, 7501)
 
 
 def rtx_4070() -> CardSpec:
     """GeForce RTX 4070 12 GB: AD104, 46 multiprocessors, 200 W."""
-    return CardSpec(
-        "NVIDIA GeForce RTX 4070", "GPU-40700000-0000", 12282 * MIB, (8, 9), 5888, 200, 3105, 10501
-    )
+    return CardSpec("NVIDIA GeForce RTX 4070", "GPU-40700000-0000", 12282 * MIB, (8, 9), 5888, 200, 3105, 10501)
 
 
 def rtx_2070() -> CardSpec:
@@ -85,9 +80,7 @@ def gtx_1070() -> CardSpec:
 
 def gtx_1660_ti() -> CardSpec:
     """GeForce GTX 1660 Ti 6 GB: TU116, compute capability 7.5 like the RTX 20 series, but no tensor cores."""
-    return CardSpec(
-        "NVIDIA GeForce GTX 1660 Ti", "GPU-16600000-0000", 6144 * MIB, (7, 5), 1536, 120, 2145, 6001
-    )
+    return CardSpec("NVIDIA GeForce GTX 1660 Ti", "GPU-16600000-0000", 6144 * MIB, (7, 5), 1536, 120, 2145, 6001)
 
 
 def rtx_a6000() -> CardSpec:
@@ -249,9 +242,7 @@ class HostSpec:
 
 I5_9400F = HostSpec()
 RYZEN_5800X = HostSpec("AMD Ryzen 7 5800X 8-Core Processor", 8, 2, "avx fma avx2", 32 * GIB, 16 * GIB)
-I5_13400F = HostSpec(
-    "13th Gen Intel(R) Core(TM) i5-13400F", 10, 1, "avx fma avx2 avx_vnni", 32 * GIB, 16 * GIB
-)
+I5_13400F = HostSpec("13th Gen Intel(R) Core(TM) i5-13400F", 10, 1, "avx fma avx2 avx_vnni", 32 * GIB, 16 * GIB)
 SIXTEEN_CORES = HostSpec("AMD EPYC 7313P 16-Core Processor", 16, 1, "avx fma avx2", 60 * GIB, 30 * GIB)
 SAPPHIRE_RAPIDS = HostSpec(
     "Intel(R) Xeon(R) Gold 6430", 8, 2,
@@ -288,9 +279,7 @@ def write_host(root: Path, spec: HostSpec) -> Path:
         files[f"sys/devices/system/cpu/cpu{number}/topology/core_cpus_list"] = siblings + "\n"
         blocks.append(f"processor\t: {number}\nmodel name\t: {spec.model}\nflags\t\t: {spec.flags}\n")
     files["proc/cpuinfo"] = "\n".join(blocks)
-    files["proc/self/mountinfo"] = "22 1 259:2 / / rw - ext4 /dev/nvme0n1p2 rw\n" + mount(
-        "/sys/fs/cgroup", "cgroup2"
-    )
+    files["proc/self/mountinfo"] = "22 1 259:2 / / rw - ext4 /dev/nvme0n1p2 rw\n" + mount("/sys/fs/cgroup", "cgroup2")
     (root / "dev/shm").mkdir(parents=True)
     return write_files(root, {**files, **spec.files})
 

@@ -59,12 +59,8 @@ def test_cores_are_counted_without_sysfs(tmp_path: Path, monkeypatch: pytest.Mon
     assert cpu.physical_cores == 4
 
 
-@pytest.mark.parametrize(
-    ("quota", "budget"), [("200000 100000", 2), ("350000 100000", 4), ("10000 100000", 1)]
-)
-def test_quota_bounds_the_budget(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, budget: int
-) -> None:
+@pytest.mark.parametrize(("quota", "budget"), [("200000 100000", 2), ("350000 100000", 4), ("10000 100000", 1)])
+def test_quota_bounds_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, budget: int) -> None:
     """A quota is rounded up, and leaves one CPU at least."""
     pretend(monkeypatch, I5_9400F)
     cpu = host.read_cpu({}, write_host(tmp_path, limited(I5_9400F, cpu_max=quota)), usable=6)
@@ -123,9 +119,7 @@ def test_arm_features_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "bf16" in cpu.precisions
 
 
-def test_what_linux_does_not_tell_is_none_with_a_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_linux_does_not_tell_is_none_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty /proc gives no exception and no guess."""
     pretend(monkeypatch, I5_9400F)
     unread: dict[str, str] = {}
@@ -179,9 +173,7 @@ def test_memory_is_bounded_by_the_control_group(tmp_path: Path, monkeypatch: pyt
     assert memory.total_bytes == 16 * GIB
 
 
-def test_limit_above_what_is_available_does_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_limit_above_what_is_available_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit of a terabyte does not make memory appear."""
     pretend(monkeypatch, I5_9400F)
     memory = host.read_memory({}, write_host(tmp_path, limited(I5_9400F, memory_max=str(1024 * GIB))))

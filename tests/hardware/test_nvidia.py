@@ -226,9 +226,7 @@ def test_no_tensor_cores_no_claims(card: CardSpec) -> None:
         ("a card that does not tell", None, ("fp32",)),
     ],
 )
-def test_precisions_by_capability(
-    name: str, capability: tuple[int, int] | None, precisions: tuple[str, ...]
-) -> None:
+def test_precisions_by_capability(name: str, capability: tuple[int, int] | None, precisions: tuple[str, ...]) -> None:
     """tf32 and bf16 from 8.0, fp16 from 7.0 where there are tensor cores; each with a reason."""
     found, reason = gpu_precisions(name, capability)
     assert found == precisions

@@ -87,9 +87,7 @@ def test_this_machine_is_read() -> None:
 
 def test_probing_imports_no_torch() -> None:
     """A parent that imported torch would be seconds late, and could hold GPU memory."""
-    code = (
-        "import sys; from autotune.hardware import probe_host; probe_host(); sys.exit('torch' in sys.modules)"
-    )
+    code = "import sys; from autotune.hardware import probe_host; probe_host(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 

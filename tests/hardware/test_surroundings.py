@@ -27,9 +27,7 @@ from tests.hardware.readings import I5_9400F, mount, write_files, write_host
         ({}, {}, None),
     ],
 )
-def test_kind_of_container(
-    tmp_path: Path, files: dict[str, str], environ: dict[str, str], kind: str | None
-) -> None:
+def test_kind_of_container(tmp_path: Path, files: dict[str, str], environ: dict[str, str], kind: str | None) -> None:
     """Each engine leaves a sign of its own; outside of any there is none."""
     assert surroundings.read_container(write_files(tmp_path, files), environ) == kind
 
@@ -70,9 +68,7 @@ def test_partition_asks_its_disk(tmp_path: Path) -> None:
     write_files(tmp_path, {"sys/block/sda/queue/rotational": "1\n", "sys/block/sda/sda1/size": "8\n"})
     (tmp_path / "sys/dev/block").mkdir(parents=True)
     (tmp_path / "sys/dev/block/0:28").symlink_to(tmp_path / "sys/block/sda/sda1")
-    assert (
-        disk_of(tmp_path, "/home", mount("/", "ext4", source="/dev/sda1")) == "ext4 on /dev/sda1 (rotating)"
-    )
+    assert disk_of(tmp_path, "/home", mount("/", "ext4", source="/dev/sda1")) == "ext4 on /dev/sda1 (rotating)"
 
 
 @pytest.mark.usefixtures("linux")
