@@ -20,8 +20,9 @@ from autotune.readings import Readings
 
 BOOTSTRAP_RESAMPLES = 1000
 EARLY_END_ALLOWANCE = 1.15
-"""Rounds of a confirmation end once their interval is narrow, which favours rounds that agree by chance: simulated
-with 2 to 5 % noise a pair, a plain t interval then holds the truth in 92 to 95 % of cases; a wider one makes up for it."""
+"""Rounds of a confirmation end once their interval is narrow, which favours rounds that agree by chance. Simulated
+with 2 to 5 % noise a pair, a plain t interval then holds the truth in 92 to 95 % of cases: a wider one makes up for
+it."""
 
 
 class Outcome(str, Enum):

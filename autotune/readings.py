@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-FOREIGN_CPU_LIMIT = 0.08
+FOREIGN_CPU_LIMIT = 0.1
 IDLE_CPU_LIMIT = 0.1
 STOLEN_CPU_LIMIT = 0.05
 FOREIGN_GPU_LIMIT = 0.05

@@ -262,7 +262,8 @@ def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
             search.baseline,
             None,
             (
-                f"nothing was faster than the baseline: the best candidate reached {ratio_text(top.speedup.ratio)} "
+                "nothing was faster than the baseline beyond doubt: "
+                f"the best candidate reached {ratio_text(top.speedup.ratio)} "
                 f"(95 % interval {low} – {high}, {top.speedup.pairs} pairs)"
             ),
         )

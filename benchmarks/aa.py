@@ -38,6 +38,7 @@ from autotune.search.stopping import plan_for
 from autotune.verify import Round, confirm, speedup_of
 from benchmarks import output
 
+REPEATS_SECONDS = 60.0
 TARGET = "benchmarks.digits:build"
 FIRST = Point(config=TrainConfig(batch_size=64))
 SECOND = Point(config=FIRST.config, parameters={"channels": 64})
@@ -56,6 +57,11 @@ class Recorded(NamedTuple):
 
     first: list[float]
     second: list[float]
+
+
+def _tell(text: str) -> None:
+    """Notes go to standard error: they are no figures."""
+    print(text, file=sys.stderr)
 
 
 def confirm_itself(run: Callable[[Point, int], Burst], seed: int) -> tuple[Speedup, list[Round]]:
@@ -85,7 +91,7 @@ def real(repeats: int, plan: BurstPlan) -> tuple[list[Speedup], list[list[Record
     recorded: list[list[Recorded]] = []
     with Isolation(TARGET) as isolation:
         isolation.start(60)
-        runner = RepeatingRunner(ProcessRunner(isolation, "cpu"), lambda text: print(text, file=sys.stderr))
+        runner = RepeatingRunner(ProcessRunner(isolation, "cpu"), _tell, allowance_seconds=REPEATS_SECONDS)
         for repeat in range(repeats):
             speedup, rounds = confirm_itself(lambda point, _: runner.run(point, plan, DEADLINE_SECONDS), repeat)
             speedups.append(speedup)

@@ -13,6 +13,8 @@ from autotune.search.stages import ANCHOR, BASELINE
 from autotune.search.trials import Trial
 
 MAX_REPEATS = 2
+REPEATS_SHARE = 0.1
+"""Of the budget: beyond that, time is better spent on other configs and on the confirmation."""
 ALWAYS_BUSY_AFTER = 2
 """After so many bursts in a row that stayed disturbed, repeating is given up until one is not."""
 ANCHOR_EVERY = 10
@@ -25,14 +27,21 @@ class RepeatingRunner:
     Args:
         runner: Runs bursts.
         note: Tells a person.
+        allowance_seconds: What all repeats together may take.
         clock: Monotonic seconds.
     """
 
     def __init__(
-        self, runner: Runner, note: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
+        self,
+        runner: Runner,
+        note: Callable[[str], None],
+        *,
+        allowance_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runner = runner
         self._note = note
+        self._allowance_seconds = allowance_seconds
         self._clock = clock
         self._still_disturbed = 0
 
@@ -42,6 +51,7 @@ class RepeatingRunner:
         bursts = [self._runner.run(point, plan, deadline_seconds)]
         while bursts[-1].disturbance is not None and self._may_repeat(bursts, deadline):
             bursts.append(self._runner.run(point, plan, deadline - self._clock()))
+            self._allowance_seconds -= bursts[-1].seconds
         self._remember(bursts[-1])
         kept = min((burst for burst in bursts if burst.ok), key=_foreign_share, default=bursts[-1])
         thrown_away = sum(burst.measuring_seconds for burst in bursts if burst is not kept)
@@ -49,6 +59,8 @@ class RepeatingRunner:
 
     def _may_repeat(self, bursts: Sequence[Burst], deadline: float) -> bool:
         if len(bursts) > MAX_REPEATS or self._still_disturbed >= ALWAYS_BUSY_AFTER:
+            return False
+        if bursts[-1].seconds > self._allowance_seconds:
             return False
         return self._clock() + 1.5 * bursts[-1].seconds < deadline
 

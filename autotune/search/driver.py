@@ -12,7 +12,7 @@ from typing import Literal
 from autotune.burst.runner import Runner
 from autotune.measurement import Burst, Point
 from autotune.progress import Progress
-from autotune.search.disturbance import RepeatingRunner, anchor_due, drift_of
+from autotune.search.disturbance import REPEATS_SHARE, RepeatingRunner, anchor_due, drift_of
 from autotune.search.guard import refusal
 from autotune.search.stages import ANCHOR, CONFIRM, SAMPLER, Stages
 from autotune.search.stopping import Budget, burst_deadline, plan_for, plateaued, predicted_seconds
@@ -60,7 +60,9 @@ class Search:
         self.log = log
         self.compute_ceiling: float | None = None
         self.drift = drift_of(log.trials)
-        self._runner = RepeatingRunner(runner, progress.note, clock=budget.now)
+        self._runner = RepeatingRunner(
+            runner, progress.note, allowance_seconds=REPEATS_SHARE * budget.seconds, clock=budget.now
+        )
         self._budget = budget
         self._progress = progress
         self._utilization_target = utilization_target

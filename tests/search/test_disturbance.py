@@ -55,12 +55,15 @@ class Stand:
     """A repeating runner over a script."""
 
     bursts: list[Burst]
+    allowance_seconds: float = 100.0
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         clock = VirtualClock()
         self.script = Scripted(self.bursts, clock)
-        self.runner = RepeatingRunner(self.script, self.notes.append, clock=clock)
+        self.runner = RepeatingRunner(
+            self.script, self.notes.append, allowance_seconds=self.allowance_seconds, clock=clock
+        )
 
     def run(self, deadline_seconds: float = 60.0) -> Burst:
         """One burst with its repeats."""
@@ -95,6 +98,13 @@ def test_no_repeat_beyond_the_deadline() -> None:
     """A repeat that could not end in time is not begun."""
     stand = Stand([burst(busy()), burst(QUIET)])
     assert stand.run(deadline_seconds=4.0).repeats == 0
+
+
+def test_repeats_have_an_allowance() -> None:
+    """When repeats have taken their share of the budget, disturbed bursts stand as they are, marked."""
+    stand = Stand([burst(busy()), burst(QUIET), burst(busy())], allowance_seconds=3.0)
+    assert stand.run().repeats == 1
+    assert stand.run().disturbance is not None
 
 
 def test_an_always_busy_machine_is_told_and_not_repeated_for_ever() -> None:
