@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED_STATUS = 130
 SAMPLERS = ("tpe", "gp", "random")
-PROBE_SECONDS = 20.0
+PROBE_SECONDS = 120.0
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 app = typer.Typer(

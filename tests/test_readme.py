@@ -32,8 +32,9 @@ def test_there_are_two_commands_and_they_name_what_exists() -> None:
     """The main job installs an extra that exists and tunes a target that loads; the other runs the tests."""
     commands = [line for block in blocks("sh") for line in block.strip().splitlines()]
     assert len(commands) == 2
-    setup, install, main_job = commands[0].split(" && ")
+    setup, install, probe, main_job = commands[0].split(" && ")
     assert setup == "python3 -m venv .venv"
+    assert shlex.split(probe)[1:] == ["probe"]
     words = shlex.split(install)
     assert (ROOT / words[words.index("-c") + 1]).is_file()
     extra = re.fullmatch(r"\.\[(\w+)\]", words[-1])

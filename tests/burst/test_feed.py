@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import pickle
 import time
 from typing import Any
@@ -99,7 +100,7 @@ def test_a_restart_empties_the_queue_and_ends_no_epoch() -> None:
     feed = feed_of(sleepy.build(samples=400, read_seconds=0.02, batch_size=4, num_workers=2, prefetch_factor=4))
     items = iter(feed)
     next(items)
-    old = {process.pid for process in psutil.Process().children()}
+    old = {process.pid for process in multiprocessing.active_children()}
     time.sleep(0.6)
     feed.restart()
     assert not any(psutil.pid_exists(pid) for pid in old)
@@ -116,10 +117,10 @@ def test_a_restart_replaces_workers_that_persist() -> None:
     feed = feed_of(sleepy.build(samples=400, read_seconds=0.02, **config))
     items = iter(feed)
     next(items)
-    old = {process.pid for process in psutil.Process().children()}
+    old = {process.pid for process in multiprocessing.active_children()}
     feed.restart()
     next(items)
-    assert not old & {process.pid for process in psutil.Process().children()}
+    assert not old & {process.pid for process in multiprocessing.active_children()}
 
 
 def test_batches_on_the_device_need_no_workers() -> None:

@@ -6,6 +6,7 @@ The long run is a plain PyTorch loop. Time is spent asleep, so that the rates ho
 from __future__ import annotations
 
 import math
+import multiprocessing
 import os
 import signal
 import time
@@ -13,7 +14,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-import psutil
 import pytest
 import torch
 from torch import nn
@@ -358,7 +358,7 @@ def test_a_worker_that_dies_during_a_step_is_told() -> None:
 
     def kills(model: nn.Module, batch: Any) -> torch.Tensor:
         if next(steps) == 5:
-            os.kill(psutil.Process().children()[0].pid, signal.SIGKILL)
+            os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
             time.sleep(1)
         return model(batch).mean()
 
