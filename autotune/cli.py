@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from autotune.hardware.model import DeviceKind
     from autotune.tune import Options
 
+STARTED = time.monotonic()
+"""The budget counts from here, not from the start of the process: where a shell executes its last command in its own
+place, that is as old as the shell."""
 INTERRUPTED_STATUS = 130
 SAMPLERS = ("tpe", "gp", "random")
 PROBE_SECONDS = 120.0
@@ -194,7 +197,7 @@ def run_tuning(options: Options, *, as_json: bool, quiet: bool) -> int:
     from autotune.tune import Tuning
 
     console = make_console()
-    budget = Budget(options.budget_seconds, started=process_start())
+    budget = Budget(options.budget_seconds, started=STARTED)
     with Interrupts() as interrupts:
         try:
             with make_progress(console, quiet=quiet) as progress:
@@ -210,14 +213,6 @@ def run_tuning(options: Options, *, as_json: bool, quiet: bool) -> int:
         if as_json:
             typer.echo(result.model_dump_json(by_alias=True, indent=2))
     return INTERRUPTED_STATUS if result.status == "partial" else 0
-
-
-def process_start() -> float:
-    """When this process began, on the monotonic clock: the person's budget counts from the return key."""
-    import psutil
-
-    age = time.time() - psutil.Process().create_time()
-    return time.monotonic() - max(0.0, age)
 
 
 def parse_device(text: str) -> DeviceKind | None:

@@ -35,6 +35,16 @@ def test_tuning_writes_a_result_that_training_can_use(tmp_path: Path) -> None:
     assert len(next(iter(tuned.dataloader(list(range(256)), shuffle=True)))) == tuned.batch_size  # type: ignore[arg-type]
 
 
+def test_the_budget_counts_from_the_command_not_from_the_shell(tmp_path: Path) -> None:
+    """A shell that executes its last command in its own place does not make the budget older than the command."""
+    command = f"sleep 7 && exec {sys.executable} -m autotune --model {TINY} --budget 10s --json --quiet"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    finished = subprocess.run(["sh", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+    document = json.loads(finished.stdout)
+    assert document["search"]["bursts"] >= 2
+
+
 def test_json_is_the_only_thing_on_stdout(tmp_path: Path) -> None:
     """With --json and --quiet, stdout is one JSON document and stderr is empty."""
     finished = run(["--model", TINY, "--budget", "10s", "--json", "--quiet"], tmp_path)
