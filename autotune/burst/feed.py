@@ -105,14 +105,8 @@ class Feed:
                 if item is not None:
                     self.wait_seconds += end_seconds
             if batches == 0:
-                raise NoBatchError(
-                    "the loader yields no batch"
-                    + (
-                        " after its first epoch; an iterable dataset must begin anew at each iter()"
-                        if after_epoch
-                        else ""
-                    )
-                )
+                once = " after its first epoch; an iterable dataset must begin anew at each iter()"
+                raise NoBatchError(f"the loader yields no batch{once if after_epoch else ''}")
             after_epoch = not self._restarting
             if self._restarting:
                 end_seconds, self._restarting = 0.0, False
