@@ -88,7 +88,7 @@ def test_a_model_in_another_folder_is_found_by_path(tmp_path: Path) -> None:
         (["--model", TINY, "--explore", "width="], "name=value"),
         (["--model", "tiny"], "module:attr"),
         (["--model", "nowhere.at.all:build"], "no module"),
-        (["--model", "tests.workloads.tiny:nothing"], "no attribute"),
+        (["--model", "tests.workloads.tiny:nothing"], "there is no 'nothing'"),
         (["--model", TINY, "--explore", "depth=1,2"], "takes no argument"),
         (["--model", TINY, "--out", "."], "is a folder"),
         (["--model", TINY, "--resume"], "no earlier run"),
