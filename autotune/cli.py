@@ -191,7 +191,7 @@ def run_tuning(options: Options, *, as_json: bool, quiet: bool) -> int:
     """Tunes, writes the result, shows it; returns the exit status."""
     from autotune.console import make_console, result_table, usage_lines
     from autotune.progress import make_progress
-    from autotune.result import write_result
+    from autotune.result import keep_result
     from autotune.search.interrupts import Interrupted, Interrupts
     from autotune.search.stopping import Budget
     from autotune.tune import Tuning
@@ -201,17 +201,20 @@ def run_tuning(options: Options, *, as_json: bool, quiet: bool) -> int:
     with Interrupts() as interrupts:
         try:
             with make_progress(console, quiet=quiet) as progress:
-                result, path = Tuning(options, progress, budget).run()
-                interrupts.disarm()
+                result, path = Tuning(options, progress, budget, interrupts).run()
         except Interrupted:
-            console.print("interrupted before the first burst; nothing was written")
+            console.print("interrupted before the first burst had ended; nothing was written")
             return INTERRUPTED_STATUS
-        write_result(result, path)
-        if not quiet:
+        with interrupts.held():
+            place, failure = keep_result(result, path)
+        if failure is not None or not quiet:
             console.print(result_table(result))
-            console.print(usage_lines(path))
+        if place is not None and not quiet:
+            console.print(usage_lines(place))
         if as_json:
             typer.echo(result.model_dump_json(by_alias=True, indent=2))
+        if failure is not None:
+            raise failure
     return INTERRUPTED_STATUS if result.status == "partial" else 0
 
 

@@ -64,5 +64,9 @@ class NothingFeasibleError(AutotuneError):
     exit_status = 3
 
 
+class Interrupted(BaseException):
+    """A person or the system asked the run to end. No error: whoever catches errors lets it pass."""
+
+
 class IsolationError(AutotuneError):
     """A child process could not be started, or does not answer."""

@@ -85,6 +85,8 @@ class Measurement(BaseModel):
     )
     skipped_steps: int = Field(default=0, description="optimizer steps skipped by the GradScaler")
     final_loss: float | None = None
+    graph_breaks: int | None = Field(default=None, description="where the compiler split the model; null when eager")
+    recompiles: int | None = Field(default=None, description="of parts compiled before; null when eager")
     readings: Readings | None = Field(default=None, description="telemetry over the timed part")
 
     @property
@@ -265,6 +267,8 @@ def pool(measurements: Sequence[Measurement]) -> Measurement:
             "epoch_boundary_seconds": mean([m.epoch_boundary_seconds for m in measurements]),
             "device_memory_bytes": worst([m.device_memory_bytes for m in measurements]),
             "host_memory_bytes": worst([m.host_memory_bytes for m in measurements]),
+            "graph_breaks": worst([m.graph_breaks for m in measurements]),
+            "recompiles": worst([m.recompiles for m in measurements]),
             "skipped_steps": sum(m.skipped_steps for m in measurements),
         }
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import tempfile
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -153,6 +154,26 @@ def write_result(result: Result, path: Path) -> None:
         raise ResultFileError(
             f"the result could not be written to {path}: {reason}; choose another place with --out"
         ) from error
+
+
+def keep_result(result: Result, path: Path) -> tuple[Path | None, ResultFileError | None]:
+    """Writes the file; where that fails, into the temporary folder: hours of search are not lost to a full disk.
+
+    Returns:
+        Where it lies, None when it could be written nowhere; and what went wrong with the wanted place, if it did.
+    """
+    try:
+        write_result(result, path)
+    except ResultFileError as error:
+        failure = error
+    else:
+        return path, None
+    try:
+        place = Path(tempfile.gettempdir()) / f"autotune-result-{path.stem}-{secrets.token_hex(4)}.json"
+        write_result(result, place)
+    except (OSError, ResultFileError):  # OSError: there is no temporary folder
+        return None, failure
+    return place, ResultFileError(f"{failure}; until then it lies in {place}")
 
 
 def read_result(path: Path | str) -> Result:

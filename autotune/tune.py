@@ -24,9 +24,10 @@ from autotune.measurement import Point, Speedup
 from autotune.progress import Progress
 from autotune.result import Constraints, Result, SearchRecord, Side, WorkloadRecord
 from autotune.search.driver import Search, StoppedBy, measuring_fraction
-from autotune.search.interrupts import Interrupted
+from autotune.search.interrupts import Interrupted, Interrupts
 from autotune.search.stopping import Budget
-from autotune.search.trials import TrialLog, open_study
+from autotune.search.storage import open_study
+from autotune.search.trials import TrialLog
 from autotune.space import Space, build_space
 from autotune.wording import ratio_text
 
@@ -68,12 +69,16 @@ class Tuning:
         options: What the person asked for.
         progress: Who is told.
         budget: The wall clock; it has been running since the command began.
+        interrupts: The signals that end it in good order.
     """
 
-    def __init__(self, options: Options, progress: Progress, budget: Budget) -> None:
+    def __init__(
+        self, options: Options, progress: Progress, budget: Budget, interrupts: Interrupts | None = None
+    ) -> None:
         self.options = options
         self._progress = progress
         self._budget = budget
+        self._interrupts = interrupts
         self._notes: list[str] = []
 
     def run(self) -> tuple[Result, Path]:
@@ -83,10 +88,12 @@ class Tuning:
             UsageError: An option, the target or the storage is wrong.
             WorkloadError: The user's code failed.
             NothingFeasibleError: No config could be trained.
-            Interrupted: Asked to end before the workload was known; later, a partial result is returned.
+            Interrupted: Asked to end before anything was measured; later, a partial result is returned.
         """
         options = self.options
         with Isolation(options.target) as isolation:
+            if self._interrupts is not None:
+                self._interrupts.pass_on_to(isolation.interrupt)
             self._progress.stage("importing")
             isolation.start(CHECK_SHARE * self._budget.remaining)
             if isolation.fork_unsafe_reason is not None:
@@ -113,6 +120,8 @@ class Tuning:
             try:
                 stopped_by = search.run()
             except Interrupted:
+                if search.log.best() is None:  # a result without a figure would serve nobody
+                    raise
                 stopped_by = "interrupted"
         return self._make_result(search, hardware, device, facts, stopped_by), out
 
@@ -169,7 +178,7 @@ class Tuning:
             attributes={"target": options.target, "fingerprint": facts.fingerprint, "device": device},
             resume=options.resume,
         )
-        log = TrialLog(study, space)
+        log = TrialLog(study, space, self._note)
         if log.trials:
             self._note(f"{len(log.trials)} bursts of an earlier run are known and not run again")
         return log

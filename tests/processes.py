@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +18,19 @@ import psutil
 
 ROOT = Path(__file__).parents[1]
 BUDGET_OVERRUN_SECONDS = 5.0
+
+
+def temporary_of(folder: Path) -> Path:
+    """A temporary folder for the commands that run in a folder, which also finds it as ``tmp``.
+
+    Its path is short, unlike pytest's own: in one that is too long for sockets autotune would use another.
+    """
+    link = folder / "tmp"
+    if not link.exists():
+        made = tempfile.mkdtemp(prefix="commands-")
+        atexit.register(shutil.rmtree, made, ignore_errors=True)
+        link.symlink_to(made)
+    return link.resolve()
 
 
 @dataclass(frozen=True)
@@ -32,8 +48,7 @@ class Command:
     """``autotune`` with some arguments, running in a folder; its temporary folder is its own and looked at later."""
 
     def __init__(self, arguments: Sequence[str], folder: Path) -> None:
-        self.temporary = folder / "tmp"
-        self.temporary.mkdir(exist_ok=True)
+        self.temporary = temporary_of(folder)
         environment = {**os.environ, "TMPDIR": str(self.temporary), "PYTHONPATH": str(ROOT)}
         self.began = time.monotonic()
         self.process = subprocess.Popen(

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import time
+import os
 from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import dataclass
+from time import perf_counter  # by name: the user's module may replace what `time` holds
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -84,12 +85,12 @@ class Feed:
         end_seconds, after_epoch = 0.0, False
         while True:
             batches, samples = 0, 0
-            began = time.perf_counter()
+            began = perf_counter()
             self._batches = iter(self.loader)
-            created = time.perf_counter()
+            created = perf_counter()
             item = next(self._batches, None)
             # Starting workers and waiting for their first batch happens once an epoch: it is charged by the epoch.
-            waited = time.perf_counter() - created
+            waited = perf_counter() - created
             self.starts.append(Start(end_seconds + created - began, waited, after_epoch))
             self.start_seconds += end_seconds + created - began + waited
             while item is not None:
@@ -99,9 +100,9 @@ class Feed:
                 yield item
                 if self._restarting:
                     break
-                asked = time.perf_counter()
+                asked = perf_counter()
                 item = next(self._batches, None)
-                end_seconds = time.perf_counter() - asked
+                end_seconds = perf_counter() - asked
                 if item is not None:
                     self.wait_seconds += end_seconds
             if batches == 0:
@@ -126,7 +127,18 @@ class Feed:
                 worker.join(timeout=0.5)
                 if worker.exitcode is not None and worker.exitcode < 0:
                     return -int(worker.exitcode)
+        return _signal_of_dead_child()
+
+
+def _signal_of_dead_child() -> int | None:
+    """The signal that ended a child that nobody has waited for yet: workers may die while the loader starts them."""
+    if not hasattr(os, "waitid"):
         return None
+    with contextlib.suppress(ChildProcessError):
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is not None and ended.si_code in {os.CLD_KILLED, os.CLD_DUMPED}:
+            return int(ended.si_status)
+    return None
 
 
 class DeviceFeed(Feed):

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections.abc import Sequence
+from time import perf_counter  # by name: the user's module may replace what `time` holds
 from typing import TYPE_CHECKING
 
 from torch.utils.data import IterableDataset
 
 from autotune.burst.epochs import Lap, charge
 from autotune.burst.feed import RESTART_LIMIT_SECONDS, DeviceFeed, Feed
-from autotune.burst.protocol import BurstPlan
-from autotune.burst.trainer import NonFiniteLossError, Trainer, WorkerKilledError, make_loader
+from autotune.burst.protocol import BurstPlan, Part
+from autotune.burst.trainer import Drain, NonFiniteLossError, Stepper, Trainer, WorkerKilledError, make_loader
 from autotune.measurement import Measurement
 from autotune.runtime import Tuned
 from autotune.workload import Workload
@@ -43,7 +43,7 @@ class Timing:
         plan: The caps and targets.
     """
 
-    def __init__(self, trainer: Trainer, plan: BurstPlan) -> None:
+    def __init__(self, trainer: Stepper, plan: BurstPlan) -> None:
         self.trainer = trainer
         self.plan = plan
         self.opening_seconds = 0.0
@@ -57,23 +57,23 @@ class Timing:
 
     def warm_up(self) -> None:
         """Runs until it is steady, or until the cap; the first step, all three when compiled, come before the cap."""
-        began = time.perf_counter()
+        began = perf_counter()
         config, feed = self.trainer.tuned.config, self.trainer.feed
         cap = began
         for number in range(MIN_WARMUP_STEPS):
-            if number and time.perf_counter() > cap:
+            if number and perf_counter() > cap:
                 break
             self._lap(1)
             self.opening_steps += 1
             if number == 0 or config.compile_mode is not None:
-                cap = time.perf_counter() + self.plan.warmup_seconds
-        self.opening_seconds = time.perf_counter() - began
+                cap = perf_counter() + self.plan.warmup_seconds
+        self.opening_seconds = perf_counter() - began
         workers = feed.loader.num_workers
         if workers and feed.starts[0].wait_seconds < RESTART_LIMIT_SECONDS:
             feed.restart()
         queue = QUEUE_DRAINS * workers * (feed.loader.prefetch_factor or 0)
         previous = None
-        while time.perf_counter() < cap:
+        while perf_counter() < cap:
             lap = self._lap(self.steps_per_lap)
             self.after_restart.append(lap)
             resized = self._resize(lap)
@@ -84,7 +84,7 @@ class Timing:
                 self.steady = True
                 break
             previous = None if resized else lap.rate
-        self.warmup_seconds = time.perf_counter() - began
+        self.warmup_seconds = perf_counter() - began
 
     def measure(self) -> list[Lap]:
         """Timed laps until the interval is narrow enough, hope is lost, or the cap is reached.
@@ -93,8 +93,8 @@ class Timing:
             NonFiniteLossError: The loss became NaN or infinite, or the scaler skipped every step.
         """
         laps: list[Lap] = []
-        cap = time.perf_counter() + self.plan.measure_seconds
-        while not self._hopeless(laps) and (len(laps) < 2 or (time.perf_counter() < cap and not self._narrow(laps))):
+        cap = perf_counter() + self.plan.measure_seconds
+        while not self._hopeless(laps) and (len(laps) < 2 or (perf_counter() < cap and not self._narrow(laps))):
             laps.append(self._lap(self.steps_per_lap))
             self.trainer.check_loss()
         if not any(lap.samples for lap in laps):
@@ -124,12 +124,12 @@ class Timing:
         waited, drawn = feed.wait_seconds, feed.drawn
         starts, start_seconds = len(feed.starts), feed.start_seconds
         self.trainer.synchronize()
-        began = time.perf_counter()
+        began = perf_counter()
         samples = 0
         for _ in range(steps):
             samples += self.trainer.step()
         self.trainer.synchronize()
-        seconds = time.perf_counter() - began
+        seconds = perf_counter() - began
         skipped = _skipped_steps(scale, scaler.get_scale(), steps)
         self.skipped_steps += skipped
         return Lap(
@@ -204,12 +204,8 @@ def measure_burst(
         NoBatchError: The dataset yields no batch.
         WorkerKilledError: A DataLoader worker was ended by a signal.
     """
-    if plan.feed == "loader":
-        feed = Feed(lambda: make_loader(workload, tuned))
-    else:  # no workers: they would go on preparing batches that nobody draws
-        in_process = Tuned(tuned.config.replace(num_workers=0), device=tuned.device)
-        feed = DeviceFeed(lambda: make_loader(workload, in_process), tuned)
-    timing = Timing(Trainer(workload, tuned, feed), plan)
+    timing = Timing(_make_stepper(workload, tuned, plan.part), plan)
+    feed = timing.trainer.feed
     try:
         timing.warm_up()
         timing.trainer.check_loss()
@@ -232,13 +228,21 @@ def measure_burst(
         start_seconds=start_seconds,
         build_seconds=build_seconds,
         warmup_seconds=timing.warmup_seconds,
-        compile_seconds=max(0.0, compiling) if tuned.config.compile_mode else None,
+        compile_seconds=max(0.0, compiling) if tuned.config.compile_mode and plan.part != "loader" else None,
         epoch_samples=_epoch_samples(feed, tuned.batch_size),
         epoch_boundary_seconds=boundary_seconds,
         skipped_steps=timing.skipped_steps,
         final_loss=timing.trainer.check_loss(),
         readings=readings,
     )
+
+
+def _make_stepper(workload: Workload, tuned: Tuned, part: Part) -> Stepper:
+    if part == "compute":  # no workers: they would go on preparing batches that nobody draws
+        in_process = Tuned(tuned.config.replace(num_workers=0), device=tuned.device)
+        return Trainer(workload, tuned, DeviceFeed(lambda: make_loader(workload, in_process), tuned))
+    feed = Feed(lambda: make_loader(workload, tuned))
+    return Trainer(workload, tuned, feed) if part == "all" else Drain(tuned, feed)
 
 
 def _epoch_batches(feed: Feed) -> int | None:

@@ -6,8 +6,8 @@ A child writes lines ``{"event": ...}``: ``phase`` as it gets on, and in the end
 
 from __future__ import annotations
 
-import json
 import os
+from json import dumps  # by name: the user's module may replace what `json` holds
 from typing import Any, BinaryIO, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,9 +16,15 @@ from autotune.errors import AutotuneError, ConfigError, TargetError, WorkloadErr
 from autotune.hardware.model import DeviceKind
 from autotune.measurement import Outcome, Point
 
+PIPE_LOST_STATUS = 86
+"""Exit status of a child whose pipe to the parent was closed by the user's code."""
 REPORTED_ERRORS: dict[str, type[AutotuneError]] = {
     error.__name__: error for error in (ConfigError, TargetError, WorkloadError)
 }
+
+
+Part = Literal["all", "compute", "loader"]
+"""Training as it is; on a few batches that stay on the device; or only the loader, whose batches nobody trains on."""
 
 
 class BurstPlan(BaseModel):
@@ -35,9 +41,7 @@ class BurstPlan(BaseModel):
     incumbent_rate: float | None = Field(
         default=None, description="samples/s reached before: a burst that stays far below stops early"
     )
-    feed: Literal["loader", "device"] = Field(
-        default="loader", description="device: a few batches kept on the device, for the compute ceiling"
-    )
+    part: Part = Field(default="all", description="what of training runs: for a ceiling, one part of it alone")
 
 
 class Request(BaseModel):
@@ -46,7 +50,9 @@ class Request(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     job: Literal["probe", "check", "burst"]
+    number: int = Field(default=0, description="of the job; its events carry it")
     target: str = ""
+    import_as: str = Field(default="", description="the target with its path made absolute")
     device: DeviceKind | None = None
     point: Point | None = None
     parameter_names: tuple[str, ...] = Field(default=(), description="arguments that build() will be asked to take")
@@ -59,22 +65,48 @@ class Request(BaseModel):
     memory_limit_bytes: int | None = Field(default=None, description="more than this ends the burst as oom")
     memory_fraction: float | None = Field(default=None, description="of the GPU's memory, as a cap")
 
+    @property
+    def importable(self) -> str:
+        """The target as it is found from any working directory."""
+        return self.import_as or self.target
+
+
+class PipeLostError(Exception):
+    """The user's code closed the pipe to the parent."""
+
 
 class Reporter:
-    """The child's end of the pipe: writes one line of JSON an event."""
+    """The child's end of the pipe: writes one line of JSON an event.
 
-    def __init__(self, stream: BinaryIO) -> None:
+    It speaks for the process that made it and for no other: a copy in a process that the user's code forked is silent.
+
+    Args:
+        stream: The pipe.
+        number: Of the job that is reported on.
+    """
+
+    def __init__(self, stream: BinaryIO, number: int = 0) -> None:
         self._stream = stream
+        self._number = number
+        self._process_id = os.getpid()
+        # Made in advance: when memory has run out, there may be none left to make it.
+        self._out_of_memory = self._line("failure", outcome=Outcome.OOM.value, reason="MemoryError: nothing was left")
 
     def send(self, event: str, **content: Any) -> None:
-        """Writes one event and flushes it."""
-        self._stream.write(json.dumps({"event": event, **content}).encode() + b"\n")
-        self._stream.flush()
+        """Writes one event.
 
-    def send_after_others(self, event: str, **content: Any) -> None:
-        """Like `send`, where another process may have died in the middle of its line."""
-        self._stream.write(b"\n")
-        self.send(event, **content)
+        Raises:
+            PipeLostError: The pipe is closed on this side.
+        """
+        self._write(self._line(event, **content))
+
+    def end_of(self, number: int, status: int) -> None:
+        """Tells that the process of a job has ended, perhaps in the middle of a line."""
+        self._write(b"\n" + self._line("exit", status=status, number=number))
+
+    def out_of_memory(self) -> None:
+        """Tells that memory has run out, without taking any."""
+        self._write(self._out_of_memory)
 
     def phase(self, name: str) -> None:
         """Tells how far the burst has come."""
@@ -87,6 +119,18 @@ class Reporter:
     def error(self, error: AutotuneError) -> None:
         """Tells that the workload itself is wrong."""
         self.send("error", kind=type(error).__name__, message=str(error), trace=getattr(error, "trace", None))
+
+    def _line(self, event: str, **content: Any) -> bytes:
+        return dumps({"event": event, "number": self._number, **content}).encode() + b"\n"
+
+    def _write(self, line: bytes) -> None:
+        if os.getpid() != self._process_id:
+            return
+        try:
+            self._stream.write(line)
+            self._stream.flush()
+        except (OSError, ValueError) as error:
+            raise PipeLostError from error
 
 
 def claim_stdio() -> tuple[BinaryIO, BinaryIO]:

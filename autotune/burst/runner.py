@@ -7,12 +7,17 @@ import time
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from pydantic import ValidationError
+
 from autotune.burst.isolation import Ended, Isolation
-from autotune.burst.protocol import BurstPlan, Request, raise_reported
-from autotune.errors import WorkloadError
+from autotune.burst.protocol import PIPE_LOST_STATUS, BurstPlan, Request, raise_reported
+from autotune.errors import IsolationError, TargetError, WorkloadError
 from autotune.facts import WorkloadFacts
 from autotune.hardware.model import DeviceKind
 from autotune.measurement import Burst, Measurement, Outcome, Point
+
+KILL = 9
+"""SIGKILL, which the kernel's out-of-memory killer sends; Windows has no name for it."""
 
 
 class Runner(Protocol):
@@ -81,7 +86,9 @@ class ProcessRunner:
         began = time.monotonic()
         try:
             ended = self._isolation.run(request, deadline_seconds)
-        except WorkloadError as error:  # the module cannot be imported again, e.g. its folder is gone
+        except (TargetError, WorkloadError, IsolationError) as error:
+            # The forkserver had to be replaced, and the module's file is gone, or the system has no process left.
+            # What other bursts found must not be lost for that.
             return Burst(point=point, outcome=Outcome.CRASHED, reason=str(error), seconds=time.monotonic() - began)
         return burst_from(point, ended)
 
@@ -91,19 +98,23 @@ def burst_from(point: Point, ended: Ended) -> Burst:
     message = ended.message or {}
     measurement, reason = None, None
     if message.get("event") == "result":
-        outcome = Outcome.OK
-        measurement = Measurement.model_validate(message["value"])
+        try:
+            outcome, measurement = Outcome.OK, Measurement.model_validate(message["value"])
+        except ValidationError as error:
+            outcome, reason = Outcome.CRASHED, f"what it measured is no measurement: {error.errors()[0]['msg']}"
     elif message.get("event") == "failure":
         outcome, reason = Outcome(message["outcome"]), message["reason"]
-        if outcome is Outcome.CRASHED and ended.killed_by_kernel:
+        if outcome is Outcome.CRASHED and ended.killed_by_kernel and "SIGKILL" in reason:  # one of its workers
             outcome = Outcome.HOST_OOM
     elif message.get("event") == "error":
         outcome, reason = Outcome.CRASHED, message["message"]
     elif ended.timed_out:
         outcome, reason = Outcome.TIMEOUT, f"it was still in its phase {ended.phase!r} after {ended.seconds:.1f} s"
     else:
-        outcome = Outcome.HOST_OOM if ended.killed_by_kernel else Outcome.CRASHED
-        reason = describe_end(ended)
+        killed = ended.killed_by_kernel and ended.status == -KILL
+        outcome = Outcome.HOST_OOM if killed else Outcome.CRASHED
+        printed = ended.stderr_tail.splitlines()
+        reason = describe_end(ended) + (f"; last output: {printed[-1].strip()[:300]}" if printed else "")
     phase = "done" if outcome is Outcome.OK else ended.phase
     return Burst(
         point=point, outcome=outcome, measurement=measurement, reason=reason, phase=phase, seconds=ended.seconds
@@ -141,6 +152,8 @@ def describe_end(ended: Ended) -> str:
             name = signal.Signals(-ended.status).name
         except ValueError:
             name = f"signal {-ended.status}"
-        by = " (the kernel's out-of-memory killer)" if ended.killed_by_kernel else ""
+        by = " (the kernel's out-of-memory killer)" if ended.killed_by_kernel and ended.status == -KILL else ""
         return f"the process was killed by {name}{by}"
+    if ended.status == PIPE_LOST_STATUS:
+        return "the process closed file descriptors that were not its own, and with them the way to tell its result"
     return f"the process ended by itself with exit status {ended.status}"

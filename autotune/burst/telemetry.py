@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic  # by name: the user's module may replace what `time` holds
 from typing import Any
 
 import psutil
@@ -79,9 +80,10 @@ class Telemetry:
     def end(self) -> Readings:
         """The timed part is over: what was seen in it."""
         with self._lock:
-            began = self._began or self._cpu_seconds()
+            ended = self._cpu_seconds()
+            cpu: dict[str, Any] = shares(self._began or ended, ended) if ended is not None else {"seconds": 0.0}
             gpu: dict[str, Any] = self._gpu.end() if self._gpu is not None else {}
-            return Readings.model_validate(shares(began, self._cpu_seconds()) | gpu)
+            return Readings.model_validate(cpu | gpu)
 
     def peak_bytes(self) -> int:
         """The tree's highest memory so far; looks once more first."""
@@ -99,7 +101,8 @@ class Telemetry:
 
     def _sample_memory(self, *, refresh: bool) -> None:
         if refresh:
-            self._children = self._process.children(recursive=True)
+            with contextlib.suppress(OSError):  # the user's code may have taken every file descriptor
+                self._children = self._process.children(recursive=True)
         tree = (self._process, *self._children)
         resident = sum(_resident_bytes(process) for process in tree)
         # Counting shared pages once takes the kernel milliseconds: only when there is something new to count.
@@ -111,12 +114,16 @@ class Telemetry:
         if self._limit_bytes is not None and total > self._limit_bytes:
             self._on_limit(total)
 
-    def _cpu_seconds(self) -> CpuSeconds:
-        times = psutil.cpu_times()
-        own = sum(_tree_seconds(process) for process in (self._process, *self._process.children(recursive=True)))
-        own += sum(_own_seconds(process) for process in self._ancestors)
+    def _cpu_seconds(self) -> CpuSeconds | None:
+        """CPU time until now; None when it cannot be read, the user's code having taken every file descriptor."""
+        try:
+            times = psutil.cpu_times()
+            own = sum(_tree_seconds(process) for process in (self._process, *self._process.children(recursive=True)))
+            own += sum(_own_seconds(process) for process in self._ancestors)
+        except OSError:
+            return None
         return CpuSeconds(
-            at=time.monotonic(),
+            at=monotonic(),
             busy=sum(getattr(times, name, 0.0) for name in _BUSY_FIELDS),
             idle=sum(getattr(times, name, 0.0) for name in _IDLE_FIELDS),
             stolen=getattr(times, "steal", 0.0),
@@ -165,7 +172,7 @@ def _resident_bytes(process: psutil.Process) -> int:
     """RSS: quick to read, but shared pages count in every process; 0 for a process that has gone."""
     try:
         return int(process.memory_info().rss)
-    except psutil.Error:
+    except (psutil.Error, OSError):
         return 0
 
 
@@ -173,6 +180,6 @@ def _memory_bytes(process: psutil.Process) -> int:
     """PSS, else RSS; 0 for a process that has gone."""
     try:
         full = process.memory_full_info()
-    except psutil.Error:
+    except (psutil.Error, OSError):
         return 0
     return int(getattr(full, "pss", full.rss))

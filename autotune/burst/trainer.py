@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import signal
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
@@ -30,6 +31,49 @@ class WorkerKilledError(Exception):
         self.bus_error = name == "SIGBUS"
         full = ", so shared memory is full" if self.bus_error else ""
         super().__init__(f"a DataLoader worker was killed by {name}{full}")
+
+
+class Stepper(Protocol):
+    """What a burst times: something that goes on by one optimizer step's samples at a time."""
+
+    tuned: Tuned
+    feed: Feed
+    scaler: torch.amp.GradScaler
+
+    def step(self) -> int:
+        """Goes on by one; returns the samples that it consumed."""
+
+    def train_on_worst(self, largest_samples: Sequence[int]) -> None:
+        """Does what takes most memory."""
+
+    def synchronize(self) -> None:
+        """Waits for the device."""
+
+    def check_loss(self) -> float | None:
+        """The last loss, if there is one."""
+
+
+class Drain:
+    """Draws batches as training would, and drops them: what the loader alone could reach."""
+
+    def __init__(self, tuned: Tuned, feed: Feed) -> None:
+        self.tuned = tuned
+        self.feed = feed
+        self.scaler = torch.amp.GradScaler(enabled=False)
+        self._batches = iter(feed)
+
+    def step(self) -> int:
+        """Draws the batches of one optimizer step."""
+        return sum(samples for samples, _ in itertools.islice(self._batches, self.tuned.accumulation_steps))
+
+    def train_on_worst(self, largest_samples: Sequence[int]) -> None:
+        """Nothing: no memory is taken by training."""
+
+    def synchronize(self) -> None:
+        """Nothing: the device is not used."""
+
+    def check_loss(self) -> None:
+        """There is no loss."""
 
 
 class Trainer:

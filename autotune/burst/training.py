@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
+from time import perf_counter  # by name: the user's module may replace what `time` holds
+from time import time as wall_clock
 
 import torch
 
@@ -25,11 +26,11 @@ def run_burst(request: Request, reporter: Reporter) -> Measurement:
         request: What to run.
         reporter: Told how far it has come; and told at once, before the process ends, when memory passes the limit.
     """
-    start_seconds = max(0.0, time.time() - request.asked_at)
+    start_seconds = max(0.0, wall_clock() - request.asked_at)
     point = request.point or Point(config=TrainConfig())
     device = request.device or "cpu"
     reporter.phase("build")
-    began = time.perf_counter()
+    began = perf_counter()
     torch.manual_seed(request.seed)
     gpu = open_gpu_telemetry(request.device_uuid)  # before our own context exists: who is there already is foreign
     used_before = gpu.used_bytes() if gpu is not None else None
@@ -37,8 +38,8 @@ def run_burst(request: Request, reporter: Reporter) -> Measurement:
     with Telemetry(request.memory_limit_bytes, _end_over_limit(request, reporter), gpu=gpu) as telemetry:
         tuned = Tuned(point.config, device=device)
         tuned.apply_process_settings()
-        workload = load_workload(request.target, point.parameters)
-        build_seconds = time.perf_counter() - began
+        workload = load_workload(request.importable, point.parameters)
+        build_seconds = perf_counter() - began
         reporter.phase("train")
         measurement = loop.measure_burst(
             workload,

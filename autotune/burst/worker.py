@@ -9,41 +9,49 @@ import contextlib
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, BinaryIO
+from collections.abc import Callable
+from typing import Any, BinaryIO, NoReturn
 
 import psutil
 
-from autotune.burst.protocol import Reporter, Request, claim_stdio
+from autotune.burst.protocol import PIPE_LOST_STATUS, PipeLostError, Reporter, Request, claim_stdio
 from autotune.errors import AutotuneError, ConfigError
 from autotune.measurement import Outcome
 
-if TYPE_CHECKING:
-    from autotune.workload import Workload
-
 _COMPILER_MODULES = ("torch._dynamo", "torch._inductor")
 _OUT_OF_MEMORY_TEXTS = ("can't allocate memory", "not enough memory", "std::bad_alloc", "could not create a memory")
-_SHM_TEXTS = (
-    "unable to allocate shared memory",
-    "unable to write to file </torch_",
-    "unable to mmap",
-    "No space left on device",
-)
+_SHM_TEXTS = ("unable to allocate shared memory", "unable to write to file </torch_", "unable to mmap")
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Linux keeps it, not a place for files of ours
+_FULL_BYTES = 2**20
 
 
-def run(request: Request, reporter: Reporter) -> None:
-    """Runs one job and reports its end; never raises what belongs to the job."""
+def run(request: Request, reporter: Reporter) -> int:
+    """Runs one job and reports its end; returns the status to exit with, and never raises what belongs to the job."""
     try:
-        if request.job == "probe":
-            _probe(request, reporter)
-        elif request.job == "check":
-            _check(request, reporter)
+        try:
+            value = _JOBS[request.job](request, reporter)
+        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything, SystemExit too
+            _report(error, request, reporter)
         else:
-            _burst(request, reporter)
-    except AutotuneError as error:
-        reporter.error(error)
-    except BaseException as error:  # noqa: BLE001 - the user's code may raise anything, SystemExit too
-        outcome, reason = classify(error)
-        reporter.failure(outcome, reason)
+            reporter.send("result", value=value)
+    except PipeLostError:
+        return PIPE_LOST_STATUS
+    return 0
+
+
+def _report(error: BaseException, request: Request, reporter: Reporter) -> None:
+    """Tells what ended the job: a mistake in the workload that the check found, or the outcome of a burst.
+
+    Nothing that the error holds on to is let go before: torch's loader may wait for ever, in its own `__del__`, for a
+    lock that it held when a worker's death interrupted it.
+    """
+    try:
+        if isinstance(error, AutotuneError) and request.job != "burst":
+            reporter.error(error)
+            return
+        reporter.failure(*classify(error, compiled=_compiled(request), device=request.device or "cpu"))
+    except MemoryError:
+        reporter.out_of_memory()
 
 
 def classify(error: BaseException, *, compiled: bool = False, device: str = "cpu") -> tuple[Outcome, str]:
@@ -76,20 +84,39 @@ def _resource_outcome(error: BaseException, device: str) -> Outcome | None:
 
     from autotune.burst.trainer import WorkerKilledError
 
-    text = str(error)
+    text = _text(error)
     if isinstance(error, torch.OutOfMemoryError):
         return Outcome.OOM
     if isinstance(error, MemoryError) or any(part in text for part in _OUT_OF_MEMORY_TEXTS):
         return Outcome.OOM if device == "cpu" else Outcome.HOST_OOM
-    if (isinstance(error, WorkerKilledError) and error.bus_error) or any(part in text for part in _SHM_TEXTS):
+    full = any(part in text for part in _SHM_TEXTS) or ("No space left" in text and _shared_memory_is_full())
+    if full or (isinstance(error, WorkerKilledError) and error.bus_error):
         return Outcome.SHM_EXHAUSTED
     return None
 
 
+def _shared_memory_is_full() -> bool:
+    """Whether that is where no space is left, rather than on a disk that the user's code writes to."""
+    try:
+        there = os.statvfs(_SHARED_MEMORY)
+    except OSError:
+        return False
+    return there.f_bavail * there.f_frsize < _FULL_BYTES
+
+
 def _sentence(error: BaseException) -> str:
-    """The error's type and the last line of its text."""
-    lines = str(error).strip().splitlines() or ["no message"]
-    return f"{type(error).__name__}: {lines[-1][:500]}"
+    """The error's type and one line of its text: the first, but of a worker's traceback the last."""
+    lines = _text(error).strip().splitlines() or ["no message"]
+    relayed = any(line.startswith("Original Traceback") for line in lines)
+    return f"{type(error).__name__}: {lines[-1 if relayed else 0].strip()[:500]}"
+
+
+def _text(error: BaseException) -> str:
+    """What the error says; nothing when even that raises."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - the user's own class of error
+        return ""
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
@@ -101,40 +128,50 @@ def _chain(error: BaseException | None) -> list[BaseException]:
     return chain
 
 
-def _probe(request: Request, reporter: Reporter) -> None:
+def _probe(request: Request, _reporter: Reporter) -> dict[str, Any]:
     from autotune.burst import peaks
 
-    reporter.send("result", value=peaks.report(request.device, request.peak_seconds))
+    return peaks.report(request.device, request.peak_seconds)
 
 
-def _load(request: Request) -> Workload:
-    from autotune.workload import load_workload
-
-    return load_workload(request.target, request.point.parameters if request.point else None)
-
-
-def _check(request: Request, reporter: Reporter) -> None:
+def _check(request: Request, _reporter: Reporter) -> dict[str, Any]:
     import torch
 
     from autotune.burst.check import check_workload
-    from autotune.workload import check_signature, import_target
+    from autotune.workload import check_signature, import_target, load_workload
 
-    check_signature(import_target(request.target), request.target, request.parameter_names)
+    check_signature(import_target(request.importable), request.target, request.parameter_names)
     torch.manual_seed(request.seed)
-    facts = check_workload(_load(request), request.target, request.device or "cpu")
-    reporter.send("result", value=facts.model_dump(mode="json"))
+    workload = load_workload(request.importable)
+    return check_workload(workload, request.target, request.device or "cpu").model_dump(mode="json")
 
 
-def _burst(request: Request, reporter: Reporter) -> None:
+def _burst(request: Request, reporter: Reporter) -> dict[str, Any]:
     from autotune.burst.training import run_burst
 
-    compiled = request.point is not None and request.point.config.compile_mode is not None
-    try:
-        measurement = run_burst(request, reporter)
-    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-        reporter.failure(*classify(error, compiled=compiled, device=request.device or "cpu"))
-    else:
-        reporter.send("result", value=measurement.model_dump(mode="json"))
+    measurement = run_burst(request, reporter)
+    if _compiled(request):
+        measurement = measurement.model_copy(update=compiler_counts())
+    return measurement.model_dump(mode="json")
+
+
+def compiler_counts() -> dict[str, int | None]:
+    """How often the compiler split the model, and compiled a part of it anew, in this process; None where not told."""
+    from torch._dynamo import convert_frame, utils
+
+    breaks = utils.counters.get("graph_break")
+    compiles = getattr(convert_frame, "FRAME_COMPILE_COUNTER", None)  # torch's own, and not promised to stay
+    return {
+        "graph_breaks": sum(breaks.values()) if breaks is not None else 0,
+        "recompiles": sum(count - 1 for count in compiles.values()) if compiles is not None else None,
+    }
+
+
+def _compiled(request: Request) -> bool:
+    return request.point is not None and request.point.config.compile_mode is not None
+
+
+_JOBS: dict[str, Callable[[Request, Reporter], dict[str, Any]]] = {"probe": _probe, "check": _check, "burst": _burst}
 
 
 def main() -> None:
@@ -142,15 +179,14 @@ def main() -> None:
     requests, events = claim_stdio()
     request = Request.model_validate_json(requests.readline())
     threading.Thread(target=_end_with_parent, args=(requests,), name="autotune-parent", daemon=True).start()
-    run(request, Reporter(events))
-    finish()
+    finish(run(request, Reporter(events, request.number)))
 
 
-def finish() -> None:
+def finish(status: int = 0) -> NoReturn:
     """Ends this process at once: what the user's code registered or left running gets no chance to hang it."""
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(Exception):  # the user's code may have closed or replaced it
         sys.stderr.flush()
-    os._exit(0)
+    os._exit(status)
 
 
 def _end_with_parent(requests: BinaryIO) -> None:

@@ -14,7 +14,7 @@ from autotune.measurement import Burst, Point
 from autotune.progress import Progress
 from autotune.search.disturbance import REPEATS_SHARE, RepeatingRunner, anchor_due, drift_of
 from autotune.search.guard import refusal
-from autotune.search.stages import ANCHOR, CONFIRM, SAMPLER, Stages
+from autotune.search.stages import ANCHOR, BASELINE, CONFIRM, SAMPLER, Stages
 from autotune.search.stopping import Budget, burst_deadline, plan_for, plateaued, predicted_seconds
 from autotune.search.trials import Trial, TrialLog
 from autotune.space import Space
@@ -41,6 +41,8 @@ class Search:
         progress: Who is told.
         utilization_target: Share of the compute ceiling at which the search may stop.
         seed: Of the confirmation's order.
+        staged: Whether stages come before the sampler; without, only the baseline does.
+        sampled: Whether a sampler comes after them.
     """
 
     def __init__(
@@ -54,6 +56,8 @@ class Search:
         *,
         utilization_target: float = 0.95,
         seed: int = 0,
+        staged: bool = True,
+        sampled: bool = True,
     ) -> None:
         self.space = space
         self.baseline = baseline
@@ -69,6 +73,7 @@ class Search:
         self._seed = seed
         self._plan = plan_for(budget.seconds)
         self._stages = Stages(space, baseline, self._refuse)
+        self._staged, self._sampled = staged, sampled
         self._stage_shown = ""
 
     def run(self) -> StoppedBy:
@@ -82,7 +87,7 @@ class Search:
     def _search(self) -> StoppedBy:
         while True:
             proposal = self._stages.next(self.log.trials)
-            if proposal is None:
+            if proposal is None or not (self._staged or proposal.stage == BASELINE):
                 break
             if not self._affordable(proposal.point):
                 if proposal.point.config.compile_mode is None:
@@ -92,7 +97,7 @@ class Search:
             self._check_drift()
         if self._reaches_target():
             return "target"
-        return self._sample()
+        return self._sample() if self._sampled else "exhausted"
 
     def _sample(self) -> StoppedBy:
         """Lets the sampler propose until the budget, a plateau, or nothing new."""
@@ -135,7 +140,7 @@ class Search:
         """Compute alone: the same config on a few batches that stay on the device."""
         if predicted_seconds(point.config, self.log.trials, self._plan) > available:
             return
-        plan = self._plan.model_copy(update={"feed": "device"})
+        plan = self._plan.model_copy(update={"part": "compute"})
         burst = self._runner.run(point, plan, burst_deadline(point.config, self.log.trials, plan, available))
         self.compute_ceiling = burst.rate / self.log.drift if burst.rate is not None else None
 

@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sys
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
+from autotune.errors import Interrupted
+
+__all__ = ["EXIT_STATUS", "Interrupted", "Interrupts"]
+
 EXIT_STATUS = 130
-
-
-class Interrupted(BaseException):
-    """A person or the system asked the run to end."""
+_SHOW_CURSOR = b"\x1b[?25h"
 
 
 class Interrupts:
-    """While open, the first signal raises `Interrupted` in the main thread; a second one ends the process.
+    """While open, the first signal is passed on to whoever waits for a burst; a second one ends the process.
 
-    The child processes of a process that ends so see their pipe close, and end themselves.
+    Nothing is raised where the signal happens to strike, so that neither a trial nor a result is torn while it is
+    written down. The child processes of a process that ends at once see their pipe close, and end themselves.
     """
 
     def __init__(self) -> None:
         self.came = False
-        self._armed = True
+        self._held = False
+        self._pass_on: Callable[[], None] = lambda: None
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # SIGHUP does not exist everywhere
             number = getattr(signal, name, None)
-            if number is not None:
+            # What is ignored already stays so: nohup means that the terminal may close.
+            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
                 self._previous[number] = signal.signal(number, self._handle)
         return self
 
@@ -38,13 +45,29 @@ class Interrupts:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def disarm(self) -> None:
-        """From here on the first signal is only noted: what follows is short and must not be torn."""
-        self._armed = False
+    def pass_on_to(self, interrupt: Callable[[], None]) -> None:
+        """Calls `interrupt` at the first signal, from its handler; at once if it has come already."""
+        self._pass_on = interrupt
+        if self.came:
+            interrupt()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """While open, even a second signal is only noted: what is done is short, and must not be cut short."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
-        if self.came:
+        if self._held:
+            self.came = True
+        elif self.came:
+            with contextlib.suppress(OSError, ValueError):  # a display that is redrawn in place hides it
+                if sys.stderr.isatty():
+                    os.write(sys.stderr.fileno(), _SHOW_CURSOR)
             os._exit(EXIT_STATUS)
-        self.came = True
-        if self._armed:
-            raise Interrupted
+        else:
+            self.came = True
+            self._pass_on()

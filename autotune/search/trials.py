@@ -7,31 +7,23 @@ trials that FAIL are ignored and come again.
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import filelock
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
-from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
-from optuna.storages import BaseStorage, JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.config import Scalar
-from autotune.errors import UsageError
 from autotune.measurement import Burst, Measurement, Outcome, Point, pool
 from autotune.space import Space
 
 ORDERED_KNOBS = {"batch_size": True, "num_workers": False, "prefetch_factor": True, "num_threads": False}
 """Knobs whose values lie on a scale, and whether that scale is logarithmic."""
 PARAMETER_PREFIX = "build."
+Kept = TypeVar("Kept")
 _BURST, _STAGE, _REASON, _ROUND, _DRIFT = "burst", "stage", "reason", "round", "drift"
 
 
@@ -61,47 +53,38 @@ class Trial:
         return self.burst.rate / self.drift if self.burst.rate is not None else None
 
 
-class FileLock:
-    """A lock for the journal that the system releases when its holder dies: a killed run blocks no later one."""
-
-    def __init__(self, path: str) -> None:
-        self._lock = filelock.FileLock(f"{path}.lock")
-
-    def acquire(self) -> bool:
-        """Waits for the lock."""
-        self._lock.acquire()
-        return True
-
-    def release(self) -> None:
-        """Gives the lock back."""
-        self._lock.release()
-
-
 class TrialLog:
     """The study, and its trials as bursts.
+
+    A storage that fails (a full disk, a database gone) costs the trials' place in it and nothing else: the search goes
+    on with a copy in memory, and a person is told.
 
     Args:
         study: An Optuna study that maximises samples per second.
         space: What is searched.
+        note: Told what a person should know.
     """
 
-    def __init__(self, study: optuna.Study, space: Space) -> None:
+    def __init__(self, study: optuna.Study, space: Space, note: Callable[[str], None] = lambda _: None) -> None:
         self.study = study
         self._distributions = make_distributions(space)
         self._space = space
+        self._note = note
+        self._in_memory = False
+        self._told_of_compiler = False
         self.trials: list[Trial] = []
         self.drift = 1.0
-        for frozen in study.get_trials(deepcopy=False):
-            if frozen.state is TrialState.RUNNING:  # a killed run's: it would repel the sampler for ever
-                study.tell(frozen.number, state=TrialState.FAIL)
-            elif (trial := _trial_from(frozen)) is not None:
-                self.trials.append(trial)
+        known = study.get_trials(deepcopy=False)
+        self.trials = [trial for trial in map(_trial_from, known) if trial is not None]
+        # A killed run's open trials would repel the sampler for ever.
+        open_trials = [frozen.number for frozen in known if frozen.state is TrialState.RUNNING]
+        self._kept(lambda: [self.study.tell(number, state=TrialState.FAIL) for number in open_trials])
 
     def run(
         self, point: Point, stage: str, reason: str, burst: Callable[[], Burst], *, round_number: int | None = None
     ) -> Trial:
         """Runs a burst as a trial of a point that a stage chose."""
-        asked = self._ask(point)
+        asked = self._kept(lambda: self._ask(point))
         return self._finish(asked, stage, reason, burst(), round_number)
 
     def propose(self, refuse: Callable[[Point], str | None], tries: int) -> tuple[optuna.Trial, Point] | None:
@@ -114,6 +97,9 @@ class TrialLog:
         Returns:
             The open trial, to be ended by `finish`, and its point; None when all proposals were known or refused.
         """
+        return self._kept(lambda: self._propose(refuse, tries))
+
+    def _propose(self, refuse: Callable[[Point], str | None], tries: int) -> tuple[optuna.Trial, Point] | None:
         for _ in range(tries):
             asked = self.study.ask(self._distributions)
             point = self._point(asked.params)
@@ -150,16 +136,59 @@ class TrialLog:
 
     def _finish(self, asked: optuna.Trial, stage: str, reason: str, burst: Burst, round_number: int | None) -> Trial:
         trial = Trial(burst, stage, reason, round_number, self.drift)
-        asked.set_user_attr(_STAGE, stage)
-        asked.set_user_attr(_REASON, reason)
-        if round_number is not None:
-            asked.set_user_attr(_ROUND, round_number)
-        if self.drift != 1.0:
-            asked.set_user_attr(_DRIFT, self.drift)
-        asked.set_user_attr(_BURST, burst.model_dump(mode="json"))
-        self._tell(asked, trial)
-        self.trials.append(trial)
+        self.trials.append(trial)  # first of all: what was measured must not be lost with its storage
+        try:
+            self._store(asked, trial)
+        except Exception as error:  # noqa: BLE001 - each kind of storage has its own errors
+            self._continue_in_memory(error)
+        self._tell_of_compiler(burst)
         return trial
+
+    def _store(self, asked: optuna.Trial, trial: Trial) -> None:
+        asked.set_user_attr(_STAGE, trial.stage)
+        asked.set_user_attr(_REASON, trial.reason)
+        if trial.round is not None:
+            asked.set_user_attr(_ROUND, trial.round)
+        if trial.drift != 1.0:
+            asked.set_user_attr(_DRIFT, trial.drift)
+        asked.set_user_attr(_BURST, trial.burst.model_dump(mode="json"))
+        self._tell(asked, trial)
+
+    def _kept(self, action: Callable[[], Kept]) -> Kept:
+        """What an action on the study yields; when its storage fails, on the copy in memory."""
+        try:
+            return action()
+        except Exception as error:  # noqa: BLE001 - each kind of storage has its own errors
+            self._continue_in_memory(error)
+            return action()
+
+    def _continue_in_memory(self, error: Exception) -> None:
+        """Puts a copy in memory in the study's place.
+
+        Raises:
+            Exception: The same error, when it was not the storage's.
+        """
+        if self._in_memory:
+            raise error
+        self._in_memory = True
+        self.study = optuna.create_study(sampler=self.study.sampler, direction="maximize")
+        for trial in self.trials:
+            self._store(self._ask(trial.burst.point), trial)
+        self._note(
+            f"the trials can no longer be stored ({type(error).__name__}: {error}): "
+            "the search goes on without, but --resume will not know of what follows"
+        )
+
+    def _tell_of_compiler(self, burst: Burst) -> None:
+        """Says once that the compiler could not take the model whole: the remedy is worth more than any knob."""
+        measured = burst.measurement
+        if self._told_of_compiler or measured is None or not (measured.graph_breaks or measured.recompiles):
+            return
+        self._told_of_compiler = True
+        self._note(
+            f"torch.compile broke the model's graph {measured.graph_breaks or 0} times and compiled parts of it anew "
+            f"{measured.recompiles or 0} times; TORCH_LOGS=graph_breaks,recompiles shows where"
+        )
 
     def _tell(self, asked: optuna.Trial, trial: Trial) -> None:
         self._constrain(asked, trial.burst.outcome)
@@ -198,59 +227,10 @@ class TrialLog:
         return Point(config=self._space.config(knobs), parameters=arguments)
 
 
-def open_study(
-    *, name: str, storage: str | None, journal: Path, sampler: str, seed: int, attributes: dict[str, Any], resume: bool
-) -> optuna.Study:
-    """A new study, or on `resume` the newest one with the same attributes.
-
-    Args:
-        name: Of a new study.
-        storage: URL of a relational database; None for the journal.
-        journal: File of the journal.
-        sampler: ``tpe``, ``gp`` or ``random``.
-        seed: Of the sampler.
-        attributes: What a study must agree in to be resumed, e.g. the workload's fingerprint.
-        resume: Whether to go on with an earlier study.
-
-    Raises:
-        UsageError: The storage cannot be opened, or there is nothing to resume.
-    """
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    where = storage or str(journal)
-    try:
-        opened = _open_storage(storage, journal)
-        if resume:
-            name = _resumable(opened, attributes, where)
-        study = optuna.create_study(
-            study_name=name, storage=opened, sampler=make_sampler(sampler, seed), direction="maximize",
-            load_if_exists=resume,
-        )  # fmt: skip
-    except UsageError:
-        raise
-    except Exception as error:
-        raise UsageError(
-            f"the storage {where} cannot be opened: {error}; choose another with --storage or --out"
-        ) from error
-    if not resume:
-        for key, value in attributes.items():
-            study.set_user_attr(key, value)
-        study.set_user_attr("created", time.time())
-    return study
-
-
 def fastest(trials: Iterable[Trial]) -> Trial | None:
     """The trial with the highest rate among those that ended well."""
     ok = [trial for trial in trials if trial.burst.ok]
     return max(ok, key=lambda trial: trial.rate or 0.0, default=None)
-
-
-def make_sampler(name: str, seed: int) -> BaseSampler:
-    """An Optuna sampler by its short name."""
-    if name == "random":
-        return RandomSampler(seed=seed)
-    if name == "gp":
-        return GPSampler(seed=seed)
-    return TPESampler(seed=seed)
 
 
 def make_distributions(space: Space) -> dict[str, BaseDistribution]:
@@ -295,54 +275,3 @@ def _trial_from(frozen: FrozenTrial) -> Trial | None:
         drift=attributes.get(_DRIFT, 1.0),
         resumed=True,
     )
-
-
-def _open_storage(url: str | None, journal: Path) -> BaseStorage:
-    if url is not None:
-        return RDBStorage(url)
-    journal.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(str(journal))
-    lock.acquire()
-    try:
-        _drop_half_line(journal)
-    finally:
-        lock.release()
-    return JournalStorage(JournalFileBackend(str(journal), lock_obj=lock))  # type: ignore[arg-type]
-
-
-def _drop_half_line(journal: Path) -> None:
-    """Cuts a journal whose writer was killed in the middle of a line back to its last whole one."""
-    if not journal.exists():
-        return
-    with journal.open("rb+") as file:
-        content = file.read()
-        whole = content.rfind(b"\n") + 1
-        lines = content[:whole].splitlines(keepends=True)
-        while lines and not _is_json(lines[-1]):
-            whole -= len(lines.pop())
-        if whole != len(content):
-            file.truncate(whole)
-            os.fsync(file.fileno())
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        json.loads(line)
-    except ValueError:
-        return False
-    return True
-
-
-def _resumable(storage: BaseStorage, attributes: dict[str, Any], where: str) -> str:
-    """The name of the newest study with these attributes."""
-    studies = [
-        study
-        for study in storage.get_all_studies()
-        if all(study.user_attrs.get(key) == value for key, value in attributes.items())
-    ]
-    if not studies:
-        raise UsageError(
-            f"--resume found no earlier run of this workload on this device in {where}; "
-            "leave --resume out to begin anew"
-        )
-    return str(max(studies, key=lambda study: study.user_attrs.get("created", 0.0)).study_name)

@@ -372,17 +372,3 @@ def test_an_error_of_the_user_is_left_as_it_is() -> None:
 
     with pytest.raises(RuntimeError, match="the loss went wrong"):
         burst(mistakes.workload(loss=fails, baseline=TrainConfig(batch_size=8, num_workers=1)))
-
-
-def test_batches_on_the_device_cost_no_reading() -> None:
-    """The compute ceiling: a workload that waits for its loader most of the time shows what it could do."""
-    workload = sleepy.build(read_seconds=0.01, step_seconds=0.01, batch_size=8, num_workers=1, persistent_workers=True)
-    measured = burst(workload, SHORT.model_copy(update={"feed": "device"}))
-    assert measured.samples_per_second == pytest.approx(8 / 0.01, rel=0.15)
-    assert measured.data_wait_fraction == measured.epoch_boundary_seconds == 0
-
-
-def test_a_ceiling_of_an_empty_loader_is_told() -> None:
-    """As for a loader."""
-    with pytest.raises(NoBatchError):
-        burst(mistakes.workload(dataset=mistakes.Stream(0)), SHORT.model_copy(update={"feed": "device"}))

@@ -16,7 +16,8 @@ from autotune.measurement import Block, Burst, Measurement, Outcome, Point
 from autotune.progress import Quiet
 from autotune.search.driver import Search
 from autotune.search.stopping import Budget
-from autotune.search.trials import TrialLog, make_sampler
+from autotune.search.storage import make_sampler
+from autotune.search.trials import TrialLog
 from autotune.space import Space, build_space
 
 GIB = 2**30
@@ -46,13 +47,13 @@ class SurfaceRunner:
         self.oom_above = oom_above
         self.cost = cost
         self.ran: list[Point] = []
-        self.feeds: list[str] = []
+        self.parts: list[str] = []
         self._rng = random.Random(1)
 
     def run(self, point: Point, plan: BurstPlan, deadline_seconds: float) -> Burst:
         """Spends the cost on the virtual clock, and never more than the deadline."""
         self.ran.append(point)
-        self.feeds.append(plan.feed)
+        self.parts.append(plan.part)
         spent = min(self.cost, deadline_seconds)
         self.clock.now += spent
         if spent < self.cost:
@@ -131,6 +132,6 @@ def example_rate(config: TrainConfig) -> float:
 
 def journal_storage(path: Path) -> optuna.storages.BaseStorage:
     """The journal that the product uses."""
-    from autotune.search.trials import _open_storage
+    from autotune.search.storage import open_journal
 
-    return _open_storage(None, path)
+    return open_journal(path)

@@ -112,7 +112,7 @@ def test_the_target_stops_the_search() -> None:
     """End to end as fast as compute alone: no more bursts are spent."""
     search, surface = make_search(example_rate, budget_seconds=3600, noise=0.0)
     assert search.run() == "target"
-    assert "device" in surface.feeds
+    assert "compute" in surface.parts
     assert surface.clock.now < 600
 
 

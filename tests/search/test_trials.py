@@ -11,7 +11,8 @@ from optuna.distributions import CategoricalDistribution, IntDistribution
 from autotune.config import TrainConfig
 from autotune.errors import UsageError
 from autotune.measurement import Burst, Outcome, Point
-from autotune.search.trials import FileLock, TrialLog, make_distributions, nearest, open_study
+from autotune.search.storage import FileLock, open_study
+from autotune.search.trials import TrialLog, make_distributions, nearest
 from tests.search.surface import example_rate, make_search, make_space
 
 

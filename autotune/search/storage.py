@@ -1,0 +1,162 @@
+"""Where trials are kept: a journal beside the result, or a relational database."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import filelock
+import optuna
+from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
+
+from autotune.burst.remains import running, this_process
+from autotune.errors import UsageError
+
+LOCK_SECONDS = 15.0
+"""A line is written in milliseconds: whoever holds the lock for longer is stuck."""
+_FIRST_BYTES = b'{"op_code":'
+_CREATED, _PROCESS = "created", "process"
+
+
+def open_study(
+    *, name: str, storage: str | None, journal: Path, sampler: str, seed: int, attributes: dict[str, Any], resume: bool
+) -> optuna.Study:
+    """A new study, or on `resume` the newest one with the same attributes.
+
+    Args:
+        name: Of a new study.
+        storage: URL of a relational database; None for the journal.
+        journal: File of the journal.
+        sampler: ``tpe``, ``gp`` or ``random``.
+        seed: Of the sampler.
+        attributes: What a study must agree in to be resumed, e.g. the workload's fingerprint.
+        resume: Whether to go on with an earlier study.
+
+    Raises:
+        UsageError: The storage cannot be opened, or there is nothing to resume.
+    """
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    where = storage or str(journal)
+    try:
+        opened = RDBStorage(storage) if storage is not None else open_journal(journal)
+        if resume:
+            name = _resumable(opened, attributes, where)
+        study = optuna.create_study(
+            study_name=name, storage=opened, sampler=make_sampler(sampler, seed), direction="maximize",
+            load_if_exists=resume,
+        )  # fmt: skip
+        if not resume:
+            for key, value in attributes.items():
+                study.set_user_attr(key, value)
+            study.set_user_attr(_CREATED, time.time())
+        study.set_user_attr(_PROCESS, this_process())
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"the storage {where} cannot be opened: {error}; choose another with --storage or --out"
+        ) from error
+    return study
+
+
+def make_sampler(name: str, seed: int) -> BaseSampler:
+    """An Optuna sampler by its short name."""
+    if name == "random":
+        return RandomSampler(seed=seed)
+    if name == "gp":
+        return GPSampler(seed=seed)
+    return TPESampler(seed=seed)
+
+
+class FileLock:
+    """A lock for the journal that the system releases when its holder dies: a killed run blocks no later one."""
+
+    def __init__(self, path: str) -> None:
+        self._lock = filelock.FileLock(f"{path}.lock")
+
+    def acquire(self) -> bool:
+        """Waits for the lock.
+
+        Raises:
+            TimeoutError: Another process is stuck with it.
+        """
+        self._lock.acquire(timeout=LOCK_SECONDS)
+        return True
+
+    def release(self) -> None:
+        """Gives the lock back."""
+        self._lock.release()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Holds the lock while open; may be nested."""
+        self.acquire()
+        try:
+            yield
+        finally:
+            self.release()
+
+
+class Journal(JournalFileBackend):
+    """A journal that mends itself: what a writer that was killed left of a line would spoil the next one."""
+
+    def __init__(self, path: Path) -> None:
+        self._file_lock = FileLock(str(path))
+        super().__init__(str(path), lock_obj=self._file_lock)  # type: ignore[arg-type]
+        with self._file_lock.held():
+            drop_half_line(path)
+        self._path = path
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Appends lines after the last whole one."""
+        with self._file_lock.held():
+            drop_half_line(self._path)
+            super().append_logs(logs)
+
+
+def drop_half_line(journal: Path) -> None:
+    """Cuts a journal back to its last whole line; any other file is left as it is."""
+    with journal.open("rb+") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        if file.read(1) in {b"", b"\n"}:
+            return
+        file.seek(0)
+        content = file.read()
+        if not (content.startswith(_FIRST_BYTES) or _FIRST_BYTES.startswith(content)):
+            return
+        file.truncate(content.rfind(b"\n") + 1)
+        os.fsync(file.fileno())
+
+
+def open_journal(path: Path) -> BaseStorage:
+    """The storage in a journal, made with its folder where there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return JournalStorage(Journal(path))
+
+
+def _resumable(storage: BaseStorage, attributes: dict[str, Any], where: str) -> str:
+    """The name of the newest study with these attributes."""
+    studies = [
+        study
+        for study in storage.get_all_studies()
+        if all(study.user_attrs.get(key) == value for key, value in attributes.items())
+    ]
+    if not studies:
+        raise UsageError(
+            f"--resume found no earlier run of this workload on this device in {where}; "
+            "leave --resume out to begin anew"
+        )
+    newest = max(studies, key=lambda study: study.user_attrs.get(_CREATED, 0.0))
+    if (busy := running(newest.user_attrs.get(_PROCESS))) not in {None, os.getpid()}:
+        raise UsageError(
+            f"--resume: the run in {where} is still going on, as process {busy}; "
+            "wait for it, or leave --resume out to begin anew"
+        )
+    return str(newest.study_name)

@@ -1,0 +1,170 @@
+"""Plays a recorded surface back: bursts on a virtual clock that charges what they really cost."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+
+from autotune.burst.protocol import BurstPlan, Part
+from autotune.config import Scalar, TrainConfig
+from autotune.measurement import Burst, Measurement, Outcome, Point
+from autotune.space import Choices, Space, build_space
+from benchmarks.surfaces import GRIDS, Record, Surface, compute_part, graph_of, loader_part
+
+HOPELESS, HOPELESS_BLOCKS = 0.9, 3
+"""A burst that stays below this share of the incumbent is broken off after so many blocks, as in the product."""
+
+
+class VirtualClock:
+    """Seconds that pass only when a burst spends them."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        """Now."""
+        return self.now
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordedSpace(Space):
+    """A space that ends where the recording does.
+
+    Attributes:
+        recorded: All configs of the recording.
+    """
+
+    recorded: frozenset[TrainConfig] = frozenset()
+
+    def violation(self, config: TrainConfig) -> str | None:
+        """Why a config must not be run, in one sentence, or None when it may."""
+        return super().violation(config) if config in self.recorded else "it was not recorded"
+
+
+def recorded_space(surface: Surface, budget_seconds: float) -> RecordedSpace:
+    """What the product would search on the recorded machine, as far as it was recorded."""
+    knobs = GRIDS[surface.header.name].knobs
+    facts = surface.header.facts
+    space = build_space(
+        surface.header.hardware,
+        facts,
+        device="cpu",
+        effective_batch=facts.baseline.effective_batch,
+        only=list(knobs),
+        max_workers=max([surface.header.hardware.cpu.budget, facts.baseline.num_workers]),
+        budget_seconds=budget_seconds,
+    )
+    choices = {
+        knob: Choices(tuple(value for value in choice.values if value in knobs[knob]), choice.reason)
+        for knob, choice in space.choices.items()
+    }
+    fields = {field.name: getattr(space, field.name) for field in dataclasses.fields(Space)}
+    return RecordedSpace(
+        **fields
+        | {
+            "choices": {knob: choice for knob, choice in choices.items() if len(choice.values) > 1},
+            "preferred": {k: v for k, v in space.preferred.items() if k in choices and v in choices[k].values},
+            "recorded": frozenset(true_rates(surface)),
+        }
+    )
+
+
+def true_rates(surface: Surface) -> dict[TrainConfig, float]:
+    """Samples per second of every config: the mean of all blocks of all its processes; 0 where it failed."""
+    rates: dict[TrainConfig, list[float]] = {}
+    for record in surface.records:
+        if record.part == "all":
+            blocks = rates.setdefault(record.burst.point.config, [])
+            if record.burst.ok and record.burst.measurement is not None:
+                blocks += record.burst.measurement.block_rates
+    return {config: statistics.fmean(blocks) if blocks else 0.0 for config, blocks in rates.items()}
+
+
+class Playback:
+    """A `Runner` over a surface.
+
+    A burst is one of the recorded processes of its config, drawn at random, and its blocks are drawn from that
+    process's, with replacement: the noise between processes and within them persists.
+
+    Args:
+        surface: What was recorded.
+        clock: Is moved on by what each burst costs.
+        seed: Of what is drawn.
+    """
+
+    def __init__(self, surface: Surface, clock: VirtualClock, seed: int) -> None:
+        self.clock = clock
+        self.ran: list[tuple[float, Burst, Part]] = []
+        self._baseline = surface.header.facts.baseline
+        self._rng = random.Random(seed)
+        self._records: dict[tuple[TrainConfig, Part], list[Record]] = defaultdict(list)
+        self._compiling: dict[tuple[Scalar, ...], list[tuple[bool, float]]] = defaultdict(list)
+        self._compiled: set[tuple[Scalar, ...]] = set()
+        for record in surface.records:
+            config = record.burst.point.config
+            self._records[config, record.part].append(record)
+            if (graph := graph_of(config)) is not None and record.part != "loader":
+                self._compiling[graph].append((record.cold, _compile_seconds(record.burst.measurement)))
+
+    def run(self, point: Point, plan: BurstPlan, deadline_seconds: float) -> Burst:
+        """The burst of a point, and what it costs on the clock; never more than the deadline.
+
+        Raises:
+            KeyError: The point was not recorded.
+        """
+        part = plan.part
+        config = {
+            "all": point.config,
+            "compute": compute_part(point.config),
+            "loader": loader_part(point.config, self._baseline),
+        }[part]
+        record = self._rng.choice(self._records[config, part])
+        measured = self._resampled(record.burst.measurement, plan.incumbent_rate)
+        seconds = record.burst.seconds + self._compile_difference(record)
+        if measured is not None and record.burst.measurement is not None:
+            seconds -= max(0.0, record.burst.measurement.measure_seconds - measured.measure_seconds)
+        burst = record.burst.model_copy(update={"point": point, "measurement": measured, "seconds": seconds})
+        if seconds > deadline_seconds:
+            burst = Burst(point=point, outcome=Outcome.TIMEOUT, reason="too slow", seconds=deadline_seconds)
+        self.clock.now += burst.seconds
+        self.ran.append((self.clock.now, burst, part))
+        return burst
+
+    def _resampled(self, measured: Measurement | None, incumbent_rate: float | None) -> Measurement | None:
+        if measured is None:
+            return None
+        resampled = measured.model_copy(
+            update={"blocks": tuple(self._rng.choices(measured.blocks, k=len(measured.blocks))), "readings": None}
+        )
+        if incumbent_rate is not None and max(resampled.block_rates) < HOPELESS * incumbent_rate:
+            return resampled.model_copy(update={"blocks": resampled.blocks[:HOPELESS_BLOCKS]})
+        return resampled
+
+    def _compile_difference(self, record: Record) -> float:
+        """What the graph costs to compile now, the first time or again, over what it cost when this was recorded."""
+        graph = graph_of(record.burst.point.config)
+        if graph is None or record.part == "loader":
+            return 0.0
+        first = graph not in self._compiled
+        self._compiled.add(graph)
+        alike = [seconds for cold, seconds in self._compiling[graph] if cold == first]
+        known = alike or [seconds for _, seconds in self._compiling[graph]]
+        return statistics.fmean(known) - _compile_seconds(record.burst.measurement)
+
+
+def _compile_seconds(measured: Measurement | None) -> float:
+    return (measured.compile_seconds or 0.0) if measured is not None else 0.0
+
+
+def optimum(rates: dict[TrainConfig, float]) -> float:
+    """The highest rate."""
+    return max(rates.values())
+
+
+def mean_cost(surface: Surface, part: Part = "all") -> float:
+    """Seconds of an average burst."""
+    costs: Sequence[float] = [record.burst.seconds for record in surface.records if record.part == part]
+    return statistics.fmean(costs)

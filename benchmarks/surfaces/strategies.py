@@ -1,0 +1,165 @@
+"""Ways of choosing a config: the product's own search, its halves, and what others do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import optuna
+
+from autotune.burst.protocol import BurstPlan
+from autotune.config import Scalar, TrainConfig
+from autotune.measurement import Burst, Outcome, Point
+from autotune.progress import Quiet
+from autotune.search.driver import Search
+from autotune.search.stopping import Budget
+from autotune.search.storage import make_sampler
+from autotune.search.trials import TrialLog
+from autotune.tune import judge
+from benchmarks.surfaces import Surface
+from benchmarks.surfaces.playback import Playback, RecordedSpace, VirtualClock
+
+OURS = "autotune"
+DEADLINE_SECONDS = 120.0
+SAMPLER_TRIES = 500
+
+
+@dataclass(frozen=True)
+class Played:
+    """One replay.
+
+    Attributes:
+        baseline: What is chosen before anything was found.
+        choices: What was chosen, and from when on.
+        bursts: What ran, and when it ended.
+    """
+
+    baseline: TrainConfig
+    choices: tuple[tuple[float, TrainConfig], ...]
+    bursts: tuple[tuple[float, Burst], ...]
+
+
+Strategy = Callable[[Surface, RecordedSpace, float, int], Played]
+
+
+def autotune(
+    surface: Surface, space: RecordedSpace, budget_seconds: float, seed: int, *, stages: bool = True,
+    sampler: str | None = "tpe",
+) -> Played:  # fmt: skip
+    """The product's own search; without its stages, or without a sampler after them.
+
+    Until it ends its choice is the fastest so far; in the end it is what it recommends.
+    """
+    clock = VirtualClock()
+    playback = Playback(surface, clock, seed)
+    study = optuna.create_study(sampler=make_sampler(sampler or "random", seed), direction="maximize")
+    log = TrialLog(study, space)
+    search = Search(
+        space, Point(config=space.baseline), playback, log, Budget(budget_seconds, clock=clock), Quiet(),
+        seed=seed, staged=stages, sampled=sampler is not None,
+    )  # fmt: skip
+    search.run()
+    choices, best = [], None
+    ends = [at for at, burst, part in playback.ran if part == "all"]
+    for at, trial in zip(ends, log.trials, strict=True):
+        if trial.round is None and trial.burst.ok and (best is None or (trial.rate or 0.0) > (best.rate or 0.0)):
+            best = trial
+            choices.append((at, trial.burst.point.config))
+    choices.append((clock.now, judge(search)[0].config))
+    return Played(space.baseline, tuple(choices), tuple((at, burst) for at, burst, _ in playback.ran))
+
+
+def sampled(name: str, surface: Surface, space: RecordedSpace, budget_seconds: float, seed: int) -> Played:
+    """An Optuna sampler with its defaults over the same space; what cannot run is told as infeasible, at no cost."""
+    clock = VirtualClock()
+    study = optuna.create_study(sampler=make_sampler(name, seed), direction="maximize")
+    log = TrialLog(study, space)
+    playback = Playback(surface, clock, seed)
+    plan = BurstPlan()
+    log.run(Point(config=space.baseline), name, "", lambda: playback.run(Point(config=space.baseline), plan, 1e9))
+    while clock.now < budget_seconds:
+        proposed = log.propose(lambda point: space.violation(point.config), SAMPLER_TRIES)
+        if proposed is None:
+            break
+        asked, point = proposed
+        log.finish(asked, name, "", playback.run(point, plan, budget_seconds - clock.now))
+    return _fastest_of(space, playback)
+
+
+def in_turn(order: Callable[[RecordedSpace, int], Iterable[TrainConfig]]) -> Strategy:
+    """Runs configs in an order that is known from the start."""
+
+    def play(surface: Surface, space: RecordedSpace, budget_seconds: float, seed: int) -> Played:
+        clock = VirtualClock()
+        playback = Playback(surface, clock, seed)
+        for config in dict.fromkeys([space.baseline, *order(space, seed)]):
+            if clock.now >= budget_seconds:
+                break
+            if space.violation(config) is None:
+                playback.run(Point(config=config), BurstPlan(), budget_seconds - clock.now)
+        return _fastest_of(space, playback)
+
+    return play
+
+
+def grid(space: RecordedSpace, _seed: int) -> Iterator[TrainConfig]:
+    """All combinations, the last knob turning fastest."""
+    names = list(space.choices)
+    for values in product(*(choice.values for choice in space.choices.values())):
+        yield space.config(dict(zip(names, values, strict=True)))
+
+
+def shuffled(space: RecordedSpace, seed: int) -> list[TrainConfig]:
+    """All that was recorded, in random order."""
+    configs = sorted(space.recorded, key=repr)
+    random.Random(seed).shuffle(configs)
+    return configs
+
+
+def largest_batch(space: RecordedSpace, _seed: int) -> Iterator[TrainConfig]:
+    """What Lightning's and Accelerate's finders do: the largest batch that fits, and all else as it is."""
+    sizes = [int(value or 1) for value in space.choices["batch_size"].values] if "batch_size" in space.choices else []
+    yield from (space.config({"batch_size": size}) for size in sorted(sizes, reverse=True)[:1])
+
+
+def guides_rule(space: RecordedSpace, _seed: int) -> Iterator[TrainConfig]:
+    """The hand-written guides' advice: half precision, channels_last, compile, fused, workers = cores, prefetch 4."""
+    advice: dict[str, tuple[Scalar, ...]] = {
+        "precision": ("fp16", "bf16"), "memory_format": ("channels_last",), "compile_mode": ("default",),
+        "optimizer_impl": ("fused",), "num_workers": (2, 1), "prefetch_factor": (4, 2), "persistent_workers": (True,),
+    }  # fmt: skip
+    values = {
+        knob: next(value for value in wanted if value in space.choices[knob].values)
+        for knob, wanted in advice.items()
+        if knob in space.choices and set(wanted) & set(space.choices[knob].values)
+    }
+    # A guide's reader drops what does not go together: here, what was not recorded.
+    for dropped in ((), ("num_workers",), ("compile_mode",), ("num_workers", "compile_mode")):
+        config = space.config({knob: value for knob, value in values.items() if knob not in dropped})
+        if space.violation(config) is None:
+            yield config
+            return
+
+
+def _fastest_of(space: RecordedSpace, playback: Playback) -> Played:
+    choices, best = [], 0.0
+    for at, burst, _ in playback.ran:
+        if burst.outcome is Outcome.OK and (burst.rate or 0.0) > best:
+            best = burst.rate or 0.0
+            choices.append((at, burst.point.config))
+    return Played(space.baseline, tuple(choices), tuple((at, burst) for at, burst, _ in playback.ran))
+
+
+STRATEGIES: dict[str, Strategy] = {
+    OURS: autotune,
+    "our stages without TPE": lambda *of: autotune(*of, sampler=None),
+    "TPE without our stages": lambda *of: autotune(*of, stages=False),
+    "Optuna TPE": lambda *of: sampled("tpe", *of),
+    "Optuna GP": lambda *of: sampled("gp", *of),
+    "random": in_turn(shuffled),
+    "grid": in_turn(grid),
+    "largest batch that fits": in_turn(largest_batch),
+    "the guides' rule": in_turn(guides_rule),
+}

@@ -1,0 +1,5 @@
+"""An import that never ends."""
+
+import time
+
+time.sleep(3600)

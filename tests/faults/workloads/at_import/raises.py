@@ -1,0 +1,3 @@
+"""An import that raises."""
+
+raise ValueError("the import went wrong")

@@ -1,0 +1,8 @@
+"""A module with a timeout for its import that it forgot to switch off: it strikes the forkserver later."""
+
+import signal
+
+from tests.faults.workloads import base
+
+signal.setitimer(signal.ITIMER_REAL, 1.5)
+build = base.healthy
