@@ -116,6 +116,8 @@ class Tuning:
                 self._progress,
                 utilization_target=options.utilization_target,
                 seed=options.seed,
+                memory_limit_bytes=self._memory_limit_bytes(hardware, device),
+                device=device,
             )
             try:
                 stopped_by = search.run()
@@ -146,6 +148,12 @@ class Tuning:
             memory_fraction=None if device == "cpu" else self.options.memory_target,
             device_uuid=gpu.uuid if isinstance(gpu := hardware.device(device), Gpu) else None,
         )
+
+    def _memory_limit_bytes(self, hardware: Hardware, device: DeviceKind) -> int | None:
+        """What a burst may take of the device's memory; None where it is not known."""
+        record = hardware.device(device)
+        total = record.memory_total_bytes if isinstance(record, Gpu) else hardware.memory.available_bytes
+        return round(self.options.memory_target * total) if total is not None else None
 
     def _make_space(self, hardware: Hardware, facts: WorkloadFacts, device: DeviceKind) -> Space:
         options = self.options

@@ -15,7 +15,7 @@ LAYERS = (
     {"errors", "units"},
     {"config", "hardware", "facts", "readings"},
     {"measurement"},
-    {"result", "caps", "choices", "space", "wording"},
+    {"result", "caps", "choices", "space", "wording", "memory"},
     {"workload", "batches"},
     {"runtime"},
     {"burst"},

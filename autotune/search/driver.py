@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 from autotune.burst.runner import Runner
+from autotune.hardware.model import DeviceKind
 from autotune.measurement import Burst, Point
+from autotune.memory import MemoryModel
 from autotune.progress import Progress
 from autotune.search.disturbance import REPEATS_SHARE, RepeatingRunner, anchor_due, drift_of
 from autotune.search.guard import refusal
@@ -41,6 +43,8 @@ class Search:
         progress: Who is told.
         utilization_target: Share of the compute ceiling at which the search may stop.
         seed: Of the confirmation's order.
+        memory_limit_bytes: The memory target, for which the largest batch is predicted.
+        device: The kind of device.
         staged: Whether stages come before the sampler; without, only the baseline does.
         sampled: Whether a sampler comes after them.
     """
@@ -56,6 +60,8 @@ class Search:
         *,
         utilization_target: float = 0.95,
         seed: int = 0,
+        memory_limit_bytes: int | None = None,
+        device: DeviceKind = "cpu",
         staged: bool = True,
         sampled: bool = True,
     ) -> None:
@@ -72,7 +78,8 @@ class Search:
         self._utilization_target = utilization_target
         self._seed = seed
         self._plan = plan_for(budget.seconds)
-        self._stages = Stages(space, baseline, self._refuse)
+        self._stages = Stages(space, baseline, self._refuse, self._largest_batch)
+        self._memory_limit_bytes, self._device = memory_limit_bytes, device
         self._staged, self._sampled = staged, sampled
         self._stage_shown = ""
 
@@ -226,8 +233,17 @@ class Search:
         first = not self.log.trials  # the baseline runs whatever it costs: without it there is nothing to compare
         return first or predicted_seconds(point.config, self.log.trials, self._plan) <= self._budget.searching
 
+    def _memory(self) -> MemoryModel | None:
+        if self._memory_limit_bytes is None:
+            return None
+        return MemoryModel([trial.burst for trial in self.log.trials], self._memory_limit_bytes, self._device)
+
+    def _largest_batch(self, point: Point) -> int | None:
+        memory = self._memory()
+        return memory.largest_batch(point) if memory is not None else None
+
     def _refuse(self, point: Point) -> str | None:
-        return refusal(point, self.space, self.log.trials)
+        return refusal(point, self.space, self.log.trials, self._memory())
 
     def _refuse_or_unaffordable(self, point: Point) -> str | None:
         return self._refuse(point) or (None if self._affordable(point) else "it would take longer than the budget")

@@ -6,14 +6,18 @@ from collections.abc import Sequence
 
 from autotune.config import MEMORY_KNOBS
 from autotune.measurement import Outcome, Point
+from autotune.memory import MemoryModel
 from autotune.search.trials import Trial
 from autotune.space import Space
+from autotune.units import format_bytes
 
 
-def refusal(point: Point, space: Space, trials: Sequence[Trial]) -> str | None:
+def refusal(point: Point, space: Space, trials: Sequence[Trial], memory: MemoryModel | None = None) -> str | None:
     """Why a point must not run, in one sentence; None when it may."""
     if (violation := space.violation(point.config)) is not None:
         return violation
+    if memory is not None and (shortage := _expected_shortage(point, memory)) is not None:
+        return shortage
     for trial in trials:
         known = trial.burst
         if known.outcome is Outcome.OOM and _at_least_as_large(point, known.point):
@@ -23,6 +27,16 @@ def refusal(point: Point, space: Space, trials: Sequence[Trial]) -> str | None:
         if known.outcome is Outcome.UNSUPPORTED and _fails_alike(point, known.point):
             return f"compile_mode={point.config.compile_mode} did not work here"
     return None
+
+
+def _expected_shortage(point: Point, memory: MemoryModel) -> str | None:
+    line, batch = memory.line(point), point.config.batch_size
+    if line is None or (expected := line.bytes_at(batch)) <= memory.limit_bytes:
+        return None
+    return (
+        f"batch {batch} is expected to take {format_bytes(round(expected))}, "
+        f"more than the target of {format_bytes(memory.limit_bytes)}"
+    )
 
 
 def _at_least_as_large(point: Point, failed: Point) -> bool:

@@ -14,8 +14,11 @@ from autotune.measurement import Point
 from autotune.search.trials import Trial, fastest
 from autotune.space import Space
 
-BASELINE, SUGGESTED, SINGLE, SAMPLER = "baseline", "suggestions", "one knob at a time", "sampler"
+BASELINE, SUGGESTED, LARGEST = "baseline", "suggestions", "largest batch"
+SINGLE, SAMPLER = "one knob at a time", "sampler"
 ANCHOR, CONFIRM = "anchor", "confirm"
+NOTABLY_LARGER = 1.25
+"""The largest batch that memory allows is worth a burst when it is so many times the fastest so far."""
 MAX_TESTS_PER_VALUE = 2
 """How often one value of a knob is tried at different incumbents before the sampler takes over."""
 
@@ -42,19 +45,27 @@ class Stages:
         space: What is searched.
         baseline: What the user trains with today.
         refuse: Why a point must not run, or None.
+        largest_batch: The largest batch that memory allows with a point's other knobs, or None when it is not known.
     """
 
-    def __init__(self, space: Space, baseline: Point, refuse: Callable[[Point], str | None]) -> None:
+    def __init__(
+        self,
+        space: Space,
+        baseline: Point,
+        refuse: Callable[[Point], str | None],
+        largest_batch: Callable[[Point], int | None] = lambda _: None,
+    ) -> None:
         self._space = space
         self._baseline = baseline
         self._refuse = refuse
+        self._largest_batch = largest_batch
 
     def next(self, trials: Sequence[Trial]) -> Proposal | None:
         """The next proposal; None when this method has nothing more to try."""
         tried = {trial.burst.point for trial in trials}
         if self._baseline not in tried:
             return Proposal(self._baseline, BASELINE, "what you train with today")
-        ideas = itertools.chain(self._suggestions(), self._single_changes(trials))
+        ideas = itertools.chain(self._suggestions(), self._larger_batch(trials), self._single_changes(trials))
         return next((idea for idea in ideas if idea.point not in tried and self._refuse(idea.point) is None), None)
 
     def _suggestions(self) -> Iterator[Proposal]:
@@ -62,6 +73,21 @@ class Stages:
         for config in self._space.suggested():
             point = Point(config=config, parameters=self._baseline.parameters)
             yield Proposal(point, SUGGESTED, "what this hardware suggests, all at once")
+
+    def _larger_batch(self, trials: Sequence[Trial]) -> Iterator[Proposal]:
+        """Where the effective batch is free: the largest batch that memory allows, at the fastest point so far."""
+        incumbent = fastest(trials)
+        if incumbent is None or self._space.effective_batch is not None or "batch_size" not in self._space.choices:
+            return
+        point = incumbent.burst.point
+        largest = self._largest_batch(point)
+        if largest is None:
+            return
+        highest = max(int(value or 1) for value in self._space.choices["batch_size"].values)
+        batch = min(largest - largest % 8 if largest >= 8 else largest, highest)
+        if batch >= NOTABLY_LARGER * point.config.batch_size:
+            reason = f"memory allows a batch of {largest}, by what smaller ones took"
+            yield Proposal(self._change(point, "batch_size", batch), LARGEST, reason)
 
     def _single_changes(self, trials: Sequence[Trial]) -> list[Proposal]:
         """The fastest point with one knob changed; values that were seen least come first, then the knobs' order.

@@ -39,13 +39,21 @@ class SurfaceRunner:
     """Bursts of a made-up machine: a rate for every config, noise, a cost, and a batch above which memory is out."""
 
     def __init__(
-        self, clock: VirtualClock, rate: Rate, *, noise: float = 0.02, oom_above: int = 10**9, cost: float = 2.0
+        self,
+        clock: VirtualClock,
+        rate: Rate,
+        *,
+        noise: float = 0.02,
+        oom_above: int = 10**9,
+        cost: float = 2.0,
+        bytes_of: Rate | None = None,
     ):
         self.clock = clock
         self.rate = rate
         self.noise = noise
         self.oom_above = oom_above
         self.cost = cost
+        self.bytes_of = bytes_of
         self.ran: list[Point] = []
         self.parts: list[str] = []
         self._rng = random.Random(1)
@@ -66,8 +74,9 @@ class SurfaceRunner:
             for _ in range(8)
         )
         measurement = Measurement(
-            blocks=blocks, steady=True, start_seconds=0.1, build_seconds=0.1, warmup_seconds=spent / 4
-        )
+            blocks=blocks, steady=True, start_seconds=0.1, build_seconds=0.1, warmup_seconds=spent / 4,
+            device_memory_bytes=round(self.bytes_of(point.config)) if self.bytes_of else None,
+        )  # fmt: skip
         return Burst(point=point, outcome=Outcome.OK, measurement=measurement, phase="done", seconds=spent)
 
 
@@ -102,7 +111,8 @@ def make_space(*, effective_batch: int | None = 64, **options: object) -> Space:
 
 def make_search(
     rate: Rate, *, budget_seconds: float = 60.0, space: Space | None = None, seed: int = 0, sampler: str = "tpe",
-    storage: optuna.storages.BaseStorage | None = None, utilization_target: float = 0.95, **runner: object,
+    storage: optuna.storages.BaseStorage | None = None, utilization_target: float = 0.95,
+    memory_limit_bytes: int | None = None, **runner: object,
 ) -> tuple[Search, SurfaceRunner]:  # fmt: skip
     """A search on a made-up surface, and its runner; a utilization target above 1 leaves work for the sampler."""
     clock = VirtualClock()
@@ -115,7 +125,7 @@ def make_search(
     budget = Budget(budget_seconds, clock=clock)
     search = Search(
         space, Point(config=space.baseline), surface, TrialLog(study, space), budget, Quiet(),
-        utilization_target=utilization_target, seed=seed,
+        utilization_target=utilization_target, seed=seed, memory_limit_bytes=memory_limit_bytes,
     )  # fmt: skip
     return search, surface
 

@@ -1,0 +1,108 @@
+"""How well is the largest batch predicted? Two small bursts and a line, against bisection with real bursts.
+
+    python -m benchmarks.memory_model          # five minutes
+
+For each workload and precision, two small batches are run and the model is fitted; the target is then set so that a
+batch of several times their size fits. Bisection finds the largest batch whose burst really stays under it: above, the
+burst ends as out of memory. Memory is that of the process tree, so the loader has no workers. Predicted is where the
+line meets the target; the margin that the search keeps below that is told apart.
+
+Writes benchmarks/output/memory_model.json. The exit status is 1 when an error is above 5 %.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from autotune.burst.isolation import Isolation
+from autotune.burst.protocol import BurstPlan
+from autotune.burst.runner import ProcessRunner
+from autotune.config import TrainConfig
+from autotune.measurement import Burst, Point
+from autotune.memory import MemoryModel
+from benchmarks.output import save
+
+GOAL = 0.05
+CASES = (
+    ("benchmarks.digits:build", 64, "fp32"),
+    ("benchmarks.digits:build", 64, "bf16"),
+    ("benchmarks.charlm:build", 16, "fp32"),
+    ("benchmarks.gates:build", 512, "fp32"),
+    ("benchmarks.guides.landmarks_finetune:build", 6, "fp32"),
+)
+LARGEST = 8
+"""The target is what a batch of so many times the first is expected to take, and a little more."""
+RESOLUTION = 0.01
+DEADLINE_SECONDS = 120.0
+PLAN = BurstPlan(warmup_seconds=0.5, measure_seconds=0.5)
+
+
+def run(isolation: Isolation, config: TrainConfig, limit_bytes: int | None = None) -> Burst:
+    """A burst under a memory target."""
+    runner = ProcessRunner(isolation, "cpu", seed=0, memory_limit_bytes=limit_bytes)
+    return runner.run(Point(config=config), PLAN, DEADLINE_SECONDS)
+
+
+def largest_that_fits(isolation: Isolation, config: TrainConfig, limit_bytes: int, fits: int, fails: int) -> int:
+    """By bisection, to 1 %.
+
+    Args:
+        isolation: Runs the bursts.
+        config: Its batch size is varied.
+        limit_bytes: The target.
+        fits: A batch that fits.
+        fails: One that does not.
+    """
+    while fails - fits > max(1, RESOLUTION * fits):
+        middle = (fits + fails) // 2
+        if run(isolation, config.replace(batch_size=middle), limit_bytes).ok:
+            fits = middle
+        else:
+            fails = middle
+    return fits
+
+
+def measure(target: str, batch: int, precision: str) -> dict[str, Any]:
+    """Predicted against true, for one case."""
+    config = TrainConfig(batch_size=batch, precision=precision, allocator="default")  # type: ignore[arg-type]
+    with Isolation(target) as isolation:
+        isolation.start(DEADLINE_SECONDS)
+        run(isolation, config)  # what is loaded on first use is in memory from here on
+        bursts = [run(isolation, config.replace(batch_size=size)) for size in (batch, 2 * batch)]
+        line = MemoryModel(bursts, sys.maxsize, "cpu").line(Point(config=config))
+        if line is None:
+            raise SystemExit(f"{target}: {[burst.reason for burst in bursts]}")
+        limit_bytes = round(line.bytes_at(LARGEST * batch + batch // 3))
+        predicted = round((limit_bytes - line.base_bytes) / line.sample_bytes)
+        fits = largest_that_fits(isolation, config, limit_bytes, batch, 4 * LARGEST * batch)
+    return {
+        "workload": target,
+        "precision": precision,
+        "batches": [batch, 2 * batch],
+        "target_bytes": limit_bytes,
+        "base_bytes": round(line.base_bytes),
+        "sample_bytes": round(line.sample_bytes),
+        "predicted": predicted,
+        "with_margin": line.largest_batch(limit_bytes),
+        "largest": fits,
+        "error": predicted / fits - 1,
+    }
+
+
+def main() -> int:
+    """Entry; returns the exit status."""
+    found = []
+    for target, batch, precision in CASES:
+        found.append(measure(target, batch, precision))
+        print(
+            f"{target} {precision}: predicted {found[-1]['predicted']}, with margin {found[-1]['with_margin']}, "
+            f"true {found[-1]['largest']}: {found[-1]['error']:+.1%}",
+            flush=True,
+        )
+    print(f"written to {save('memory_model', {'goal': GOAL, 'cases': found})}")
+    return 0 if all(abs(case["error"]) <= GOAL for case in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

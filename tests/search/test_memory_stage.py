@@ -1,0 +1,53 @@
+"""What the search makes of the memory model: the largest batch in few bursts, and hardly an out-of-memory."""
+
+from __future__ import annotations
+
+from autotune.config import TrainConfig
+from autotune.measurement import Outcome
+from autotune.search.stages import LARGEST
+from tests.search.surface import make_search, make_space
+
+MIB = 2**20
+FITS = 700
+"""Samples of a batch that the target leaves room for."""
+
+
+def bytes_of(config: TrainConfig) -> float:
+    """200 MiB, and one for each sample."""
+    return (200 + config.batch_size) * MIB
+
+
+def rate(config: TrainConfig) -> float:
+    """The larger the batch the faster, as on a GPU that is not full."""
+    return 1000.0 * config.batch_size / (config.batch_size + 500)
+
+
+def test_the_largest_batch_is_found_in_one_leap() -> None:
+    """Two sizes are enough: the next burst of the stage is at what they predict, within the margin."""
+    search, surface = make_search(
+        rate, space=make_space(effective_batch=None), budget_seconds=120, memory_limit_bytes=(200 + FITS) * MIB,
+        bytes_of=bytes_of, oom_above=FITS, utilization_target=2.0,
+    )  # fmt: skip
+    search.run()
+    leaps = [trial.burst for trial in search.log.trials if trial.stage == LARGEST]
+    assert leaps
+    assert leaps[0].ok
+    assert 0.95 * FITS <= max(burst.point.config.batch_size for burst in leaps) <= FITS
+    assert len(surface.ran) > len(leaps)
+
+
+def test_what_is_expected_not_to_fit_is_not_run() -> None:
+    """At most one burst runs out of memory."""
+    search, _ = make_search(
+        rate, space=make_space(effective_batch=None), budget_seconds=600, memory_limit_bytes=(200 + FITS) * MIB,
+        bytes_of=bytes_of, oom_above=FITS, utilization_target=2.0,
+    )  # fmt: skip
+    search.run()
+    assert sum(trial.burst.outcome is Outcome.OOM for trial in search.log.trials) <= 1
+
+
+def test_a_held_effective_batch_takes_no_leap() -> None:
+    """The largest batch that may run is known then."""
+    search, _ = make_search(rate, budget_seconds=120, memory_limit_bytes=900 * MIB, bytes_of=bytes_of)
+    search.run()
+    assert LARGEST not in {trial.stage for trial in search.log.trials}
