@@ -152,6 +152,7 @@ def probe(
 @reported
 def show(
     file: Annotated[Path, typer.Argument(help="A result file.")],
+    why: Annotated[bool, typer.Option("--why", help="Show every burst, and the reason for which it was run.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
 ) -> None:
     """Shows one result."""
@@ -164,6 +165,11 @@ def show(
     from autotune.console import make_console, result_table, usage_lines
 
     console = make_console()
+    if why:
+        from autotune.console_trials import trials_table
+
+        console.print(trials_table(result))
+        return
     console.print(result_table(result))
     console.print(usage_lines(file))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from autotune.measurement import Measurement
 from autotune.result import Diagnosis
 
@@ -10,17 +12,17 @@ NEAR_CEILING = 0.9
 NOTABLE_WAIT = 0.1
 
 
-def diagnose(best: Measurement | None, compute_ceiling: float | None) -> Diagnosis:
+def diagnose(best: Measurement | None, ceilings: Mapping[str, float | None]) -> Diagnosis:
     """The bottleneck of the chosen config.
 
     Args:
         best: Its end-to-end measurement.
-        compute_ceiling: Samples per second with data already on the device; None when it was not measured.
+        ceilings: Samples per second of each part alone, ``compute`` and ``loader``; None where it was not measured.
     """
     if best is None:
         return Diagnosis(bottleneck=None, data_wait_fraction=None)
     reached = best.samples_per_second
-    ceilings = {"compute": compute_ceiling}
+    compute_ceiling = ceilings.get("compute")
     waits = best.data_wait_fraction
     if compute_ceiling is None:
         bottleneck = "loader" if waits > 0.5 else None
@@ -28,4 +30,4 @@ def diagnose(best: Measurement | None, compute_ceiling: float | None) -> Diagnos
         bottleneck = "compute"
     else:
         bottleneck = "loader" if waits >= NOTABLE_WAIT else "overhead"
-    return Diagnosis(bottleneck=bottleneck, ceilings=ceilings, data_wait_fraction=waits)
+    return Diagnosis(bottleneck=bottleneck, ceilings=dict(ceilings), data_wait_fraction=waits)

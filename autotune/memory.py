@@ -50,7 +50,7 @@ class Line:
 
 
 class MemoryModel:
-    """Lines for all combinations that two bursts or more are known of.
+    """Lines for all combinations of which two batch sizes have been run.
 
     Args:
         bursts: All so far. Those that ended well are points; an out-of-memory one is censored: it took the limit or
@@ -73,14 +73,28 @@ class MemoryModel:
             elif burst.outcome is Outcome.OOM:
                 censored[group] = min(batch, censored.get(group, batch))
         self._lines = {
-            group: fit(points, censored.get(group), limit_bytes)
-            for group, points in taken.items()
-            if len(points) + (group in censored) >= 2
+            group: fit(points, censored.get(group), limit_bytes) for group, points in taken.items() if len(points) >= 2
         }
 
     def line(self, point: Point) -> Line | None:
         """The line of a point's combination, if it is known."""
         return self._lines.get(self._group(point))
+
+    def shortage(self, point: Point) -> float | None:
+        """The bytes that a point is expected to take, when they are more than the target.
+
+        Where the point's own combination is not known, the most similar one that is speaks for it: to learn its own,
+        smaller batches serve as well.
+        """
+        if not self._lines:
+            return None
+        group = self._group(point)
+        line = (
+            self._lines.get(group)
+            or max(self._lines.items(), key=lambda known: sum(a == b for a, b in zip(group, known[0], strict=True)))[1]
+        )
+        expected = line.bytes_at(point.config.batch_size)
+        return expected if expected > self.limit_bytes else None
 
     def largest_batch(self, point: Point) -> int | None:
         """The largest batch that is expected to stay under the target with a point's other knobs."""
@@ -96,12 +110,12 @@ def fit(points: dict[int, float], censored: int | None, limit_bytes: int) -> Lin
     """Least squares through what was measured, and not below the limit where memory ran out.
 
     Args:
-        points: Bytes by batch size; at least two, or one and a censored batch.
+        points: Bytes by batch size, at least two.
         censored: The smallest batch that ran out of memory.
         limit_bytes: What it ran out of.
     """
     known = dict(points)
-    if censored is not None and (len(known) < 2 or _line_through(known).bytes_at(censored) < limit_bytes):
+    if censored is not None and _line_through(known).bytes_at(censored) < limit_bytes:
         known[censored] = float(limit_bytes)
     line = _line_through(known)
     residual = max(abs(line.bytes_at(batch) - taken) for batch, taken in known.items())

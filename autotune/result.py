@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from autotune.config import Parameters, TrainConfig
 from autotune.errors import ResultFileError
 from autotune.hardware.model import Hardware, Software
-from autotune.measurement import Interval, Measurement, Speedup
+from autotune.measurement import Interval, Measurement, Outcome, Speedup
 
 SCHEMA = "autotune.result/1"
 
@@ -87,6 +87,21 @@ class SearchRecord(Part):
     notes: tuple[str, ...] = ()
 
 
+class TrialRecord(Part):
+    """One burst of the search."""
+
+    stage: str
+    reason: str = Field(description="why it was run")
+    changes: dict[str, Any] = Field(default_factory=dict, description="knobs and arguments that differ from baseline")
+    outcome: Outcome
+    failure: str | None = Field(default=None, description="why it did not end well")
+    samples_per_second: float | None = None
+    seconds: float = Field(description="from the request to the last process gone")
+    compile_seconds: float | None = None
+    memory_bytes: int | None = Field(default=None, description="of the device, at its peak")
+    disturbance: str | None = None
+
+
 class Diagnosis(Part):
     """What limits the training now."""
 
@@ -115,6 +130,7 @@ class Result(Part):
     constraints: Constraints
     stopped_by: Literal["budget", "target", "plateau", "exhausted", "interrupted"]
     search: SearchRecord
+    trials: tuple[TrialRecord, ...] = Field(default=(), description="all bursts, in the order in which they ran")
     diagnosis: Diagnosis
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False, populate_by_name=True)

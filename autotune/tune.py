@@ -22,12 +22,12 @@ from autotune.hardware import merge, probe_host
 from autotune.hardware.model import DeviceKind, Gpu, Hardware, slug
 from autotune.measurement import Point, Speedup
 from autotune.progress import Progress
-from autotune.result import Constraints, Result, SearchRecord, Side, WorkloadRecord
+from autotune.result import Constraints, Result, SearchRecord, Side, TrialRecord, WorkloadRecord
 from autotune.search.driver import Search, StoppedBy, measuring_fraction
 from autotune.search.interrupts import Interrupted, Interrupts
 from autotune.search.stopping import Budget
 from autotune.search.storage import open_study
-from autotune.search.trials import TrialLog
+from autotune.search.trials import Trial, TrialLog
 from autotune.space import Space, build_space
 from autotune.wording import ratio_text
 
@@ -234,7 +234,8 @@ class Tuning:
                 skipped_knobs=dict(search.space.skipped),
                 notes=tuple(self._notes),
             ),
-            diagnosis=diagnose(side[best].measurement, search.compute_ceiling),
+            trials=tuple(trial_record(trial, search.baseline) for trial in trials),
+            diagnosis=diagnose(side[best].measurement, search.ceilings.of(best)),
         )  # fmt: skip
 
     def _constraints(self, device: DeviceKind, facts: WorkloadFacts, hardware: Hardware) -> Constraints:
@@ -264,6 +265,25 @@ class Tuning:
         self._progress.note(text)
 
 
+def trial_record(trial: Trial, baseline: Point) -> TrialRecord:
+    """A trial as the result file keeps it."""
+    burst = trial.burst
+    measured = burst.measurement
+    changes = {knob: now for knob, (_, now) in burst.point.config.changes_from(baseline.config).items()}
+    return TrialRecord(
+        stage=trial.stage,
+        reason=trial.reason,
+        changes=changes | {k: v for k, v in burst.point.parameters.items() if baseline.parameters.get(k) != v},
+        outcome=burst.outcome,
+        failure=burst.reason,
+        samples_per_second=burst.rate,
+        seconds=burst.seconds,
+        compile_seconds=measured.compile_seconds if measured else None,
+        memory_bytes=measured.device_memory_bytes if measured else None,
+        disturbance=burst.disturbance,
+    )
+
+
 def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
     """The point to recommend, its confirmed speed-up, and the reason when there is none.
 
@@ -272,7 +292,7 @@ def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
     confirmed = search.confirmed()
     if confirmed:
         top = confirmed[0]
-        if top.speedup.confirmed:
+        if top.point == search.answer():
             return top.point, top.speedup, None
         low, high = (ratio_text(end) for end in top.speedup.ci95)
         return (

@@ -22,7 +22,7 @@ LAYERS = (
     {"progress"},
     {"verify", "search"},
     {"diagnosis", "compare"},
-    {"console_hardware", "console"},
+    {"console_hardware", "console_trials", "console"},
     {"tune"},
     {"cli"},
     {"__main__"},

@@ -76,11 +76,16 @@ def test_running_out_where_it_was_expected_changes_nothing() -> None:
     assert line == model(burst(8, 180), burst(16, 260)).line(point())
 
 
-def test_one_success_and_one_out_of_memory_make_a_line() -> None:
-    """It leads between the two."""
-    largest = model(burst(8, 180), burst(64, None)).largest_batch(point())
-    assert largest is not None
-    assert 8 < largest < 64
+def test_one_success_and_one_out_of_memory_predict_nothing() -> None:
+    """A line between the two would promise nearly the batch that ran out."""
+    assert model(burst(8, 180), burst(64, None)).largest_batch(point()) is None
+
+
+def test_the_most_similar_combination_speaks_for_one_that_is_not_known() -> None:
+    """A batch that is far too large in full precision is not tried in half, before half was seen at all."""
+    known = model(burst(8, 180), burst(16, 260))
+    assert known.shortage(point(precision="bf16", batch_size=1000)) == pytest.approx(10_100 * MIB)
+    assert known.shortage(point(precision="bf16", batch_size=64)) is None
 
 
 def test_residuals_widen_the_margin() -> None:

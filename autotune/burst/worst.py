@@ -22,26 +22,37 @@ if TYPE_CHECKING:
 
 LARGEST_SAMPLES = 64
 SCAN_SECONDS = 1.0
+MOST_SCANNED = 100_000
 WORST_STEPS = 2
 
 
 def find_largest(workload: Workload, seconds: float = SCAN_SECONDS) -> tuple[int, ...]:
     """Indices of the largest samples, largest first: by `sample_size`, else by their tensors' bytes.
 
-    Samples are looked at in random order until the time is up; an iterable dataset has no indices, so none.
+    Samples that training draws are looked at in random order until the time is up; an iterable dataset has no indices,
+    so none.
     """
     dataset: Any = workload.dataset
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         return ()
-    order = list(range(len(dataset)))
-    random.Random(0).shuffle(order)
     deadline = time.monotonic() + seconds
-    sizes: dict[int, float] = {}
-    for index in order:
+    sizes: dict[Any, float] = {}
+    for index in _in_random_order(workload):
         if sizes and time.monotonic() > deadline:
             break
         sizes[index] = sample_size(workload, dataset[index])
     return tuple(sorted(sizes, key=lambda index: sizes[index], reverse=True)[:LARGEST_SAMPLES])
+
+
+def _in_random_order(workload: Workload) -> list[Any]:
+    """Indices that training draws, the sampler's where there is one; not all of a huge dataset's."""
+    rng = random.Random(0)
+    if workload.sampler is None:
+        count = len(workload.dataset)  # type: ignore[arg-type]
+        return rng.sample(range(count), min(count, MOST_SCANNED))
+    drawn = list(itertools.islice(workload.sampler, MOST_SCANNED))
+    rng.shuffle(drawn)
+    return drawn
 
 
 def sample_size(workload: Workload, sample: Any) -> float:

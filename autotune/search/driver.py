@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from autotune.burst.protocol import Part
 from autotune.burst.runner import Runner
 from autotune.hardware.model import DeviceKind
 from autotune.measurement import Burst, Point
 from autotune.memory import MemoryModel
 from autotune.progress import Progress
+from autotune.search.ceilings import Ceilings
 from autotune.search.disturbance import REPEATS_SHARE, RepeatingRunner, anchor_due, drift_of
 from autotune.search.guard import refusal
 from autotune.search.stages import ANCHOR, BASELINE, CONFIRM, SAMPLER, Stages
-from autotune.search.stopping import Budget, burst_deadline, plan_for, plateaued, predicted_seconds
+from autotune.search.stopping import Budget, all_fail_alike, burst_deadline, plan_for, plateaued, predicted_seconds
 from autotune.search.trials import Trial, TrialLog
 from autotune.space import Space
 from autotune.verify import Confirmed, Round, confirm, rank
@@ -68,7 +70,7 @@ class Search:
         self.space = space
         self.baseline = baseline
         self.log = log
-        self.compute_ceiling: float | None = None
+        self.ceilings = Ceilings(self._run_part, self._affordable)
         self.drift = drift_of(log.trials)
         self._runner = RepeatingRunner(
             runner, progress.note, allowance_seconds=REPEATS_SHARE * budget.seconds, clock=budget.now
@@ -78,10 +80,11 @@ class Search:
         self._utilization_target = utilization_target
         self._seed = seed
         self._plan = plan_for(budget.seconds)
-        self._stages = Stages(space, baseline, self._refuse, self._largest_batch)
+        self._stages = Stages(space, baseline, self._refuse, self._largest_batch, self.ceilings.fewest_workers)
         self._memory_limit_bytes, self._device = memory_limit_bytes, device
         self._staged, self._sampled = staged, sampled
         self._stage_shown = ""
+        self._searched = False
 
     def run(self) -> StoppedBy:
         """Searches, then confirms; returns why the search stopped."""
@@ -89,7 +92,16 @@ class Search:
         best = self.log.best()
         if best is not None and best.burst.point != self.baseline:
             self._confirm(best)
+        self._searched = True
+        if best is not None:
+            for ceiling in (self.ceilings.compute, self.ceilings.loader):
+                ceiling(self.answer())
         return stopped_by
+
+    def answer(self) -> Point:
+        """The point to train with: only a confirmed gain displaces the baseline."""
+        confirmed = self.confirmed()
+        return confirmed[0].point if confirmed and confirmed[0].speedup.confirmed else self.baseline
 
     def _search(self) -> StoppedBy:
         while True:
@@ -102,6 +114,8 @@ class Search:
                 break  # what is left of the stages costs too much; the sampler may know something cheaper
             self._run(proposal.point, proposal.stage, proposal.reason)
             self._check_drift()
+            if all_fail_alike(self.log.trials):
+                return "exhausted"
         if self._reaches_target():
             return "target"
         return self._sample() if self._sampled else "exhausted"
@@ -139,17 +153,16 @@ class Search:
         best = self.log.best()
         if best is None or best.rate is None:
             return False
-        self._measure_ceiling(best.burst.point, self._budget.searching)
-        ceiling = self.compute_ceiling
+        ceiling = self.ceilings.compute(best.burst.point)
         return ceiling is not None and best.rate >= self._utilization_target * ceiling
 
-    def _measure_ceiling(self, point: Point, available: float) -> None:
-        """Compute alone: the same config on a few batches that stay on the device."""
-        if predicted_seconds(point.config, self.log.trials, self._plan) > available:
-            return
-        plan = self._plan.model_copy(update={"part": "compute"})
-        burst = self._runner.run(point, plan, burst_deadline(point.config, self.log.trials, plan, available))
-        self.compute_ceiling = burst.rate / self.log.drift if burst.rate is not None else None
+    def _run_part(self, point: Point, part: Part) -> float | None:
+        """Samples per second of one part of training alone, at the machine's first speed."""
+        plan = self._plan.model_copy(update={"part": part})
+        burst = self._runner.run(
+            point, plan, burst_deadline(point.config, self.log.trials, plan, self._budget.remaining)
+        )
+        return burst.rate / self.log.drift if burst.rate is not None else None
 
     def _confirm(self, best: Trial) -> None:
         """Measures the finalists and the baseline anew, interleaved."""
@@ -158,8 +171,6 @@ class Search:
         wanted = {self.baseline, *finalists}
         known = [measured for measured in self._rounds() if wanted <= measured.keys()]
         confirm(self.baseline, finalists, self._run_round, affords=self._affords_round, seed=self._seed, known=known)
-        if self.compute_ceiling is None:
-            self._measure_ceiling(finalists[0], self._budget.remaining)
 
     def confirmed(self) -> list[Confirmed]:
         """What has been confirmed so far, fastest first: also after an interruption."""
@@ -231,7 +242,8 @@ class Search:
 
     def _affordable(self, point: Point) -> bool:
         first = not self.log.trials  # the baseline runs whatever it costs: without it there is nothing to compare
-        return first or predicted_seconds(point.config, self.log.trials, self._plan) <= self._budget.searching
+        available = self._budget.remaining if self._searched else self._budget.searching
+        return first or predicted_seconds(point.config, self.log.trials, self._plan) <= available
 
     def _memory(self) -> MemoryModel | None:
         if self._memory_limit_bytes is None:

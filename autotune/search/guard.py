@@ -30,11 +30,11 @@ def refusal(point: Point, space: Space, trials: Sequence[Trial], memory: MemoryM
 
 
 def _expected_shortage(point: Point, memory: MemoryModel) -> str | None:
-    line, batch = memory.line(point), point.config.batch_size
-    if line is None or (expected := line.bytes_at(batch)) <= memory.limit_bytes:
+    expected = memory.shortage(point)
+    if expected is None:
         return None
     return (
-        f"batch {batch} is expected to take {format_bytes(round(expected))}, "
+        f"batch {point.config.batch_size} is expected to take {format_bytes(round(expected))}, "
         f"more than the target of {format_bytes(memory.limit_bytes)}"
     )
 

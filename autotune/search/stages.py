@@ -11,14 +11,17 @@ from dataclasses import dataclass
 
 from autotune.config import Scalar
 from autotune.measurement import Point
+from autotune.search.ceilings import unlikely_to_gain, with_workers
 from autotune.search.trials import Trial, fastest
 from autotune.space import Space
 
-BASELINE, SUGGESTED, LARGEST = "baseline", "suggestions", "largest batch"
+BASELINE, SUGGESTED, WORKERS, LARGEST = "baseline", "suggestions", "fewest workers", "largest batch"
 SINGLE, SAMPLER = "one knob at a time", "sampler"
 ANCHOR, CONFIRM = "anchor", "confirm"
 NOTABLY_LARGER = 1.25
 """The largest batch that memory allows is worth a burst when it is so many times the fastest so far."""
+MANY_COUNTS = 4
+"""With fewer numbers of workers to choose from, whole bursts of each cost no more than bursts of the loader alone."""
 MAX_TESTS_PER_VALUE = 2
 """How often one value of a knob is tried at different incumbents before the sampler takes over."""
 
@@ -46,6 +49,7 @@ class Stages:
         baseline: What the user trains with today.
         refuse: Why a point must not run, or None.
         largest_batch: The largest batch that memory allows with a point's other knobs, or None when it is not known.
+        fewest_workers: Of some counts, the fewest that feed a point's computing, and why; None when it is not known.
     """
 
     def __init__(
@@ -54,18 +58,22 @@ class Stages:
         baseline: Point,
         refuse: Callable[[Point], str | None],
         largest_batch: Callable[[Point], int | None] = lambda _: None,
+        fewest_workers: Callable[[Point, Sequence[int]], tuple[int, str] | None] = lambda *_: None,
     ) -> None:
         self._space = space
         self._baseline = baseline
         self._refuse = refuse
         self._largest_batch = largest_batch
+        self._fewest_workers = fewest_workers
 
     def next(self, trials: Sequence[Trial]) -> Proposal | None:
         """The next proposal; None when this method has nothing more to try."""
         tried = {trial.burst.point for trial in trials}
         if self._baseline not in tried:
             return Proposal(self._baseline, BASELINE, "what you train with today")
-        ideas = itertools.chain(self._suggestions(), self._larger_batch(trials), self._single_changes(trials))
+        ideas = itertools.chain(
+            self._suggestions(), self._workers(trials), self._larger_batch(trials), self._single_changes(trials)
+        )
         return next((idea for idea in ideas if idea.point not in tried and self._refuse(idea.point) is None), None)
 
     def _suggestions(self) -> Iterator[Proposal]:
@@ -73,6 +81,18 @@ class Stages:
         for config in self._space.suggested():
             point = Point(config=config, parameters=self._baseline.parameters)
             yield Proposal(point, SUGGESTED, "what this hardware suggests, all at once")
+
+    def _workers(self, trials: Sequence[Trial]) -> Iterator[Proposal]:
+        """Where training waits and many numbers of workers are possible: the one that the loader alone points to."""
+        incumbent = fastest(trials)
+        if incumbent is None or incumbent.burst.measurement is None or "num_workers" not in self._space.choices:
+            return
+        counts = [int(count or 0) for count in self._space.choices["num_workers"].values]
+        waits = not unlikely_to_gain("num_workers", incumbent.burst.measurement)
+        if len(counts) >= MANY_COUNTS and waits and not any(trial.stage == WORKERS for trial in trials):
+            found = self._fewest_workers(incumbent.burst.point, counts)
+            if found is not None:
+                yield Proposal(self._change(incumbent.burst.point, "num_workers", found[0]), WORKERS, found[1])
 
     def _larger_batch(self, trials: Sequence[Trial]) -> Iterator[Proposal]:
         """Where the effective batch is free: the largest batch that memory allows, at the fastest point so far."""
@@ -92,22 +112,24 @@ class Stages:
     def _single_changes(self, trials: Sequence[Trial]) -> list[Proposal]:
         """The fastest point with one knob changed; values that were seen least come first, then the knobs' order.
 
+        Knobs of the part that does not limit come last.
+
         On a scale only the neighbours are tried: where one is better, the fastest point moves, and its own next
         neighbour follows.
         """
         incumbent = fastest(trials)
         if incumbent is None:
             return []
+        point, measured = incumbent.burst.point, incumbent.burst.measurement
         seen = [trial.burst.point for trial in trials]
-        ranked: list[tuple[int, int, Proposal]] = []
-        for position, (name, value) in enumerate(self._changes(incumbent.burst.point)):
-            tests = sum(_value(point, name) == value for point in seen)
+        ranked: list[tuple[bool, int, int, Proposal]] = []
+        for position, (name, value) in enumerate(self._changes(point)):
+            tests = sum(_value(other, name) == value for other in seen)
             if tests < MAX_TESTS_PER_VALUE:
-                reason = f"{name}={value} at the fastest so far, where it is {_value(incumbent.burst.point, name)}"
-                ranked.append(
-                    (tests, position, Proposal(self._change(incumbent.burst.point, name, value), SINGLE, reason))
-                )
-        return [proposal for _, _, proposal in sorted(ranked, key=lambda entry: entry[:2])]
+                late = measured is not None and unlikely_to_gain(name, measured)
+                reason = f"{name}={value} at the fastest so far, where it is {_value(point, name)}"
+                ranked.append((late, tests, position, Proposal(self._change(point, name, value), SINGLE, reason)))
+        return [proposal for *_, proposal in sorted(ranked, key=lambda entry: entry[:3])]
 
     def _changes(self, point: Point) -> Iterator[tuple[str, Scalar]]:
         for knob, choices in self._space.choices.items():
@@ -119,9 +141,10 @@ class Stages:
     def _change(self, point: Point, name: str, value: Scalar) -> Point:
         if name in self._space.parameters:
             return Point(config=point.config, parameters={**point.parameters, name: value})
-        knobs = {knob: getattr(point.config, knob) for knob in self._space.choices} | {name: value}
-        if name == "num_workers" and point.config.num_workers == 0 and "persistent_workers" in self._space.choices:
-            knobs["persistent_workers"] = True  # workers that start again every epoch are a poor first impression
+        config = point.config
+        if name == "num_workers" and "persistent_workers" in self._space.choices:
+            config = with_workers(point, int(value or 0)).config
+        knobs = {knob: getattr(config, knob) for knob in self._space.choices} | {name: value}
         return Point(config=self._space.config(knobs), parameters=point.parameters)
 
 

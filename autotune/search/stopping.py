@@ -14,6 +14,7 @@ FINISHING_SECONDS = 1.0
 """Kept for writing the result and ending the last process."""
 CONFIRM_SHARE, CONFIRM_MAX_SECONDS = 0.3, 120.0
 PLATEAU_BURSTS, PLATEAU_GAIN = 12, 0.01
+HOPELESS_BURSTS = 4
 COMPILE_SECONDS = 20.0
 """What a first compile is expected to cost before one was seen."""
 
@@ -91,6 +92,17 @@ def burst_deadline(config: TrainConfig, trials: Sequence[Trial], plan: BurstPlan
     else:
         usual = 0.6 * available
     return min(usual, available)
+
+
+def all_fail_alike(trials: Sequence[Trial]) -> bool:
+    """Whether nothing has worked, and the last few bursts ended by one and the same mistake: the next would too.
+
+    Memory that runs out is none: smaller batches may fit.
+    """
+    if len(trials) < HOPELESS_BURSTS or any(trial.burst.ok for trial in trials):
+        return False
+    last = [trial.burst for trial in trials[-HOPELESS_BURSTS:]]
+    return not last[0].outcome.is_memory and len({(burst.outcome, burst.reason) for burst in last}) == 1
 
 
 def plateaued(trials: Sequence[Trial]) -> bool:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+from torch.utils.data import SubsetRandomSampler
+
 from autotune.burst.isolation import Isolation
 from autotune.burst.protocol import BurstPlan
 from autotune.burst.runner import ProcessRunner
@@ -23,6 +27,13 @@ def test_the_largest_are_found_by_the_bytes_of_their_tensors() -> None:
 def test_the_users_own_measure_wins() -> None:
     """`sample_size` decides where it is given."""
     assert find_largest(lengths.build_with_sample_size())[0] == lengths.SHORTEST
+
+
+def test_only_what_training_draws_is_looked_at() -> None:
+    """A sampler that leaves out the longest sample keeps it out of the worst batch."""
+    few = [index for index in range(50) if index != lengths.LONGEST]
+    workload = dataclasses.replace(lengths.build(), sampler=SubsetRandomSampler(few))
+    assert set(find_largest(workload)) == set(few)
 
 
 def test_an_iterable_dataset_has_no_largest() -> None:

@@ -47,6 +47,8 @@ class SurfaceRunner:
         oom_above: int = 10**9,
         cost: float = 2.0,
         bytes_of: Rate | None = None,
+        loader_rate: Rate | None = None,
+        wait: float = 0.0,
     ):
         self.clock = clock
         self.rate = rate
@@ -54,6 +56,9 @@ class SurfaceRunner:
         self.oom_above = oom_above
         self.cost = cost
         self.bytes_of = bytes_of
+        self.loader_rate = loader_rate
+        self.wait = wait
+        self.fails: str | None = None
         self.ran: list[Point] = []
         self.parts: list[str] = []
         self._rng = random.Random(1)
@@ -66,12 +71,15 @@ class SurfaceRunner:
         self.clock.now += spent
         if spent < self.cost:
             return Burst(point=point, outcome=Outcome.TIMEOUT, reason="too slow", seconds=spent)
+        if self.fails is not None:
+            return Burst(point=point, outcome=Outcome.CRASHED, reason=self.fails, seconds=spent)
         if point.config.batch_size > self.oom_above:
             return Burst(point=point, outcome=Outcome.OOM, reason="out of memory", seconds=spent)
-        rate = self.rate(point.config) * self._rng.gauss(1, self.noise)
+        alone = self.loader_rate if plan.part == "loader" and self.loader_rate is not None else self.rate
+        rate = alone(point.config) * self._rng.gauss(1, self.noise)
         blocks = tuple(
-            Block(samples=1000, seconds=1000 / (rate * self._rng.gauss(1, 0.005)), data_wait_seconds=0.0)
-            for _ in range(8)
+            Block(samples=1000, seconds=seconds, data_wait_seconds=self.wait * seconds)
+            for seconds in (1000 / (rate * self._rng.gauss(1, 0.005)) for _ in range(8))
         )
         measurement = Measurement(
             blocks=blocks, steady=True, start_seconds=0.1, build_seconds=0.1, warmup_seconds=spent / 4,

@@ -100,6 +100,14 @@ def test_a_failing_baseline_does_not_end_the_search() -> None:
     assert best.burst.point.config.batch_size <= 32
 
 
+def test_the_same_mistake_again_and_again_ends_the_search() -> None:
+    """When nothing works, and each burst fails as the one before, an hour would not help."""
+    search, surface = make_search(example_rate, budget_seconds=3600)
+    surface.fails = "ValueError: the labels are wrong"
+    assert search.run() == "exhausted"
+    assert len(surface.ran) == 4
+
+
 def test_the_search_stops_as_exhausted_when_all_is_tried() -> None:
     """A space of two knobs is used up long before an hour."""
     space = make_space(only=("precision", "allocator"))

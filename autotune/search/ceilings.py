@@ -1,0 +1,114 @@
+"""What each part of training could reach alone: cheap bursts of one part decide what whole ones need not try.
+
+``throughput ≈ min(ceilings)``: a loader that is faster than computing by some headroom needs no more workers, and
+computing that is not waited for needs no faster loader (the three runs of DS-Analyzer, VLDB 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from autotune.burst.protocol import Part
+from autotune.config import Scalar
+from autotune.measurement import Measurement, Point
+
+PARTS: tuple[Part, ...] = ("compute", "loader")
+HEADROOM = 1.3
+"""The loader should be so many times faster than computing: its rate varies, and workers take cores as well."""
+NOTABLE_GAIN = 1.1
+"""More workers that raise the loader's own rate by less are not worth their memory."""
+IDLE_WAIT, LARGE_WAIT = 0.05, 0.5
+"""Below the first share of time spent waiting for data, no loader can gain much; above the second, computing hardly."""
+LOADER_KNOBS = frozenset({"num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "non_blocking"})
+COUPLED_KNOBS = frozenset({"num_threads", "batch_size"})
+"""They matter to both parts: workers want the cores that computing has, and a batch is what is loaded at once."""
+
+
+class Ceilings:
+    """Rates of parts, each measured once.
+
+    Args:
+        run: Runs a part of a point and returns its samples per second; None when it failed.
+        affords: Whether there is time for a burst of a point.
+    """
+
+    def __init__(self, run: Callable[[Point, Part], float | None], affords: Callable[[Point], bool]) -> None:
+        self._run = run
+        self._affords = affords
+        self._known: dict[tuple[Point, Part], float | None] = {}
+
+    def compute(self, point: Point) -> float | None:
+        """Samples per second with batches that stay on the device; None when there was no time, or it failed."""
+        return self._rate(point, "compute")
+
+    def loader(self, point: Point) -> float | None:
+        """Samples per second of the loader alone; None when there was no time, or it failed."""
+        return self._rate(point, "loader")
+
+    def of(self, point: Point) -> dict[str, float | None]:
+        """What is known of a point's parts, without running anything."""
+        return {part: self._known.get(self._key(point, part)) for part in PARTS}
+
+    def fewest_workers(self, point: Point, counts: Sequence[int]) -> tuple[int, str] | None:
+        """The fewest workers that feed a point's computing with some headroom, and why; None when it is not known.
+
+        Args:
+            point: Its other knobs hold.
+            counts: The numbers of workers to choose from.
+        """
+        compute = self.compute(point)
+        if compute is None:
+            return None
+        best: tuple[int, float] | None = None
+        for count in sorted(count for count in counts if count > 0):
+            rate = self.loader(with_workers(point, count))
+            if rate is None:
+                break
+            if rate >= HEADROOM * compute:
+                return count, f"{count} workers alone load {rate / compute:.1f} × what computing takes"
+            if best is not None and rate < NOTABLE_GAIN * best[1]:
+                break
+            best = (count, rate)
+        if best is None:
+            return None
+        return best[0], f"more workers load no faster: {best[1] / compute:.1f} × what computing takes"
+
+    def _rate(self, point: Point, part: Part) -> float | None:
+        key = self._key(point, part)
+        if key not in self._known:
+            if not self._affords(point):
+                return None
+            self._known[key] = self._run(point, part)
+        return self._known[key]
+
+    @staticmethod
+    def _key(point: Point, part: Part) -> tuple[Point, Part]:
+        """Points whose parts are alike are one: computing does not know of workers."""
+        if part == "loader":
+            return point, part
+        return point.model_copy(update={"config": point.config.replace(num_workers=0)}), part
+
+
+def with_workers(point: Point, count: int) -> Point:
+    """The point with some workers, which live on from epoch to epoch."""
+    changes: dict[str, Scalar] = {"num_workers": count}
+    if point.config.num_workers == 0 and count:
+        changes["persistent_workers"] = True  # that start again every epoch are a poor first impression
+    return point.model_copy(update={"config": point.config.replace(**changes)})
+
+
+def unlikely_to_gain(knob: str, measured: Measurement) -> bool:
+    """Whether a knob belongs to the part that does not limit: training hardly waits for data, or does little else."""
+    if knob in COUPLED_KNOBS:
+        return False
+    waits = measured.data_wait_fraction
+    if knob in LOADER_KNOBS:
+        return waits + boundary_fraction(measured) < IDLE_WAIT
+    return waits > LARGE_WAIT
+
+
+def boundary_fraction(measured: Measurement) -> float:
+    """Share of training that restarting the loader at the end of each epoch takes."""
+    if not measured.epoch_samples:
+        return 0.0
+    return measured.epoch_boundary_seconds * measured.samples_per_second / measured.epoch_samples

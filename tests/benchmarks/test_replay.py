@@ -1,0 +1,133 @@
+"""Replays: a virtual clock that charges what was recorded, scores that no lucky burst improves, and ours in front."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+
+import pytest
+
+from autotune.burst.protocol import BurstPlan
+from autotune.config import TrainConfig
+from autotune.measurement import Block, Burst, Measurement, Outcome, Point
+from benchmarks import replay
+from benchmarks.surfaces import GRIDS, Grid, Header, Record, Surface, read_surface, surface_path
+from benchmarks.surfaces.playback import Playback, VirtualClock, recorded_space, true_rates
+from benchmarks.surfaces.strategies import OURS, STRATEGIES
+from tests.search.surface import make_facts, make_hardware
+
+RECORDED = [name for name in GRIDS if surface_path(name).exists()]
+
+
+def record(config: TrainConfig, rate: float | None, process: int, *, cold: bool = False) -> Record:
+    """A burst of 2 seconds, or one of half a second that ran out of memory; the first to compile takes 10 more."""
+    if rate is None:
+        burst = Burst(point=Point(config=config), outcome=Outcome.OOM, seconds=0.5)
+        return Record(part="all", process=process, cold=False, burst=burst)
+    compiling = (10.0 if cold else 1.0) if config.compile_mode else None
+    measurement = Measurement(
+        blocks=tuple(Block(samples=100, seconds=100 / (rate * f), data_wait_seconds=0.0) for f in (0.98, 1.0, 1.02)),
+        steady=True, start_seconds=0.1, build_seconds=0.1, warmup_seconds=0.5 + (compiling or 0.0),
+        compile_seconds=compiling,
+    )  # fmt: skip
+    burst = Burst(
+        point=Point(config=config), outcome=Outcome.OK, measurement=measurement, seconds=2.0 + (compiling or 0.0)
+    )
+    return Record(part="all", process=process, cold=cold, burst=burst)
+
+
+@pytest.fixture
+def surface(monkeypatch: pytest.MonkeyPatch) -> Surface:
+    """Made up: bf16 and compiling gain, channels_last does nothing, and two configs run out of memory."""
+    grid = Grid(
+        "made.up:build",
+        {
+            "precision": ("fp32", "bf16"), "memory_format": ("contiguous", "channels_last"),
+            "batch_size": (64, 32, 16), "compile_mode": (None, "default"),
+        },
+    )  # fmt: skip
+    monkeypatch.setitem(GRIDS, "made_up", grid)
+    facts = make_facts()
+    header = Header(name="made_up", created="now", code="c", hardware=make_hardware(), facts=facts)
+    records = []
+    for config, process in itertools.product(grid.configs(facts.baseline), range(2)):
+        rate = 1000.0 * (1.5 if config.precision == "bf16" else 1.0) * (1.3 if config.compile_mode else 1.0)
+        fails = config.batch_size == 64 and config.compile_mode and config.memory_format == "channels_last"
+        records.append(record(config, None if fails else rate, process, cold=process == 0))
+        if process == 0:
+            records.append(records[-1].model_copy(update={"part": "compute"}))
+    return Surface(header, tuple(records))
+
+
+def test_a_burst_costs_what_was_recorded(surface: Surface) -> None:
+    """The first to compile a graph pays for it, later ones do not, whichever process was recorded cold."""
+    clock = VirtualClock()
+    playback = Playback(surface, clock, seed=1)
+    point = Point(config=surface.header.facts.baseline.replace(compile_mode="default"))
+    ends = []
+    for _ in range(3):
+        playback.run(point, BurstPlan(), 1000.0)
+        ends.append(clock.now)
+    assert ends == pytest.approx([12.0, 15.0, 18.0])
+
+
+def test_no_burst_outlasts_its_deadline(surface: Surface) -> None:
+    """It ends as a timeout then, and costs no more."""
+    clock = VirtualClock()
+    burst = Playback(surface, clock, seed=1).run(Point(config=surface.header.facts.baseline), BurstPlan(), 1.5)
+    assert (burst.outcome, clock.now) == (Outcome.TIMEOUT, 1.5)
+
+
+def test_noise_persists(surface: Surface) -> None:
+    """Two bursts of a point differ, as they did when recorded, and their spread is that of the blocks."""
+    playback = Playback(surface, VirtualClock(), seed=1)
+    point = Point(config=surface.header.facts.baseline)
+    rates = [playback.run(point, BurstPlan(), 1000.0).rate or 0.0 for _ in range(200)]
+    assert len(set(rates)) > 1
+    assert 980 <= min(rates) <= max(rates) <= 1020
+
+
+def test_the_space_ends_where_the_recording_does(surface: Surface) -> None:
+    """What was recorded may run, and nothing else."""
+    space = recorded_space(surface, 600)
+    assert all(space.violation(config) is None for config in true_rates(surface))
+    assert space.violation(surface.header.facts.baseline.replace(allocator="tuned")) == "it was not recorded"
+
+
+@pytest.mark.parametrize("name", list(STRATEGIES))
+def test_a_replay_is_deterministic_for_a_seed(surface: Surface, name: str) -> None:
+    """Each strategy does the very same again."""
+    first, second = (STRATEGIES[name](surface, recorded_space(surface, 120), 120.0, 3) for _ in range(2))
+    assert first.choices == second.choices
+    assert [at for at, _ in first.bursts] == [at for at, _ in second.bursts]
+
+
+def test_a_lucky_burst_counts_for_nothing(surface: Surface) -> None:
+    """A choice is scored by all recorded blocks of its config; one that failed scores 0."""
+    rates = true_rates(surface)
+    baseline = surface.header.facts.baseline
+    assert rates[baseline] == pytest.approx(1000, rel=0.01)
+    assert rates[baseline.replace(compile_mode="default", memory_format="channels_last")] == 0.0
+
+
+def test_random_search_is_calculated(surface: Surface) -> None:
+    """The expectation agrees with a thousand random draws."""
+    rates = true_rates(surface)
+    baseline = surface.header.facts.baseline
+    rng = random.Random(0)
+    drawn = [max(rates[baseline], *rng.sample(list(rates.values()), 4)) for _ in range(5000)]
+    expected = statistics.fmean(drawn) / max(rates.values())
+    assert replay.random_at(5 * 3.0, rates, 3.0, baseline) == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_ours_is_not_behind_tpe_on_a_slice(name: str) -> None:
+    """A few seeds on each recorded surface: after the cost of fifteen bursts, and at the end."""
+    surface = read_surface(surface_path(name))
+    rates = true_rates(surface)
+    at: dict[str, list[float]] = {OURS: [], "Optuna TPE": []}
+    for strategy, seed in itertools.product(at, range(4)):
+        played = STRATEGIES[strategy](surface, recorded_space(surface, 300.0), 300.0, seed)
+        at[strategy] += [replay.fraction_at(played, moment, rates) for moment in (75.0, 300.0)]
+    assert statistics.fmean(at[OURS]) >= statistics.fmean(at["Optuna TPE"])
