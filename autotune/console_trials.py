@@ -39,7 +39,7 @@ def _figures(trial: TrialRecord, base_rate: float | None) -> tuple[Text, Text]:
 
 def _what_and_why(trial: TrialRecord) -> Text:
     changes = " ".join(f"{knob}={format_scalar(value)}" for knob, value in trial.changes.items()) or "baseline"
-    parts = [as_text(changes), "\n", as_text(trial.reason, "dim")]
+    parts: list[str | Text] = [as_text(changes), "\n", as_text(trial.reason, "dim")]
     if trial.compile_seconds is not None:
         parts += [as_text(f"; compiling took {format_seconds(trial.compile_seconds)}", "dim")]
     if trial.disturbance is not None:
