@@ -15,7 +15,7 @@ from autotune.burst.isolation import Isolation
 from autotune.burst.protocol import Request
 from autotune.burst.runner import ProcessRunner, result_of
 from autotune.config import Scalar
-from autotune.diagnosis import diagnose
+from autotune.diagnosis import copy_ceiling, diagnose
 from autotune.errors import NothingFeasibleError, UsageError
 from autotune.facts import WorkloadFacts
 from autotune.hardware import merge, probe_host
@@ -235,7 +235,9 @@ class Tuning:
                 notes=tuple(self._notes),
             ),
             trials=tuple(trial_record(trial, search.baseline) for trial in trials),
-            diagnosis=diagnose(side[best].measurement, search.ceilings.of(best)),
+            diagnosis=diagnose(
+                side[best].measurement, search.ceilings.of(best) | {"copy": copy_ceiling(hardware, device, facts)}
+            ),
         )  # fmt: skip
 
     def _constraints(self, device: DeviceKind, facts: WorkloadFacts, hardware: Hardware) -> Constraints:
