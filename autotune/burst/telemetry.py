@@ -18,7 +18,8 @@ from autotune.readings import Readings
 SAMPLE_SECONDS = 0.2
 NOTABLE_GROWTH = 0.01
 """Memory is counted anew when the tree's resident size has grown by this share over its highest so far."""
-_CHILDREN_EVERY = 3
+LONGEST_PAUSE = 5
+"""Samples between two looks at memory, once it has settled."""
 _BUSY_FIELDS = ("user", "nice", "system", "irq", "softirq")
 _IDLE_FIELDS = ("idle", "iowait")
 
@@ -87,32 +88,35 @@ class Telemetry:
 
     def peak_bytes(self) -> int:
         """The tree's highest memory so far; looks once more first."""
-        self._sample_memory(refresh=True)
+        self._sample_memory()
         return self._peak_bytes
 
     def _watch(self) -> None:
-        count = 0
+        pause = left = 1
         while not self._stop.wait(SAMPLE_SECONDS):
-            self._sample_memory(refresh=count % _CHILDREN_EVERY == 0)
             if self._gpu is not None:
                 with self._lock:
                     self._gpu.sample()
-            count += 1
+            left -= 1
+            if left == 0:
+                # A look takes a millisecond from training, and memory that has settled seldom grows again.
+                left = pause = 1 if self._sample_memory() else min(2 * pause, LONGEST_PAUSE)
 
-    def _sample_memory(self, *, refresh: bool) -> None:
-        if refresh:
-            with contextlib.suppress(OSError):  # the user's code may have taken every file descriptor
-                self._children = self._process.children(recursive=True)
+    def _sample_memory(self) -> bool:
+        """Looks at the tree's memory; returns whether it has grown notably."""
+        with contextlib.suppress(OSError):  # the user's code may have taken every file descriptor
+            self._children = self._process.children(recursive=True)
         tree = (self._process, *self._children)
         resident = sum(_resident_bytes(process) for process in tree)
         # Counting shared pages once takes the kernel milliseconds: only when there is something new to count.
         if resident <= (1 + NOTABLE_GROWTH) * self._counted_at_bytes:
-            return
+            return False
         self._counted_at_bytes = resident
         total = sum(_memory_bytes(process) for process in tree)
         self._peak_bytes = max(self._peak_bytes, total)
         if self._limit_bytes is not None and total > self._limit_bytes:
             self._on_limit(total)
+        return True
 
     def _cpu_seconds(self) -> CpuSeconds | None:
         """CPU time until now; None when it cannot be read, the user's code having taken every file descriptor."""
