@@ -11,6 +11,7 @@ import random
 import statistics
 from collections.abc import Callable, Sequence
 from enum import Enum
+from statistics import NormalDist
 from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field
@@ -191,6 +192,16 @@ class Speedup(BaseModel):
     def confirmed(self) -> bool:
         """Whether the whole interval lies above 1: the tuned config is faster."""
         return self.ci95.low > 1.0
+
+    def best_of(self, count: int) -> Speedup:
+        """The same ratio as one of so many that a choice is made among: an interval that holds for all at once.
+
+        Bonferroni's correction, by the ratio of the normal distribution's quantiles.
+        """
+        factor = NormalDist().inv_cdf(1 - 0.025 / count) / NormalDist().inv_cdf(0.975)
+        low = self.ratio * (self.ci95.low / self.ratio) ** factor
+        high = self.ratio * (self.ci95.high / self.ratio) ** factor
+        return self.model_copy(update={"ci95": Interval(low, high)})
 
     def widened(self, drift: float) -> Speedup:
         """The same ratio on a machine whose speed moved by this share: that spread is added, as one of each pair."""

@@ -293,9 +293,10 @@ def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
     """
     confirmed = search.confirmed()
     if confirmed:
+        answer = next((one for one in confirmed if one.point == search.answer()), None)
+        if answer is not None:
+            return answer.point, answer.speedup, None
         top = confirmed[0]
-        if top.point == search.answer():
-            return top.point, top.speedup, None
         low, high = (ratio_text(end) for end in top.speedup.ci95)
         return (
             search.baseline,

@@ -15,6 +15,10 @@ from autotune.measurement import Burst, Measurement, Point, Speedup, paired_spee
 MIN_ROUNDS, MAX_ROUNDS = 2, 8
 MIN_DECIDED_ROUNDS = 4
 """Ending early on the very spread that the interval is made of makes it too narrow; from four rounds on, hardly."""
+MIN_RACED_ROUNDS = 3
+"""Before a finalist that another one has clearly beaten drops out."""
+TIE = 0.98
+"""A finalist within this share of the fastest, and not slower beyond doubt, is as good."""
 DECIDED_WIDTH = 0.03
 """Rounds end early once the interval is narrower than ± this share of the ratio."""
 
@@ -70,12 +74,45 @@ def confirm(
             elif point in standing:
                 standing.remove(point)
         rounds.append(measured)
+        standing = _still_racing(standing, baseline, rounds)
         if not standing or (len(rounds) >= MIN_DECIDED_ROUNDS and _decided(baseline, standing, rounds)):
             return
 
 
+def _still_racing(standing: Sequence[Point], baseline: Point, rounds: Sequence[Round]) -> list[Point]:
+    """The finalists that the fastest one has not clearly beaten, side by side in the same rounds."""
+    ratios = {point: speedup.ratio for point in standing if (speedup := speedup_of(point, baseline, rounds))}
+    if len(rounds) < MIN_RACED_ROUNDS or len(ratios) < 2:
+        return list(standing)
+    leader = max(ratios, key=lambda point: ratios[point])
+    return [point for point in standing if point == leader or not _beaten(point, leader, rounds)]
+
+
+def _beaten(point: Point, leader: Point, rounds: Sequence[Round]) -> bool:
+    against = speedup_of(point, leader, rounds)
+    return against is not None and against.ci95.high < 1
+
+
+def as_good_as_the_fastest(ranked: Sequence[Confirmed], rounds: Sequence[Round]) -> list[Point]:
+    """The fastest of what was confirmed, and all that tie with it: hardly slower, and not beyond doubt.
+
+    Args:
+        ranked: From `rank`.
+        rounds: What was measured in each.
+    """
+    winners = [one for one in ranked if one.speedup.confirmed]
+    return [
+        one.point
+        for one in winners
+        if one.point == winners[0].point
+        or (one.speedup.ratio >= TIE * winners[0].speedup.ratio and not _beaten(one.point, winners[0].point, rounds))
+    ]
+
+
 def rank(baseline: Point, rounds: Sequence[Round], failed: Collection[Point] = ()) -> list[Confirmed]:
     """All points that were confirmed against the baseline in two rounds or more, fastest first.
+
+    The fastest of several is flattered by chance: the intervals allow for how many there are.
 
     Args:
         baseline: What they are compared with.
@@ -84,7 +121,7 @@ def rank(baseline: Point, rounds: Sequence[Round], failed: Collection[Point] = (
     """
     points = dict.fromkeys(point for measured in rounds for point in measured if point != baseline)
     ranked = [
-        Confirmed(point, speedup)
+        Confirmed(point, speedup.best_of(len(points)))
         for point in points
         if point not in failed and (speedup := speedup_of(point, baseline, rounds)) is not None
     ]

@@ -31,7 +31,7 @@ from autotune.workload import load_workload
 from benchmarks.output import save
 from benchmarks.plain import Loop, set_process
 
-ROUNDS, INTERVAL_SECONDS, WARMUP_SECONDS = 45, 1.0, 3.0
+ROUNDS, SETTLE_SECONDS, INTERVAL_SECONDS, WARMUP_SECONDS = 40, 0.5, 1.0, 3.0
 GOAL = 0.01
 
 
@@ -82,6 +82,7 @@ def measure(case: Case, rounds: int, seed: int = 0) -> Rates:
     for _ in range(rounds):
         for watched in rng.sample((True, False), k=2):
             with make_watcher() if watched else contextlib.nullcontext():
+                train_for(steps, SETTLE_SECONDS)  # as a burst's warm-up: memory is counted for the first time then
                 rate = train_for(steps, INTERVAL_SECONDS)
             (measured.watched if watched else measured.alone).append(rate)
     return measured

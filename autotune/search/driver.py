@@ -22,15 +22,16 @@ from autotune.search.stages import ANCHOR, BASELINE, CONFIRM, SAMPLER, Stages
 from autotune.search.stopping import Budget, all_fail_alike, burst_deadline, plan_for, plateaued, predicted_seconds
 from autotune.search.trials import Trial, TrialLog
 from autotune.space import Space
-from autotune.verify import Confirmed, Round, confirm, rank
+from autotune.verify import Confirmed, Round, as_good_as_the_fastest, confirm, rank
 
 StoppedBy = Literal["budget", "target", "plateau", "exhausted", "interrupted"]
 SAMPLER_TRIES = 50
-MAX_FINALISTS = 2
+MAX_FINALISTS = 4
+DECIDING_ROUNDS = 4
 BASELINE_SHARE = 0.8
 """Of what remains, for the first burst, should it take that long."""
 NEAR_EQUAL = 0.05
-"""A second finalist is worth its bursts when it came within this share of the first."""
+"""A further finalist is worth its bursts when it came within this share of the first."""
 
 
 class Search:
@@ -99,9 +100,15 @@ class Search:
         return stopped_by
 
     def answer(self) -> Point:
-        """The point to train with: only a confirmed gain displaces the baseline."""
-        confirmed = self.confirmed()
-        return confirmed[0].point if confirmed and confirmed[0].speedup.confirmed else self.baseline
+        """The point to train with: only a confirmed gain displaces the baseline, and of equals the cheapest wins."""
+        equals = as_good_as_the_fastest(self.confirmed(), self._rounds())
+        return min(equals, key=self._upkeep, default=self.baseline)
+
+    def _upkeep(self, point: Point) -> tuple[bool, int, int]:
+        """What a config costs besides time, dearest first: compiling, workers, memory."""
+        measured = self.log.measurement(point)
+        memory = measured.device_memory_bytes if measured is not None else None
+        return point.config.compile_mode is not None, point.config.num_workers, memory or 0
 
     def _search(self) -> StoppedBy:
         while True:
@@ -181,15 +188,17 @@ class Search:
         return [Confirmed(one.point, one.speedup.widened(self.drift.largest)) for one in ranked]
 
     def _finalists(self, best: Trial) -> list[Point]:
-        """The fastest points that are not the baseline; a second one only when it came close and time allows."""
+        """The fastest points that are not the baseline; others than the first only if they came close, in time."""
         rates: dict[Point, float] = {}
         for trial in self.log.trials:
             if trial.rate is not None and trial.burst.point != self.baseline and trial.round is None:
                 rates[trial.burst.point] = max(trial.rate, rates.get(trial.burst.point, 0.0))
         ranked = sorted(rates, key=lambda point: rates[point], reverse=True)[:MAX_FINALISTS]
         near = [point for point in ranked if rates[point] >= (1 - NEAR_EQUAL) * (best.rate or 0.0)]
-        # Four rounds of three bursts, or the interval is too wide to tell the two apart.
-        return near if 4 * self._round_seconds([self.baseline, *near]) <= self._budget.remaining else near[:1]
+        # With fewer rounds than are needed to decide, more finalists would only take time from the first.
+        while len(near) > 1 and DECIDING_ROUNDS * self._round_seconds([self.baseline, *near]) > self._budget.remaining:
+            near.pop()
+        return near
 
     def _affords_round(self, points: Sequence[Point]) -> bool:
         return self._round_seconds(points) <= self._budget.remaining
