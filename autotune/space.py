@@ -111,22 +111,24 @@ class Space:
     def suggested(self) -> tuple[TrainConfig, ...]:
         """The machine's own first guesses, the best one first.
 
-        First everything that should help at once, then milder variants: without compiling, with CUDA graphs,
-        at the baseline's batch, at full precision, and the loader or the computing alone. None of them is the
-        baseline, and none is a violation.
+        First everything that should help at once but compiling, which costs as much as several bursts; then milder
+        variants: the computing alone, at full precision, at the baseline's batch, and the loader alone; then with
+        compiling, and with CUDA graphs. None of them is the baseline, and none is a violation.
         """
         everything = dict(self.preferred)
-        loader = {knob: value for knob, value in everything.items() if knob in _LOADER_KNOBS}
-        variants = [everything, _without(everything, "compile_mode")]
-        if "compile_mode" in self.choices and "reduce-overhead" in self.choices["compile_mode"].values:
-            variants.append({**everything, "compile_mode": "reduce-overhead"})
-        variants += [
-            _without(everything, "batch_size"),
-            _without(everything, "precision", "batch_size"),
-            _without(everything, *_LOADER_KNOBS),
+        loader = {knob: value for knob, value in everything.items() if knob in {*_LOADER_KNOBS, "num_threads"}}
+        eager = _without(everything, "compile_mode")
+        variants = [
+            eager,
+            _without(eager, *_LOADER_KNOBS, "num_threads"),
+            _without(eager, "precision", "batch_size"),
+            _without(eager, "batch_size"),
             loader,
             {},
+            everything,
         ]
+        if "compile_mode" in self.choices and "reduce-overhead" in self.choices["compile_mode"].values:
+            variants.append({**everything, "compile_mode": "reduce-overhead"})
         configs = dict.fromkeys(config for values in variants if (config := self._fitting(values)) is not None)
         return tuple(config for config in configs if config != self.baseline)
 
@@ -291,6 +293,10 @@ def _preferred(of: Circumstances, choices: Mapping[str, Choices]) -> dict[str, S
         wanted["batch_size"] = tuple(larger[:1])
     wanted["num_workers"] = tuple(reversed([count for count in of.worker_counts() if count <= _workers(of)]))
     picked = {knob: _first(values, choices.get(knob)) for knob, values in wanted.items()}
+    if of.device == "cpu" and (workers := picked.get("num_workers")):
+        # Threads wait for each other in a loop: beside workers on every core, training takes twice as long.
+        left = max(1, of.hardware.cpu.budget - int(workers))
+        picked["num_threads"] = _first((left,), choices.get("num_threads"))
     return {knob: picked[knob] for knob in choices if picked.get(knob) is not None}
 
 

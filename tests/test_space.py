@@ -79,16 +79,18 @@ def test_waiting_batches_fit_into_shared_memory_and_memory(name: str) -> None:
 
 @pytest.mark.parametrize("name", GUIDES)
 def test_best_guess_turns_everything_on(name: str) -> None:
-    """What the guides advise is in the first suggestion, as far as the card has it."""
+    """What the guides advise is one suggestion, as far as the card has it; the first is the same without compiling."""
     spec, make_card = GUIDES[name]
     hardware = hardware_of(spec, make_card())
-    best = space_of(hardware).suggested()[0]
+    first, *others = space_of(hardware).suggested()
+    best = first.replace(compile_mode="default")
+    assert first.compile_mode is None
+    assert best in others
     assert best.pin_memory
     assert best.non_blocking
     assert best.persistent_workers
     assert best.cudnn_benchmark
     assert best.optimizer_impl == "fused"
-    assert best.compile_mode == "default"
     assert best.num_workers >= 6
     assert best.precision in {"bf16", "fp16"} or hardware.gpus[0].precisions == ("fp32",)
     assert (best.memory_format == "channels_last") == (best.precision != "fp32")
@@ -232,11 +234,12 @@ def test_suggestions_differ_and_may_run(device: Any, sample_seconds: float) -> N
 
 
 def test_milder_variants_follow() -> None:
-    """What may fail is given up in turn: compiling, half precision, the larger batch."""
+    """What may fail is given up in turn: half precision, the larger batch; what costs much comes last: compiling."""
     first, *milder = space_of(gpu_machine(), make_facts(accumulation_steps=4)).suggested()
     assert first.batch_size == 64
-    assert any(config.compile_mode is None and config.precision == first.precision for config in milder)
-    assert any(config.precision == "fp32" and config.compile_mode == "default" for config in milder)
+    compiled = [config.compile_mode is not None for config in (first, *milder)]
+    assert compiled == sorted(compiled)
+    assert any(config.precision == "fp32" for config in milder)
     assert any(config.batch_size == 32 and config.precision == first.precision for config in milder)
     assert any(config.compile_mode == "reduce-overhead" for config in milder)
 

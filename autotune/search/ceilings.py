@@ -97,6 +97,17 @@ def with_workers(point: Point, count: int) -> Point:
     return point.model_copy(update={"config": point.config.replace(**changes)})
 
 
+def workers_needed(workers: int, waits: float) -> float:
+    """Workers that would feed training with some headroom.
+
+    Args:
+        workers: Those that it has.
+        waits: The share of time in which it waited for data all the same: for them, or, without any, loading itself.
+    """
+    computing = max(1 - waits, 1e-3)
+    return HEADROOM * (workers / computing if workers else waits / computing)
+
+
 def unlikely_to_gain(knob: str, measured: Measurement) -> bool:
     """Whether a knob belongs to the part that does not limit: training hardly waits for data, or does little else."""
     if knob in COUPLED_KNOBS:

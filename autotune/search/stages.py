@@ -11,17 +11,23 @@ from dataclasses import dataclass
 
 from autotune.config import Scalar
 from autotune.measurement import Point
-from autotune.search.ceilings import unlikely_to_gain, with_workers
+from autotune.search.ceilings import unlikely_to_gain, with_workers, workers_needed
 from autotune.search.trials import Trial, fastest
 from autotune.space import Space
 
-BASELINE, SUGGESTED, WORKERS, LARGEST = "baseline", "suggestions", "fewest workers", "largest batch"
+BASELINE, SUGGESTED, FED = "baseline", "suggestions", "fed better"
+WORKERS, LARGEST = "fewest workers", "largest batch"
 SINGLE, SAMPLER = "one knob at a time", "sampler"
 ANCHOR, CONFIRM = "anchor", "confirm"
 NOTABLY_LARGER = 1.25
 """The largest batch that memory allows is worth a burst when it is so many times the fastest so far."""
 MANY_COUNTS = 4
 """With fewer numbers of workers to choose from, whole bursts of each cost no more than bursts of the loader alone."""
+LEAST_COMPUTING = 0.05
+WORTH_FEEDING = 1.15
+"""More workers are worth a burst where training could become so many times as fast as the fastest so far."""
+MAX_CHANGES = 2
+"""A value's test counts where the point differed in so many knobs at most from the fastest: knobs are coupled."""
 MAX_TESTS_PER_VALUE = 2
 """How often one value of a knob is tried at different incumbents before the sampler takes over."""
 
@@ -72,7 +78,11 @@ class Stages:
         if self._baseline not in tried:
             return Proposal(self._baseline, BASELINE, "what you train with today")
         ideas = itertools.chain(
-            self._suggestions(), self._workers(trials), self._larger_batch(trials), self._single_changes(trials)
+            self._suggestions(),
+            self._workers(trials),
+            self._fed_better(trials),
+            self._larger_batch(trials),
+            self._single_changes(trials),
         )
         return next((idea for idea in ideas if idea.point not in tried and self._refuse(idea.point) is None), None)
 
@@ -93,6 +103,36 @@ class Stages:
             found = self._fewest_workers(incumbent.burst.point, counts)
             if found is not None:
                 yield Proposal(self._change(incumbent.burst.point, "num_workers", found[0]), WORKERS, found[1])
+
+    def _fed_better(self, trials: Sequence[Trial]) -> Iterator[Proposal]:
+        """The point that would be the fastest if it did not wait for data, with the workers that it lacks.
+
+        It need not be the fastest so far: one change alone, of the computing or of the loader, may gain nothing.
+        """
+        best = fastest(trials)
+        if best is None or "num_workers" not in self._space.choices:
+            return
+        hungry = max((t for t in trials if t.burst.ok), key=unhindered_rate)
+        measured, point = hungry.burst.measurement, hungry.burst.point
+        if measured is None or unhindered_rate(hungry) < WORTH_FEEDING * (best.rate or 0.0):
+            return
+        waits = measured.data_wait_fraction
+        counts = sorted(int(count or 0) for count in self._space.choices["num_workers"].values)
+        more = [count for count in counts if count > point.config.num_workers]
+        if more:
+            wanted = workers_needed(point.config.num_workers, waits)
+            count = next((count for count in more if count >= wanted), more[-1])
+            reason = f"it waited for data {waits:.0%} of the time, and computes faster than the fastest so far"
+            yield Proposal(self._share_cores(self._change(point, "num_workers", count)), FED, reason)
+
+    def _share_cores(self, point: Point) -> Point:
+        """Where training computes on the CPU, its threads leave the workers their cores."""
+        choices = self._space.choices.get("num_threads")
+        if choices is None or point.config.num_threads is not None:
+            return point
+        threads = sorted(int(value) for value in choices.values if value is not None)
+        left = [value for value in threads if value <= threads[-1] - point.config.num_workers]
+        return self._change(point, "num_threads", (left or threads)[-1 if left else 0])
 
     def _larger_batch(self, trials: Sequence[Trial]) -> Iterator[Proposal]:
         """Where the effective batch is free: the largest batch that memory allows, at the fastest point so far."""
@@ -124,7 +164,7 @@ class Stages:
         seen = [trial.burst.point for trial in trials]
         ranked: list[tuple[bool, int, int, Proposal]] = []
         for position, (name, value) in enumerate(self._changes(point)):
-            tests = sum(_value(other, name) == value for other in seen)
+            tests = sum(_value(other, name) == value and _alike(other, point) for other in seen)
             if tests < MAX_TESTS_PER_VALUE:
                 late = measured is not None and unlikely_to_gain(name, measured)
                 reason = f"{name}={value} at the fastest so far, where it is {_value(point, name)}"
@@ -148,10 +188,22 @@ class Stages:
         return Point(config=self._space.config(knobs), parameters=point.parameters)
 
 
+def unhindered_rate(trial: Trial) -> float:
+    """Samples per second, had training not waited for data: an upper bound of what a better loader can bring."""
+    waits = trial.burst.measurement.data_wait_fraction if trial.burst.measurement is not None else 0.0
+    return (trial.rate or 0.0) / max(1 - waits, LEAST_COMPUTING)
+
+
 def _value(point: Point, name: str) -> Scalar:
     if name in type(point.config).model_fields:
         return getattr(point.config, name)  # type: ignore[no-any-return]
     return point.parameters.get(name)
+
+
+def _alike(point: Point, other: Point) -> bool:
+    """Whether what a value did at one point says something about the other: they differ in few knobs."""
+    changed = {*point.config.changes_from(other.config)} - {"accumulation_steps"}
+    return len(changed) <= MAX_CHANGES
 
 
 def _neighbours(current: Scalar, values: Sequence[Scalar]) -> Sequence[Scalar]:
