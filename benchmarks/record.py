@@ -5,7 +5,7 @@
 
 Each config runs in two processes, far apart in the order, with five blocks or more; its parts, the computing and the
 loader alone, run in one. A burst that something else disturbed runs again, now and once more in the end. The
-compiler's cache is a fresh folder, so that the first to compile a graph pays for it, as in a first search; it is marked.
+compiler's cache is a fresh folder, so that the first to compile a graph pays for it, as in a first search.
 
 Writes benchmarks/surfaces/<name>.jsonl.gz when all is there; until then <name>.jsonl beside it.
 """

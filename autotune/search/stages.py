@@ -12,17 +12,21 @@ from dataclasses import dataclass
 from autotune.config import Scalar
 from autotune.measurement import Point
 from autotune.search.ceilings import unlikely_to_gain, with_workers, workers_needed
-from autotune.search.trials import Trial, fastest
+from autotune.search.trials import Trial, fastest, mean_rate
 from autotune.space import Space
 
 BASELINE, SUGGESTED, FED = "baseline", "suggestions", "fed better"
-WORKERS, LARGEST = "fewest workers", "largest batch"
+WORKERS, LARGEST, RACE = "fewest workers", "largest batch", "once more"
 SINGLE, SAMPLER = "one knob at a time", "sampler"
 ANCHOR, CONFIRM = "anchor", "confirm"
 NOTABLY_LARGER = 1.25
 """The largest batch that memory allows is worth a burst when it is so many times the fastest so far."""
 MANY_COUNTS = 4
 """With fewer numbers of workers to choose from, whole bursts of each cost no more than bursts of the loader alone."""
+EARLY_RACES = 2
+"""Near-equals run again at once so often; later ones when all else has been tried."""
+CLOSE = 0.95
+"""Two points are near-equals when the slower one comes to this share of the faster."""
 LEAST_COMPUTING = 0.05
 WORTH_FEEDING = 1.15
 """More workers are worth a burst where training could become so many times as fast as the fastest so far."""
@@ -77,6 +81,9 @@ class Stages:
         tried = {trial.burst.point for trial in trials}
         if self._baseline not in tried:
             return Proposal(self._baseline, BASELINE, "what you train with today")
+        raced = sum(trial.stage == RACE for trial in trials)
+        if raced < EARLY_RACES and (again := self._race(trials)) is not None:
+            return again
         ideas = itertools.chain(
             self._suggestions(),
             self._workers(trials),
@@ -84,7 +91,26 @@ class Stages:
             self._larger_batch(trials),
             self._single_changes(trials),
         )
-        return next((idea for idea in ideas if idea.point not in tried and self._refuse(idea.point) is None), None)
+        idea = next((idea for idea in ideas if idea.point not in tried and self._refuse(idea.point) is None), None)
+        return idea or self._race(trials)
+
+    def _race(self, trials: Sequence[Trial]) -> Proposal | None:
+        """The fastest point once more when another came close: the best of several noisy figures is flattered.
+
+        What follows is built on it, so that a wrong choice would cost more bursts than this one.
+        """
+        by_point: dict[Point, list[Trial]] = {}
+        for trial in trials:
+            if trial.burst.ok and trial.round is None:
+                by_point.setdefault(trial.burst.point, []).append(trial)
+        first, *others = sorted(by_point.values(), key=mean_rate, reverse=True)[:2] or [[]]
+        if not others or mean_rate(others[0]) < CLOSE * mean_rate(first):
+            return None
+        for alike in (first, others[0]):
+            point = alike[0].burst.point
+            if len(alike) == 1 and point != self._baseline:
+                return Proposal(point, RACE, "two came close, and the faster may have been lucky")
+        return None
 
     def _suggestions(self) -> Iterator[Proposal]:
         """The hardware's own guesses, best first."""

@@ -8,6 +8,7 @@ trials that FAIL are ignored and come again.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -228,9 +229,20 @@ class TrialLog:
 
 
 def fastest(trials: Iterable[Trial]) -> Trial | None:
-    """The trial with the highest rate among those that ended well."""
-    ok = [trial for trial in trials if trial.burst.ok]
-    return max(ok, key=lambda trial: trial.rate or 0.0, default=None)
+    """The most typical trial of the point with the highest mean rate, among those that ended well."""
+    by_point: dict[Point, list[Trial]] = {}
+    for trial in trials:
+        if trial.burst.ok:
+            by_point.setdefault(trial.burst.point, []).append(trial)
+    if not by_point:
+        return None
+    alike = max(by_point.values(), key=mean_rate)
+    return min(alike, key=lambda trial: abs((trial.rate or 0.0) - mean_rate(alike)))
+
+
+def mean_rate(trials: Sequence[Trial]) -> float:
+    """Of trials that ended well."""
+    return statistics.fmean(trial.rate or 0.0 for trial in trials)
 
 
 def make_distributions(space: Space) -> dict[str, BaseDistribution]:

@@ -16,14 +16,14 @@ from autotune.progress import Quiet
 from autotune.search.driver import Search
 from autotune.search.stopping import Budget
 from autotune.search.storage import make_sampler
-from autotune.search.trials import TrialLog
+from autotune.search.trials import Trial, TrialLog, fastest
 from autotune.tune import judge
 from benchmarks.surfaces import Surface
 from benchmarks.surfaces.playback import Playback, RecordedSpace, VirtualClock
 
 OURS = "autotune"
 DEADLINE_SECONDS = 120.0
-SAMPLER_TRIES = 500
+SAMPLER_TRIES = 60
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,15 @@ def autotune(
         seed=seed, staged=stages, sampled=sampler is not None,
     )  # fmt: skip
     search.run()
-    choices, best = [], None
-    ends = [at for at, burst, part in playback.ran if part == "all"]
+    choices: list[tuple[float, TrainConfig]] = []
+    searched: list[Trial] = []
+    ends = [at for at, _, part in playback.ran if part == "all"]
     for at, trial in zip(ends, log.trials, strict=True):
-        if trial.round is None and trial.burst.ok and (best is None or (trial.rate or 0.0) > (best.rate or 0.0)):
-            best = trial
-            choices.append((at, trial.burst.point.config))
+        if trial.round is None:
+            searched.append(trial)
+            best = fastest(searched)
+            if best is not None and (not choices or choices[-1][1] != best.burst.point.config):
+                choices.append((at, best.burst.point.config))
     choices.append((clock.now, judge(search)[0].config))
     return Played(space.baseline, tuple(choices), tuple((at, burst) for at, burst, _ in playback.ran))
 

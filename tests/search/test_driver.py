@@ -10,7 +10,7 @@ from autotune.config import TrainConfig
 from autotune.measurement import Outcome, Point
 from autotune.search.guard import refusal
 from autotune.search.interrupts import Interrupted
-from autotune.search.stages import ANCHOR, BASELINE, CONFIRM, SAMPLER
+from autotune.search.stages import ANCHOR, BASELINE, CONFIRM, RACE, SAMPLER
 from autotune.search.stopping import Budget, plan_for, plateaued
 from autotune.tune import judge
 from tests.search.surface import example_rate, journal_storage, make_search, make_space
@@ -62,10 +62,10 @@ def test_the_budget_is_kept(budget_seconds: float) -> None:
 
 
 def test_no_point_runs_twice_in_the_search() -> None:
-    """Only the anchors, the confirmation and the compute ceiling measure a point again."""
+    """Only the anchors, near-equals, the confirmation and the ceilings measure a point again."""
     search, _ = make_search(example_rate, budget_seconds=300, utilization_target=2.0)
     search.run()
-    searched = [trial.burst.point for trial in search.log.trials if trial.stage not in {ANCHOR, CONFIRM}]
+    searched = [trial.burst.point for trial in search.log.trials if trial.stage not in {ANCHOR, CONFIRM, RACE}]
     assert len(searched) == len(set(searched))
 
 
@@ -178,7 +178,8 @@ def test_a_resumed_search_repeats_no_burst(tmp_path: Path) -> None:
     resumed, surface = make_search(example_rate, budget_seconds=120, storage=journal_storage(storage))
     assert [trial.burst.point for trial in resumed.log.trials] == done
     resumed.run()
-    fresh = [trial for trial in resumed.log.trials if not trial.resumed and trial.stage not in {ANCHOR, CONFIRM}]
+    again = {ANCHOR, RACE, CONFIRM}
+    fresh = [trial for trial in resumed.log.trials if not trial.resumed and trial.stage not in again]
     assert fresh
     assert not {trial.burst.point for trial in fresh} & set(done)
 
@@ -203,7 +204,7 @@ def test_confirmation_survives_an_interruption(tmp_path: Path) -> None:
     original = surface.run
 
     def run_until_interrupted(point, plan, deadline):  # type: ignore[no-untyped-def]
-        if sum(trial.stage == CONFIRM for trial in search.log.trials) == 6:
+        if sum(trial.stage == CONFIRM for trial in search.log.trials) == 12:
             raise Interrupted
         return original(point, plan, deadline)
 
