@@ -33,6 +33,12 @@ def temporary_of(folder: Path) -> Path:
     return link.resolve()
 
 
+def heed_signals() -> None:
+    """For a process that is about to start: a test run in the background, or under nohup, ignores some signals."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @dataclass(frozen=True)
 class Finished:
     """A command that has ended."""
@@ -54,7 +60,7 @@ class Command:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "autotune", *arguments],
             cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, start_new_session=True,
+            text=True, start_new_session=True, preexec_fn=heed_signals,
         )  # fmt: skip
         self._seen: dict[int, psutil.Process] = {}
 

@@ -1,6 +1,7 @@
 """What to try next before the sampler takes over: the baseline, the hardware's suggestions, then one knob at a time.
 
-The next proposal follows from the trials so far and nothing else, so that a resumed run goes on where it was.
+The next proposal follows from the trials so far, and from ceilings that are measured again when they are needed, so
+that a resumed run goes on where it was.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from autotune.config import Scalar
 from autotune.measurement import Point
 from autotune.search.ceilings import unlikely_to_gain, with_workers, workers_needed
-from autotune.search.trials import Trial, fastest, mean_rate
+from autotune.search.trials import Trial, fastest, mean_rate, ranked_points
 from autotune.space import Space
 
 BASELINE, SUGGESTED, FED = "baseline", "suggestions", "fed better"
@@ -99,18 +100,11 @@ class Stages:
 
         What follows is built on it, so that a wrong choice would cost more bursts than this one.
         """
-        by_point: dict[Point, list[Trial]] = {}
-        for trial in trials:
-            if trial.burst.ok and trial.round is None:
-                by_point.setdefault(trial.burst.point, []).append(trial)
-        first, *others = sorted(by_point.values(), key=mean_rate, reverse=True)[:2] or [[]]
-        if not others or mean_rate(others[0]) < CLOSE * mean_rate(first):
+        top = ranked_points(trial for trial in trials if trial.round is None)[:2]
+        if len(top) < 2 or mean_rate(top[1]) < CLOSE * mean_rate(top[0]):
             return None
-        for alike in (first, others[0]):
-            point = alike[0].burst.point
-            if len(alike) == 1 and point != self._baseline:
-                return Proposal(point, RACE, "two came close, and the faster may have been lucky")
-        return None
+        once = [alike[0].burst.point for alike in top if len(alike) == 1 and alike[0].burst.point != self._baseline]
+        return Proposal(once[0], RACE, "two came close, and the faster may have been lucky") if once else None
 
     def _suggestions(self) -> Iterator[Proposal]:
         """The hardware's own guesses, best first."""

@@ -230,14 +230,17 @@ class TrialLog:
 
 def fastest(trials: Iterable[Trial]) -> Trial | None:
     """The most typical trial of the point with the highest mean rate, among those that ended well."""
+    ranked = ranked_points(trials)
+    return min(ranked[0], key=lambda trial: abs((trial.rate or 0.0) - mean_rate(ranked[0]))) if ranked else None
+
+
+def ranked_points(trials: Iterable[Trial]) -> list[list[Trial]]:
+    """The trials that ended well, those of each point together, the point with the highest mean rate first."""
     by_point: dict[Point, list[Trial]] = {}
     for trial in trials:
         if trial.burst.ok:
             by_point.setdefault(trial.burst.point, []).append(trial)
-    if not by_point:
-        return None
-    alike = max(by_point.values(), key=mean_rate)
-    return min(alike, key=lambda trial: abs((trial.rate or 0.0) - mean_rate(alike)))
+    return sorted(by_point.values(), key=mean_rate, reverse=True)
 
 
 def mean_rate(trials: Sequence[Trial]) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.faults.residue import Residue
-from tests.processes import ROOT, temporary_of
+from tests.processes import ROOT, heed_signals, temporary_of
 
 TINY = "tests.workloads.tiny:build"
 AUTOTUNE = (sys.executable, "-m", "autotune")
@@ -66,6 +66,7 @@ class Run:
             self.process = subprocess.Popen(
                 [*before, *command, *arguments],
                 cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
+                preexec_fn=heed_signals,
             )  # fmt: skip
 
     @property

@@ -19,20 +19,10 @@ from autotune.search.stopping import Budget
 from autotune.search.storage import make_sampler
 from autotune.search.trials import TrialLog
 from autotune.space import Space, build_space
+from benchmarks.surfaces.playback import VirtualClock
 
 GIB = 2**30
 Rate = Callable[[TrainConfig], float]
-
-
-class VirtualClock:
-    """Seconds that pass only when a burst spends them."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        """Now."""
-        return self.now
 
 
 class SurfaceRunner:

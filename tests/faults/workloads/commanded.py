@@ -2,8 +2,6 @@
 
 import time
 
-from torch.utils.data import get_worker_info
-
 from autotune import Workload
 from tests.faults.workloads import base, compiling
 from tests.workloads import tiny
@@ -20,9 +18,15 @@ def hangs_in_training():
     return base.failing(lambda: time.sleep(FOREVER))
 
 
-def hangs_with_workers():
-    """The baseline has none."""
-    return base.with_dataset(base.Samples(lambda index: time.sleep(FOREVER) if get_worker_info() else None))
+def hangs_at_another_batch():
+    """The baseline's is full: 512 samples are 16 batches of 32."""
+
+    def loss(model, batch):
+        if len(batch[0]) < 32:
+            time.sleep(FOREVER)
+        return tiny.loss(model, batch)
+
+    return base.with_loss(loss)
 
 
 def gains_by_workers():
