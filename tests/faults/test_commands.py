@@ -271,7 +271,7 @@ def test_a_run_is_not_resumed_while_it_goes_on(tmp_path: Path) -> None:
     first, second = tmp_path / "a", tmp_path / "b"
     first.mkdir()
     second.mkdir()
-    arguments = ["--model", f"{COMMANDED}:hangs_with_workers", "--only", "num_workers", "--budget", "60s"]
+    arguments = ["--model", f"{COMMANDED}:hangs_at_another_batch", "--only", "batch_size", "--budget", "60s"]
     command = Run([*arguments, "--out", str(tmp_path / "r.json")], first)
     command.wait_for_stage("one knob at a time")
     refused = run([*arguments, "--out", str(tmp_path / "r.json"), "--resume"], second)
