@@ -7,6 +7,8 @@ take a tuning of hours with it: `lasting` makes a console whose lost output is d
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -316,11 +318,20 @@ class _LastingStream:
     def _try(self, action: Callable[[], object]) -> None:
         try:
             action()
-        except OSError:
+        except BlockingIOError:  # full for the moment
             pass
+        except OSError:
+            self._give_up()
         except ValueError:  # Python's word for a stream that was closed under it
             if not self._stream.closed:
                 raise
+
+    def _give_up(self) -> None:
+        """Leads the stream to nowhere: what it still holds would else fail at the end, and be the exit status (120)."""
+        with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor holds nothing back
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -50,7 +50,7 @@ def _in_random_order(workload: Workload) -> list[Any]:
     if workload.sampler is None:
         count = len(workload.dataset)  # type: ignore[arg-type]
         return rng.sample(range(count), min(count, MOST_SCANNED))
-    drawn = list(itertools.islice(workload.sampler, MOST_SCANNED))
+    drawn = list(dict.fromkeys(itertools.islice(workload.sampler, MOST_SCANNED)))
     rng.shuffle(drawn)
     return drawn
 
