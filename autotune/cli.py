@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import typer
 
-from autotune.errors import AutotuneError, UsageError
+from autotune.errors import AutotuneError, Interrupted, UsageError
 from autotune.units import parse_duration, parse_fraction
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def run_tuning(options: Options, *, as_json: bool, quiet: bool) -> int:
     from autotune.console import make_console, result_table, usage_lines
     from autotune.progress import make_progress
     from autotune.result import keep_result
-    from autotune.search.interrupts import Interrupted, Interrupts
+    from autotune.search.interrupts import Interrupts
     from autotune.search.stopping import Budget
     from autotune.tune import Tuning
 

@@ -99,6 +99,14 @@ MEMORY_KNOBS: tuple[str, ...] = (
     "sdpa_backend",
 )
 """Knobs, besides the batch size, that change how much device memory a step takes."""
+LOADER_KNOBS: tuple[str, ...] = (
+    "num_workers",
+    "prefetch_factor",
+    "pin_memory",
+    "persistent_workers",
+    "non_blocking",
+)
+"""Knobs of how batches are loaded and brought to the device."""
 
 
 def make_config(values: dict[str, Any]) -> TrainConfig:

@@ -14,7 +14,7 @@ from typing import Any
 
 from autotune.caps import accumulation_of, check_caps, check_names, searched_knobs, start_config
 from autotune.choices import RAM_SHARE, RULES, SHM_SHARE, Choices, Circumstances, LoaderRoom
-from autotune.config import KNOBS, Scalar, TrainConfig, make_config
+from autotune.config import KNOBS, LOADER_KNOBS, Scalar, TrainConfig, make_config
 from autotune.errors import ConfigError
 from autotune.facts import WorkloadFacts
 from autotune.hardware.model import Cpu, DeviceKind, Hardware, Memory
@@ -29,7 +29,6 @@ _GPU_ORDER = (
     "precision", "batch_size", "compile_mode", "num_workers", "memory_format", "pin_memory", "sdpa_backend",
     "prefetch_factor", "non_blocking", "optimizer_impl", "cudnn_benchmark", "persistent_workers", "allocator",
 )  # fmt: skip
-_LOADER_KNOBS = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "non_blocking")
 _HALF = ("bf16", "fp16")
 _HALF_ONLY_ATTENTION = ("flash_attention", "cudnn_attention")
 
@@ -116,11 +115,12 @@ class Space:
         compiling, and with CUDA graphs. None of them is the baseline, and none is a violation.
         """
         everything = dict(self.preferred)
-        loader = {knob: value for knob, value in everything.items() if knob in {*_LOADER_KNOBS, "num_threads"}}
+        feeding = (*LOADER_KNOBS, "num_threads")  # workers want the cores that threads have
+        loader = {knob: value for knob, value in everything.items() if knob in feeding}
         eager = _without(everything, "compile_mode")
         variants = [
             eager,
-            _without(eager, *_LOADER_KNOBS, "num_threads"),
+            _without(eager, *feeding),
             _without(eager, "precision", "batch_size"),
             _without(eager, "batch_size"),
             loader,

@@ -16,7 +16,7 @@ from autotune.burst.protocol import Request
 from autotune.burst.runner import ProcessRunner, result_of
 from autotune.config import Scalar
 from autotune.diagnosis import copy_ceiling, diagnose
-from autotune.errors import NothingFeasibleError, UsageError
+from autotune.errors import Interrupted, NothingFeasibleError, UsageError
 from autotune.facts import WorkloadFacts
 from autotune.hardware import merge, probe_host
 from autotune.hardware.model import DeviceKind, Gpu, Hardware, slug
@@ -24,7 +24,7 @@ from autotune.measurement import Point, Speedup
 from autotune.progress import Progress
 from autotune.result import Constraints, Result, SearchRecord, Side, TrialRecord, WorkloadRecord
 from autotune.search.driver import Search, StoppedBy, measuring_fraction
-from autotune.search.interrupts import Interrupted, Interrupts
+from autotune.search.interrupts import Interrupts
 from autotune.search.stopping import Budget
 from autotune.search.storage import open_study
 from autotune.search.trials import Trial, TrialLog
@@ -293,9 +293,10 @@ def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
     """
     confirmed = search.confirmed()
     if confirmed:
-        answer = next((one for one in confirmed if one.point == search.answer()), None)
-        if answer is not None:
-            return answer.point, answer.speedup, None
+        answer = search.answer()
+        winner = next((one for one in confirmed if one.point == answer), None)
+        if winner is not None:
+            return winner.point, winner.speedup, None
         top = confirmed[0]
         low, high = (ratio_text(end) for end in top.speedup.ci95)
         return (

@@ -41,7 +41,15 @@ def heed_signals() -> None:
 
 @dataclass(frozen=True)
 class Finished:
-    """A command that has ended."""
+    """A command that has ended.
+
+    Attributes:
+        status: Its exit status.
+        out: What it printed to standard output.
+        err: To standard error.
+        seconds: From its start to its end.
+        left: What it left: processes, temporary folders, shared memory where that is looked at.
+    """
 
     status: int
     out: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from autotune.burst.protocol import Part
-from autotune.config import Scalar
+from autotune.config import LOADER_KNOBS, Scalar
 from autotune.measurement import Measurement, Point
 
 PARTS: tuple[Part, ...] = ("compute", "loader")
@@ -19,7 +19,6 @@ NOTABLE_GAIN = 1.1
 """More workers that raise the loader's own rate by less are not worth their memory."""
 IDLE_WAIT, LARGE_WAIT = 0.05, 0.5
 """Below the first share of time spent waiting for data, no loader can gain much; above the second, computing hardly."""
-LOADER_KNOBS = frozenset({"num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "non_blocking"})
 COUPLED_KNOBS = frozenset({"num_threads", "batch_size"})
 """They matter to both parts: workers want the cores that computing has, and a batch is what is loaded at once."""
 

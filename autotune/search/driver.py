@@ -95,8 +95,9 @@ class Search:
             self._confirm(best)
         self._searched = True
         if best is not None:
-            for ceiling in (self.ceilings.compute, self.ceilings.loader):
-                ceiling(self.answer())
+            answer = self.answer()
+            self.ceilings.compute(answer)
+            self.ceilings.loader(answer)
         return stopped_by
 
     def answer(self) -> Point:

@@ -10,10 +10,6 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
-from autotune.errors import Interrupted
-
-__all__ = ["EXIT_STATUS", "Interrupted", "Interrupts"]
-
 EXIT_STATUS = 130
 _SHOW_CURSOR = b"\x1b[?25h"
 

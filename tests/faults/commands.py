@@ -8,33 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from tests.faults.residue import Residue
-from tests.processes import ROOT, heed_signals, temporary_of
+from tests.processes import ROOT, Finished, heed_signals, temporary_of
 
 TINY = "tests.workloads.tiny:build"
 AUTOTUNE = (sys.executable, "-m", "autotune")
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A command that has ended.
-
-    Attributes:
-        status: Its exit status.
-        out: What it printed to standard output.
-        err: To standard error, with one space between two words.
-        seconds: From its start to its end.
-        left: What it left: processes, shared memory, temporary folders.
-    """
-
-    status: int
-    out: str
-    err: str
-    seconds: float
-    left: tuple[str, ...]
 
 
 class Run:

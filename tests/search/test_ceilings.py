@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from autotune.burst.protocol import Part
-from autotune.config import TrainConfig
+from autotune.config import LOADER_KNOBS, TrainConfig
 from autotune.measurement import Block, Measurement, Point
-from autotune.search.ceilings import LOADER_KNOBS, Ceilings, unlikely_to_gain
+from autotune.search.ceilings import Ceilings, unlikely_to_gain
 from autotune.search.stages import SINGLE, WORKERS
 from tests.search.surface import example_rate, make_search
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from autotune.config import TrainConfig
+from autotune.errors import Interrupted
 from autotune.measurement import Outcome, Point
 from autotune.search.guard import refusal
-from autotune.search.interrupts import Interrupted
 from autotune.search.stages import ANCHOR, BASELINE, CONFIRM, RACE, SAMPLER
 from autotune.search.stopping import Budget, plan_for, plateaued
 from autotune.tune import judge

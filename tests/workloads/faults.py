@@ -12,52 +12,36 @@ from torch import nn
 from torch.utils.data import Dataset, get_worker_info
 
 from autotune import TrainConfig, Workload
+from tests.faults.workloads.base import STEPS_BEFORE_FAULT, failing
 from tests.workloads import tiny
-
-STEPS_BEFORE_FAULT = 3
-
-
-def _failing_after_steps(fault):
-    """The tiny workload whose loss calls `fault` from its fourth step on."""
-    workload = tiny.build()
-    steps = 0
-
-    def loss(model, batch):
-        nonlocal steps
-        steps += 1
-        if steps > STEPS_BEFORE_FAULT:
-            fault()
-        return tiny.loss(model, batch)
-
-    return Workload(workload.model, workload.dataset, loss, batch_size=32)
 
 
 def abort():
-    return _failing_after_steps(os.abort)
+    return failing(os.abort)
 
 
 def exit_quietly():
-    return _failing_after_steps(lambda: os._exit(0))
+    return failing(lambda: os._exit(0))
 
 
 def hang():
-    return _failing_after_steps(lambda: time.sleep(3600))
+    return failing(lambda: time.sleep(3600))
 
 
 def killed():
-    return _failing_after_steps(lambda: os.kill(os.getpid(), signal.SIGKILL))
+    return failing(lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
 def raises():
     def fault():
         raise ValueError("the loss went wrong")
 
-    return _failing_after_steps(fault)
+    return failing(fault)
 
 
 def out_of_memory():
     """Allocates for real until the allocator gives up; run it under an address-space limit."""
-    return _failing_after_steps(lambda: torch.ones(2**40))
+    return failing(lambda: torch.ones(2**40))
 
 
 def nan():
@@ -112,11 +96,11 @@ def leaves_daemon():
                 time.sleep(3600)
             os._exit(0)
 
-    return _failing_after_steps(fault)
+    return failing(fault)
 
 
 def prints_megabytes():
-    return _failing_after_steps(lambda: print("x" * 10**6, flush=True))
+    return failing(lambda: print("x" * 10**6, flush=True))
 
 
 def hang_in_build():
