@@ -166,9 +166,11 @@ def show(
 
     console = make_console()
     if why:
+        from autotune.console_profile import profile_tables
         from autotune.console_trials import trials_table
 
         console.print(trials_table(result))
+        console.print(profile_tables(result))
         return
     console.print(result_table(result))
     console.print(usage_lines(file))

@@ -20,6 +20,7 @@ from autotune.config import KNOBS, format_scalar
 from autotune.console_hardware import hardware_table
 from autotune.errors import AutotuneError
 from autotune.measurement import Interval, Speedup
+from autotune.numerics import CAVEAT
 from autotune.progress import lasting
 from autotune.result import Result, Side
 from autotune.units import format_bytes, format_rate, format_seconds
@@ -52,6 +53,7 @@ def result_table(result: Result) -> RenderableType:
         parts.append(as_text(f"PARTIAL: {_stopped_early(result)}; what follows was known by then", "bold yellow"))
     parts += ["", _before_after(result), "", _speedup_line(result)]
     parts += _won_back(result)
+    parts += _numerics_lines(result)
     parts += list(_diagnosis_lines(result))
     parts += list(_search_lines(result))
     return Group(*parts)
@@ -230,6 +232,17 @@ def _won_back(result: Result) -> list[Text]:
     spread = f"95 % interval {steps(speedup.ci95.high)} – {steps(speedup.ci95.low)}"
     won = f"won back after about {steps(speedup.ratio)} optimizer steps ({spread})"
     return [as_text(f"compiling takes {format_seconds(cost)}, {won}")]
+
+
+def _numerics_lines(result: Result) -> list[Text]:
+    """Whether the config still trains the same thing."""
+    verdict = result.numerics
+    if verdict is None:
+        return []
+    caveat = f" ({CAVEAT})" if verdict.outcome == "agrees" else ""
+    words = {"agrees": "agrees", "disagrees": "DISAGREES", "unchanged": "unchanged", "unchecked": "not checked"}
+    lines = [as_text(f"numerics: {words[verdict.outcome]}: {verdict.reason}{caveat}")]
+    return lines + [Text.assemble(("beware: ", "yellow"), as_text(note)) for note in verdict.notes]
 
 
 def _diagnosis_lines(result: Result) -> Iterator[Text]:

@@ -41,6 +41,11 @@ class Readings(BaseModel):
     fragmented_bytes: int | None = Field(default=None, description="reserved in pieces that were too small, peak")
 
     @property
+    def device_activity_fraction(self) -> float | None:
+        """How busy the GPU was: its multiprocessors where that is reported, else the share of time with a kernel."""
+        return self.sm_activity_fraction if self.sm_activity_fraction is not None else self.gpu_utilization_fraction
+
+    @property
     def disturbance(self) -> str | None:
         """What spoilt the figure, in a few words; None when nothing notable did."""
         foreign, idle = self.foreign_cpu_fraction or 0.0, self.idle_cpu_fraction

@@ -16,6 +16,8 @@ from autotune.config import Parameters, TrainConfig
 from autotune.errors import ResultFileError
 from autotune.hardware.model import Hardware, Software
 from autotune.measurement import Interval, Measurement, Outcome, Speedup
+from autotune.numerics import Numerics
+from autotune.profiles import Profile
 
 SCHEMA = "autotune.result/1"
 
@@ -108,7 +110,9 @@ class Diagnosis(Part):
     bottleneck: str | None
     ceilings: dict[str, float | None] = {}
     data_wait_fraction: float | None
-    advice: tuple[str, ...] = ()
+    advice: tuple[str, ...] = Field(default=(), description="what only the user can change, with what it could gain")
+    before: Profile | None = Field(default=None, description="of the baseline")
+    after: Profile | None = Field(default=None, description="of best")
 
 
 class Result(Part):
@@ -126,7 +130,7 @@ class Result(Part):
     speedup: Speedup | None = Field(description="of best over baseline; None: not confirmed")
     speedup_reason: str | None = Field(default=None, description="why there is no confirmed speed-up")
     ablation: tuple[AblationRow, ...] = ()
-    numerics: dict[str, Any] | None = None
+    numerics: Numerics | None = Field(default=None, description="of best, beside eager fp32")
     constraints: Constraints
     stopped_by: Literal["budget", "target", "plateau", "exhausted", "interrupted"]
     search: SearchRecord

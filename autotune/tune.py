@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,12 +15,14 @@ from autotune.burst.isolation import Isolation
 from autotune.burst.protocol import Request
 from autotune.burst.runner import ProcessRunner, result_of
 from autotune.config import Scalar
-from autotune.diagnosis import copy_ceiling, diagnose
-from autotune.errors import Interrupted, NothingFeasibleError, UsageError
+from autotune.diagnosis import Evidence, copy_ceiling, diagnose
+from autotune.errors import Interrupted, NothingFeasibleError, UsageError, WorkloadError
 from autotune.facts import WorkloadFacts
 from autotune.hardware import merge, probe_host
 from autotune.hardware.model import DeviceKind, Gpu, Hardware, slug
 from autotune.measurement import Point, Speedup
+from autotune.numerics import NumericsGuard
+from autotune.profiles import Profile
 from autotune.progress import Progress
 from autotune.result import Constraints, Result, SearchRecord, Side, TrialRecord, WorkloadRecord
 from autotune.search.driver import Search, StoppedBy, measuring_fraction
@@ -32,6 +34,8 @@ from autotune.space import Space, build_space
 from autotune.wording import ratio_text
 
 PEAKS_SHARE, PEAKS_MAX_SECONDS = 0.01, 1.5
+PROFILE_MIN_SECONDS = 2.0
+"""With less than this left, no profile is begun."""
 CHECK_SHARE = 0.5
 """Importing and checking may take this share of the budget: a big dataset takes its time to open."""
 
@@ -118,14 +122,30 @@ class Tuning:
                 seed=options.seed,
                 memory_limit_bytes=self._memory_limit_bytes(hardware, device),
                 device=device,
+                numerics=NumericsGuard(runner.agreement, Point(config=facts.baseline), self._note),
             )
+            profiles: dict[Point, Profile] = {}
             try:
                 stopped_by = search.run()
+                search.ablate()
+                profiles = self._profile(runner, search)
             except Interrupted:
                 if search.log.best() is None:  # a result without a figure would serve nobody
                     raise
                 stopped_by = "interrupted"
-        return self._make_result(search, hardware, device, facts, stopped_by), out
+        return self._make_result(search, hardware, device, facts, stopped_by, profiles), out
+
+    def _profile(self, runner: ProcessRunner, search: Search) -> dict[Point, Profile]:
+        """Where the baseline and the answer spend their time, as far as there is time to see it."""
+        found: dict[Point, Profile] = {}
+        for point in dict.fromkeys((search.answer(), search.baseline)):
+            measured = search.log.measurement(point)
+            if measured is None or self._budget.remaining < PROFILE_MIN_SECONDS:
+                continue
+            self._progress.stage("profiling")
+            with contextlib.suppress(WorkloadError):  # a profile that fails explains nothing, and costs nothing else
+                found[point] = runner.profile(point, self._budget.remaining)
+        return found
 
     def _look_at_machine(self, isolation: Isolation) -> tuple[Hardware, DeviceKind]:
         """The machine as host and torch see it, and the device to train on."""
@@ -192,8 +212,9 @@ class Tuning:
         return log
 
     def _make_result(
-        self, search: Search, hardware: Hardware, device: DeviceKind, facts: WorkloadFacts, stopped_by: StoppedBy
-    ) -> Result:
+        self, search: Search, hardware: Hardware, device: DeviceKind, facts: WorkloadFacts, stopped_by: StoppedBy,
+        profiles: Mapping[Point, Profile],
+    ) -> Result:  # fmt: skip
         """The result of what is known, however the search ended."""
         trials = search.log.trials
         if stopped_by != "interrupted" and search.log.best() is None:
@@ -219,6 +240,8 @@ class Tuning:
             best=side[best],
             speedup=speedup,
             speedup_reason=reason,
+            ablation=search.ablation(),
+            numerics=search.verdict(best),
             constraints=self._constraints(device, facts, hardware),
             stopped_by=stopped_by,
             search=SearchRecord(
@@ -236,9 +259,27 @@ class Tuning:
             ),
             trials=tuple(trial_record(trial, search.baseline) for trial in trials),
             diagnosis=diagnose(
-                side[best].measurement, search.ceilings.of(best) | {"copy": copy_ceiling(hardware, device, facts)}
+                self._evidence(search, best, hardware, device, facts, profiles.get(best)), profiles.get(search.baseline)
             ),
         )  # fmt: skip
+
+    def _evidence(
+        self, search: Search, best: Point, hardware: Hardware, device: DeviceKind, facts: WorkloadFacts,
+        profile: Profile | None,
+    ) -> Evidence | None:  # fmt: skip
+        """All that is known of the answer."""
+        measured = search.log.measurement(best)
+        if measured is None:
+            return None
+        return Evidence(
+            config=best.config,
+            measured=measured,
+            ceilings=search.ceilings.of(best) | {"copy": copy_ceiling(hardware, device, facts)},
+            device=device,
+            cpus=hardware.cpu.budget,
+            memory_limit_bytes=self._memory_limit_bytes(hardware, device),
+            profile=profile,
+        )
 
     def _constraints(self, device: DeviceKind, facts: WorkloadFacts, hardware: Hardware) -> Constraints:
         options = self.options

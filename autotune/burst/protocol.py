@@ -49,7 +49,7 @@ class Request(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    job: Literal["probe", "check", "burst"]
+    job: Literal["probe", "check", "burst", "numerics", "profile"]
     number: int = Field(default=0, description="of the job; its events carry it")
     target: str = ""
     import_as: str = Field(default="", description="the target with its path made absolute")
@@ -57,6 +57,7 @@ class Request(BaseModel):
     point: Point | None = None
     parameter_names: tuple[str, ...] = Field(default=(), description="arguments that build() will be asked to take")
     plan: BurstPlan = BurstPlan()
+    steps: int = Field(default=20, ge=1, description="optimizer steps of a numerics check")
     peak_seconds: float = Field(default=1.5, description="what measuring the machine's peaks may take")
     seed: int = 0
     asked_at: float = Field(default=0.0, description="time.time() of the request, for what starting costs")

@@ -15,6 +15,8 @@ from autotune.errors import IsolationError, TargetError, WorkloadError
 from autotune.facts import WorkloadFacts
 from autotune.hardware.model import DeviceKind
 from autotune.measurement import Burst, Measurement, Outcome, Point
+from autotune.numerics import Agreement
+from autotune.profiles import Profile
 
 KILL = 9
 """SIGKILL, which the kernel's out-of-memory killer sends; Windows has no name for it."""
@@ -77,6 +79,30 @@ class ProcessRunner:
         facts = WorkloadFacts.model_validate({**value, "fork_safe": reason is None, "fork_unsafe_reason": reason})
         self._request = self._request.model_copy(update={"largest_samples": facts.largest_samples})
         return facts
+
+    def agreement(self, point: Point, steps: int, deadline_seconds: float) -> Agreement:
+        """Trains a point and eager fp32 side by side, from one state and on the same batches.
+
+        Args:
+            point: What is compared with eager fp32.
+            steps: Optimizer steps, of one micro-batch each.
+            deadline_seconds: What it may take.
+
+        Raises:
+            AutotuneError: It crashed, hung, or ran out of memory.
+        """
+        request = self._request.model_copy(update={"job": "numerics", "point": point, "steps": steps})
+        value = result_of(self._isolation.run(request, deadline_seconds), "the numerics check")
+        return Agreement.model_validate(value)
+
+    def profile(self, point: Point, deadline_seconds: float) -> Profile:
+        """Where a point's steps and samples spend their time.
+
+        Raises:
+            AutotuneError: It crashed, hung, or ran out of memory.
+        """
+        request = self._request.model_copy(update={"job": "profile", "point": point})
+        return Profile.model_validate(result_of(self._isolation.run(request, deadline_seconds), "the profile"))
 
     def run(self, point: Point, plan: BurstPlan, deadline_seconds: float) -> Burst:
         """Runs one burst; it is over, whatever happens, soon after the deadline."""

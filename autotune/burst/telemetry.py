@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,7 +39,8 @@ class CpuSeconds:
 class Telemetry:
     """Watches while it is open, from a thread of its own.
 
-    Memory is PSS where the system gives it (pages that forked workers share count once), else RSS.
+    Memory is PSS where the system gives it (pages that forked workers share count once), else RSS; where it also gives
+    each process's highest RSS, a peak between two looks is seen all the same.
 
     Args:
         limit_bytes: Host memory of the process tree above which `on_limit` is called, from the watching thread.
@@ -107,7 +109,7 @@ class Telemetry:
         with contextlib.suppress(OSError):  # the user's code may have taken every file descriptor
             self._children = self._process.children(recursive=True)
         tree = (self._process, *self._children)
-        resident = sum(_resident_bytes(process) for process in tree)
+        resident = sum(_highest_resident_bytes(process) for process in tree)
         # Counting shared pages once takes the kernel milliseconds: only when there is something new to count.
         if resident <= (1 + NOTABLE_GROWTH) * self._counted_at_bytes:
             return False
@@ -172,18 +174,34 @@ def _tree_seconds(process: psutil.Process) -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-def _resident_bytes(process: psutil.Process) -> int:
-    """RSS: quick to read, but shared pages count in every process; 0 for a process that has gone."""
+def _highest_resident_bytes(process: psutil.Process) -> int:
+    """The highest RSS so far, else RSS: quick to read, but shared pages count everywhere; 0 for one that has gone."""
     try:
-        return int(process.memory_info().rss)
+        return _high_water_bytes(process) or int(process.memory_info().rss)
     except (psutil.Error, OSError):
         return 0
 
 
 def _memory_bytes(process: psutil.Process) -> int:
-    """PSS, else RSS; 0 for a process that has gone."""
+    """PSS at the process's peak, else now, else RSS; 0 for a process that has gone."""
     try:
         full = process.memory_full_info()
+        above = max(0, (_high_water_bytes(process) or 0) - full.rss)  # what came and went is its own, not shared
     except (psutil.Error, OSError):
         return 0
-    return int(getattr(full, "pss", full.rss))
+    return int(getattr(full, "pss", full.rss)) + above
+
+
+def _high_water_bytes(process: psutil.Process) -> int | None:
+    """The highest RSS since the process began, by which the kernel knows what no look has seen; None elsewhere.
+
+    Raises:
+        OSError: The process has gone.
+    """
+    if sys.platform == "win32":
+        return int(process.memory_info().peak_wset)
+    if sys.platform != "linux":
+        return None
+    with open(f"/proc/{process.pid}/status", "rb") as status:
+        line = next((line for line in status if line.startswith(b"VmHWM:")), None)
+    return 1024 * int(line.split()[1]) if line is not None else None

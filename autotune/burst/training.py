@@ -34,8 +34,8 @@ def run_burst(request: Request, reporter: Reporter) -> Measurement:
     torch.manual_seed(request.seed)
     gpu = open_gpu_telemetry(request.device_uuid)  # before our own context exists: who is there already is foreign
     used_before = gpu.used_bytes() if gpu is not None else None
-    _cap_memory(request)
-    with Telemetry(request.memory_limit_bytes, _end_over_limit(request, reporter), gpu=gpu) as telemetry:
+    cap_memory(request)
+    with Telemetry(request.memory_limit_bytes, end_over_limit(request, reporter), gpu=gpu) as telemetry:
         tuned = Tuned(point.config, device=device)
         tuned.apply_process_settings()
         workload = load_workload(request.importable, point.parameters)
@@ -81,7 +81,7 @@ def device_memory(
     }
 
 
-def _end_over_limit(request: Request, reporter: Reporter) -> Callable[[int], None]:
+def end_over_limit(request: Request, reporter: Reporter) -> Callable[[int], None]:
     """What to do when the process tree takes more host memory than it may."""
 
     def end(seen_bytes: int) -> None:
@@ -95,7 +95,7 @@ def _end_over_limit(request: Request, reporter: Reporter) -> Callable[[int], Non
     return end
 
 
-def _cap_memory(request: Request) -> None:
+def cap_memory(request: Request) -> None:
     """Turns the memory target into a clean out-of-memory error on CUDA."""
     if request.device in {"cuda", "rocm"} and request.memory_fraction is not None:
         torch.cuda.set_per_process_memory_fraction(request.memory_fraction)

@@ -155,6 +155,18 @@ def _burst(request: Request, reporter: Reporter) -> dict[str, Any]:
     return measurement.model_dump(mode="json")
 
 
+def _numerics(request: Request, reporter: Reporter) -> dict[str, Any]:
+    from autotune.burst.agreement import run_agreement
+
+    return run_agreement(request, reporter).model_dump()
+
+
+def _profile(request: Request, reporter: Reporter) -> dict[str, Any]:
+    from autotune.burst.profiling import run_profile
+
+    return run_profile(request, reporter).model_dump(mode="json")
+
+
 def compiler_counts() -> dict[str, int | None]:
     """How often the compiler split the model, and compiled a part of it anew, in this process; None where not told."""
     from torch._dynamo import convert_frame, utils
@@ -171,7 +183,13 @@ def _compiled(request: Request) -> bool:
     return request.point is not None and request.point.config.compile_mode is not None
 
 
-_JOBS: dict[str, Callable[[Request, Reporter], dict[str, Any]]] = {"probe": _probe, "check": _check, "burst": _burst}
+_JOBS: dict[str, Callable[[Request, Reporter], dict[str, Any]]] = {
+    "probe": _probe,
+    "check": _check,
+    "burst": _burst,
+    "numerics": _numerics,
+    "profile": _profile,
+}
 
 
 def main() -> None:

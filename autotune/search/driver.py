@@ -6,20 +6,33 @@ with a virtual clock.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import Literal
 
-from autotune.burst.protocol import Part
+from autotune.ablation import ablate, ablation_rows, put_back
+from autotune.burst.protocol import BurstPlan, Part
 from autotune.burst.runner import Runner
 from autotune.hardware.model import DeviceKind
 from autotune.measurement import Burst, Point
 from autotune.memory import MemoryModel
+from autotune.numerics import Numerics, NumericsGuard
 from autotune.progress import Progress
+from autotune.result import AblationRow
 from autotune.search.ceilings import Ceilings
 from autotune.search.disturbance import REPEATS_SHARE, RepeatingRunner, anchor_due, drift_of
 from autotune.search.guard import refusal
-from autotune.search.stages import ANCHOR, BASELINE, CONFIRM, SAMPLER, Stages
-from autotune.search.stopping import Budget, all_fail_alike, burst_deadline, plan_for, plateaued, predicted_seconds
+from autotune.search.stages import ABLATION, ANCHOR, BASELINE, CONFIRM, SAMPLER, Stages
+from autotune.search.stopping import (
+    Budget,
+    ablation_plan,
+    all_fail_alike,
+    burst_deadline,
+    numerics_steps,
+    plan_for,
+    plateaued,
+    predicted_seconds,
+)
 from autotune.search.trials import Trial, TrialLog
 from autotune.space import Space
 from autotune.verify import Confirmed, Round, as_good_as_the_fastest, confirm, rank
@@ -48,6 +61,7 @@ class Search:
         seed: Of the confirmation's order.
         memory_limit_bytes: The memory target, for which the largest batch is predicted.
         device: The kind of device.
+        numerics: Checks finalists against eager fp32; None trusts them, as where recordings are replayed.
         staged: Whether stages come before the sampler; without, only the baseline does.
         sampled: Whether a sampler comes after them.
     """
@@ -65,6 +79,7 @@ class Search:
         seed: int = 0,
         memory_limit_bytes: int | None = None,
         device: DeviceKind = "cpu",
+        numerics: NumericsGuard | None = None,
         staged: bool = True,
         sampled: bool = True,
     ) -> None:
@@ -81,8 +96,11 @@ class Search:
         self._utilization_target = utilization_target
         self._seed = seed
         self._plan = plan_for(budget.seconds)
-        self._stages = Stages(space, baseline, self._refuse, self._largest_batch, self.ceilings.fewest_workers)
+        self._stages = Stages(
+            space, baseline, self._refuse, self._largest_batch, self.ceilings.fewest_workers, self._seconds_of
+        )
         self._memory_limit_bytes, self._device = memory_limit_bytes, device
+        self._numerics = numerics
         self._staged, self._sampled = staged, sampled
         self._stage_shown = ""
         self._searched = False
@@ -157,9 +175,14 @@ class Search:
             )
 
     def _reaches_target(self) -> bool:
-        """Whether the best comes close enough to what compute alone could reach at its own settings."""
+        """Whether the best keeps the GPU as busy as was asked, and comes as close to what its computing could reach.
+
+        A ceiling alone is no target: another precision, or compiling, raises it.
+        """
         best = self.log.best()
-        if best is None or best.rate is None:
+        readings = best.burst.measurement.readings if best is not None and best.burst.measurement is not None else None
+        busy = readings.device_activity_fraction if readings is not None else None
+        if best is None or best.rate is None or busy is None or busy < self._utilization_target:
             return False
         ceiling = self.ceilings.compute(best.burst.point)
         return ceiling is not None and best.rate >= self._utilization_target * ceiling
@@ -174,15 +197,65 @@ class Search:
 
     def _confirm(self, best: Trial) -> None:
         """Measures the finalists and the baseline anew, interleaved."""
-        finalists = self._finalists(best)
         self._show_stage(CONFIRM)
+        finalists = self._finalists(best)
+        if not finalists:
+            return
         wanted = {self.baseline, *finalists}
         known = [measured for measured in self._rounds() if wanted <= measured.keys()]
         confirm(self.baseline, finalists, self._run_round, affords=self._affords_round, seed=self._seed, known=known)
 
+    def ablate(self) -> None:
+        """Measures, as far as there is time, what each knob that was changed is worth."""
+        winner = self.answer()
+        variants = self._variants(winner)
+        if not variants:
+            return
+        self._show_stage(ABLATION)
+        plan = ablation_plan(self._plan)
+        names = {point: name for name, point in variants.items()}
+
+        def run(point: Point, number: int) -> Burst:
+            what = f"{names[point]} put back" if point in names else "the winner"
+            return self._interleaved(point, number, ABLATION, f"{what}, round {number + 1}", plan)
+
+        def affords(points: Sequence[Point]) -> bool:
+            shorter = plan.measure_seconds / self._plan.measure_seconds
+            return shorter * self._round_seconds(points) <= self._budget.ablating
+
+        ablate(winner, list(variants.values()), run, affords=affords, seed=self._seed)
+
+    def ablation(self) -> tuple[AblationRow, ...]:
+        """What each knob that was changed is worth, as far as it was measured."""
+        winner = self.answer()
+        return ablation_rows(winner, self.baseline, self._variants(winner), self._rounds(ABLATION))
+
+    def _variants(self, winner: Point) -> dict[str, Point]:
+        if winner == self.baseline:
+            return {}
+        return {
+            name: point
+            for name, point in put_back(winner, self.baseline).items()
+            if point != self.baseline and self._refuse(point) is None
+        }
+
+    def verdict(self, point: Point) -> Numerics | None:
+        """Whether a point trains what eager fp32 trains, if that is known."""
+        return self._numerics.known(point) if self._numerics is not None else None
+
+    def _agrees(self, point: Point) -> bool:
+        """Whether nothing speaks against a finalist's numerics."""
+        if self._numerics is None:
+            return True
+        if (verdict := self._numerics.known(point)) is None:
+            steps = numerics_steps(point.config, self.log.trials, self._budget)
+            deadline = burst_deadline(point.config, self.log.trials, self._plan, self._budget.remaining)
+            verdict = self._numerics.check(point, steps, deadline)
+        return verdict.outcome != "disagrees"
+
     def confirmed(self) -> list[Confirmed]:
         """What has been confirmed so far, fastest first: also after an interruption."""
-        failed = {t.burst.point for t in self.log.trials if t.round is not None and not t.burst.ok}
+        failed = {t.burst.point for t in self.log.trials if t.stage == CONFIRM and not t.burst.ok}
         ranked = rank(self.baseline, self._rounds(), failed)
         if not self.drift.noisy:
             return ranked
@@ -194,33 +267,49 @@ class Search:
         for trial in self.log.trials:
             if trial.rate is not None and trial.burst.point != self.baseline and trial.round is None:
                 rates[trial.burst.point] = max(trial.rate, rates.get(trial.burst.point, 0.0))
-        ranked = sorted(rates, key=lambda point: rates[point], reverse=True)[:MAX_FINALISTS]
-        near = [point for point in ranked if rates[point] >= (1 - NEAR_EQUAL) * (best.rate or 0.0)]
+        near: list[Point] = []
+        for point in sorted(rates, key=lambda point: rates[point], reverse=True):
+            least = (1 - NEAR_EQUAL) * max(rates[near[0]], best.rate or 0.0) if near else self._baseline_rate()
+            if len(near) == MAX_FINALISTS or rates[point] < least:
+                break
+            if self._agrees(point):  # else the next in line takes its place
+                near.append(point)
         # With fewer rounds than are needed to decide, more finalists would only take time from the first.
-        while len(near) > 1 and DECIDING_ROUNDS * self._round_seconds([self.baseline, *near]) > self._budget.remaining:
+        while len(near) > 1 and DECIDING_ROUNDS * self._round_seconds([self.baseline, *near]) > self._budget.confirming:
             near.pop()
         return near
 
     def _affords_round(self, points: Sequence[Point]) -> bool:
-        return self._round_seconds(points) <= self._budget.remaining
+        return self._round_seconds(points) <= self._budget.confirming
 
     def _round_seconds(self, points: Sequence[Point]) -> float:
-        return sum(predicted_seconds(point.config, self.log.trials, self._plan) for point in points)
+        return sum(map(self._seconds_of, points))
+
+    def _seconds_of(self, point: Point) -> float:
+        """What a burst is expected to cost."""
+        return predicted_seconds(point.config, self.log.trials, self._plan)
 
     def _run_round(self, point: Point, number: int) -> Burst:
-        plan = self._plan
+        return self._interleaved(point, number, CONFIRM, f"round {number + 1}", self._plan)
+
+    def _interleaved(self, point: Point, number: int, stage: str, reason: str, plan: BurstPlan) -> Burst:
         deadline = burst_deadline(point.config, self.log.trials, plan, self._budget.remaining)
         trial = self.log.run(
-            point, CONFIRM, f"round {number + 1}", lambda: self._runner.run(point, plan, deadline), round_number=number
+            point, stage, reason, lambda: self._runner.run(point, plan, deadline), round_number=number
         )
         self._tell(trial.burst)
         return trial.burst
 
-    def _rounds(self) -> list[Round]:
-        """The confirmation's rounds so far, those of an interrupted run included."""
+    def _baseline_rate(self) -> float:
+        """Samples per second that a finalist must reach at least; 0 while the baseline has not run."""
+        known = [trial.rate for trial in self.log.trials if trial.burst.point == self.baseline and trial.rate]
+        return statistics.fmean(known) if known else 0.0
+
+    def _rounds(self, stage: str = CONFIRM) -> list[Round]:
+        """The rounds of a stage so far, those of an interrupted run included."""
         rounds: dict[int, Round] = {}
         for trial in self.log.trials:
-            if trial.round is not None and trial.burst.measurement is not None and trial.burst.ok:
+            if trial.stage == stage and trial.round is not None and trial.burst.measurement is not None and trial.burst.ok:
                 rounds.setdefault(trial.round, {})[trial.burst.point] = trial.burst.measurement
         return list(rounds.values())
 
@@ -253,7 +342,7 @@ class Search:
     def _affordable(self, point: Point) -> bool:
         first = not self.log.trials  # the baseline runs whatever it costs: without it there is nothing to compare
         available = self._budget.remaining if self._searched else self._budget.searching
-        return first or predicted_seconds(point.config, self.log.trials, self._plan) <= available
+        return first or self._seconds_of(point) <= available
 
     def _memory(self) -> MemoryModel | None:
         if self._memory_limit_bytes is None:

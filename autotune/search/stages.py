@@ -19,7 +19,7 @@ from autotune.space import Space
 BASELINE, SUGGESTED, FED = "baseline", "suggestions", "fed better"
 WORKERS, LARGEST, RACE = "fewest workers", "largest batch", "once more"
 SINGLE, SAMPLER = "one knob at a time", "sampler"
-ANCHOR, CONFIRM = "anchor", "confirm"
+ANCHOR, CONFIRM, ABLATION = "anchor", "confirm", "ablation"
 NOTABLY_LARGER = 1.25
 """The largest batch that memory allows is worth a burst when it is so many times the fastest so far."""
 MANY_COUNTS = 4
@@ -31,6 +31,8 @@ CLOSE = 0.95
 LEAST_COMPUTING = 0.05
 WORTH_FEEDING = 1.15
 """More workers are worth a burst where training could become so many times as fast as the fastest so far."""
+GAIN_RATIO = 0.75
+"""Each knob is expected to gain so many times what the one before it does: the space lists them by expected effect."""
 MAX_CHANGES = 2
 """A value's test counts where the point differed in so many knobs at most from the fastest: knobs are coupled."""
 MAX_TESTS_PER_VALUE = 2
@@ -61,6 +63,7 @@ class Stages:
         refuse: Why a point must not run, or None.
         largest_batch: The largest batch that memory allows with a point's other knobs, or None when it is not known.
         fewest_workers: Of some counts, the fewest that feed a point's computing, and why; None when it is not known.
+        seconds_of: What a burst of a point is expected to cost, starting and compiling included.
     """
 
     def __init__(
@@ -70,12 +73,14 @@ class Stages:
         refuse: Callable[[Point], str | None],
         largest_batch: Callable[[Point], int | None] = lambda _: None,
         fewest_workers: Callable[[Point, Sequence[int]], tuple[int, str] | None] = lambda *_: None,
+        seconds_of: Callable[[Point], float] = lambda _: 1.0,
     ) -> None:
         self._space = space
         self._baseline = baseline
         self._refuse = refuse
         self._largest_batch = largest_batch
         self._fewest_workers = fewest_workers
+        self._seconds_of = seconds_of
 
     def next(self, trials: Sequence[Trial]) -> Proposal | None:
         """The next proposal; None when this method has nothing more to try."""
@@ -170,7 +175,7 @@ class Stages:
             yield Proposal(self._change(point, "batch_size", batch), LARGEST, reason)
 
     def _single_changes(self, trials: Sequence[Trial]) -> list[Proposal]:
-        """The fastest point with one knob changed; values that were seen least come first, then the knobs' order.
+        """The fastest point with one knob changed; values that were seen least come first, then most gain per second.
 
         Knobs of the part that does not limit come last.
 
@@ -182,13 +187,16 @@ class Stages:
             return []
         point, measured = incumbent.burst.point, incumbent.burst.measurement
         seen = [trial.burst.point for trial in trials]
-        ranked: list[tuple[bool, int, int, Proposal]] = []
-        for position, (name, value) in enumerate(self._changes(point)):
+        order = {name: position for position, name in enumerate((*self._space.choices, *self._space.parameters))}
+        ranked: list[tuple[bool, int, float, Proposal]] = []
+        for name, value in self._changes(point):
             tests = sum(_value(other, name) == value and _alike(other, point) for other in seen)
             if tests < MAX_TESTS_PER_VALUE:
                 late = measured is not None and unlikely_to_gain(name, measured)
                 reason = f"{name}={value} at the fastest so far, where it is {_value(point, name)}"
-                ranked.append((late, tests, position, Proposal(self._change(point, name, value), SINGLE, reason)))
+                changed = self._change(point, name, value)
+                per_second = GAIN_RATIO ** order[name] / self._seconds_of(changed)
+                ranked.append((late, tests, -per_second, Proposal(changed, SINGLE, reason)))
         return [proposal for *_, proposal in sorted(ranked, key=lambda entry: entry[:3])]
 
     def _changes(self, point: Point) -> Iterator[tuple[str, Scalar]]:

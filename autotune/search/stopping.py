@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 
 from autotune.burst.protocol import BurstPlan
 from autotune.config import TrainConfig
+from autotune.numerics import FEWEST_STEPS, MOST_STEPS
 from autotune.search.stages import SAMPLER
 from autotune.search.trials import Trial
 
 FINISHING_SECONDS = 1.0
 """Kept for writing the result and ending the last process."""
 CONFIRM_SHARE, CONFIRM_MAX_SECONDS = 0.3, 120.0
+ABLATION_SHARE, ABLATION_MAX_SECONDS, ABLATION_MIN_BUDGET_SECONDS = 0.15, 90.0, 120.0
+"""In a shorter budget, what an ablation takes would be missing where the gain is found and confirmed."""
 PLATEAU_BURSTS, PLATEAU_GAIN = 12, 0.01
+NUMERICS_SHARE, NUMERICS_MAX_SECONDS, NUMERICS_MOST_OF_REST = 0.05, 30.0, 0.25
+PROFILE_SHARE, PROFILE_MAX_SECONDS = 0.07, 20.0
 HOPELESS_BURSTS = 4
 COMPILE_SECONDS = 20.0
 """What a first compile is expected to cost before one was seen."""
@@ -51,15 +57,34 @@ class Budget:
 
     @property
     def searching(self) -> float:
-        """Seconds that the search may still take: what remains less the confirmation's share; never negative."""
+        """Seconds that the search may still take: less what the confirmation and the ablation need; never negative."""
         reserve = min(CONFIRM_SHARE * self.seconds, CONFIRM_MAX_SECONDS)
-        return max(0.0, self.remaining - reserve)
+        return max(0.0, self.confirming - reserve)
+
+    @property
+    def confirming(self) -> float:
+        """Seconds that the confirmation may still take: less what the ablation and profiles need; never negative."""
+        explains = self.seconds >= ABLATION_MIN_BUDGET_SECONDS
+        reserve = min(ABLATION_SHARE * self.seconds, ABLATION_MAX_SECONDS) if explains else 0.0
+        return max(0.0, self.ablating - reserve)
+
+    @property
+    def ablating(self) -> float:
+        """Seconds that the ablation may still take: what remains less what profiles need; never negative."""
+        return max(0.0, self.remaining - min(PROFILE_SHARE * self.seconds, PROFILE_MAX_SECONDS))
 
 
 def plan_for(budget_seconds: float) -> BurstPlan:
     """A burst's caps, so that a short budget still holds some twenty bursts and a long one narrow intervals."""
     cap = min(4.0, max(0.8, budget_seconds / 40))
     return BurstPlan(warmup_seconds=1.25 * cap, measure_seconds=cap)
+
+
+def ablation_plan(plan: BurstPlan) -> BurstPlan:
+    """Shorter bursts than the search's: there are many of them, and rounds narrow an interval more than blocks do."""
+    return plan.model_copy(
+        update={"warmup_seconds": plan.warmup_seconds / 2, "measure_seconds": plan.measure_seconds / 2}
+    )
 
 
 def predicted_seconds(config: TrainConfig, trials: Sequence[Trial], plan: BurstPlan) -> float:
@@ -70,6 +95,21 @@ def predicted_seconds(config: TrainConfig, trials: Sequence[Trial], plan: BurstP
     if alike:
         return max(alike) if compiled else max(sorted(alike)[: max(1, len(alike) * 9 // 10)])
     return caps + (COMPILE_SECONDS if compiled else 1.0)
+
+
+def numerics_steps(config: TrainConfig, trials: Sequence[Trial], budget: Budget) -> int:
+    """Steps that a numerics check of a config can take in its share of the budget; 0 when there is no time for it.
+
+    Each step trains one micro-batch three times, twice of them about as fast as the baseline.
+    """
+    rates = [trial.rate for trial in trials if trial.rate]
+    if not rates:
+        return 0
+    step_seconds = 3 * config.batch_size / min(rates[0], statistics.median(rates))
+    share = min(NUMERICS_MAX_SECONDS, NUMERICS_SHARE * budget.seconds)
+    if FEWEST_STEPS * step_seconds > max(share, NUMERICS_MOST_OF_REST * budget.confirming):
+        return 0
+    return min(MOST_STEPS, max(FEWEST_STEPS, int(share / step_seconds)))
 
 
 def burst_deadline(config: TrainConfig, trials: Sequence[Trial], plan: BurstPlan, available: float) -> float:

@@ -14,6 +14,7 @@ from autotune.facts import WorkloadFacts
 from autotune.hardware.model import Cpu, Hardware, Memory, Software
 from autotune.measurement import Block, Burst, Measurement, Outcome, Point
 from autotune.progress import Quiet
+from autotune.readings import Readings
 from autotune.search.driver import Search
 from autotune.search.stopping import Budget
 from autotune.search.storage import make_sampler
@@ -39,6 +40,7 @@ class SurfaceRunner:
         bytes_of: Rate | None = None,
         loader_rate: Rate | None = None,
         wait: float = 0.0,
+        activity: float | None = None,
     ):
         self.clock = clock
         self.rate = rate
@@ -48,6 +50,7 @@ class SurfaceRunner:
         self.bytes_of = bytes_of
         self.loader_rate = loader_rate
         self.wait = wait
+        self.activity = activity
         self.fails: str | None = None
         self.ran: list[Point] = []
         self.parts: list[str] = []
@@ -73,6 +76,7 @@ class SurfaceRunner:
         )
         measurement = Measurement(
             blocks=blocks, steady=True, start_seconds=0.1, build_seconds=0.1, warmup_seconds=spent / 4,
+            readings=Readings(seconds=1.0, sm_activity_fraction=self.activity),
             device_memory_bytes=round(self.bytes_of(point.config)) if self.bytes_of else None,
         )  # fmt: skip
         return Burst(point=point, outcome=Outcome.OK, measurement=measurement, phase="done", seconds=spent)
@@ -112,7 +116,7 @@ def make_search(
     storage: optuna.storages.BaseStorage | None = None, utilization_target: float = 0.95,
     memory_limit_bytes: int | None = None, **runner: object,
 ) -> tuple[Search, SurfaceRunner]:  # fmt: skip
-    """A search on a made-up surface, and its runner; a utilization target above 1 leaves work for the sampler."""
+    """A search on a made-up surface, and its runner."""
     clock = VirtualClock()
     space = space or make_space()
     optuna.logging.set_verbosity(optuna.logging.ERROR)

@@ -183,7 +183,7 @@ def test_the_anchor_is_due_every_ten_bursts_and_after_a_resume() -> None:
 
 def test_a_rescaled_search_still_finds_the_best() -> None:
     """A machine that loses 30 % of its speed half-way does not make early figures look better than late ones."""
-    search, surface = make_search(example_rate, budget_seconds=240, utilization_target=2.0)
+    search, surface = make_search(example_rate, budget_seconds=240)
     surface.rate = lambda config: example_rate(config) * (1.0 if surface.clock.now < 20 else 0.7)
     search.run()
     best, speedup, _ = judge(search)

@@ -9,6 +9,7 @@ import pytest
 from autotune.config import TrainConfig
 from autotune.errors import Interrupted
 from autotune.measurement import Outcome, Point
+from autotune.numerics import Agreement, NumericsGuard, Trace
 from autotune.search.guard import refusal
 from autotune.search.stages import ANCHOR, BASELINE, CONFIRM, RACE, SAMPLER
 from autotune.search.stopping import Budget, plan_for, plateaued
@@ -44,7 +45,7 @@ def test_the_best_is_found_and_confirmed() -> None:
 @pytest.mark.parametrize("sampler", ["tpe", "gp", "random"])
 def test_every_sampler_serves(sampler: str) -> None:
     """Each sampler of the command line carries a search on where the stages end."""
-    search, _ = make_search(example_rate, budget_seconds=120, sampler=sampler, utilization_target=2.0)
+    search, _ = make_search(example_rate, budget_seconds=160, sampler=sampler)
     assert search.run() in {"budget", "plateau", "exhausted"}
     assert SAMPLER in {trial.stage for trial in search.log.trials}
 
@@ -63,7 +64,7 @@ def test_the_budget_is_kept(budget_seconds: float) -> None:
 
 def test_no_point_runs_twice_in_the_search() -> None:
     """Only the anchors, near-equals, the confirmation and the ceilings measure a point again."""
-    search, _ = make_search(example_rate, budget_seconds=300, utilization_target=2.0)
+    search, _ = make_search(example_rate, budget_seconds=300)
     search.run()
     searched = [trial.burst.point for trial in search.log.trials if trial.stage not in {ANCHOR, CONFIRM, RACE}]
     assert len(searched) == len(set(searched))
@@ -72,7 +73,7 @@ def test_no_point_runs_twice_in_the_search() -> None:
 def test_nothing_larger_than_an_oom_runs() -> None:
     """After an out-of-memory, no batch of that size or above runs with the same memory-relevant knobs."""
     space = make_space(effective_batch=None)
-    search, _ = make_search(example_rate, budget_seconds=600, space=space, oom_above=128, utilization_target=2.0)
+    search, _ = make_search(example_rate, budget_seconds=600, space=space, oom_above=128)
     search.run()
     ooms = [trial.burst.point for trial in search.log.trials if trial.burst.outcome is Outcome.OOM]
     assert ooms
@@ -111,17 +112,24 @@ def test_the_same_mistake_again_and_again_ends_the_search() -> None:
 def test_the_search_stops_as_exhausted_when_all_is_tried() -> None:
     """A space of two knobs is used up long before an hour."""
     space = make_space(only=("precision", "allocator"))
-    search, surface = make_search(lambda _: 1000.0, budget_seconds=3600, space=space, utilization_target=2.0)
+    search, surface = make_search(lambda _: 1000.0, budget_seconds=3600, space=space)
     assert search.run() == "exhausted"
     assert len(set(surface.ran)) == 4
 
 
 def test_the_target_stops_the_search() -> None:
-    """End to end as fast as compute alone: no more bursts are spent."""
-    search, surface = make_search(example_rate, budget_seconds=3600, noise=0.0)
+    """A GPU as busy as was asked, and end to end as fast as compute alone: no more bursts are spent."""
+    search, surface = make_search(example_rate, budget_seconds=3600, noise=0.0, activity=0.97)
     assert search.run() == "target"
     assert "compute" in surface.parts
     assert surface.clock.now < 600
+
+
+@pytest.mark.parametrize("activity", [None, 0.6])
+def test_a_ceiling_alone_is_no_target(activity: float | None) -> None:
+    """As fast as compute alone, but another precision or compiling could raise that."""
+    search, _ = make_search(example_rate, budget_seconds=600, noise=0.0, activity=activity)
+    assert search.run() != "target"
 
 
 def test_pins_hold_for_every_candidate() -> None:
@@ -136,7 +144,7 @@ def test_pins_hold_for_every_candidate() -> None:
 
 def test_the_effective_batch_is_held() -> None:
     """Every burst trains with the baseline's effective batch."""
-    search, surface = make_search(example_rate, budget_seconds=300, utilization_target=2.0)
+    search, surface = make_search(example_rate, budget_seconds=300)
     search.run()
     assert {point.config.effective_batch for point in surface.ran} == {64}
 
@@ -153,7 +161,7 @@ def test_a_seed_makes_the_search_repeatable() -> None:
     """The same seed proposes the same points in the same order."""
     orders = []
     for _ in range(2):
-        search, surface = make_search(example_rate, budget_seconds=120, seed=7, utilization_target=2.0)
+        search, surface = make_search(example_rate, budget_seconds=120, seed=7)
         search.run()
         orders.append(surface.ran)
     assert orders[0] == orders[1]
@@ -246,3 +254,49 @@ def test_points_with_equal_content_are_equal() -> None:
     )
     assert one == other
     assert len({one, other}) == 1
+
+
+def test_a_finalist_with_wrong_numerics_is_replaced_by_the_next() -> None:
+    """The fastest that trains the same thing is the answer, and the other is told."""
+    notes: list[str] = []
+
+    def measure(point: Point, steps: int, deadline_seconds: float) -> Agreement:
+        right = Trace(losses=(1.0,) * steps, gradient_norm=1.0)
+        wrong = Trace(losses=(3.0,) * steps, gradient_norm=1.0)
+        candidate = wrong if point.config.precision == "bf16" else right
+        return Agreement(
+            reference=right, control=right, candidate=candidate, cosine=1.0, control_cosine=1.0, has_batch_norm=False
+        )
+
+    search, _ = make_search(example_rate, budget_seconds=120)
+    search._numerics = NumericsGuard(measure, search.baseline, notes.append)
+    search.run()
+    best, speedup, _ = judge(search)
+    assert speedup is not None
+    assert best.config.precision == "fp32"
+    assert example_rate(best.config) > 1.2 * example_rate(search.baseline.config)
+    assert any("precision=bf16" in note for note in notes)
+    verdict = search.verdict(best)
+    assert verdict is not None
+    assert verdict.outcome in {"agrees", "unchanged"}
+
+
+def test_what_each_change_is_worth_is_measured_after_the_answer() -> None:
+    """On a surface whose gains are known, within the noise."""
+    search, _ = make_search(example_rate, budget_seconds=400, cost=1.0)
+    search.run()
+    answer = search.answer()
+    search.ablate()
+    worth = {row.knob: row.ratio for row in search.ablation()}
+    assert worth["precision"] == pytest.approx(1.6, rel=0.06)
+    assert worth["allocator"] == pytest.approx(1.3, rel=0.06)
+    assert search.answer() == answer
+
+
+def test_the_ablation_keeps_the_budget() -> None:
+    """What is left after the confirmation, and no more."""
+    for budget_seconds in (30.0, 120.0, 300.0):
+        search, surface = make_search(example_rate, budget_seconds=budget_seconds)
+        search.run()
+        search.ablate()
+        assert surface.clock.now <= budget_seconds

@@ -26,7 +26,7 @@ def test_the_largest_batch_is_found_in_one_leap() -> None:
     """Two sizes are enough: the next burst of the stage is at what they predict, within the margin."""
     search, surface = make_search(
         rate, space=make_space(effective_batch=None), budget_seconds=120, memory_limit_bytes=(200 + FITS) * MIB,
-        bytes_of=bytes_of, oom_above=FITS, utilization_target=2.0,
+        bytes_of=bytes_of, oom_above=FITS,
     )  # fmt: skip
     search.run()
     leaps = [trial.burst for trial in search.log.trials if trial.stage == LARGEST]
@@ -40,7 +40,7 @@ def test_what_is_expected_not_to_fit_is_not_run() -> None:
     """At most one burst runs out of memory."""
     search, _ = make_search(
         rate, space=make_space(effective_batch=None), budget_seconds=600, memory_limit_bytes=(200 + FITS) * MIB,
-        bytes_of=bytes_of, oom_above=FITS, utilization_target=2.0,
+        bytes_of=bytes_of, oom_above=FITS,
     )  # fmt: skip
     search.run()
     assert sum(trial.burst.outcome is Outcome.OOM for trial in search.log.trials) <= 1

@@ -26,7 +26,7 @@ def test_scales_are_numbers_and_the_rest_are_categories() -> None:
 
 def test_every_value_on_offer_can_be_drawn() -> None:
     """The sampler reaches all values of all knobs."""
-    search, _ = make_search(example_rate, sampler="random", utilization_target=2.0)
+    search, _ = make_search(example_rate, sampler="random")
     space, drawn = search.space, {knob: set() for knob in search.space.choices}  # type: ignore[var-annotated]
     for _ in range(400):
         proposed = search.log.propose(lambda _: None, tries=1)

@@ -1,0 +1,43 @@
+"""Any of our workloads, as loadtune takes them: a file with a ``get_workload()``."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from torch import nn
+
+from autotune.batches import move
+from autotune.workload import load_workload
+from benchmarks.plain import make_optimizer
+
+VARIABLE = "AUTOTUNE_PEER_TARGET"
+"""Of the environment: names the workload."""
+
+
+def get_workload() -> Any:
+    """The workload that the environment names; its model, dataset and optimizer are made once a process, as loadtune's
+    trials do.
+    """
+    from loadtune.workload import Workload
+
+    workload = load_workload(os.environ[VARIABLE])
+
+    def train_step(model: Any, optimizer: Any, batch: Any, device: Any) -> Any:
+        optimizer.zero_grad(set_to_none=True)
+        loss = workload.loss(model, move(batch, device))
+        loss.backward()
+        if workload.clip_grad_norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), workload.clip_grad_norm)
+        optimizer.step()
+        return loss
+
+    return Workload(
+        name=os.environ[VARIABLE],
+        make_dataset=lambda: workload.dataset,
+        make_model=lambda: workload.model,
+        train_step=train_step,
+        make_optimizer=lambda _: make_optimizer(workload, "default"),
+        default_batch_size=workload.batch_size,
+        collate_fn=workload.collate_fn,
+    )
