@@ -52,7 +52,9 @@ def optuna(
 
         samplers = {"tpe": library.samplers.TPESampler, "random": library.samplers.RandomSampler}
         study = library.create_study(direction="maximize", sampler=samplers[sampler](seed=0))
-        study.enqueue_trial({k: getattr(baseline, k) for k in space.choices})
+        # First what is trained with today; without workers any prefetch factor stands for none.
+        first = {knob: getattr(baseline, knob) for knob in space.choices}
+        study.enqueue_trial({k: v if v in space.choices[k].values else space.choices[k].values[0] for k, v in first.items()})
         study.optimize(objective, timeout=seconds - (time.monotonic() - began), callbacks=[told])
 
 
