@@ -24,6 +24,7 @@ place, that is as old as the shell."""
 INTERRUPTED_STATUS = 130
 SAMPLERS = ("tpe", "gp", "random")
 PROBE_SECONDS = 120.0
+CHECK_BUDGET = "50s"
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 app = typer.Typer(
@@ -67,7 +68,7 @@ def tune(
     ] = "",
     memory_target: Annotated[str, typer.Option(help="Share of the memory that may be used.")] = "0.9",
     utilization_target: Annotated[
-        str, typer.Option(help="Share of the compute ceiling at which the search may stop.")
+        str, typer.Option(help="How busy the GPU must be, and how near its ceiling, for the search to stop.")
     ] = "0.95",
     pin: Annotated[
         list[str] | None, typer.Option(help="Hold a knob at a value; repeat for more.", metavar="KNOB=VALUE")
@@ -193,6 +194,49 @@ def compare(
     from autotune.console import comparison_table, make_console
 
     make_console().print(comparison_table(comparison))
+
+
+@app.command()
+@reported
+def check(
+    file: Annotated[Path, typer.Argument(help="A result file.")],
+    model: Annotated[str, typer.Option(help="The workload, where it is not found as the file names it.")] = "",
+    budget: Annotated[str, typer.Option(help="Wall-clock time for everything.")] = CHECK_BUDGET,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")] = False,
+) -> None:
+    """Does a result still hold here? Exit status: 0 it does, 1 it has drifted, 3 it no longer fits."""
+    from autotune.check import STATUS, check_result
+    from autotune.console import check_lines, make_console
+    from autotune.progress import make_progress
+    from autotune.result import read_result
+    from autotune.search.interrupts import Interrupts
+    from autotune.search.stopping import Budget
+
+    result = read_result(file)
+    clock = Budget(parse_duration(budget), started=STARTED)
+    console = make_console()
+    with Interrupts() as interrupts, make_progress(console, quiet=quiet) as progress:
+        try:
+            found = check_result(result, model or result.workload.target, clock, progress, interrupts)
+        except Interrupted:
+            raise typer.Exit(INTERRUPTED_STATUS) from None
+    if json:
+        typer.echo(found.model_dump_json(indent=2))
+    if not quiet:
+        console.print(check_lines(found))
+    raise typer.Exit(STATUS[found.verdict])
+
+
+@app.command()
+@reported
+def schema() -> None:
+    """Prints the JSON Schema of the result file."""
+    import json
+
+    from autotune.result import Result
+
+    typer.echo(json.dumps(Result.model_json_schema(by_alias=True, mode="serialization"), indent=2))
 
 
 def run_tuning(options: Options, *, as_json: bool, quiet: bool) -> int:

@@ -15,6 +15,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from autotune.check import Check
 from autotune.compare import Comparison, Row, WorkloadGroup, machine_name
 from autotune.config import KNOBS, format_scalar
 from autotune.console_hardware import hardware_table
@@ -27,6 +28,7 @@ from autotune.units import format_bytes, format_rate, format_seconds
 from autotune.wording import as_text, percent, ratio_text
 
 __all__ = [
+    "check_lines",
     "comparison_table",
     "error_lines",
     "hardware_table",
@@ -89,6 +91,18 @@ def comparison_table(comparison: Comparison) -> RenderableType:
         parts.append(as_text("no results to compare"))
     parts += [Text.assemble(("beware: ", "yellow"), as_text(warning)) for warning in comparison.warnings]
     parts += [Text.assemble(("left out: ", "red"), as_text(problem)) for problem in comparison.problems]
+    return Group(*parts)
+
+
+def check_lines(check: Check) -> RenderableType:
+    """Whether a result still holds: the ratio now beside the one in the file."""
+    style = {"holds": "bold green", "drifted": "bold yellow", "no longer fits": "bold red"}[check.verdict]
+    parts: list[RenderableType] = [Text.assemble((check.verdict, style), as_text(f": {check.reason}"))]
+    for when, speedup in (("in the file", check.claimed), ("here and now", check.found)):
+        if speedup is not None:
+            ratios = f"{ratio_text(speedup.ratio)} (95 % interval {_ratios(speedup.ci95)}, {speedup.pairs} pairs)"
+            parts.append(as_text(f"speed-up {when}: {ratios}"))
+    parts += [Text.assemble(("beware: ", "yellow"), as_text(difference)) for difference in check.differences]
     return Group(*parts)
 
 

@@ -27,6 +27,7 @@ CPUS_FULL, CPUS_TAKEN = 0.95, 0.1
 MEMORY_FULL = 0.95
 NOTABLE_BOUNDARY = 0.05
 GPU_BUSY = 0.8
+POWER_SWINGS = 1.5
 CACHE_INTERVAL = 50
 """Micro-steps between two calls of ``torch.cuda.empty_cache()``, as a guide has it."""
 
@@ -81,9 +82,7 @@ def diagnose(evidence: Evidence | None, before: Profile | None = None) -> Diagno
 def _bottleneck(evidence: Evidence) -> str | None:
     """The lowest ceiling that training comes near; ``overhead`` when it stays below all of them without waiting."""
     ceilings, waits = evidence.ceilings, evidence.measured.data_wait_fraction
-    near = {
-        part: rate for part, rate in ceilings.items() if rate is not None and evidence.rate >= NEAR_CEILING * rate
-    }
+    near = {part: rate for part, rate in ceilings.items() if rate is not None and evidence.rate >= NEAR_CEILING * rate}
     if near:
         return min(near, key=lambda part: near[part])
     if ceilings.get("compute") is None:
@@ -101,9 +100,19 @@ def _feeding(evidence: Evidence) -> Iterator[str]:
     with_workers = f"with {workers} worker{'s' * (workers != 1)}" if workers else "without workers"
     reached = "computing alone reaches" if compute else "at most, training could reach"
     line = f"training waits for data {percent(waits)} of the time {with_workers}"
+    line += _power_swing(evidence.measured)
     if evidence.profile is not None and evidence.profile.sample is not None:
         line += f": {describe_sample(evidence.profile.sample)}"
     yield f"{line}; {reached} {ratio_text(gain)} what you get"
+
+
+def _power_swing(measured: Measurement) -> str:
+    """How far the GPU's power swings, where it does: it starves between batches."""
+    readings = measured.readings
+    low, high = (readings.power_min_watts, readings.power_max_watts) if readings is not None else (None, None)
+    if low is None or high is None or high < POWER_SWINGS * low:
+        return ""
+    return f", and the GPU's power swings between {low:.0f} and {high:.0f} W"
 
 
 def describe_sample(sample: SampleCost) -> str:
@@ -129,8 +138,8 @@ def _cpus(evidence: Evidence) -> Iterator[str]:
         )
     if foreign >= CPUS_TAKEN:
         yield (
-            f"other programs took {percent(foreign)} of the CPUs meanwhile: training alone on this machine could run at "
-            f"up to {ratio_text(1 / (1 - min(foreign, 0.9)))}"
+            f"other programs took {percent(foreign)} of the CPUs meanwhile: alone on this machine, training could run "
+            f"at up to {ratio_text(1 / (1 - min(foreign, 0.9)))}"
         )
 
 
@@ -184,15 +193,17 @@ def _device(evidence: Evidence) -> Iterator[str]:
     if busy is not None and busy < GPU_BUSY:
         gain = ratio_text(1 / max(busy, 0.01))
         if profile.synchronisations:
-            places = ", ".join(f"{one.operator.removeprefix('aten::')} at {one.where}" for one in profile.synchronisations[:3])
+            places = ", ".join(
+                f"{one.operator.removeprefix('aten::')} at {one.where}" for one in profile.synchronisations[:3]
+            )
             yield (
-                f"the host waits for the GPU inside the loss ({places}), and kernels run only {percent(busy)} of the time: "
-                f"without these waits training could gain up to {gain}"
+                f"the host waits for the GPU inside the loss ({places}), and kernels run only {percent(busy)} of the "
+                f"time: without these waits training could gain up to {gain}"
             )
         else:
             yield (
-                f"kernels run only {percent(busy)} of the time, since {profile.operator_calls:,.0f} operators a step are "
-                f"started one by one: fusing them, or larger micro-batches, could gain up to {gain}"
+                f"kernels run only {percent(busy)} of the time, since {profile.operator_calls:,.0f} operators a step "
+                f"are started one by one: fusing them, or larger micro-batches, could gain up to {gain}"
             )
     if profile.empty_cache_seconds is not None:
         step = evidence.config.batch_size / evidence.rate
@@ -205,14 +216,15 @@ def _device(evidence: Evidence) -> Iterator[str]:
 
 
 def _clocks(evidence: Evidence) -> Iterator[str]:
-    """Clocks that were held down, or swing."""
+    """Clocks that were held down."""
     readings = evidence.measured.readings
     if readings is None:
         return
     slowed = [name for name in readings.clock_limits if name in SLOWDOWNS]
     if slowed and readings.sm_clock_mhz:
         hot = f" at {readings.temperature_celsius:.0f} °C" if readings.temperature_celsius is not None else ""
-        yield f"the GPU's clock was held down to {readings.sm_clock_mhz:.0f} MHz{hot} ({', '.join(slowed)}): mind its cooling"
+        clock = f"{readings.sm_clock_mhz:.0f} MHz{hot}"
+        yield f"the GPU's clock was held down to {clock} ({', '.join(slowed)}): mind its cooling"
 
 
 _TREES = (_feeding, _cpus, _epochs, _memory, _compiling, _device, _clocks)

@@ -25,5 +25,6 @@ class WorkloadFacts(BaseModel):
     fixed_shapes: bool = Field(description="two batches had equal shapes")
     largest_samples: tuple[int, ...] = Field(default=(), description="indices, largest first, where sizes vary")
     optimizer_impls: tuple[str, ...] = Field(description="that this optimizer accepts")
+    notes: tuple[str, ...] = Field(default=(), description="what the user's own training does and bursts do not")
     fork_safe: bool = Field(description="False: bursts start in fresh interpreters")
     fork_unsafe_reason: str | None = None

@@ -1,8 +1,8 @@
 """Does a config still train what eager fp32 trains? Figures of a short side-by-side run, judged by gates.
 
 The gates are those that PyTorch's own precision checks suggest, widened by what a second fp32 run, with other random
-numbers and another order of batches, differs from the first: the natural spread. A check of some twenty steps finds what
-is broken; it is no proof that training converges alike.
+numbers and another order of batches, differs from the first: the natural spread. A check of some twenty steps finds
+what is broken; it is no proof that training converges alike.
 """
 
 from __future__ import annotations
@@ -126,7 +126,9 @@ def judge_agreement(measured: Agreement, config: TrainConfig, baseline: TrainCon
     gates = [
         Gate(name="steps with a loss that is not finite", value=not_finite, limit=0, passed=not_finite == 0),
         _at_most("loss of the first step, relative difference", _apart(candidate, reference, first=True), loss_limit),
-        _at_most("gradient norm of the first step, relative difference", _norms_apart(candidate, reference), norm_limit),
+        _at_most(
+            "gradient norm of the first step, relative difference", _norms_apart(candidate, reference), norm_limit
+        ),
         _at_least("cosine of the first step's gradients", measured.cosine, cosine_limit),
         _at_most("mean loss of all steps, relative difference", _apart(candidate, reference), mean_limit),
     ]

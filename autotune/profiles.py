@@ -50,4 +50,6 @@ class Profile(Record):
     busy_fraction: float | None = Field(default=None, description="share of a step in which a GPU's kernels ran")
     synchronisations: tuple[Synchronisation, ...] = ()
     sample: SampleCost | None = None
-    empty_cache_seconds: float | None = Field(default=None, description="of one torch.cuda.empty_cache() and its refill")
+    empty_cache_seconds: float | None = Field(
+        default=None, description="of one torch.cuda.empty_cache() and its refill"
+    )

@@ -31,6 +31,8 @@ class Readings(BaseModel):
     temperature_celsius: float | None = Field(default=None, description="highest")
     clock_limits: tuple[str, ...] = Field(default=(), description="what held the clocks down, as NVML names it")
     power_watts: float | None = Field(default=None, description="mean")
+    power_min_watts: float | None = None
+    power_max_watts: float | None = None
     energy_joules: float | None = None
     foreign_gpu_processes: int | None = None
     foreign_gpu_memory_bytes: int | None = None

@@ -107,6 +107,8 @@ class Tuning:
             self._progress.stage("checking the workload")
             runner = self._make_runner(isolation, hardware, device)
             facts = runner.check(CHECK_SHARE * self._budget.remaining, options.explored)
+            for note in facts.notes:
+                self._note(f"bursts leave out {note}")
             space = self._make_space(hardware, facts, device)
             out = options.out or Path("results") / hardware.slug / f"{slug(options.target)}.json"
             with writable(out):

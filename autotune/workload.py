@@ -29,6 +29,8 @@ Build = Callable[..., Any]
 _OWN_FOLDER = str(Path(__file__).parent) + os.sep
 _PYTHON_FOLDER = str(Path(os.__file__).parent) + os.sep
 _INSTALLED = {"site-packages", "dist-packages"}
+_FRAMEWORKS = {"lightning.pytorch", "pytorch_lightning", "transformers.trainer"}
+"""Where what `autotune.adapters` adapts is defined: it cannot have come while none of them is imported."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Workload:
         clip_grad_norm: Applied in every burst: it costs time in training too.
         sample_size: ``sample -> relative size``, for variable-length data.
         name: Shown to people; the target's name when None.
+        notes: What your own training does and bursts do not; adapters of frameworks state it.
     """
 
     model: nn.Module
@@ -64,6 +67,7 @@ class Workload:
     clip_grad_norm: float | None = None
     sample_size: Callable[[Any], float] | None = None
     name: str | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def baseline_config(self) -> TrainConfig:
@@ -183,25 +187,35 @@ def load_workload(target: str, parameters: Parameters | None = None) -> Workload
     build = import_target(target)
     parameters = parameters or {}
     check_signature(build, target, parameters)
+    import torch
+
+    seed = torch.initial_seed()
     try:
         built = build(**parameters)
     except (Exception, SystemExit) as error:
         raise wrap_user_error(error, f"{target} raised") from error
-    return adapt(built, target)
+    workload = adapt(built, target)
+    if torch.initial_seed() != seed:  # a transformers.Trainer seeds: every burst would draw the same samples
+        torch.manual_seed(seed)
+    return workload
 
 
 def adapt(built: Any, target: str) -> Workload:
-    """A Workload from what `build()` returned: a Workload, or a ``(model, dataset, loss)`` tuple.
+    """A Workload from what `build()` returned: a Workload, a ``(model, dataset, loss)`` tuple, or a framework's.
 
     Raises:
-        WorkloadError: When it is neither, or its parts are of the wrong kind.
+        WorkloadError: When it is none of these, or its parts are of the wrong kind.
     """
+    if not isinstance(built, Workload) and not _FRAMEWORKS.isdisjoint(sys.modules):
+        from autotune.adapters import from_framework
+
+        built = from_framework(built, target)
     if isinstance(built, tuple) and len(built) == 3:
         built = Workload(*built)
     if not isinstance(built, Workload):
         raise WorkloadError(
-            f"{target} must return an autotune.Workload or a tuple (model, dataset, loss), "
-            f"but {described(built)} came; see 'How to write a build()' in the README"
+            f"{target} must return an autotune.Workload or a tuple (model, dataset, loss), a LightningModule with its "
+            f"data or a transformers.Trainer, but {described(built)} came; see 'How to write a build()' in the README"
         )
     _check_parts(built, target)
     _check_dataset(built, target)

@@ -127,10 +127,12 @@ def main() -> int:
     """Entry; returns the exit status."""
     found = []
     for target, batch, precision in CASES:
-        found.append(measure(target, batch, precision))
+        case = measure(target, batch, precision)
+        found.append(case)
+        before, after = (f"{case[key]:+.1%}" for key in ("error_at_first", "error"))
         print(
-            f"{target} {precision}: predicted {found[-1]['predicted_at_first']}, at last {found[-1]['predicted']}, with margin {found[-1]['with_margin']}, "
-            f"true {found[-1]['largest']}: {found[-1]['error_at_first']:+.1%}, at last {found[-1]['error']:+.1%}",
+            f"{target} {precision}: true {case['largest']}, predicted {case['predicted_at_first']} ({before}), at last "
+            f"{case['predicted']} ({after}), with margin {case['with_margin']}",
             flush=True,
         )
     print(f"written to {save('memory_model', {'goal': GOAL, 'cases': found})}")

@@ -19,7 +19,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -195,16 +195,7 @@ def replicate(path: Path, seconds: float, rounds: int, seed: int = 0) -> Replica
     result = read_result(path)
     device = {"rocm": "cuda"}.get(result.constraints.device, result.constraints.device)
     sides = dict(zip(SIDES, (result.baseline, result.best), strict=True))
-    runs: dict[str, list[Run]] = {name: [] for name in SIDES}
-    rng = random.Random(seed)
-    for number in range(rounds):
-        for name in rng.sample(SIDES, k=len(SIDES)):
-            # Each run draws its own samples: else the system's file cache flatters the one that comes second.
-            draw = rng.randrange(2**31)
-            run = train_afresh(result.workload.target, sides[name], device, seconds / rounds, draw)
-            runs[name].append(run)
-            foreign = f"other processes took {run.foreign_cpu_fraction or 0:.0%} of the CPUs"
-            print(f"  round {number + 1}, {name:8} {run.samples_per_second:9.1f} samples/s; {foreign}", file=sys.stderr)
+    runs = realise(result.workload.target, sides, device, seconds, rounds, seed)
     return Replication(
         file=str(path),
         workload=result.workload.name,
@@ -220,6 +211,31 @@ def replicate(path: Path, seconds: float, rounds: int, seed: int = 0) -> Replica
         },
         runs=runs,
     )
+
+
+def realise(
+    target: str, sides: Mapping[str, Side], device: str, seconds: float, rounds: int, seed: int = 0
+) -> dict[str, list[Run]]:
+    """Trains each side for so many seconds in all, in interleaved rounds, each run in a fresh process.
+
+    Args:
+        target: The workload.
+        sides: By name; their order within a round is random.
+        device: ``cpu``, ``cuda`` or ``mps``.
+        seconds: Of training, for each side.
+        rounds: That they are split over.
+        seed: Of the order, and of the samples that are drawn.
+    """
+    runs: dict[str, list[Run]] = {name: [] for name in sides}
+    rng = random.Random(seed)
+    for number in range(rounds):
+        for name in rng.sample(list(sides), k=len(sides)):
+            # Each run draws its own samples: else the system's file cache flatters the one that comes second.
+            run = train_afresh(target, sides[name], device, seconds / rounds, rng.randrange(2**31))
+            runs[name].append(run)
+            foreign = f"other processes took {run.foreign_cpu_fraction or 0:.0%} of the CPUs"
+            print(f"  round {number + 1}, {name:8} {run.samples_per_second:9.1f} samples/s; {foreign}", file=sys.stderr)
+    return runs
 
 
 def claim(result: Result) -> Ratio:

@@ -23,7 +23,7 @@ LAYERS = (
     {"burst"},
     {"progress"},
     {"verify", "ablation", "search"},
-    {"diagnosis", "compare"},
+    {"check", "diagnosis", "compare"},
     {"console_hardware", "console_profile", "console_trials", "console"},
     {"tune"},
     {"cli"},

@@ -78,9 +78,7 @@ def test_without_evidence_nothing_is_advised() -> None:
 def test_a_slow_sample_is_named_with_its_parts_and_the_gain() -> None:
     """Where training waits, its author learns what for, and what could be gained."""
     parts = (SamplePart(name="augment", where="data.py:40", seconds=0.011),)
-    text = advice(
-        0.5, ceilings={"compute": 2300.0}, profile=Profile(sample=SampleCost(seconds=0.014, parts=parts))
-    )
+    text = advice(0.5, ceilings={"compute": 2300.0}, profile=Profile(sample=SampleCost(seconds=0.014, parts=parts)))
     assert text == (
         "training waits for data 50 % of the time with 2 workers: one sample takes 14 ms, of which 11 ms in augment "
         "(data.py:40); computing alone reaches 2.30× what you get"
@@ -151,3 +149,10 @@ def test_clocks_that_are_held_down_are_named() -> None:
     """With the temperature."""
     readings = Readings(seconds=1, clock_limits=("hw_thermal_slowdown",), sm_clock_mhz=1200, temperature_celsius=88)
     assert "1200 MHz at 88 °C" in advice(readings=readings, device="cuda")
+
+
+def test_power_that_swings_while_the_gpu_waits_is_told() -> None:
+    """A guide's own sign of starving."""
+    swinging = Readings(seconds=1, power_min_watts=60, power_max_watts=200)
+    assert "swings between 60 and 200 W" in advice(0.5, device="cuda", readings=swinging)
+    assert "swings" not in advice(0.5, readings=Readings(seconds=1, power_min_watts=180, power_max_watts=200))

@@ -77,7 +77,7 @@ def _batches(workload: Workload, batch_size: int, count: int, seed: int) -> list
     """Full batches as training draws them, read once."""
     dataset: Any = workload.dataset
     if isinstance(dataset, IterableDataset):
-        samples = itertools.chain.from_iterable(itertools.repeat(dataset))
+        samples: Iterator[Any] = itertools.chain.from_iterable(itertools.repeat(dataset))
     else:
         indices = list(workload.sampler) if workload.sampler is not None else list(range(len(dataset)))
         if workload.sampler is None:

@@ -60,6 +60,7 @@ def check_workload(workload: Workload, target: str, device: str) -> WorkloadFact
         has_attention="aten::scaled_dot_product_attention" in operators,
         fixed_shapes=fixed_shapes,
         largest_samples=() if fixed_shapes and workload.sample_size is None else _largest(workload, target),
+        notes=workload.notes,
         optimizer_impls=tuple(name for name in _OPTIMIZER_IMPLS if name in optimizer.defaults),
         fork_safe=True,
     )

@@ -85,6 +85,8 @@ class GpuTelemetry:
             "temperature_celsius": max(self._temperatures, default=None),
             "clock_limits": tuple(sorted(self._limits)),
             "power_watts": _mean(self._powers),
+            "power_min_watts": min(self._powers, default=None),
+            "power_max_watts": max(self._powers, default=None),
             "energy_joules": None if energy is None or self._energy is None else energy - self._energy,
             "foreign_gpu_processes": len(self._foreign),
             "foreign_gpu_memory_bytes": sum(known) if known or not self._foreign else None,

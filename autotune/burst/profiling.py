@@ -1,4 +1,4 @@
-"""The job of a profile, in its own process: the dearest operators, waits for the device, and what reading a sample takes.
+"""The job of a profile, in its own process: the dearest operators, waits for the device, what a sample takes.
 
 Batches stay on the device, so that operators are not hidden by a slow loader; samples are read apart.
 """
@@ -112,11 +112,11 @@ def _empty_cache_seconds(trainer: Trainer, step_seconds: float) -> float:
     return max(0.0, perf_counter() - began - step_seconds)
 
 
-class _Watch(TorchDispatchMode):
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the user's lines at which the host must wait for a device."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.found: Counter[tuple[str, str]] = Counter()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

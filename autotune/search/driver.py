@@ -43,6 +43,8 @@ MAX_FINALISTS = 4
 DECIDING_ROUNDS = 4
 BASELINE_SHARE = 0.8
 """Of what remains, for the first burst, should it take that long."""
+CHECKING_SHARE = 0.08
+"""Of the budget: what numerics checks of more finalists than one may take."""
 NEAR_EQUAL = 0.05
 """A further finalist is worth its bursts when it came within this share of the first."""
 
@@ -100,7 +102,7 @@ class Search:
             space, baseline, self._refuse, self._largest_batch, self.ceilings.fewest_workers, self._seconds_of
         )
         self._memory_limit_bytes, self._device = memory_limit_bytes, device
-        self._numerics = numerics
+        self._numerics, self._checking_seconds = numerics, 0.0
         self._staged, self._sampled = staged, sampled
         self._stage_shown = ""
         self._searched = False
@@ -208,7 +210,7 @@ class Search:
     def ablate(self) -> None:
         """Measures, as far as there is time, what each knob that was changed is worth."""
         winner = self.answer()
-        variants = self._variants(winner)
+        variants = {name: point for name, point in self._variants(winner).items() if point != self.baseline}
         if not variants:
             return
         self._show_stage(ABLATION)
@@ -228,16 +230,14 @@ class Search:
     def ablation(self) -> tuple[AblationRow, ...]:
         """What each knob that was changed is worth, as far as it was measured."""
         winner = self.answer()
-        return ablation_rows(winner, self.baseline, self._variants(winner), self._rounds(ABLATION))
+        # Where a single knob was changed, the winner without it is the baseline, and its worth is confirmed already.
+        rounds = [*self._rounds(ABLATION), *self._rounds(CONFIRM)]
+        return ablation_rows(winner, self.baseline, self._variants(winner), rounds)
 
     def _variants(self, winner: Point) -> dict[str, Point]:
         if winner == self.baseline:
             return {}
-        return {
-            name: point
-            for name, point in put_back(winner, self.baseline).items()
-            if point != self.baseline and self._refuse(point) is None
-        }
+        return {name: point for name, point in put_back(winner, self.baseline).items() if self._refuse(point) is None}
 
     def verdict(self, point: Point) -> Numerics | None:
         """Whether a point trains what eager fp32 trains, if that is known."""
@@ -250,7 +250,9 @@ class Search:
         if (verdict := self._numerics.known(point)) is None:
             steps = numerics_steps(point.config, self.log.trials, self._budget)
             deadline = burst_deadline(point.config, self.log.trials, self._plan, self._budget.remaining)
+            began = self._budget.now()
             verdict = self._numerics.check(point, steps, deadline)
+            self._checking_seconds += self._budget.now() - began
         return verdict.outcome != "disagrees"
 
     def confirmed(self) -> list[Confirmed]:
@@ -272,6 +274,8 @@ class Search:
             least = (1 - NEAR_EQUAL) * max(rates[near[0]], best.rate or 0.0) if near else self._baseline_rate()
             if len(near) == MAX_FINALISTS or rates[point] < least:
                 break
+            if near and self.verdict(point) is None and self._checking_seconds > CHECKING_SHARE * self._budget.seconds:
+                continue  # a further finalist is not worth more of the confirmation's time
             if self._agrees(point):  # else the next in line takes its place
                 near.append(point)
         # With fewer rounds than are needed to decide, more finalists would only take time from the first.
@@ -294,9 +298,7 @@ class Search:
 
     def _interleaved(self, point: Point, number: int, stage: str, reason: str, plan: BurstPlan) -> Burst:
         deadline = burst_deadline(point.config, self.log.trials, plan, self._budget.remaining)
-        trial = self.log.run(
-            point, stage, reason, lambda: self._runner.run(point, plan, deadline), round_number=number
-        )
+        trial = self.log.run(point, stage, reason, lambda: self._runner.run(point, plan, deadline), round_number=number)
         self._tell(trial.burst)
         return trial.burst
 
@@ -309,7 +311,12 @@ class Search:
         """The rounds of a stage so far, those of an interrupted run included."""
         rounds: dict[int, Round] = {}
         for trial in self.log.trials:
-            if trial.stage == stage and trial.round is not None and trial.burst.measurement is not None and trial.burst.ok:
+            if (
+                trial.stage == stage
+                and trial.round is not None
+                and trial.burst.measurement is not None
+                and trial.burst.ok
+            ):
                 rounds.setdefault(trial.round, {})[trial.burst.point] = trial.burst.measurement
         return list(rounds.values())
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.peers.choose TOOL TARGET SECONDS BASELINE
 
-Prints a line ``CHOICE {…}`` whenever the tool's choice changes: the last one counts. Whatever else is printed comes from
-the tools themselves.
+Prints a line ``CHOICE {…}`` whenever the tool's choice changes: the last one counts. Whatever else is printed comes
+from the tools themselves.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def device_name() -> str:
 def lightning(target: str, _seconds: float, baseline: TrainConfig, tell: Callable[[TrainConfig], None]) -> None:
     """Lightning's ``Tuner.scale_batch_size``: doubles until it fails; it has no budget."""
     from lightning.pytorch import LightningModule, Trainer
-    from lightning.pytorch.tuner import Tuner
+    from lightning.pytorch.tuner.tuning import Tuner
 
     class Module(LightningModule):
         """A workload as one writes it for Lightning."""

@@ -16,9 +16,7 @@ VARIABLE = "AUTOTUNE_PEER_TARGET"
 
 
 def get_workload() -> Any:
-    """The workload that the environment names; its model, dataset and optimizer are made once a process, as loadtune's
-    trials do.
-    """
+    """The workload that the environment names; it is built once a process, which is once a trial."""
     from loadtune.workload import Workload
 
     workload = load_workload(os.environ[VARIABLE])
@@ -26,7 +24,7 @@ def get_workload() -> Any:
     def train_step(model: Any, optimizer: Any, batch: Any, device: Any) -> Any:
         optimizer.zero_grad(set_to_none=True)
         loss = workload.loss(model, move(batch, device))
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         if workload.clip_grad_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), workload.clip_grad_norm)
         optimizer.step()

@@ -15,10 +15,10 @@ autotune beyond doubt.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
-import random
 import statistics
 import subprocess
 import sys
@@ -35,8 +35,9 @@ from autotune.config import TrainConfig
 from autotune.result import Side, read_result
 from benchmarks.output import FOLDER, save
 from benchmarks.peers.choose import TOOLS, choices_in
+from benchmarks.peers.finders import device_name
 from benchmarks.ratios import Ratio, paired_ratio
-from benchmarks.replicate import Run, at_least_two, train_afresh
+from benchmarks.replicate import at_least_two, realise
 
 OURS = "autotune"
 BASELINE = "baseline"
@@ -87,15 +88,11 @@ def ask(tool: str, target: str, budget_seconds: float, baseline: TrainConfig) ->
 
 def end(process: subprocess.Popen[Any]) -> None:
     """Ends a process with everything below it."""
-    try:
-        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-    except psutil.NoSuchProcess:
-        family = []
-    for member in family:
-        try:
-            member.kill()
-        except psutil.NoSuchProcess:
-            continue
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for member in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()
+    process.kill()
     process.wait()
 
 
@@ -110,22 +107,6 @@ def ask_autotune(target: str, budget_seconds: float) -> tuple[Choice, TrainConfi
     return Choice(tool=OURS, config=result.best.config, seconds=time.monotonic() - began), result.baseline.config
 
 
-def realise(
-    target: str, configs: Sequence[TrainConfig], seconds: float, rounds: int, seed: int = 0
-) -> dict[TrainConfig, list[Run]]:
-    """Trains each config for so many seconds, split over interleaved rounds, each run in a fresh process."""
-    import torch
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    rng = random.Random(seed)
-    runs: dict[TrainConfig, list[Run]] = {config: [] for config in configs}
-    for _ in range(rounds):
-        for config in rng.sample(list(runs), k=len(runs)):
-            side = Side(config=config, measurement=None)
-            runs[config].append(train_afresh(target, side, device, seconds / rounds, rng.randrange(2**31)))
-    return runs
-
-
 def compare(target: str, tools: Sequence[str], budget_seconds: float, seconds: float, rounds: int) -> dict[str, Any]:
     """All tools on one workload."""
     ours, baseline = ask_autotune(target, budget_seconds)
@@ -133,15 +114,18 @@ def compare(target: str, tools: Sequence[str], budget_seconds: float, seconds: f
     for tool in tools:
         choices.append(ask(tool, target, budget_seconds, baseline))
         print(describe(choices[-1], baseline), file=sys.stderr, flush=True)
-    runs = realise(target, list(dict.fromkeys(choice.config for choice in choices)), seconds, rounds)
-    rates = {config: [run.samples_per_second for run in done] for config, done in runs.items()}
+    # What two tools chose alike is trained once.
+    names = {choice.config: choice.tool for choice in reversed(choices)}
+    sides = {name: Side(config=config, measurement=None) for config, name in names.items()}
+    runs = realise(target, sides, device_name(), seconds, rounds)
+    rates = {config: [run.samples_per_second for run in runs[name]] for config, name in names.items()}
     rows = [
         choice.model_dump(mode="json", exclude={"config"})
         | {
             "changes": {knob: now for knob, (_, now) in choice.config.changes_from(baseline).items()},
             "samples_per_second": statistics.geometric_mean(rates[choice.config]),
             "ours_over_it": ours_over(rates[ours.config], rates[choice.config]).model_dump(),
-            "foreign_cpu_fraction": max(run.foreign_cpu_fraction or 0.0 for run in runs[choice.config]),
+            "foreign_cpu_fraction": max(run.foreign_cpu_fraction or 0.0 for run in runs[names[choice.config]]),
         }
         for choice in choices
     ]
@@ -156,7 +140,8 @@ def ours_over(ours: Sequence[float], other: Sequence[float]) -> Ratio:
 def describe(choice: Choice, baseline: TrainConfig) -> str:
     """One line."""
     changes = ", ".join(f"{knob}={now}" for knob, (_, now) in choice.config.changes_from(baseline).items())
-    return f"{choice.tool}: {changes or 'the baseline'} in {choice.seconds:.0f} s{f' ({choice.trouble})' * bool(choice.trouble)}"
+    trouble = f" ({choice.trouble})" if choice.trouble is not None else ""
+    return f"{choice.tool}: {changes or 'the baseline'} in {choice.seconds:.0f} s{trouble}"
 
 
 def table(compared: dict[str, Any]) -> str:

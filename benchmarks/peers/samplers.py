@@ -54,7 +54,9 @@ def optuna(
         study = library.create_study(direction="maximize", sampler=samplers[sampler](seed=0))
         # First what is trained with today; without workers any prefetch factor stands for none.
         first = {knob: getattr(baseline, knob) for knob in space.choices}
-        study.enqueue_trial({k: v if v in space.choices[k].values else space.choices[k].values[0] for k, v in first.items()})
+        study.enqueue_trial(
+            {k: v if v in space.choices[k].values else space.choices[k].values[0] for k, v in first.items()}
+        )
         study.optimize(objective, timeout=seconds - (time.monotonic() - began), callbacks=[told])
 
 
@@ -74,12 +76,12 @@ def ray(target: str, seconds: float, baseline: TrainConfig, tell: Callable[[Trai
             rate = _rate(target, config)
         tune.report({"rate": rate})
 
-    class Told(tune.Callback):
+    class Told(tune.Callback):  # type: ignore[misc]
         """Tells the best so far whenever a trial has reported."""
 
         best = 0.0
 
-        def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **_: Any) -> None:
+        def on_trial_result(self, *_: Any, result: dict[str, Any], **__: Any) -> None:
             if result["rate"] > self.best:
                 self.best = result["rate"]
                 tell(space.config(result["config"]))

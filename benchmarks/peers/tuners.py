@@ -51,7 +51,7 @@ def pytorch_autotune(target: str, seconds: float, baseline: TrainConfig, tell: C
 def loadtune(
     target: str, _seconds: float, baseline: TrainConfig, tell: Callable[[TrainConfig], None], *, auto_batch: bool
 ) -> None:
-    """loadtune 0.3, by its command: workers and threads where training waits for data, else compile and AMP.
+    """The command of loadtune 0.3: workers and threads where training waits for data, else compile and AMP.
 
     It has no budget.
     """

@@ -300,3 +300,15 @@ def test_the_ablation_keeps_the_budget() -> None:
         search.run()
         search.ablate()
         assert surface.clock.now <= budget_seconds
+
+
+def test_the_worth_of_a_single_change_is_the_confirmed_one() -> None:
+    """Without it the winner is the baseline, which has been compared already."""
+    search, surface = make_search(example_rate, budget_seconds=120, space=make_space(only=("precision",)))
+    search.run()
+    ran = len(surface.ran)
+    search.ablate()
+    assert len(surface.ran) == ran
+    (row,) = search.ablation()
+    assert (row.knob, row.before, row.after) == ("precision", "fp32", "bf16")
+    assert row.ratio == pytest.approx(1.6, rel=0.05)

@@ -1,0 +1,158 @@
+"""Does a result still hold here? Its baseline and its config once more, interleaved, for a minute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from autotune.burst.isolation import Isolation
+from autotune.burst.protocol import BurstPlan
+from autotune.burst.runner import ProcessRunner, Runner
+from autotune.facts import WorkloadFacts
+from autotune.hardware import probe_host
+from autotune.measurement import Burst, Outcome, Point, Speedup
+from autotune.progress import Progress
+from autotune.result import Result
+from autotune.search.disturbance import RepeatingRunner
+from autotune.search.interrupts import Interrupts
+from autotune.search.stopping import Budget, burst_deadline, plan_for, predicted_seconds
+from autotune.search.trials import Trial
+from autotune.verify import MIN_ROUNDS, Round, confirm, speedup_of
+
+STATUS = {"holds": 0, "drifted": 1, "no longer fits": 3}
+DRIFT = 0.05
+"""A ratio that is lower by more than this share has drifted, if the intervals do not overlap."""
+REPEATS_SHARE = 0.2
+START_SHARE = 0.5
+
+
+class Check(BaseModel):
+    """What came of it.
+
+    Attributes:
+        verdict: In the words of `STATUS`, which gives each its exit status.
+        reason: In one sentence.
+        claimed: The speed-up in the file; None when it recommends the baseline.
+        found: The speed-up now; None when a side failed, or there is nothing to compare.
+        differences: What is not as it was: the workload.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    target: str
+    verdict: Literal["holds", "drifted", "no longer fits"]
+    reason: str
+    claimed: Speedup | None
+    found: Speedup | None
+    differences: tuple[str, ...] = ()
+
+
+def check_result(
+    result: Result, target: str, budget: Budget, progress: Progress, interrupts: Interrupts | None = None
+) -> Check:
+    """Trains both sides of a result in interleaved bursts.
+
+    Args:
+        result: What was claimed.
+        target: The workload, as it is found from here.
+        budget: For everything.
+        progress: Who is told.
+        interrupts: The signals that end it.
+
+    Raises:
+        UsageError, TargetError, WorkloadError: The workload cannot be trained here at all.
+        Interrupted: Asked to end.
+    """
+    with Isolation(target) as isolation:
+        if interrupts is not None:
+            interrupts.pass_on_to(isolation.interrupt)
+        progress.stage("importing")
+        isolation.start(START_SHARE * budget.remaining)
+        memory = probe_host().memory
+        runner = ProcessRunner(
+            isolation,
+            result.constraints.device,  # type: ignore[arg-type]  # of a file: a device that is not here is told
+            memory_limit_bytes=round(result.constraints.memory_target * memory.available_bytes),
+            memory_fraction=None if result.constraints.device == "cpu" else result.constraints.memory_target,
+        )
+        progress.stage("checking the workload")
+        facts = runner.check(START_SHARE * budget.remaining, result.best.parameters)
+        return judge_check(result, target, _differences(result, facts), compare_sides(result, runner, budget, progress))
+
+
+def compare_sides(
+    result: Result, runner: Runner, budget: Budget, progress: Progress
+) -> tuple[list[Round], list[Burst]]:
+    """Interleaved rounds of both sides while there is time; returns them and the bursts that failed."""
+    baseline, best = points_of(result)
+    plan = plan_for(budget.seconds)
+    patient = RepeatingRunner(runner, progress.note, allowance_seconds=REPEATS_SHARE * budget.seconds, clock=budget.now)
+    trials: list[Trial] = []
+    progress.stage("baseline and tuned in turn")
+    rounds: dict[int, Round] = {}
+
+    def run(point: Point, number: int) -> Burst:
+        deadline = burst_deadline(point.config, trials, plan, budget.remaining)
+        burst = patient.run(point, plan, deadline)
+        trials.append(Trial(burst, "check", f"round {number + 1}"))
+        if burst.ok and burst.measurement is not None:
+            rounds.setdefault(number, {})[point] = burst.measurement
+        progress.burst(burst, None, budget.remaining)
+        return burst
+
+    if best == baseline:
+        run(baseline, 0)
+    else:
+        confirm(baseline, [best], run, affords=_affords(budget, trials, plan), seed=0)
+    return list(rounds.values()), [trial.burst for trial in trials if not trial.burst.ok]
+
+
+def judge_check(result: Result, target: str, differences: Sequence[str], ran: tuple[list[Round], list[Burst]]) -> Check:
+    """The verdict on what ran."""
+    rounds, failed = ran
+    baseline, best = points_of(result)
+    found = speedup_of(best, baseline, rounds) if best != baseline else None
+
+    def check(verdict: Literal["holds", "drifted", "no longer fits"], reason: str) -> Check:
+        return Check(
+            target=target, verdict=verdict, reason=reason, claimed=result.speedup, found=found,
+            differences=tuple(differences),
+        )  # fmt: skip
+
+    broken = next((burst for burst in failed if burst.point == best), None)
+    if broken is not None and broken.outcome is not Outcome.TIMEOUT:
+        return check("no longer fits", f"the tuned config ended as {broken.outcome.value}: {broken.reason}")
+    if best == baseline:
+        return check("holds", "the file recommends the baseline, and it trains")
+    if found is None:
+        return check("no longer fits", f"fewer than {MIN_ROUNDS} rounds ended well; give a longer --budget")
+    claimed = result.speedup
+    if claimed is not None and found.ratio < (1 - DRIFT) * claimed.ratio and found.ci95.high < claimed.ci95.low:
+        return check("drifted", "the tuned config gains less than the file says")
+    if found.ci95.high < 1:
+        return check("drifted", "the tuned config is slower than the baseline here")
+    return check("holds", "the tuned config gains what the file says, as far as so few rounds can tell")
+
+
+def points_of(result: Result) -> tuple[Point, Point]:
+    """Baseline and best."""
+    baseline, best = (Point(config=side.config, parameters=side.parameters) for side in (result.baseline, result.best))
+    return baseline, best
+
+
+def _affords(budget: Budget, trials: Sequence[Trial], plan: BurstPlan) -> Callable[[Sequence[Point]], bool]:
+    def affords(points: Sequence[Point]) -> bool:
+        return sum(predicted_seconds(point.config, trials, plan) for point in points) <= budget.remaining
+
+    return affords
+
+
+def _differences(result: Result, facts: WorkloadFacts) -> list[str]:
+    if facts.fingerprint == result.workload.fingerprint:
+        return []
+    return [
+        f"the workload is not the one that was tuned (fingerprint {facts.fingerprint} here, "
+        f"{result.workload.fingerprint} there)"
+    ]

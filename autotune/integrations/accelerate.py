@@ -1,0 +1,86 @@
+"""Accelerate: keyword arguments of ``Accelerator``, and a `prepare` that applies the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune.integrations.common import (
+    apply,
+    compiles_itself,
+    differences,
+    half_precision,
+    lay_out_inputs,
+    tell,
+    tuned_loader,
+)
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+    from torch.utils.data import DataLoader
+
+    from autotune.runtime import Tuned
+
+
+def accelerator_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
+    """Keyword arguments of ``Accelerator``. Yours are added, and win.
+
+    Precision, accumulation, non_blocking, compiling and the CPU are said in its words; `prepare` applies the other
+    knobs. Warns of what Accelerate cannot do.
+    """
+    from accelerate.utils import DataLoaderConfiguration, TorchDynamoPlugin
+
+    config = tuned.config
+    half, missing = half_precision(tuned)
+    if tuned.device.index:
+        missing["device"] = "it takes the first that is visible: set CUDA_VISIBLE_DEVICES"
+    words: dict[str, Any] = {
+        "mixed_precision": half or "no",
+        "gradient_accumulation_steps": config.accumulation_steps,
+        "dataloader_config": DataLoaderConfiguration(non_blocking=config.non_blocking),
+        "cpu": tuned.device.type == "cpu",
+    }
+    if compiles_itself(tuned):
+        words["dynamo_plugin"] = TorchDynamoPlugin(backend="inductor", mode=config.compile_mode)
+    tell("Accelerate", tuned, missing)
+    return {**words, **yours}
+
+
+def prepare(
+    tuned: Tuned, accelerator: Any, model: nn.Module, optimizer: Optimizer, loader: DataLoader[Any], *others: Any
+) -> Any:
+    """``accelerator.prepare`` after layout, optimizer, attention, threads and allocator were applied.
+
+    The model is compiled here where the accelerator does not. Use ``accelerator.accumulate(model)`` in the loop.
+
+    Args:
+        tuned: What to apply.
+        accelerator: Made with `accelerator_kwargs`; warns of each knob that it was given otherwise.
+        model: Changed in place.
+        optimizer: Of its parameters; changed in place.
+        loader: Gives the samples of training; one with the tuned settings takes its place.
+        others: Schedulers, other loaders: prepared as they are.
+
+    Returns:
+        The prepared model, optimizer, loader and others.
+    """
+    expected = {
+        "precision": half_precision(tuned)[0] or "no",
+        "accumulation_steps": tuned.accumulation_steps,
+        "non_blocking": tuned.config.non_blocking,
+    }
+    actual = {
+        "precision": accelerator.mixed_precision,
+        "accumulation_steps": accelerator.gradient_accumulation_steps,
+        "non_blocking": accelerator.non_blocking,
+    }
+    plugin = accelerator.state.dynamo_plugin
+    compiles = plugin.backend.value != "NO"
+    if compiles:
+        expected["compile_mode"], actual["compile_mode"] = tuned.config.compile_mode, plugin.mode
+    leave = ["compile_mode"] if compiles else []
+    missing = apply(tuned, model, [optimizer], device=accelerator.device, leave=leave)
+    lay_out_inputs(tuned, model)
+    loader, kept = tuned_loader(tuned, loader)
+    tell("Accelerate", tuned, missing | differences(expected, actual) | kept)
+    return accelerator.prepare(model, optimizer, loader, *others)

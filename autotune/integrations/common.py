@@ -1,0 +1,152 @@
+"""What all integrations share: applying what frameworks have no words for, tuned loaders, telling what is missing."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from autotune.adapters.loaders import read_loader
+from autotune.config import TrainConfig
+from autotune.runtime import Tuned
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+Missing = dict[str, str]
+"""Knobs that are not in effect, and why."""
+
+
+def tell(framework: str, tuned: Tuned, missing: Mapping[str, str], stacklevel: int = 3) -> tuple[str, ...]:
+    """Warns, in one sentence, of the knobs that are not in effect; returns their names.
+
+    Args:
+        framework: Named in the warning.
+        tuned: What was to be in effect.
+        missing: The knobs, ``device`` among them, and why they are not.
+        stacklevel: As for ``warnings.warn``, from here.
+    """
+    if missing:
+        wanted = {**tuned.config.model_dump(), "device": str(tuned.device)}
+        told = "; ".join(f"{knob}={wanted[knob]} ({why})" for knob, why in missing.items())
+        warnings.warn(f"{framework} does not apply what was tuned: {told}", stacklevel=stacklevel)
+    return tuple(missing)
+
+
+def half_precision(tuned: Tuned) -> tuple[str | None, Missing]:
+    """``bf16``, ``fp16`` or None, as all frameworks mix it; and what none of them can do."""
+    precision = tuned.config.precision
+    if precision == "fp16" and tuned.device.type == "cpu":
+        return None, {"precision": "it mixes fp16 on a GPU only; fp32 is used"}
+    return (precision if precision in {"bf16", "fp16"} else None), {}
+
+
+def other_copies(tuned: Tuned) -> Missing:
+    """``non_blocking`` where a framework never waits for copies from pinned memory to a GPU."""
+    config = tuned.config
+    if tuned.device.type == "cuda" and config.pin_memory and not config.non_blocking:
+        return {"non_blocking": "it never waits for a copy from pinned memory"}
+    return {}
+
+
+def compiles_itself(tuned: Tuned) -> bool:
+    """Whether Accelerate, by itself or under transformers, may compile: for fp32 on CUDA it would switch TF32 on."""
+    config = tuned.config
+    return config.compile_mode is not None and not (tuned.device.type == "cuda" and config.precision == "fp32")
+
+
+def differences(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> Missing:
+    """The knobs whose value is another, and which one."""
+    return {knob: f"it is {actual[knob]}" for knob, value in expected.items() if actual[knob] != value}
+
+
+def apply(
+    tuned: Tuned,
+    model: nn.Module,
+    optimizers: Sequence[Optimizer],
+    *,
+    device: torch.device,
+    leave: Sequence[str] = (),
+) -> Missing:
+    """Does what `Tuned.prepare` does, where a framework has put the model and made the optimizers.
+
+    Args:
+        tuned: What to apply.
+        model: Changed in place.
+        optimizers: None, one, or several.
+        device: Where the framework trains.
+        leave: Knobs that the framework applies itself.
+
+    Returns:
+        What could not be applied.
+    """
+    missing: Missing = {}
+    defaults = TrainConfig()
+    config = tuned.config.replace(**{knob: getattr(defaults, knob) for knob in leave})
+    if device.type != tuned.device.type:
+        missing["device"] = f"it trains on {device}"
+    form = config.optimizer_impl
+    for optimizer in optimizers:
+        if form != "default" and form not in optimizer.defaults:
+            missing["optimizer_impl"] = f"{type(optimizer).__name__} has no such form"
+            config = config.replace(optimizer_impl="default")
+    at_work = Tuned(config, device=device)
+    at_work.prepare(model, optimizers[0] if optimizers else None)
+    others = Tuned(config.replace(compile_mode=None), device=device)
+    for optimizer in optimizers[1:]:
+        others.prepare(nn.Identity(), optimizer)
+    return missing
+
+
+def lay_out_inputs(tuned: Tuned, model: nn.Module) -> None:
+    """Gives the images among the model's arguments the tuned layout, as `Tuned.to_device` does."""
+    if tuned.config.memory_format == "channels_last":
+        model.register_forward_pre_hook(_lay_out_arguments, with_kwargs=True)
+
+
+def _lay_out_arguments(_model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return tuple(_lay_out(value) for value in args), {name: _lay_out(value) for name, value in kwargs.items()}
+
+
+def _lay_out(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.dim() == 4 and value.is_floating_point():
+        return value.contiguous(memory_format=torch.channels_last)
+    return value
+
+
+def tuned_loader(tuned: Tuned, loader: DataLoader[Any]) -> tuple[DataLoader[Any], Missing]:
+    """A loader of the same samples, drawn and collated as before, with the tuned settings; and what is not in effect.
+
+    Batches that the user's own batch sampler makes stay as they are.
+    """
+    parts = read_loader(loader)
+    loader, missing = parts.loader, {}
+    settings: dict[str, Any] = {
+        "sampler": parts.sampler,
+        "collate_fn": loader.collate_fn,
+        "worker_init_fn": loader.worker_init_fn,
+        "generator": loader.generator,
+    }
+    if parts.batch_size is None:
+        how = {"batch_size": None} if parts.batches is None else {"batch_sampler": parts.batches}
+        settings |= how
+        missing["batch_size"] = "the loader's own batches are kept"
+    elif parts.drop_last:
+        settings["drop_last"] = True
+    if tuned.config.num_workers:
+        settings |= {"timeout": loader.timeout, "multiprocessing_context": loader.multiprocessing_context}
+    if not getattr(loader, "in_order", True):
+        settings["in_order"] = False
+    return tuned.dataloader(loader.dataset, **settings), missing
+
+
+def loader_differences(tuned: Tuned, loader: object) -> Missing:
+    """The loader's settings that are not the tuned ones."""
+    expected = tuned.dataloader_kwargs()
+    if isinstance(loader, DataLoader):
+        return differences(expected, read_loader(loader).settings)
+    return dict.fromkeys(expected, "the train data comes from no single DataLoader")

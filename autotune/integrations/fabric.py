@@ -1,0 +1,76 @@
+"""Lightning Fabric: keyword arguments of ``Fabric``, and a `setup` that applies the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune.integrations.common import (
+    Missing,
+    apply,
+    differences,
+    half_precision,
+    lay_out_inputs,
+    other_copies,
+    tell,
+    tuned_loader,
+)
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+    from torch.utils.data import DataLoader
+
+    from autotune.runtime import Tuned
+
+PRECISIONS = {"bf16": "bf16-mixed", "fp16": "16-mixed", None: "32-true"}
+
+
+def fabric_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
+    """Keyword arguments of ``Fabric``: accelerator, devices, precision. Yours are added, and win.
+
+    Gradients are accumulated by your own loop, ``for micro_batches in tuned.accumulate(loader)``; warns of that, and of
+    what Fabric cannot do. `setup` applies the other knobs.
+    """
+    words, missing = placement(tuned)
+    if tuned.accumulation_steps > 1:
+        missing["accumulation_steps"] = "it leaves that to your loop: for micro_batches in tuned.accumulate(loader)"
+    tell("Fabric", tuned, missing)
+    return {**words, **yours}
+
+
+def setup(
+    tuned: Tuned, fabric: Any, model: nn.Module, optimizer: Optimizer, loader: DataLoader[Any]
+) -> tuple[Any, Any, Any]:
+    """Applies layout, optimizer, compiling, attention, threads and allocator, then sets all up with Fabric.
+
+    Args:
+        tuned: What to apply.
+        fabric: A launched ``Fabric``.
+        model: Changed in place.
+        optimizer: Of its parameters; changed in place.
+        loader: Gives the samples; one with the tuned settings takes its place.
+
+    Returns:
+        Fabric's model, optimizer and loader. Warns of what is not in effect.
+    """
+    missing = apply(tuned, model, [optimizer], device=fabric.device)
+    missing |= differences(
+        {"precision": placement(tuned)[0]["precision"]}, {"precision": fabric.strategy.precision.precision}
+    )
+    lay_out_inputs(tuned, model)
+    loader, kept = tuned_loader(tuned, loader)
+    tell("Fabric", tuned, missing | kept | other_copies(tuned))
+    model, optimizer = fabric.setup(model, optimizer)
+    return model, optimizer, fabric.setup_dataloaders(loader)
+
+
+def placement(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
+    """Where to train and in which precision, in the words of Fabric and of Lightning; and what they cannot do."""
+    half, missing = half_precision(tuned)
+    device = tuned.device
+    words = {
+        "accelerator": device.type,
+        "devices": 1 if device.index is None or device.type != "cuda" else [device.index],
+        "precision": PRECISIONS[half],
+    }
+    return words, missing

@@ -1,0 +1,205 @@
+"""Lightning: keyword arguments of ``Trainer``, a callback that applies the rest, and a DataModule's train loader.
+
+Works with the package ``lightning`` and with ``pytorch_lightning``.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from autotune.integrations.common import (
+    Missing,
+    apply,
+    differences,
+    loader_differences,
+    other_copies,
+    tell,
+    tuned_loader,
+)
+from autotune.integrations.fabric import placement
+from autotune.runtime import Tuned
+
+_PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+_ABSENT = object()
+
+
+def trainer_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
+    """Keyword arguments of ``Trainer``. Yours are added, and win; your callbacks come before ours.
+
+    accelerator, devices, precision, accumulate_grad_batches and benchmark are said in Lightning's words;
+    `tuned_callback`, which is among the callbacks, applies the other knobs. Warns of what Lightning cannot do.
+    """
+    words, missing = placement(tuned)
+    callbacks = yours.pop("callbacks", None) or []
+    callbacks = list(callbacks) if isinstance(callbacks, Sequence) else [callbacks]
+    tell("Lightning", tuned, missing | other_copies(tuned))
+    return {
+        **words,
+        "accumulate_grad_batches": tuned.accumulation_steps,
+        "benchmark": tuned.config.cudnn_benchmark or None,  # None leaves it as it is, as bursts did
+        **yours,
+        "callbacks": [*callbacks, tuned_callback(tuned)],
+    }
+
+
+def tuned_datamodule(tuned: Tuned, datamodule: Any) -> Any:
+    """The same LightningDataModule (or LightningModule), whose `train_dataloader` has the tuned settings from now on.
+
+    Its samples are drawn and collated as before. Warns, when it loads, of what is not in effect: batches that a batch
+    sampler of your own makes stay as they are, and so does what is no single DataLoader.
+    """
+    original = datamodule.train_dataloader
+
+    @functools.wraps(original)
+    def train_dataloader() -> Any:
+        loader = original()
+        missing = loader_differences(tuned, loader)
+        if isinstance(loader, DataLoader):
+            loader, missing = tuned_loader(tuned, loader)
+        tell("Lightning", tuned, missing)
+        return loader
+
+    datamodule.train_dataloader = train_dataloader
+    return datamodule
+
+
+def tuned_callback(tuned: Tuned) -> Any:
+    """A Lightning ``Callback`` that applies layout, optimizer, compiling, attention, threads and allocator.
+
+    `training_step` is compiled as a whole but for ``self.log``. When training starts, it warns of each knob that is not
+    in effect, and keeps their names in ``not_in_effect``. What it has changed in the module but for its weights' layout
+    is put back when training ends.
+    """
+    imported = [sys.modules[name] for name in _PACKAGES if name in sys.modules]
+    bases = tuple(package.Callback for package in imported or [_import_package()])
+    return _callback_class(bases)(tuned)
+
+
+def _import_package() -> Any:
+    """Lightning under either name; the error names the first."""
+    try:
+        return importlib.import_module(_PACKAGES[0])
+    except ModuleNotFoundError as error:
+        try:
+            return importlib.import_module(_PACKAGES[1])
+        except ModuleNotFoundError:
+            raise error from None
+
+
+@functools.cache
+def _callback_class(bases: tuple[type, ...]) -> Any:
+    return type("TunedCallback", (_Hooks, *bases), {"__module__": __name__, "__doc__": _Hooks.__doc__})
+
+
+class _Step(nn.Module):
+    """A function as a module: `Tuned.prepare` compiles it, and restricts its attention, as it does with a model."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self._function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+
+class _Hooks:
+    """Applies a tuned configuration to a Lightning training.
+
+    Attributes:
+        tuned: What is applied.
+        not_in_effect: Names of the knobs that are not; known once training has started.
+    """
+
+    def __init__(self, tuned: Tuned) -> None:
+        self.tuned = tuned
+        self.not_in_effect: tuple[str, ...] = ()
+        self._missing: Missing = {}
+        self._undo: list[tuple[Any, str, Any]] = []
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
+        """Sets what holds for the whole process."""
+        if stage == "fit":
+            self.tuned.apply_process_settings()
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """The module is on its device and the optimizers are made."""
+        config, device, optimizers = self.tuned.config, pl_module.device, trainer.optimizers
+        leave = ["compile_mode", "sdpa_backend"]  # those are for the step
+        fused = config.optimizer_impl == "fused" and trainer.precision == "16-mixed"
+        refused: Missing = {}
+        if fused and trainer.gradient_clip_val:
+            leave.append("optimizer_impl")
+            refused["optimizer_impl"] = "it does not clip gradients that a fused optimizer unscales"
+        self._missing = apply(self.tuned, pl_module, optimizers, device=device, leave=leave) | refused
+        if config.memory_format == "channels_last":
+            self._lay_out_batches(trainer.datamodule, pl_module, device)
+        if config.compile_mode is not None or config.sdpa_backend != "default":
+            self._wrap_step(pl_module, device)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """The loader is there: tells of all that is not in effect."""
+        words, _ = placement(self.tuned)
+        expected = {"precision": words["precision"], "accumulation_steps": self.tuned.accumulation_steps}
+        actual = {"precision": trainer.precision, "accumulation_steps": trainer.accumulate_grad_batches}
+        missing = self._missing | differences(expected, actual)
+        missing |= loader_differences(self.tuned, trainer.train_dataloader)
+        self.not_in_effect = tell("Lightning", self.tuned, missing)
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
+        """Puts back what was replaced."""
+        while self._undo:
+            owner, name, before = self._undo.pop()
+            delattr(owner, name)
+            if before is not _ABSENT:
+                setattr(owner, name, before)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
+        """Puts back what was replaced."""
+        self.teardown(trainer, pl_module, "fit")
+
+    def _replace(self, owner: Any, name: str, value: Any) -> None:
+        self._undo.append((owner, name, vars(owner).get(name, _ABSENT)))
+        setattr(owner, name, value)
+
+    def _lay_out_batches(self, datamodule: Any, pl_module: Any, device: torch.device) -> None:
+        """After the hook that Lightning calls last with a batch: the data's, unless only the module has its own."""
+        name = "on_after_batch_transfer"
+        owner = pl_module
+        if datamodule is not None and (_has_own(datamodule, name) or not _has_own(pl_module, name)):
+            owner = datamodule
+        original = getattr(owner, name)
+        at_work = Tuned(self.tuned.config, device=device)
+
+        def on_after_batch_transfer(batch: Any, dataloader_idx: int) -> Any:
+            return at_work.to_device(original(batch, dataloader_idx))
+
+        self._replace(owner, name, on_after_batch_transfer)
+
+    def _wrap_step(self, pl_module: Any, device: torch.device) -> None:
+        """Compiles `training_step`, which is what Lightning calls, and restricts the attention in it."""
+        original = pl_module.training_step
+        step, _ = Tuned(self.tuned.config, device=device).prepare(_Step(original))
+
+        @functools.wraps(original)  # Lightning reads its signature
+        def training_step(*args: Any, **kwargs: Any) -> Any:
+            return step(*args, **kwargs)
+
+        self._replace(pl_module, "training_step", training_step)
+        if self.tuned.config.compile_mode is not None:
+            for name in ("log", "log_dict"):  # they are the trainer's business, and no computation
+                quiet = torch.compiler.disable(getattr(pl_module, name))  # type: ignore[no-untyped-call]
+                self._replace(pl_module, name, quiet)
+
+
+def _has_own(owner: Any, hook: str) -> bool:
+    """Whether a hook is the user's and not Lightning's."""
+    module = getattr(getattr(owner, hook), "__module__", "") or ""
+    return not module.startswith(("lightning.", "pytorch_lightning."))

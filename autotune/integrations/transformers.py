@@ -1,0 +1,128 @@
+"""transformers: keyword arguments of ``TrainingArguments``, and a ``Trainer`` with the tuned loader and the rest."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from autotune.integrations.common import (
+    Missing,
+    apply,
+    compiles_itself,
+    differences,
+    half_precision,
+    lay_out_inputs,
+    tell,
+    tuned_loader,
+)
+
+if TYPE_CHECKING:
+    from autotune.runtime import Tuned
+
+
+def training_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
+    """Keyword arguments of ``TrainingArguments``. Yours are added, and win.
+
+    Batch size, accumulation, bf16, fp16, tf32, torch_compile and its mode, the fused AdamW, workers, prefetching,
+    persistence, pinning, non_blocking and use_cpu are said in its words; give the Trainer that is made with them to
+    `tune_trainer`, which applies the other knobs. Warns of what transformers cannot do.
+    """
+    words, missing = _words(tuned)
+    if tuned.device.index:
+        missing["device"] = "it takes the first that is visible: set CUDA_VISIBLE_DEVICES"
+    tell("transformers", tuned, missing)
+    return {**words, **yours}
+
+
+def tune_trainer(tuned: Tuned, trainer: Any) -> Any:
+    """The same ``Trainer`` (or one of a class derived from it), from now on with what was tuned.
+
+    Its train loader has the tuned settings, its samples drawn and collated as before; when training begins, layout,
+    the optimizer's form, attention, threads and allocator are applied, and compiling where the arguments say nothing.
+    Warns of each knob that is not in effect, as where the arguments are not those of `training_kwargs`.
+    """
+    original = trainer.get_train_dataloader
+
+    def get_train_dataloader() -> Any:
+        loader, missing = tuned_loader(tuned, original())
+        tell("transformers", tuned, missing)
+        return trainer.accelerator.prepare(loader)
+
+    trainer.get_train_dataloader = get_train_dataloader
+    trainer.add_callback(_callback_class()(tuned))
+    tell("transformers", tuned, _differences(tuned, trainer.args))
+    return trainer
+
+
+def _words(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
+    """The config in the words of ``TrainingArguments``, and what they cannot say."""
+    config = tuned.config
+    half, missing = half_precision(tuned)
+    words: dict[str, Any] = {
+        "per_device_train_batch_size": config.batch_size,
+        "gradient_accumulation_steps": config.accumulation_steps,
+        "bf16": half == "bf16",
+        "fp16": half == "fp16",
+        "dataloader_num_workers": config.num_workers,
+        "dataloader_prefetch_factor": config.prefetch_factor,
+        "dataloader_persistent_workers": config.persistent_workers,
+        "dataloader_pin_memory": config.pin_memory,
+        "accelerator_config": {"non_blocking": config.non_blocking},
+        "use_cpu": tuned.device.type == "cpu",
+    }
+    if config.precision == "tf32" and tuned.device.type == "cuda":
+        words["tf32"] = True
+    if compiles_itself(tuned):
+        words |= {"torch_compile": True, "torch_compile_mode": config.compile_mode}
+    if config.optimizer_impl != "default":  # transformers' own default is the fused AdamW
+        words["optim"] = "adamw_torch_fused" if config.optimizer_impl == "fused" else "adamw_torch"
+    return words, missing
+
+
+def _differences(tuned: Tuned, args: Any) -> Missing:
+    """Knobs that the arguments of a Trainer decide, and decide otherwise."""
+    words, _ = _words(tuned)
+    expected = {
+        "accumulation_steps": words["gradient_accumulation_steps"],
+        "precision": (words["bf16"], words["fp16"]),
+        "non_blocking": tuned.config.non_blocking,
+    }
+    actual = {
+        "accumulation_steps": args.gradient_accumulation_steps,
+        "precision": (args.bf16, args.fp16),
+        "non_blocking": args.accelerator_config.non_blocking,
+    }
+    missing = differences(expected, actual)
+    if "precision" in missing:
+        missing["precision"] = f"its arguments say bf16={args.bf16}, fp16={args.fp16}"
+    if args.torch_compile and (args.torch_compile_mode or "default") != tuned.config.compile_mode:
+        missing["compile_mode"] = f"its arguments say torch_compile_mode={args.torch_compile_mode}"
+    if args.n_gpu > 1:
+        missing["batch_size"] = f"it splits batches over {args.n_gpu} GPUs: set CUDA_VISIBLE_DEVICES"
+    return missing
+
+
+@functools.cache
+def _callback_class() -> Any:
+    """The callback's class, whose base is transformers' own."""
+    from transformers import TrainerCallback
+
+    class TunedCallback(TrainerCallback):  # type: ignore[misc]
+        """Applies what ``TrainingArguments`` has no words for, once for each model that is trained."""
+
+        def __init__(self, tuned: Tuned) -> None:
+            self._tuned = tuned
+            self._model: Any = None
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+            """The model is on its device, the optimizer is made, and nothing has run."""
+            model, optimizer = kwargs["model"], kwargs["optimizer"]
+            if model is self._model:
+                return
+            self._model = model
+            inner = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
+            leave = ["compile_mode"] if args.torch_compile else []
+            tell("transformers", self._tuned, apply(self._tuned, model, [inner], device=args.device, leave=leave))
+            lay_out_inputs(self._tuned, model)
+
+    return TunedCallback

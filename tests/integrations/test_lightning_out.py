@@ -1,0 +1,297 @@
+"""Lightning trains with what was tuned: each knob is looked for where it takes effect, in a real ``Trainer.fit``."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+
+pytest.importorskip("lightning")
+
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+
+from autotune.integrations.lightning import trainer_kwargs, tuned_callback, tuned_datamodule
+from autotune.runtime import Tuned
+from tests.integrations.models import (
+    KNOBS,
+    LOADER,
+    STEPS,
+    Net,
+    Seen,
+    Steps,
+    compiling,
+    images,
+    is_channels_last,
+    loss_fn,
+    operators,
+    process_settings,
+    settings,
+    tuned,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*(many workers|logging interval|barebones|isinstance.treespec)")
+
+
+class Module(LightningModule):
+    """The network, its loss and an optimizer; logs, as modules do."""
+
+    def __init__(self, optimizer: Any = torch.optim.AdamW) -> None:
+        super().__init__()
+        self.net = Net()
+        self.seen = Seen(self.net.conv)
+        self.make_optimizer = optimizer
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss = loss_fn(self.net, batch)
+        self.log("loss", loss)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        optimizer = self.make_optimizer(self.parameters(), lr=0.01)
+        self.steps = Steps(optimizer)
+        return optimizer
+
+
+class Data(LightningDataModule):
+    """Loads image by image, in order."""
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(images())
+
+
+def fit(
+    setting: Tuned, module: Module | None = None, data: Any = None, **kwargs: Any
+) -> tuple[Trainer, Module, list[str]]:
+    """Trains an epoch, on the tuned loader unless data is given; returns the trainer, the module and our warnings."""
+    module = module or Module()
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        words = trainer_kwargs(setting, max_epochs=1, enable_progress_bar=False, **quiet, **kwargs)
+        trainer = Trainer(**words)
+        trainer.fit(module, datamodule=data or tuned_datamodule(setting, Data()))
+    told = [str(warning.message) for warning in caught if "what was tuned" in str(warning.message)]
+    return trainer, module, told
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[Trainer, Module, list[str]]:
+    """One training with many knobs."""
+    return fit(tuned(**KNOBS))
+
+
+def test_nothing_is_missing(trained: Any) -> None:
+    """With the arguments and the DataModule, all of it is in effect, and nobody is warned."""
+    trainer, _, told = trained
+    assert told == []
+    assert next(c for c in trainer.callbacks if type(c).__name__ == "TunedCallback").not_in_effect == ()
+
+
+def test_the_step_runs_in_the_tuned_precision(trained: Any) -> None:
+    """Autocast is on inside `training_step`."""
+    assert trained[1].seen.dtypes == {torch.bfloat16}
+
+
+def test_gradients_are_accumulated(trained: Any) -> None:
+    """Seven batches, three at a time, are three optimizer steps."""
+    assert (trained[0].global_step, trained[1].steps.count) == (STEPS, STEPS)
+
+
+def test_the_loader_has_the_tuned_settings(trained: Any) -> None:
+    """The DataModule's loader draws the same samples with the tuned batch size and workers."""
+    loader = trained[0].train_dataloader
+    assert (loader.batch_size, settings(loader)) == (4, LOADER)
+    assert isinstance(loader.sampler, SequentialSampler)
+
+
+def test_weights_and_batches_are_laid_out(trained: Any) -> None:
+    """Channels last on both sides of the first convolution."""
+    assert is_channels_last(trained[1].net.conv.weight)
+    assert trained[1].seen.channels_last == {True}
+
+
+def test_the_optimizer_is_switched(trained: Any) -> None:
+    """The module's own optimizer is fused."""
+    assert trained[0].optimizers[0].defaults["fused"]
+
+
+def test_process_settings_are_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads and allocator, before the module is set up."""
+    with process_settings(monkeypatch) as allocators:
+        fit(tuned(num_threads=1, allocator="tuned", batch_size=13))
+        assert torch.get_num_threads() == 1
+        assert set(allocators) == {torch.device("cpu")}
+
+
+def test_the_benchmark_of_cudnn_is_an_argument() -> None:
+    """Lightning has a word for it; off leaves it as it is."""
+    assert trainer_kwargs(tuned(cudnn_benchmark=True))["benchmark"] is True
+    assert trainer_kwargs(tuned())["benchmark"] is None
+
+
+def test_the_step_is_compiled_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network and its loss are compiled, though the step logs; afterwards the module is as before."""
+    module = Module()
+    module.seen = None  # type: ignore[assignment]
+    module.net.conv._forward_hooks.clear()
+    before = module.net.head.bias.detach().clone()
+    with compiling(monkeypatch) as graphs:
+        _, _, told = fit(tuned(compile_mode="default", batch_size=13), module)
+    assert "conv2d" in operators(graphs)
+    assert "cross_entropy" in operators(graphs)
+    assert told == []
+    assert not torch.equal(module.net.head.bias, before)
+    assert not {"training_step", "log"} & vars(module).keys()
+
+
+def test_attention_is_restricted_in_the_step() -> None:
+    """One backend and the plain one: flash is switched off inside, and on again outside."""
+    _, module, _ = fit(tuned(sdpa_backend="math", batch_size=13))
+    assert module.seen.flash == {False}
+    assert torch.backends.cuda.flash_sdp_enabled()
+
+
+def test_batches_are_laid_out_after_the_datas_own_hook() -> None:
+    """A DataModule that changes batches on the device goes on doing so, and only while it is trained."""
+
+    class Augmenting(Data):
+        calls = 0
+
+        def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+            self.calls += 1
+            return [batch[0].flip(-1), batch[1]]
+
+    setting = tuned(memory_format="channels_last", batch_size=13)
+    data = tuned_datamodule(setting, Augmenting())
+    _, module, _ = fit(setting, data=data)
+    assert (data.calls, module.seen.channels_last) == (2, {True})
+    assert "on_after_batch_transfer" not in vars(data)
+
+
+def test_arguments_and_callbacks_of_the_user_stay() -> None:
+    """Yours win over the tuned ones; your callbacks are called too."""
+    called: list[str] = []
+
+    class Mine(Callback):
+        def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+            called.append("mine")
+
+    trainer, _, told = fit(tuned(accumulation_steps=3, batch_size=13), callbacks=Mine(), precision="bf16-mixed")
+    assert called == ["mine"]
+    assert trainer.precision == "bf16-mixed"
+    assert told == ["Lightning does not apply what was tuned: precision=fp32 (it is bf16-mixed)"]
+
+
+def test_fp16_on_a_cpu_is_told() -> None:
+    """Lightning would silently train in bf16."""
+    with pytest.warns(UserWarning, match=r"Lightning does not apply .*: precision=fp16 \(it mixes fp16 on a GPU only"):
+        assert trainer_kwargs(tuned(precision="fp16"))["precision"] == "32-true"
+
+
+def test_a_loader_that_was_not_tuned_is_told() -> None:
+    """Each of its settings that is another is named, with what it is."""
+    trainer, _, told = fit(tuned(batch_size=8, num_workers=1), data=Data())
+    (sentence,) = told
+    assert "batch_size=8 (it is 1)" in sentence
+    assert "num_workers=1 (it is 0)" in sentence
+    callback = next(c for c in trainer.callbacks if type(c).__name__ == "TunedCallback")
+    assert callback.not_in_effect == ("batch_size", "num_workers", "prefetch_factor")
+
+
+def test_an_optimizer_without_the_form_is_told() -> None:
+    """It trains as it is."""
+    _, module, told = fit(tuned(optimizer_impl="fused", batch_size=13), Module(torch.optim.RMSprop))
+    assert told == [
+        "Lightning does not apply what was tuned: optimizer_impl=fused (RMSprop has no such form)"
+    ]  # fmt: skip
+    assert module.steps.count == 2
+
+
+def test_several_optimizers_are_switched() -> None:
+    """A module that steps by itself may have more than one."""
+
+    class Manual(Module):
+        automatic_optimization = False
+
+        def training_step(self, batch: Any, batch_idx: int) -> None:
+            loss_fn(self.net, batch).backward()
+            for optimizer in self.optimizers():  # type: ignore[union-attr]
+                optimizer.step()
+                optimizer.zero_grad()
+
+        def configure_optimizers(self) -> Any:
+            return [torch.optim.SGD(part.parameters(), lr=0.01) for part in (self.net.conv, self.net.head)]
+
+    trainer, _, told = fit(tuned(optimizer_impl="fused", batch_size=13), Manual())
+    assert [optimizer.defaults["fused"] for optimizer in trainer.optimizers] == [True, True]
+    assert told == []
+
+
+def test_clipping_in_fp16_is_kept_before_the_fused_form() -> None:
+    """Lightning refuses both together; it needs a GPU to train so, so the hook is called by hand."""
+    module = Module()
+    optimizer = module.configure_optimizers()
+    trainer = SimpleNamespace(precision="16-mixed", gradient_clip_val=1.0, optimizers=[optimizer], datamodule=None)
+    callback = tuned_callback(tuned(optimizer_impl="fused"))
+    callback.on_fit_start(trainer, module)
+    assert not optimizer.defaults["fused"]
+    assert "does not clip gradients that a fused optimizer unscales" in callback._missing["optimizer_impl"]
+
+
+def test_batches_of_the_users_own_are_kept_and_told() -> None:
+    """A batch sampler decides what a batch is; the rest of the loader is tuned."""
+
+    class Own(Data):
+        def train_dataloader(self) -> Any:
+            data = images()
+
+            class Pairs(BatchSampler):
+                """A class of its own."""
+
+            return DataLoader(data, batch_sampler=Pairs(SequentialSampler(data), 2, drop_last=True))
+
+    setting = tuned(batch_size=8, num_workers=1)
+    with pytest.warns(UserWarning, match=r"batch_size=8 \(the loader's own batches are kept\)"):
+        loader = tuned_datamodule(setting, Own()).train_dataloader()
+    assert (loader.num_workers, len(next(iter(loader))[1])) == (1, 2)
+
+
+def test_several_loaders_are_told_and_stay() -> None:
+    """What was tuned for one is not right for each of several."""
+
+    class Several(Data):
+        def train_dataloader(self) -> Any:
+            return [DataLoader(images()), DataLoader(images())]
+
+    with pytest.warns(UserWarning, match=r"batch_size=8 \(the train data comes from no single DataLoader\)"):
+        loaders = tuned_datamodule(tuned(batch_size=8), Several()).train_dataloader()
+    assert [loader.batch_size for loader in loaders] == [1, 1]
+
+
+def test_a_module_that_loads_itself_can_be_tuned(tmp_path: Path) -> None:
+    """A LightningModule with a `train_dataloader` of its own takes the place of the DataModule."""
+
+    class Loading(Module):
+        def train_dataloader(self) -> Any:
+            return DataLoader(images(), shuffle=True)
+
+    setting = tuned(batch_size=13)
+    module = tuned_datamodule(setting, Loading())
+    trainer = Trainer(
+        **trainer_kwargs(setting, max_epochs=1, logger=False, enable_checkpointing=False, default_root_dir=tmp_path)
+    )
+    trainer.fit(module)
+    assert trainer.train_dataloader.batch_size == 13
+    assert trainer.global_step == 2
+
+
+def test_the_callback_suits_the_other_package_too() -> None:
+    """``pytorch_lightning`` has classes of its own."""
+    other = pytest.importorskip("pytorch_lightning")
+    assert isinstance(tuned_callback(tuned()), (Callback, other.Callback))
+    assert isinstance(tuned_callback(tuned()), other.Callback)

@@ -1,0 +1,99 @@
+"""Frameworks are extras: nothing imports one that is not used."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from tests.integrations.models import Net, forget_accelerate, images, loss_fn, tuned
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+SECTION = README.partition("## With a framework")[2].partition("\n## ")[0]
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", SECTION, flags=re.DOTALL | re.MULTILINE)
+
+
+def block(words: str) -> str:
+    """The README's code that holds some words."""
+    return next(text for text in BLOCKS if words in text)
+
+
+def test_the_integrations_import_no_framework() -> None:
+    """Not even when they are imported themselves, or when a plain workload is adapted."""
+    code = """
+        import sys
+        import autotune.integrations.accelerate, autotune.integrations.fabric, autotune.integrations.lightning
+        import autotune.integrations.transformers
+        from autotune.workload import load_workload
+        load_workload("tests.workloads.tiny:build")
+        load_workload("tests.workloads.tiny:build_tuple")
+        frameworks = ("accelerate", "lightning", "pytorch_lightning", "transformers")
+        print([name for name in frameworks if name in sys.modules])
+    """
+    lines = "\n".join(line.strip() for line in code.splitlines())
+    done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_readme_has_a_short_example_of_each() -> None:
+    """Ten lines at most."""
+    assert len(BLOCKS) == 4
+    assert all(len(text.splitlines()) <= 10 for text in BLOCKS)
+
+
+def run(text: str, **names: Any) -> dict[str, Any]:
+    """Runs code of the README, with what its reader has already."""
+    torch.manual_seed(0)
+    exec(compile(text, "README.md", "exec"), names)  # noqa: S102 - the README's own code
+    return names
+
+
+@pytest.fixture
+def loop() -> dict[str, Any]:
+    """What a loop of one's own has."""
+    model = Net()
+    return {
+        "tuned": tuned(batch_size=8), "model": model, "loader": DataLoader(images()), "loss_fn": loss_fn,
+        "optimizer": torch.optim.AdamW(model.parameters()),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["fabric", "accelerate"])
+def test_the_readmes_loops_train(name: str, loop: dict[str, Any]) -> None:
+    """As they stand, with a model, an optimizer, a loader and a loss."""
+    pytest.importorskip("lightning" if name == "fabric" else name)
+    if name == "accelerate":
+        forget_accelerate()
+    before = loop["model"].head.bias.detach().clone()
+    used = run(block(f"autotune.integrations.{name}"), **loop)
+    assert not torch.equal(loop["model"].head.bias, before)
+    assert used["loader"].batch_sampler.batch_size == 8
+
+
+def test_the_readmes_lightning_example_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a module and a DataModule."""
+    pytest.importorskip("lightning")
+    from lightning.pytorch.demos.boring_classes import BoringDataModule, BoringModel
+
+    monkeypatch.chdir(tmp_path)
+    text = block("autotune.integrations.lightning")
+    used = run(text, tuned=tuned(batch_size=8), module=BoringModel(), datamodule=BoringDataModule())
+    assert used["trainer"].train_dataloader.batch_size == 8
+
+
+def test_the_readmes_transformers_example_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a model and a dataset."""
+    pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    from tests.integrations.workloads import transformers_built as built
+
+    monkeypatch.chdir(tmp_path)
+    text = block("autotune.integrations.transformers")
+    used = run(text, tuned=tuned(batch_size=32), model=built.generator(), dataset=built.Texts())
+    assert used["trainer"].state.global_step == 2 * used["args"].num_train_epochs
