@@ -38,7 +38,7 @@ _SDPA = {
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def load(path: str | Path, *, device: str | torch.device | None = None) -> Tuned:
+def load(path: str | Path, *, device: str | torch.device | None = None, strict: bool = False) -> Tuned:
     """The tuned configuration of a result file, ready to be used in training.
 
     Warns when this machine, or its torch, is not the one that was measured.
@@ -46,10 +46,11 @@ def load(path: str | Path, *, device: str | torch.device | None = None) -> Tuned
     Args:
         path: A result file.
         device: Where to train; the kind of device that was measured when None.
+        strict: Raise instead of warning.
 
     Raises:
         ResultFileError: When the file is missing, broken or of another schema.
-        ConfigError: When this machine has no such device.
+        ConfigError: When this machine has no such device; with `strict`, when it is not the one that was measured.
     """
     result = read_result(path)
     measured = result.constraints.device
@@ -63,8 +64,13 @@ def load(path: str | Path, *, device: str | torch.device | None = None) -> Tuned
             "tune on this machine, or pass device= to use its settings on another device all the same"
         ) from error
     if differences := _differences(result, tuned.device):
-        told = "; ".join(differences)
-        warnings.warn(f"{path} was measured elsewhere ({told}): expect another speed, or tune here", stacklevel=2)
+        told = (
+            f"{path} was measured elsewhere ({'; '.join(differences)}): expect another speed; "
+            f"'autotune check {path}' tells whether it holds here"
+        )
+        if strict:
+            raise ConfigError(f"{told}; tune on this machine, or load it without strict")
+        warnings.warn(told, stacklevel=2)
     return tuned
 
 

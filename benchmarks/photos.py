@@ -6,21 +6,19 @@ Each carries five round marks at known places, for a network that learns to find
 from __future__ import annotations
 
 import json
-import os
 import random
-import shutil
-import tempfile
 from pathlib import Path
 
 from PIL import Image, ImageDraw
 from sklearn.datasets import load_sample_images
+
+from benchmarks.guides import written_once
 
 MARKS = 5
 MARK_COLOURS = ((230, 40, 40), (40, 200, 60), (50, 80, 230), (240, 220, 40), (200, 60, 220))
 MARK_SHARE = 0.035
 """Radius of a mark, as a share of the side."""
 JPEG_QUALITY = 90
-FOLDER = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "autotune-benchmarks"
 
 
 def photo_folder(count: int, side: int) -> Path:
@@ -30,18 +28,7 @@ def photo_folder(count: int, side: int) -> Path:
         count: How many.
         side: Pixels.
     """
-    folder = FOLDER / f"photos-{count}-{side}"
-    if folder.exists():
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    # Another process may be making it too: each makes its own, and the first to be done gives it the name.
-    unfinished = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}."))
-    _write(unfinished, count, side)
-    try:
-        unfinished.rename(folder)
-    except OSError:
-        shutil.rmtree(unfinished)
-    return folder
+    return written_once(f"photos-{count}-{side}", lambda folder: _write(folder, count, side))
 
 
 def _write(folder: Path, count: int, side: int) -> None:

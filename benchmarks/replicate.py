@@ -114,6 +114,8 @@ class Replication(BaseModel):
 def train(target: str, side_json: str, device: str, seconds: float, seed: int) -> Run:
     """Trains in this process: a warm-up, then so many seconds that count (the warm-up's share of them left out)."""
     side = Side.model_validate_json(side_json)
+    # This process was spawned, and would spawn the loader's workers too; a script that a person starts does not.
+    multiprocessing.set_start_method(None, force=True)
     torch.manual_seed(seed)
     began = time.perf_counter()
     set_process(side.config, torch.device(device))

@@ -6,6 +6,7 @@ with a virtual clock.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from typing import Literal
@@ -33,7 +34,7 @@ from autotune.search.stopping import (
     plateaued,
     predicted_seconds,
 )
-from autotune.search.trials import Trial, TrialLog
+from autotune.search.trials import Trial, TrialLog, mean_rate, ranked_points
 from autotune.space import Space
 from autotune.verify import Confirmed, Round, as_good_as_the_fastest, confirm, rank
 
@@ -45,6 +46,8 @@ BASELINE_SHARE = 0.8
 """Of what remains, for the first burst, should it take that long."""
 CHECKING_SHARE = 0.08
 """Of the budget: what numerics checks of more finalists than one may take."""
+NOTABLE_MEMORY = 1.25
+"""Of two equals the one that takes so many times less memory is the cheaper."""
 NEAR_EQUAL = 0.05
 """A further finalist is worth its bursts when it came within this share of the first."""
 
@@ -112,7 +115,7 @@ class Search:
         stopped_by = self._search()
         best = self.log.best()
         if best is not None and best.burst.point != self.baseline:
-            self._confirm(best)
+            self._confirm()
         self._searched = True
         if best is not None:
             answer = self.answer()
@@ -121,7 +124,10 @@ class Search:
         return stopped_by
 
     def answer(self) -> Point:
-        """The point to train with: only a confirmed gain displaces the baseline, and of equals the cheapest wins."""
+        """The point to train with: only a confirmed gain displaces the baseline, and of equals the cheapest wins.
+
+        Of those that cost the same the fastest does, which comes first.
+        """
         equals = as_good_as_the_fastest(self.confirmed(), self._rounds())
         return min(equals, key=self._upkeep, default=self.baseline)
 
@@ -129,7 +135,8 @@ class Search:
         """What a config costs besides time, dearest first: compiling, workers, memory."""
         measured = self.log.measurement(point)
         memory = measured.device_memory_bytes if measured is not None else None
-        return point.config.compile_mode is not None, point.config.num_workers, memory or 0
+        step = round(math.log(memory or 1, NOTABLE_MEMORY))  # a few per cent of memory are worth no rate
+        return point.config.compile_mode is not None, point.config.num_workers, step
 
     def _search(self) -> StoppedBy:
         while True:
@@ -197,10 +204,10 @@ class Search:
         )
         return burst.rate / self.log.drift if burst.rate is not None else None
 
-    def _confirm(self, best: Trial) -> None:
+    def _confirm(self) -> None:
         """Measures the finalists and the baseline anew, interleaved."""
         self._show_stage(CONFIRM)
-        finalists = self._finalists(best)
+        finalists = self._finalists()
         if not finalists:
             return
         wanted = {self.baseline, *finalists}
@@ -213,11 +220,11 @@ class Search:
         variants = {name: point for name, point in self._variants(winner).items() if point != self.baseline}
         if not variants:
             return
-        self._show_stage(ABLATION)
         plan = ablation_plan(self._plan)
         names = {point: name for name, point in variants.items()}
 
         def run(point: Point, number: int) -> Burst:
+            self._show_stage(ABLATION)
             what = f"{names[point]} put back" if point in names else "the winner"
             return self._interleaved(point, number, ABLATION, f"{what}, round {number + 1}", plan)
 
@@ -263,15 +270,14 @@ class Search:
             return ranked
         return [Confirmed(one.point, one.speedup.widened(self.drift.largest)) for one in ranked]
 
-    def _finalists(self, best: Trial) -> list[Point]:
+    def _finalists(self) -> list[Point]:
         """The fastest points that are not the baseline; others than the first only if they came close, in time."""
-        rates: dict[Point, float] = {}
-        for trial in self.log.trials:
-            if trial.rate is not None and trial.burst.point != self.baseline and trial.round is None:
-                rates[trial.burst.point] = max(trial.rate, rates.get(trial.burst.point, 0.0))
+        searched = ranked_points(trial for trial in self.log.trials if trial.round is None)
+        rates = {alike[0].burst.point: mean_rate(alike) for alike in searched}
+        rates.pop(self.baseline, None)
         near: list[Point] = []
         for point in sorted(rates, key=lambda point: rates[point], reverse=True):
-            least = (1 - NEAR_EQUAL) * max(rates[near[0]], best.rate or 0.0) if near else self._baseline_rate()
+            least = (1 - NEAR_EQUAL) * rates[near[0]] if near else self._baseline_rate()
             if len(near) == MAX_FINALISTS or rates[point] < least:
                 break
             if near and self.verdict(point) is None and self._checking_seconds > CHECKING_SHARE * self._budget.seconds:

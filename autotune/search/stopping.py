@@ -17,7 +17,8 @@ FINISHING_SECONDS = 1.0
 CONFIRM_SHARE, CONFIRM_MAX_SECONDS = 0.3, 120.0
 ABLATION_SHARE, ABLATION_MAX_SECONDS, ABLATION_MIN_BUDGET_SECONDS = 0.15, 90.0, 120.0
 """In a shorter budget, what an ablation takes would be missing where the gain is found and confirmed."""
-PLATEAU_BURSTS, PLATEAU_GAIN = 12, 0.01
+PLATEAU_BURSTS, PLATEAU_SHARE, PLATEAU_GAIN = 12, 0.5, 0.01
+"""The sampler has nothing more to find when the last half of all bursts, a dozen at least, raised the best by less."""
 NUMERICS_SHARE, NUMERICS_MAX_SECONDS, NUMERICS_MOST_OF_REST = 0.05, 30.0, 0.25
 PROFILE_SHARE, PROFILE_MAX_SECONDS = 0.07, 20.0
 HOPELESS_BURSTS = 4
@@ -146,11 +147,12 @@ def all_fail_alike(trials: Sequence[Trial]) -> bool:
 
 
 def plateaued(trials: Sequence[Trial]) -> bool:
-    """Whether the sampler's last dozen bursts have not raised the best rate by a percent."""
+    """Whether the sampler has tried as much as was tried before it, and has not raised the best rate by a percent."""
     sampled = [trial for trial in trials if trial.stage == SAMPLER]
-    if len(sampled) < PLATEAU_BURSTS:
+    patience = max(PLATEAU_BURSTS, round(PLATEAU_SHARE * len(trials)))
+    if len(sampled) < patience:
         return False
-    recent = {id(trial) for trial in sampled[-PLATEAU_BURSTS:]}
+    recent = {id(trial) for trial in sampled[-patience:]}
     before = max((t.rate or 0.0 for t in trials if id(t) not in recent and t.round is None), default=0.0)
-    after = max((t.rate or 0.0 for t in sampled[-PLATEAU_BURSTS:]), default=0.0)
+    after = max((t.rate or 0.0 for t in sampled[-patience:]), default=0.0)
     return after < (1 + PLATEAU_GAIN) * before

@@ -13,7 +13,7 @@ import json
 import math
 import random
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image, ImageEnhance, ImageFilter
@@ -22,6 +22,8 @@ from torch.nn import functional
 from torch.utils.data import Dataset
 
 from autotune import TrainConfig, Workload
+from autotune.config import Parameters
+from benchmarks.guides import Scale, chosen_scale
 from benchmarks.photos import MARKS, photo_folder
 
 BEFORE = TrainConfig(batch_size=6, num_workers=4, prefetch_factor=2)
@@ -33,6 +35,7 @@ VARIANTS = {
     "memory full": GUIDE.replace(batch_size=4, prefetch_factor=2),
     "10 GB and more": GUIDE.replace(batch_size=8, num_workers=12, prefetch_factor=6),
 }
+VARIANT_PARAMETERS: dict[str, Parameters] = {}
 MAX_TURN_DEGREES, MAX_SHIFT, MAX_JITTER, BLUR_PROBABILITY = 20.0, 0.08, 0.3, 0.3
 
 
@@ -136,13 +139,14 @@ def loss(model: nn.Module, batch: Any) -> torch.Tensor:
     return functional.smooth_l1_loss(model(images), places, beta=0.05)
 
 
-def build(*, scale: Literal["cpu", "full"] = "cpu", freeze_backbone: bool = False) -> Workload:
+def build(*, scale: Scale = "auto", freeze_backbone: bool = False) -> Workload:
     """The workload as the guide finds it.
 
     Args:
-        scale: ``cpu`` is small enough for two cores, ``full`` is the guide's own size.
+        scale: ``cpu`` is small enough for two cores, ``full`` is the guide's own size; ``auto`` chooses.
         freeze_backbone: Train the head only.
     """
+    scale = chosen_scale(scale)
     size = SIZES[scale]
     return Workload(
         model=Finder(size.width, freeze_backbone=freeze_backbone),

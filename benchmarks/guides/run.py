@@ -20,12 +20,12 @@ import argparse
 import importlib
 import itertools
 import json
+import multiprocessing
 import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from benchmarks.ratios import Ratio, paired_ratio
 from benchmarks.replicate import at_least_two, realise
 
 ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
 BEFORE, GUIDE, TUNED = "before", "guide", "tuned"
 SEEDS = (0, 1)
 LAST_SHARE = 0.25
@@ -99,6 +100,7 @@ def final_loss(target: str, side_json: str, device: str, samples: int, seed: int
     from benchmarks.plain import Loop, set_process
 
     side = Side.model_validate_json(side_json)
+    multiprocessing.set_start_method(None, force=True)  # this process was spawned; a person's script is not
     torch.manual_seed(seed)
     set_process(side.config, torch.device(device))
     loop = Loop(load_workload(target, side.parameters), side.config, device)
@@ -115,7 +117,7 @@ def converge(target: str, sides: dict[str, Side], device: str, samples: int) -> 
     """The final loss of each side, by seed, each in a fresh process."""
     found: dict[str, list[float]] = {name: [] for name in sides}
     for seed, (name, side) in itertools.product(SEEDS, sides.items()):
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
             job = pool.submit(final_loss, target, side.model_dump_json(), device, samples, seed)
             found[name].append(job.result())
     return found
@@ -186,13 +188,18 @@ def overall(all_compared: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 def save_all(all_compared: Sequence[dict[str, Any]], asked: argparse.Namespace) -> Path:
     """Writes what is known so far; guides of earlier runs stay."""
-    path = FOLDER / "guides.json"
-    known = {one["guide"]: one for one in json.loads(path.read_text())["guides"]} if path.exists() else {}
+    kept = {one["guide"]: one for one in known()}
     for compared in all_compared:
-        known[compared["guide"]] = compared | {
+        kept[compared["guide"]] = compared | {
             "budget_seconds": asked.budget, "seconds_each": asked.seconds, "rounds": asked.rounds
         }  # fmt: skip
-    return save("guides", {"tuned_over": overall(list(known.values())), "guides": list(known.values())})
+    return save("guides", {"tuned_over": overall(list(kept.values())), "guides": list(kept.values())})
+
+
+def known() -> list[dict[str, Any]]:
+    """What earlier runs have written."""
+    path = FOLDER / "guides.json"
+    return list(json.loads(path.read_text())["guides"]) if path.exists() else []
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -203,7 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="of training, for each config")
     parser.add_argument("--rounds", type=at_least_two, default=3)
     asked = parser.parse_args(arguments)
-    folder = ROOT / "results" / probe_host().slug
+    folder = RESULTS / probe_host().slug
     folder.mkdir(parents=True, exist_ok=True)
     done: list[dict[str, Any]] = []
     for guide in asked.guides or GUIDES:

@@ -114,6 +114,12 @@ def compare(target: str, tools: Sequence[str], budget_seconds: float, seconds: f
     for tool in tools:
         choices.append(ask(tool, target, budget_seconds, baseline))
         print(describe(choices[-1], baseline), file=sys.stderr, flush=True)
+    return {"target": target, "budget_seconds": budget_seconds} | train(target, choices, seconds, rounds)
+
+
+def train(target: str, choices: Sequence[Choice], seconds: float, rounds: int) -> dict[str, Any]:
+    """What was chosen, ours first and the baseline second, in interleaved rounds of the independent loop."""
+    ours, baseline = choices[0], choices[1].config
     # What two tools chose alike is trained once.
     names = {choice.config: choice.tool for choice in reversed(choices)}
     sides = {name: Side(config=config, measurement=None) for config, name in names.items()}
@@ -129,7 +135,7 @@ def compare(target: str, tools: Sequence[str], budget_seconds: float, seconds: f
         }
         for choice in choices
     ]
-    return {"target": target, "budget_seconds": budget_seconds, "seconds_each": seconds, "rounds": rounds, "rows": rows}
+    return {"seconds_each": seconds, "rounds": rounds, "rows": rows}
 
 
 def ours_over(ours: Sequence[float], other: Sequence[float]) -> Ratio:

@@ -18,6 +18,7 @@ from autotune.config import TrainConfig
 from autotune.hardware import probe_host
 from autotune.hardware.model import Gpu
 from autotune.measurement import Burst, Outcome, Point
+from autotune.numerics import judge_agreement
 from tests.processes import ROOT
 
 PLAN = BurstPlan(warmup_seconds=2.0, measure_seconds=2.0)
@@ -155,3 +156,38 @@ def test_the_probe_reads_the_card() -> None:
     assert card.compute_capability is not None
     assert card.driver
     assert (card.power_limit_watts or 0) > 0
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"precision": "tf32"},
+        {"precision": "bf16", "memory_format": "channels_last"},
+        {"precision": "fp16", "optimizer_impl": "fused"},
+        {"compile_mode": "reduce-overhead"},
+    ],
+    ids=str,
+)
+def test_sound_arithmetic_agrees_with_eager_fp32(isolation: Isolation, knobs: dict[str, object]) -> None:
+    """TF32, half precisions, layouts and CUDA graphs round otherwise, and no more than that."""
+    config = TrainConfig(batch_size=64).replace(**knobs)
+    measured = runner(isolation).agreement(Point(config=config), 10, DEADLINE_SECONDS)
+    verdict = judge_agreement(measured, config, TrainConfig(batch_size=64))
+    assert verdict.outcome == "agrees", verdict.reason
+
+
+def test_a_profile_sees_the_kernels(isolation: Isolation) -> None:
+    """Their time, how busy they keep the GPU, and what emptying the cache costs."""
+    profile = runner(isolation).profile(Point(config=TrainConfig(batch_size=64)), DEADLINE_SECONDS)
+    assert 0 < (profile.busy_fraction or 0) <= 1.05
+    assert any(operator.seconds > 0 for operator in profile.operators)
+    assert profile.empty_cache_seconds is not None
+    assert profile.synchronisations == ()
+
+
+def test_a_loss_that_waits_for_the_gpu_is_named() -> None:
+    """By the user's own line."""
+    with Isolation("tests.workloads.gpu:waits_for_the_device") as isolation:
+        isolation.start(120)
+        profile = runner(isolation).profile(Point(config=TrainConfig(batch_size=64)), DEADLINE_SECONDS)
+    assert profile.synchronisations[0].where.startswith("gpu.py:")

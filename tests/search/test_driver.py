@@ -11,9 +11,11 @@ from autotune.errors import Interrupted
 from autotune.measurement import Outcome, Point
 from autotune.numerics import Agreement, NumericsGuard, Trace
 from autotune.search.guard import refusal
-from autotune.search.stages import ANCHOR, BASELINE, CONFIRM, RACE, SAMPLER
+from autotune.search.stages import ANCHOR, BASELINE, CONFIRM, RACE, SAMPLER, SINGLE
 from autotune.search.stopping import Budget, plan_for, plateaued
+from autotune.search.trials import Trial
 from autotune.tune import judge
+from tests.factories import make_burst
 from tests.search.surface import example_rate, journal_storage, make_search, make_space
 
 
@@ -244,6 +246,13 @@ def test_a_plateau_needs_sampled_bursts() -> None:
     search, _ = make_search(example_rate, budget_seconds=20)
     search.run()
     assert not plateaued([trial for trial in search.log.trials if trial.stage == BASELINE])
+
+
+@pytest.mark.parametrize(("sampled", "over"), [(12, False), (39, False), (40, True)])
+def test_patience_grows_with_the_search(sampled: int, over: bool) -> None:
+    """After forty bursts of the stages, a dozen from the sampler say little."""
+    staged = [Trial(make_burst(1000.0), SINGLE, "") for _ in range(40)]
+    assert plateaued([*staged, *(Trial(make_burst(990.0), SAMPLER, "") for _ in range(sampled))]) is over
 
 
 def test_points_with_equal_content_are_equal() -> None:

@@ -65,3 +65,12 @@ class _HugeStep(torch.optim.SGD):
 
 def oom_in_optimizer():
     return Workload(make_model(), Images(), loss, optimizer=lambda params: _HugeStep(params, lr=0.1), batch_size=64)
+
+
+def waits_for_the_device():
+    def waiting(model, batch):
+        value = loss(model, batch)
+        assert value.item() >= 0
+        return value
+
+    return Workload(make_model(), Images(), waiting, batch_size=64)
