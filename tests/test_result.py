@@ -20,12 +20,12 @@ from autotune.compare import compare
 from autotune.config import TrainConfig
 from autotune.console import comparison_table, hardware_table, result_table
 from autotune.errors import ResultFileError
+from autotune.numerics import Numerics
 from autotune.result import SCHEMA, Side, parse_result, read_result, write_result
 from tests.factories import make_gpu, make_hardware, make_measurement, make_result
 
-WHOLE = json.loads(
-    make_result(hardware=make_hardware(make_gpu()), numerics={"loss": 0.1}).model_dump_json(by_alias=True)
-)
+AGREES = Numerics(outcome="agrees", reason="as eager fp32")
+WHOLE = json.loads(make_result(hardware=make_hardware(make_gpu()), numerics=AGREES).model_dump_json(by_alias=True))
 
 # Numbers beyond 64 bits and the like are what a broken program writes; text is what a person breaks.
 json_values = st.recursive(

@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import IterableDataset, default_collate
 
+from autotune.burst.feed import NoBatchError
 from autotune.burst.protocol import Reporter, Request
 from autotune.burst.telemetry import Telemetry
+from autotune.burst.trainer import make_loader
 from autotune.burst.training import cap_memory, end_over_limit
 from autotune.config import TrainConfig
 from autotune.measurement import Point
@@ -39,7 +40,7 @@ def run_agreement(request: Request, reporter: Reporter) -> Agreement:
     reporter.phase("build")
     torch.manual_seed(request.seed)
     workload = load_workload(request.importable, point.parameters)
-    batches = _batches(workload, point.config.batch_size, request.steps, request.seed)
+    batches = _batches(workload, Tuned(point.config, device=request.device or "cpu"), request.steps)
     _silence_dropout(workload.model)
     cap_memory(request)
     with Telemetry(request.memory_limit_bytes, end_over_limit(request, reporter)):
@@ -73,18 +74,16 @@ def _compare(
     )
 
 
-def _batches(workload: Workload, batch_size: int, count: int, seed: int) -> list[Any]:
-    """Full batches as training draws them, read once."""
-    dataset: Any = workload.dataset
-    if isinstance(dataset, IterableDataset):
-        samples: Iterator[Any] = itertools.chain.from_iterable(itertools.repeat(dataset))
-    else:
-        indices = list(workload.sampler) if workload.sampler is not None else list(range(len(dataset)))
-        if workload.sampler is None:
-            random.Random(seed).shuffle(indices)
-        samples = (dataset[index] for index in itertools.cycle(indices))
-    collate = workload.collate_fn or default_collate
-    return [collate(list(itertools.islice(samples, batch_size))) for _ in range(count)]
+def _batches(workload: Workload, tuned: Tuned, count: int) -> list[Any]:
+    """Batches as training draws them, by as many workers, read once; epoch after epoch where there are few."""
+    loader = make_loader(workload, tuned)
+    found: list[Any] = []
+    while len(found) < count:
+        drawn = [batch for _, batch in itertools.islice(loader, count - len(found))]
+        if not drawn:
+            raise NoBatchError("the loader yields no batch")
+        found += drawn
+    return found
 
 
 def _train(workload: Workload, tuned: Tuned, batches: Sequence[Any], seed: int) -> tuple[Trace, Gradients]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from autotune.ablation import ablate, ablation_rows, put_back
@@ -205,14 +205,26 @@ class Search:
         return burst.rate / self.log.drift if burst.rate is not None else None
 
     def _confirm(self) -> None:
-        """Measures the finalists and the baseline anew, interleaved."""
+        """Measures the finalists and the baseline anew, interleaved; then those that the winner's true rate lets in.
+
+        The first finalist may have been lucky: what seemed slower than its lucky figure, but not than its true one,
+        races against it too, while there is time.
+        """
         self._show_stage(CONFIRM)
-        finalists = self._finalists()
-        if not finalists:
-            return
-        wanted = {self.baseline, *finalists}
-        known = [measured for measured in self._rounds() if wanted <= measured.keys()]
-        confirm(self.baseline, finalists, self._run_round, affords=self._affords_round, seed=self._seed, known=known)
+        raced: set[Point] = set()
+        while finalists := self._finalists(raced):
+            leaders = [one.point for one in self.confirmed()[:1] if one.point in raced]
+            points = [*leaders, *finalists]
+            known = [measured for measured in self._rounds() if {self.baseline, *points} <= measured.keys()]
+            numbers = [trial.round for trial in self.log.trials if trial.stage == CONFIRM and trial.round is not None]
+            first = max(numbers, default=-1) + 1 - len(known)
+            confirm(
+                self.baseline, points, lambda point, number: self._run_round(point, first + number),  # noqa: B023
+                affords=self._affords_round, seed=self._seed, known=known,
+            )  # fmt: skip
+            raced |= {*finalists}
+            if not self._affords_round([self.baseline, *points] * DECIDING_ROUNDS):
+                return
 
     def ablate(self) -> None:
         """Measures, as far as there is time, what each knob that was changed is worth."""
@@ -270,14 +282,23 @@ class Search:
             return ranked
         return [Confirmed(one.point, one.speedup.widened(self.drift.largest)) for one in ranked]
 
-    def _finalists(self) -> list[Point]:
-        """The fastest points that are not the baseline; others than the first only if they came close, in time."""
+    def _finalists(self, raced: Collection[Point]) -> list[Point]:
+        """The fastest points that are not the baseline; others than the first only if they came close, in time.
+
+        Args:
+            raced: Points that were measured anew already: others must have come to the best of them.
+        """
         searched = ranked_points(trial for trial in self.log.trials if trial.round is None)
         rates = {alike[0].burst.point: mean_rate(alike) for alike in searched}
-        rates.pop(self.baseline, None)
+        anew = ranked_points(
+            trial for trial in self.log.trials if trial.stage == CONFIRM and trial.burst.point in raced
+        )
+        reached = max([self._baseline_rate(), *(mean_rate(alike) for alike in anew)])
         near: list[Point] = []
         for point in sorted(rates, key=lambda point: rates[point], reverse=True):
-            least = (1 - NEAR_EQUAL) * rates[near[0]] if near else self._baseline_rate()
+            if point == self.baseline or point in raced:
+                continue
+            least = max(reached, (1 - NEAR_EQUAL) * rates[near[0]]) if near else reached
             if len(near) == MAX_FINALISTS or rates[point] < least:
                 break
             if near and self.verdict(point) is None and self._checking_seconds > CHECKING_SHARE * self._budget.seconds:
@@ -285,7 +306,7 @@ class Search:
             if self._agrees(point):  # else the next in line takes its place
                 near.append(point)
         # With fewer rounds than are needed to decide, more finalists would only take time from the first.
-        while len(near) > 1 and DECIDING_ROUNDS * self._round_seconds([self.baseline, *near]) > self._budget.confirming:
+        while len(near) > 1 and not self._affords_round([self.baseline, *near] * DECIDING_ROUNDS):
             near.pop()
         return near
 

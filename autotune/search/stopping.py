@@ -16,11 +16,11 @@ FINISHING_SECONDS = 1.0
 """Kept for writing the result and ending the last process."""
 CONFIRM_SHARE, CONFIRM_MAX_SECONDS = 0.3, 120.0
 ABLATION_SHARE, ABLATION_MAX_SECONDS, ABLATION_MIN_BUDGET_SECONDS = 0.15, 90.0, 120.0
-"""In a shorter budget, what an ablation takes would be missing where the gain is found and confirmed."""
+"""In a shorter budget, what explaining takes would be missing where the gain is found and confirmed."""
 PLATEAU_BURSTS, PLATEAU_SHARE, PLATEAU_GAIN = 12, 0.5, 0.01
 """The sampler has nothing more to find when the last half of all bursts, a dozen at least, raised the best by less."""
 NUMERICS_SHARE, NUMERICS_MAX_SECONDS, NUMERICS_MOST_OF_REST = 0.05, 30.0, 0.25
-PROFILE_SHARE, PROFILE_MAX_SECONDS = 0.07, 20.0
+PROFILE_SHARE, PROFILE_MAX_SECONDS, PROFILE_MIN_BUDGET_SECONDS = 0.07, 20.0, 30.0
 HOPELESS_BURSTS = 4
 COMPILE_SECONDS = 20.0
 """What a first compile is expected to cost before one was seen."""
@@ -72,7 +72,8 @@ class Budget:
     @property
     def ablating(self) -> float:
         """Seconds that the ablation may still take: what remains less what profiles need; never negative."""
-        return max(0.0, self.remaining - min(PROFILE_SHARE * self.seconds, PROFILE_MAX_SECONDS))
+        explains = self.seconds >= PROFILE_MIN_BUDGET_SECONDS
+        return max(0.0, self.remaining - (min(PROFILE_SHARE * self.seconds, PROFILE_MAX_SECONDS) if explains else 0.0))
 
 
 def plan_for(budget_seconds: float) -> BurstPlan:

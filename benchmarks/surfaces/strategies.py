@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
 import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 
 from autotune.burst.protocol import BurstPlan
 from autotune.config import Scalar, TrainConfig
@@ -75,20 +77,36 @@ def autotune(
 
 
 def sampled(name: str, surface: Surface, space: RecordedSpace, budget_seconds: float, seed: int) -> Played:
-    """An Optuna sampler with its defaults over the same space; what cannot run is told as infeasible, at no cost."""
+    """An Optuna sampler with its defaults over the same space, as one codes it: every knob a category.
+
+    A proposal that was not recorded stands for the recorded config that differs from it in the fewest knobs; what has
+    run before is told again, at no cost.
+    """
     clock = VirtualClock()
     study = optuna.create_study(sampler=make_sampler(name, seed), direction="maximize")
-    log = TrialLog(study, space)
+    study.enqueue_trial({knob: getattr(space.baseline, knob) for knob in space.choices})
+    categories: dict[str, BaseDistribution] = {
+        knob: CategoricalDistribution(tuple(dict.fromkeys((*choice.values, getattr(space.baseline, knob)))))
+        for knob, choice in space.choices.items()
+    }
     playback = Playback(surface, clock, seed)
-    plan = BurstPlan()
-    log.run(Point(config=space.baseline), name, "", lambda: playback.run(Point(config=space.baseline), plan, 1e9))
-    while clock.now < budget_seconds:
-        proposed = log.propose(lambda point: space.violation(point.config), SAMPLER_TRIES)
-        if proposed is None:
-            break
-        asked, point = proposed
-        log.finish(asked, name, "", playback.run(point, plan, budget_seconds - clock.now))
+    recorded = {config: _values(config, space) for config in sorted(space.recorded, key=repr)}
+    known: dict[TrainConfig, float] = {}
+    repeats = 0
+    while clock.now < budget_seconds and repeats < SAMPLER_TRIES:
+        asked = study.ask(categories)
+        wanted = _values(space.config(asked.params), space)
+        nearest = min(recorded, key=lambda config: sum(map(operator.ne, recorded[config], wanted)))
+        repeats = repeats + 1 if nearest in known else 0
+        if nearest not in known:
+            burst = playback.run(Point(config=nearest), BurstPlan(), budget_seconds - clock.now)
+            known[nearest] = burst.rate or 0.0
+        study.tell(asked, known[nearest])
     return _fastest_of(space, playback)
+
+
+def _values(config: TrainConfig, space: RecordedSpace) -> tuple[Scalar, ...]:
+    return tuple(getattr(config, knob) for knob in space.choices)
 
 
 def in_turn(order: Callable[[RecordedSpace, int], Iterable[TrainConfig]]) -> Strategy:
