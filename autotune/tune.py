@@ -25,11 +25,11 @@ from autotune.numerics import NumericsGuard
 from autotune.profiles import Profile
 from autotune.progress import Progress
 from autotune.result import Constraints, Result, SearchRecord, Side, TrialRecord, WorkloadRecord
-from autotune.search.driver import Search, StoppedBy, measuring_fraction
+from autotune.search.driver import Search, StoppedBy
 from autotune.search.interrupts import Interrupts
 from autotune.search.stopping import Budget
 from autotune.search.storage import open_study
-from autotune.search.trials import Trial, TrialLog
+from autotune.search.trials import Trial, TrialLog, measuring_fraction
 from autotune.space import Space, build_space
 from autotune.wording import ratio_text
 

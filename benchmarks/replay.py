@@ -36,7 +36,7 @@ from benchmarks.surfaces.plot import write_plot
 from benchmarks.surfaces.strategies import OURS, STRATEGIES, Played
 
 SEEDS = 100
-SLOW = {"TPE without our stages": 20, "Optuna GP": 10}
+SLOW = {"TPE without our stages": 8, "Optuna GP": 3}
 """Seeds at most."""
 MINUTES = (1, 2, 5, 10)
 BUDGET_SECONDS = 60.0 * max(MINUTES)

@@ -37,7 +37,7 @@ def test_tuning_writes_a_result_that_training_can_use(tmp_path: Path) -> None:
 
 def test_the_budget_counts_from_the_command_not_from_the_shell(tmp_path: Path) -> None:
     """A shell that executes its last command in its own place does not make the budget older than the command."""
-    command = f"sleep 7 && exec {sys.executable} -m autotune --model {TINY} --budget 10s --json --quiet"
+    command = f"sleep 12 && exec {sys.executable} -m autotune --model {TINY} --budget 15s --json --quiet"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     finished = subprocess.run(["sh", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr

@@ -392,9 +392,3 @@ class Search:
 
     def _refuse_or_unaffordable(self, point: Point) -> str | None:
         return self._refuse(point) or (None if self._affordable(point) else "it would take longer than the budget")
-
-
-def measuring_fraction(trials: Sequence[Trial], seconds: float) -> float:
-    """Share of a run's seconds that its bursts spent in warm-up and timed steps."""
-    measured = sum(trial.burst.measuring_seconds for trial in trials if not trial.resumed)
-    return min(1.0, measured / seconds) if seconds > 0 else 0.0

@@ -248,6 +248,12 @@ def mean_rate(trials: Sequence[Trial]) -> float:
     return statistics.fmean(trial.rate or 0.0 for trial in trials)
 
 
+def measuring_fraction(trials: Sequence[Trial], seconds: float) -> float:
+    """Share of a run's seconds that its bursts spent in warm-up and timed steps."""
+    measured = sum(trial.burst.measuring_seconds for trial in trials if not trial.resumed)
+    return min(1.0, measured / seconds) if seconds > 0 else 0.0
+
+
 def make_distributions(space: Space) -> dict[str, BaseDistribution]:
     """What the sampler may draw: scales for ordered knobs, categories for the rest; the baseline's values included."""
     distributions: dict[str, BaseDistribution] = {}
