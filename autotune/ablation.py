@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from autotune.config import Scalar, format_scalar
 from autotune.measurement import Burst, Point, paired_speedup
 from autotune.result import AblationRow
-from autotune.verify import Round
+from autotune.verify import Round, interleaved_round
 
 MIN_ROUNDS, MAX_ROUNDS = 2, 5
 KNOB_ORDER = (
@@ -63,15 +63,8 @@ def ablate(
         order = [winner, *standing]
         if not standing or not affords(order * max(1, MIN_ROUNDS - number)):  # fewer have no spread to judge by
             break
-        rng.shuffle(order)
-        measured: Round = {}
-        for point in order:
-            burst = run(point, number)
-            if burst.ok and burst.measurement is not None:
-                measured[point] = burst.measurement
-            elif point in standing:
-                standing.remove(point)
-        rounds.append(measured)
+        rounds.append(interleaved_round(order, number, run, rng))
+        standing = [point for point in standing if point in rounds[-1]]
     return rounds
 
 

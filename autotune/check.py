@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from autotune.burst.isolation import Isolation
-from autotune.burst.protocol import BurstPlan
-from autotune.burst.runner import ProcessRunner, Runner
+from autotune.burst.runner import Runner, make_runner
 from autotune.facts import WorkloadFacts
 from autotune.hardware import probe_host
 from autotune.measurement import Burst, Outcome, Point, Speedup
@@ -70,13 +69,8 @@ def check_result(
             interrupts.pass_on_to(isolation.interrupt)
         progress.stage("importing")
         isolation.start(START_SHARE * budget.remaining)
-        memory = probe_host().memory
-        runner = ProcessRunner(
-            isolation,
-            result.constraints.device,  # type: ignore[arg-type]  # of a file: a device that is not here is told
-            memory_limit_bytes=round(result.constraints.memory_target * memory.available_bytes),
-            memory_fraction=None if result.constraints.device == "cpu" else result.constraints.memory_target,
-        )
+        device = result.constraints.device  # of a file: one that is not here is told
+        runner = make_runner(isolation, probe_host(), device, memory_target=result.constraints.memory_target)  # type: ignore[arg-type]
         progress.stage("checking the workload")
         facts = runner.check(START_SHARE * budget.remaining, result.best.parameters)
         return judge_check(result, target, _differences(result, facts), compare_sides(result, runner, budget, progress))
@@ -102,10 +96,13 @@ def compare_sides(
         progress.burst(burst, None, budget.remaining)
         return burst
 
+    def affords(points: Sequence[Point]) -> bool:
+        return sum(predicted_seconds(point.config, trials, plan) for point in points) <= budget.remaining
+
     if best == baseline:
         run(baseline, 0)
     else:
-        confirm(baseline, [best], run, affords=_affords(budget, trials, plan), seed=0)
+        confirm(baseline, [best], run, affords=affords, seed=0)
     return list(rounds.values()), [trial.burst for trial in trials if not trial.burst.ok]
 
 
@@ -140,13 +137,6 @@ def points_of(result: Result) -> tuple[Point, Point]:
     """Baseline and best."""
     baseline, best = (Point(config=side.config, parameters=side.parameters) for side in (result.baseline, result.best))
     return baseline, best
-
-
-def _affords(budget: Budget, trials: Sequence[Trial], plan: BurstPlan) -> Callable[[Sequence[Point]], bool]:
-    def affords(points: Sequence[Point]) -> bool:
-        return sum(predicted_seconds(point.config, trials, plan) for point in points) <= budget.remaining
-
-    return affords
 
 
 def _differences(result: Result, facts: WorkloadFacts) -> list[str]:

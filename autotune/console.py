@@ -89,7 +89,7 @@ def comparison_table(comparison: Comparison) -> RenderableType:
         parts += [as_text(f"{group.name} ({group.target}), samples/s", "bold"), _group_table(group), ""]
     if not comparison.groups:
         parts.append(as_text("no results to compare"))
-    parts += [Text.assemble(("beware: ", "yellow"), as_text(warning)) for warning in comparison.warnings]
+    parts += [_beware(warning) for warning in comparison.warnings]
     parts += [Text.assemble(("left out: ", "red"), as_text(problem)) for problem in comparison.problems]
     return Group(*parts)
 
@@ -102,7 +102,7 @@ def check_lines(check: Check) -> RenderableType:
         if speedup is not None:
             ratios = f"{ratio_text(speedup.ratio)} (95 % interval {_ratios(speedup.ci95)}, {speedup.pairs} pairs)"
             parts.append(as_text(f"speed-up {when}: {ratios}"))
-    parts += [Text.assemble(("beware: ", "yellow"), as_text(difference)) for difference in check.differences]
+    parts += [_beware(difference) for difference in check.differences]
     return Group(*parts)
 
 
@@ -111,6 +111,10 @@ def error_lines(error: AutotuneError) -> RenderableType:
     line = Text.assemble(("error: ", "bold red"), as_text(str(error)))
     trace = getattr(error, "trace", None)
     return Group(as_text(trace.rstrip(), "dim"), line) if trace else line
+
+
+def _beware(text: str) -> Text:
+    return Text.assemble(("beware: ", "yellow"), as_text(text))
 
 
 def _change(knob: str, before: Any, after: Any) -> tuple[str, str]:
@@ -256,7 +260,7 @@ def _numerics_lines(result: Result) -> list[Text]:
     caveat = f" ({CAVEAT})" if verdict.outcome == "agrees" else ""
     words = {"agrees": "agrees", "disagrees": "DISAGREES", "unchanged": "unchanged", "unchecked": "not checked"}
     lines = [as_text(f"numerics: {words[verdict.outcome]}: {verdict.reason}{caveat}")]
-    return lines + [Text.assemble(("beware: ", "yellow"), as_text(note)) for note in verdict.notes]
+    return lines + [_beware(note) for note in verdict.notes]
 
 
 def _diagnosis_lines(result: Result) -> Iterator[Text]:

@@ -16,7 +16,7 @@ from autotune.profiles import Profile, SampleCost
 from autotune.readings import SLOWDOWNS
 from autotune.result import Diagnosis
 from autotune.units import format_bytes, format_seconds
-from autotune.wording import percent, ratio_text
+from autotune.wording import compiler_text, percent, ratio_text
 
 NEAR_CEILING = 0.9
 """Within this share of a ceiling, the ceiling is what limits."""
@@ -176,12 +176,9 @@ def _memory(evidence: Evidence) -> Iterator[str]:
 
 def _compiling(evidence: Evidence) -> Iterator[str]:
     """The compiler could not take the model whole."""
-    breaks, recompiles = evidence.measured.graph_breaks or 0, evidence.measured.recompiles or 0
-    if breaks or recompiles:
-        yield (
-            f"torch.compile broke the graph {breaks} times and compiled parts anew {recompiles} times; "
-            "TORCH_LOGS=graph_breaks,recompiles names the lines"
-        )
+    told = compiler_text(evidence.measured)
+    if told is not None:
+        yield told
 
 
 def _device(evidence: Evidence) -> Iterator[str]:

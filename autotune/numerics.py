@@ -38,13 +38,11 @@ class Trace(BaseModel):
         losses: Of each step; NaN and infinity as they came.
         gradient_norm: Of the first step, before clipping.
         skipped_steps: That the GradScaler skipped after it had found its scale.
-        scale: The GradScaler's in the end; 1 without it.
     """
 
     losses: tuple[float, ...]
     gradient_norm: float
     skipped_steps: int = 0
-    scale: float = 1.0
 
 
 class Agreement(BaseModel):

@@ -13,10 +13,10 @@ from pathlib import Path
 from autotune import __version__
 from autotune.burst.isolation import Isolation
 from autotune.burst.protocol import Request
-from autotune.burst.runner import ProcessRunner, result_of
+from autotune.burst.runner import ProcessRunner, make_runner, result_of
 from autotune.config import Scalar
 from autotune.diagnosis import Evidence, copy_ceiling, diagnose
-from autotune.errors import Interrupted, NothingFeasibleError, UsageError, WorkloadError
+from autotune.errors import AutotuneError, Interrupted, NothingFeasibleError, UsageError
 from autotune.facts import WorkloadFacts
 from autotune.hardware import merge, probe_host
 from autotune.hardware.model import DeviceKind, Gpu, Hardware, slug
@@ -105,7 +105,7 @@ class Tuning:
             self._progress.stage("probing")
             hardware, device = self._look_at_machine(isolation)
             self._progress.stage("checking the workload")
-            runner = self._make_runner(isolation, hardware, device)
+            runner = make_runner(isolation, hardware, device, memory_target=options.memory_target, seed=options.seed)
             facts = runner.check(CHECK_SHARE * self._budget.remaining, options.explored)
             for note in facts.notes:
                 self._note(f"bursts leave out {note}")
@@ -145,7 +145,7 @@ class Tuning:
             if measured is None or self._budget.remaining < PROFILE_MIN_SECONDS:
                 continue
             self._progress.stage("profiling")
-            with contextlib.suppress(WorkloadError):  # a profile that fails explains nothing, and costs nothing else
+            with contextlib.suppress(AutotuneError):  # a profile that fails explains nothing, and costs nothing else
                 found[point] = runner.profile(point, self._budget.remaining)
         return found
 
@@ -160,16 +160,6 @@ class Tuning:
             found = ", ".join(["cpu", *(gpu.kind for gpu in hardware.gpus)])
             raise UsageError(f"--device {device} was asked for, but this machine offers {found}")
         return hardware, device
-
-    def _make_runner(self, isolation: Isolation, hardware: Hardware, device: DeviceKind) -> ProcessRunner:
-        return ProcessRunner(
-            isolation,
-            device,
-            seed=self.options.seed,
-            memory_limit_bytes=round(self.options.memory_target * hardware.memory.available_bytes),
-            memory_fraction=None if device == "cpu" else self.options.memory_target,
-            device_uuid=gpu.uuid if isinstance(gpu := hardware.device(device), Gpu) else None,
-        )
 
     def _memory_limit_bytes(self, hardware: Hardware, device: DeviceKind) -> int | None:
         """What a burst may take of the device's memory; None where it is not known."""

@@ -65,18 +65,21 @@ def confirm(
         order = [baseline, *standing]
         if not affords(order):
             return
-        rng.shuffle(order)
-        measured: Round = {}
-        for point in order:
-            burst = run(point, number)
-            if burst.measurement is not None and burst.ok:
-                measured[point] = burst.measurement
-            elif point in standing:
-                standing.remove(point)
+        measured = interleaved_round(order, number, run, rng)
         rounds.append(measured)
-        standing = _still_racing(standing, baseline, rounds)
+        standing = _still_racing([point for point in standing if point in measured], baseline, rounds)
         if not standing or (len(rounds) >= MIN_DECIDED_ROUNDS and _decided(baseline, standing, rounds)):
             return
+
+
+def interleaved_round(
+    points: Sequence[Point], number: int, run: Callable[[Point, int], Burst], rng: random.Random
+) -> Round:
+    """Runs each point once, in random order; what fails is missing from what was measured."""
+    order = list(points)
+    rng.shuffle(order)
+    bursts = {point: run(point, number) for point in order}
+    return {p: burst.measurement for p, burst in bursts.items() if burst.ok and burst.measurement is not None}
 
 
 def _still_racing(standing: Sequence[Point], baseline: Point, rounds: Sequence[Round]) -> list[Point]:

@@ -29,6 +29,17 @@ def ratio_text(ratio: float) -> str:
     return f"{ratio:,.0f}×" if ratio >= 99.95 else f"{ratio:#.3g}×"
 
 
+def compiler_text(measurement: Measurement) -> str | None:
+    """How the compiler failed to take the model whole, and where its lines are told; None when it did not fail."""
+    breaks, recompiles = measurement.graph_breaks or 0, measurement.recompiles or 0
+    if not (breaks or recompiles):
+        return None
+    return (
+        f"torch.compile broke the graph {breaks} times and compiled parts anew {recompiles} times; "
+        "TORCH_LOGS=graph_breaks,recompiles names the lines"
+    )
+
+
 def rate_text(measurement: Measurement) -> str:
     """A rate with half the width of its 95 % interval: ``1,230 samples/s ±0.8 %``."""
     rate, interval = measurement.samples_per_second, measurement.ci95_samples_per_second

@@ -10,10 +10,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
-import multiprocessing
 import statistics
 import time
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import torch
@@ -21,6 +19,7 @@ from torch.utils.data import DataLoader
 
 import autotune
 from benchmarks import digits
+from benchmarks.fresh import afresh
 
 EPOCHS, ROUNDS = 12, 3
 PEAK_LEARNING_RATE = 4e-3
@@ -54,12 +53,6 @@ def train(config_json: str, device: str, epochs: int, seed: int) -> tuple[float,
     return time.perf_counter() - started, accuracy(model, tuned)
 
 
-def train_afresh(config_json: str, device: str, epochs: int, seed: int) -> tuple[float, float]:
-    """`train` in a process of its own: settings of the process, such as the allocator, cannot be taken back."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(train, config_json, device, epochs, seed).result()
-
-
 @torch.no_grad()
 def accuracy(model: torch.nn.Module, tuned: autotune.Tuned) -> float:
     """Share of the test digits that are read rightly."""
@@ -87,7 +80,7 @@ def main() -> None:
     for seed, (name, config) in itertools.product(
         range(arguments.rounds), (("baseline", result.baseline.config), ("tuned", result.best.config))
     ):
-        taken, reached = train_afresh(config.model_dump_json(), str(tuned.device), arguments.epochs, seed)
+        taken, reached = afresh(train, config.model_dump_json(), str(tuned.device), arguments.epochs, seed)
         seconds[name].append(taken)
         accuracies[name].append(reached)
         print(

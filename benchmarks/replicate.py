@@ -13,14 +13,12 @@ speed-up is more than 5 % off the claim and the intervals of the two do not over
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import random
 import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +30,7 @@ from autotune import TrainConfig
 from autotune.measurement import Interval
 from autotune.result import Result, Side, read_result
 from autotune.workload import load_workload
+from benchmarks.fresh import afresh
 from benchmarks.output import save
 from benchmarks.plain import Loop, set_process
 from benchmarks.ratios import Ratio, paired_ratio
@@ -114,8 +113,6 @@ class Replication(BaseModel):
 def train(target: str, side_json: str, device: str, seconds: float, seed: int) -> Run:
     """Trains in this process: a warm-up, then so many seconds that count (the warm-up's share of them left out)."""
     side = Side.model_validate_json(side_json)
-    # This process was spawned, and would spawn the loader's workers too; a script that a person starts does not.
-    multiprocessing.set_start_method(None, force=True)
     torch.manual_seed(seed)
     began = time.perf_counter()
     set_process(side.config, torch.device(device))
@@ -172,10 +169,9 @@ def timed_part(marks: Sequence[Mark]) -> tuple[Mark, Mark]:
 
 
 def train_afresh(target: str, side: Side, device: str, seconds: float, seed: int) -> Run:
-    """`train` in a fresh process: the allocator and the threads of a process cannot be put back."""
+    """`train` in a fresh process, and what other processes took of the CPUs meanwhile."""
     began, busy, own = time.perf_counter(), busy_seconds(), own_seconds()
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        run = pool.submit(train, target, side.model_dump_json(), device, seconds, seed).result()
+    run = afresh(train, target, side.model_dump_json(), device, seconds, seed)
     foreign = (busy_seconds() - busy) - (own_seconds() - own)
     capacity = (os.cpu_count() or 1) * (time.perf_counter() - began)
     return run.model_copy(update={"foreign_cpu_fraction": max(0.0, foreign / capacity)})
@@ -195,7 +191,7 @@ def own_seconds() -> float:
 def replicate(path: Path, seconds: float, rounds: int, seed: int = 0) -> Replication:
     """Trains both sides of a result file in interleaved rounds."""
     result = read_result(path)
-    device = {"rocm": "cuda"}.get(result.constraints.device, result.constraints.device)
+    device = device_of(result)
     sides = dict(zip(SIDES, (result.baseline, result.best), strict=True))
     runs = realise(result.workload.target, sides, device, seconds, rounds, seed)
     return Replication(
@@ -213,6 +209,11 @@ def replicate(path: Path, seconds: float, rounds: int, seed: int = 0) -> Replica
         },
         runs=runs,
     )
+
+
+def device_of(result: Result) -> str:
+    """The device that was measured, in torch's word."""
+    return {"rocm": "cuda"}.get(result.constraints.device, result.constraints.device)
 
 
 def realise(

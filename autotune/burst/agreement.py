@@ -39,11 +39,11 @@ def run_agreement(request: Request, reporter: Reporter) -> Agreement:
     point = request.point or Point(config=TrainConfig())
     reporter.phase("build")
     torch.manual_seed(request.seed)
-    workload = load_workload(request.importable, point.parameters)
-    batches = _batches(workload, Tuned(point.config, device=request.device or "cpu"), request.steps)
-    _silence_dropout(workload.model)
     cap_memory(request)
     with Telemetry(request.memory_limit_bytes, end_over_limit(request, reporter)):
+        workload = load_workload(request.importable, point.parameters)
+        batches = _batches(workload, Tuned(point.config, device=request.device or "cpu"), request.steps)
+        _silence_dropout(workload.model)
         return _compare(workload, point, batches, request, reporter)
 
 
@@ -107,10 +107,7 @@ def _train(workload: Workload, tuned: Tuned, batches: Sequence[Any], seed: int) 
         if workload.clip_grad_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), workload.clip_grad_norm)
         skipped += _step(scaler, optimizer)
-    trace = Trace(
-        losses=tuple(losses), gradient_norm=gradients.norm, skipped_steps=skipped, scale=float(scaler.get_scale())
-    )
-    return trace, gradients.copies
+    return Trace(losses=tuple(losses), gradient_norm=gradients.norm, skipped_steps=skipped), gradients.copies
 
 
 def _seed(seed: int) -> None:

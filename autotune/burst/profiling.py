@@ -6,11 +6,11 @@ Batches stay on the device, so that operators are not hidden by a slow loader; s
 from __future__ import annotations
 
 import cProfile
+import itertools
 import os
 import pstats
 import traceback
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter  # by name: the user's module may replace what `time` holds
 from typing import Any
@@ -156,7 +156,8 @@ def sample_cost(workload: Workload) -> SampleCost | None:
     dataset: Any = workload.dataset
     if isinstance(dataset, IterableDataset) or not len(dataset):
         return None
-    indices = list(_indices(workload))
+    drawn = workload.sampler if workload.sampler is not None else range(len(dataset))
+    indices = list(itertools.islice(drawn, MOST_SAMPLES))
     dataset[indices[0]]  # what is read or cached once is no part of the rest
     began = perf_counter()
     count = 0
@@ -170,14 +171,6 @@ def sample_cost(workload: Workload) -> SampleCost | None:
     for index in indices[:count]:
         profiler.runcall(dataset.__getitem__, index)
     return SampleCost(seconds=seconds, parts=tuple(_parts(profiler, seconds)))
-
-
-def _indices(workload: Workload) -> Iterator[Any]:
-    indices = workload.sampler if workload.sampler is not None else range(len(workload.dataset))  # type: ignore[arg-type]
-    for number, index in enumerate(indices):
-        if number == MOST_SAMPLES:
-            return
-        yield index
 
 
 def _parts(profiler: cProfile.Profile, seconds: float) -> list[SamplePart]:

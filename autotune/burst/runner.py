@@ -13,7 +13,7 @@ from autotune.burst.isolation import Ended, Isolation
 from autotune.burst.protocol import PIPE_LOST_STATUS, BurstPlan, Request, raise_reported
 from autotune.errors import IsolationError, TargetError, WorkloadError
 from autotune.facts import WorkloadFacts
-from autotune.hardware.model import DeviceKind
+from autotune.hardware.model import DeviceKind, Gpu, Hardware
 from autotune.measurement import Burst, Measurement, Outcome, Point
 from autotune.numerics import Agreement
 from autotune.profiles import Profile
@@ -117,6 +117,29 @@ class ProcessRunner:
             # What other bursts found must not be lost for that.
             return Burst(point=point, outcome=Outcome.CRASHED, reason=str(error), seconds=time.monotonic() - began)
         return burst_from(point, ended)
+
+
+def make_runner(
+    isolation: Isolation, hardware: Hardware, device: DeviceKind, *, memory_target: float, seed: int = 0
+) -> ProcessRunner:
+    """Bursts on a device of this machine that may take a share of its memory.
+
+    Args:
+        isolation: Where processes come from.
+        hardware: The machine.
+        device: The device to train on.
+        memory_target: Share of the memory that may be used.
+        seed: Each burst's seed is drawn from it.
+    """
+    record = hardware.device(device)
+    return ProcessRunner(
+        isolation,
+        device,
+        seed=seed,
+        memory_limit_bytes=round(memory_target * hardware.memory.available_bytes),
+        memory_fraction=None if device == "cpu" else memory_target,
+        device_uuid=record.uuid if isinstance(record, Gpu) else None,
+    )
 
 
 def burst_from(point: Point, ended: Ended) -> Burst:

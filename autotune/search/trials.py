@@ -20,6 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 from autotune.config import Scalar
 from autotune.measurement import Burst, Measurement, Outcome, Point, pool
 from autotune.space import Space
+from autotune.wording import compiler_text
 
 ORDERED_KNOBS = {"batch_size": True, "num_workers": False, "prefetch_factor": True, "num_threads": False}
 """Knobs whose values lie on a scale, and whether that scale is logarithmic."""
@@ -182,14 +183,10 @@ class TrialLog:
 
     def _tell_of_compiler(self, burst: Burst) -> None:
         """Says once that the compiler could not take the model whole: the remedy is worth more than any knob."""
-        measured = burst.measurement
-        if self._told_of_compiler or measured is None or not (measured.graph_breaks or measured.recompiles):
-            return
-        self._told_of_compiler = True
-        self._note(
-            f"torch.compile broke the model's graph {measured.graph_breaks or 0} times and compiled parts of it anew "
-            f"{measured.recompiles or 0} times; TORCH_LOGS=graph_breaks,recompiles shows where"
-        )
+        told = compiler_text(burst.measurement) if burst.measurement is not None else None
+        if told is not None and not self._told_of_compiler:
+            self._told_of_compiler = True
+            self._note(told)
 
     def _tell(self, asked: optuna.Trial, trial: Trial) -> None:
         self._constrain(asked, trial.burst.outcome)

@@ -19,23 +19,21 @@ from __future__ import annotations
 import argparse
 import importlib
 import itertools
-import json
-import multiprocessing
 import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from autotune.config import TrainConfig
 from autotune.hardware import probe_host
 from autotune.result import Result, Side, read_result
+from benchmarks.fresh import afresh
 from benchmarks.guides import GUIDES
-from benchmarks.output import FOLDER, save
+from benchmarks.output import save, saved
 from benchmarks.ratios import Ratio, paired_ratio
-from benchmarks.replicate import at_least_two, realise
+from benchmarks.replicate import at_least_two, device_of, realise
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -100,7 +98,6 @@ def final_loss(target: str, side_json: str, device: str, samples: int, seed: int
     from benchmarks.plain import Loop, set_process
 
     side = Side.model_validate_json(side_json)
-    multiprocessing.set_start_method(None, force=True)  # this process was spawned; a person's script is not
     torch.manual_seed(seed)
     set_process(side.config, torch.device(device))
     loop = Loop(load_workload(target, side.parameters), side.config, device)
@@ -117,9 +114,7 @@ def converge(target: str, sides: dict[str, Side], device: str, samples: int) -> 
     """The final loss of each side, by seed, each in a fresh process."""
     found: dict[str, list[float]] = {name: [] for name in sides}
     for seed, (name, side) in itertools.product(SEEDS, sides.items()):
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-            job = pool.submit(final_loss, target, side.model_dump_json(), device, samples, seed)
-            found[name].append(job.result())
+        found[name].append(afresh(final_loss, target, side.model_dump_json(), device, samples, seed))
     return found
 
 
@@ -134,7 +129,7 @@ def compare(guide: str, asked: argparse.Namespace, folder: Path) -> dict[str, An
     """One guide, from tuning to the loss."""
     target = f"benchmarks.guides.{guide}:build"
     result = tune(guide, asked.budget, folder)
-    device = {"rocm": "cuda"}.get(result.constraints.device, result.constraints.device)
+    device = device_of(result)
     sides, dropped = sides_of(guide, result, result.hardware.cpu.budget)
     runs = realise(target, sides, device, asked.seconds, asked.rounds)
     rates = {name: [run.samples_per_second for run in done] for name, done in runs.items()}
@@ -198,8 +193,7 @@ def save_all(all_compared: Sequence[dict[str, Any]], asked: argparse.Namespace) 
 
 def known() -> list[dict[str, Any]]:
     """What earlier runs have written."""
-    path = FOLDER / "guides.json"
-    return list(json.loads(path.read_text())["guides"]) if path.exists() else []
+    return saved("guides", "guides")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils.data import DataLoader
@@ -19,7 +19,7 @@ ACCELERATE_STARTS_AT = 128
 TRIED_STEPS = 3
 
 
-def device_name() -> str:
+def device_name() -> Literal["cpu", "cuda"]:
     """``cuda`` where there is one."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 

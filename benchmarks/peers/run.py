@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import math
 import os
 import statistics
@@ -33,7 +32,7 @@ from pydantic import BaseModel
 
 from autotune.config import TrainConfig
 from autotune.result import Side, read_result
-from benchmarks.output import FOLDER, save
+from benchmarks.output import save, saved
 from benchmarks.peers.choose import TOOLS, choices_in
 from benchmarks.peers.finders import device_name
 from benchmarks.ratios import Ratio, paired_ratio
@@ -178,8 +177,7 @@ def summary(all_compared: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 def known() -> list[dict[str, Any]]:
     """What an earlier run has written."""
-    path = FOLDER / "peers.json"
-    return list(json.loads(path.read_text())["workloads"]) if path.exists() else []
+    return saved("peers", "workloads")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -191,14 +189,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=at_least_two, default=3)
     parser.add_argument("--tools", nargs="+", choices=list(TOOLS), default=list(TOOLS))
     asked = parser.parse_args(arguments)
+    behind = False
     for target in asked.targets:
         compared = compare(target, asked.tools, asked.budget, asked.seconds, asked.rounds)
         print(table(compared), flush=True)
+        behind |= any(Ratio.model_validate(row["ours_over_it"]).ci95.high < 1 for row in compared["rows"])
         workloads = [*(one for one in known() if one["target"] != target), compared]
         overall = summary(workloads)
         save("peers", {"ours_over_them": overall, "workloads": workloads})
     print("\n".join(f"  autotune over {tool}: {ratio:.2f} ×" for tool, ratio in overall.items()))
-    return int(any(Ratio.model_validate(row["ours_over_it"]).ci95.high < 1 for row in compared["rows"]))
+    return int(behind)
 
 
 if __name__ == "__main__":

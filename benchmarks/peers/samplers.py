@@ -32,7 +32,7 @@ def optuna(
     began = time.monotonic()
     with Isolation(target) as isolation:
         isolation.start(START_SECONDS)
-        runner = ProcessRunner(isolation, "cuda" if device_name() == "cuda" else "cpu")
+        runner = ProcessRunner(isolation, device_name())
         space = _space(isolation, runner, seconds)
 
         def objective(trial: library.Trial) -> float:
@@ -67,7 +67,7 @@ def ray(target: str, seconds: float, baseline: TrainConfig, tell: Callable[[Trai
     began = time.monotonic()
     with Isolation(target) as isolation:
         isolation.start(START_SECONDS)
-        space = _space(isolation, ProcessRunner(isolation, "cuda" if device_name() == "cuda" else "cpu"), seconds)
+        space = _space(isolation, ProcessRunner(isolation, device_name()), seconds)
 
     def trainable(values: dict[str, Scalar]) -> None:
         config = space.config(values)
@@ -105,11 +105,11 @@ def space_cpus() -> int:
 
 def _space(isolation: Isolation, runner: ProcessRunner, seconds: float) -> Space:
     """What autotune would search here in this time."""
-    request = Request(job="probe", device="cuda" if device_name() == "cuda" else "cpu", peak_seconds=0.5)
+    request = Request(job="probe", device=device_name(), peak_seconds=0.5)
     hardware = merge(probe_host(), result_of(isolation.run(request, START_SECONDS), "probing the machine"))
     facts = runner.check(START_SECONDS)
     return build_space(
-        hardware, facts, device=request.device or "cpu", effective_batch=facts.baseline.effective_batch,
+        hardware, facts, device=device_name(), effective_batch=facts.baseline.effective_batch,
         budget_seconds=seconds,
     )  # fmt: skip
 

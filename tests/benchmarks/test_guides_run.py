@@ -63,8 +63,7 @@ def test_one_guide_from_tuning_to_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All sides are really trained, and the loss is compared."""
-    for module in (output, run):
-        monkeypatch.setattr(module, "FOLDER", tmp_path / "benchmarks" / "output")
+    monkeypatch.setattr(output, "FOLDER", tmp_path / "benchmarks" / "output")
     (tmp_path / "benchmarks" / "output").mkdir(parents=True)
     monkeypatch.setattr(run, "RESULTS", tmp_path / "results")
     status = run.main(["landmarks_finetune", "--budget", "15", "--seconds", "2", "--rounds", "2"])

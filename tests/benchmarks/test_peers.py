@@ -93,7 +93,6 @@ def test_a_comparison_from_the_command_to_the_written_table(
     """Our own command, another tool, and each one's config trained in the independent loop."""
     pytest.importorskip("accelerate")
     monkeypatch.setattr(output, "FOLDER", tmp_path / "benchmarks" / "output")
-    monkeypatch.setattr(run, "FOLDER", tmp_path / "benchmarks" / "output")
     (tmp_path / "benchmarks" / "output").mkdir(parents=True)
     arguments = [TINY, "--budget", "12", "--seconds", "1", "--rounds", "2"]
     assert run.main([*arguments, "--tools", "Accelerate find_executable_batch_size"]) in {0, 1}

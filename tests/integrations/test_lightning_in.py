@@ -12,52 +12,22 @@ pytest.importorskip("lightning")
 from lightning.pytorch import Callback, Trainer
 
 from autotune.burst.check import check_workload
-from autotune.burst.feed import Feed
-from autotune.burst.isolation import Isolation
-from autotune.burst.protocol import BurstPlan
-from autotune.burst.runner import ProcessRunner
-from autotune.burst.trainer import Trainer as BurstTrainer
-from autotune.burst.trainer import make_loader
 from autotune.config import TrainConfig
 from autotune.errors import WorkloadError
-from autotune.measurement import Outcome, Point
-from autotune.runtime import Tuned
-from autotune.workload import Workload, adapt
+from autotune.measurement import Outcome
+from tests.integrations.bursts import check_and_run, of, train
 from tests.integrations.models import compiling, operators
 from tests.integrations.workloads import lightning_built as built
 
 HERE = "tests.integrations.workloads.lightning_built"
-PLAN = BurstPlan(warmup_seconds=0.3, measure_seconds=0.3, block_seconds=0.02)
-SECONDS = 90.0
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(many workers|GPU available|`max_epochs`)")
-
-
-def of(value: Any) -> Workload:
-    """The workload of what a `build()` returned."""
-    return adapt(value, "train:build")
-
-
-def train(workload: Workload, steps: int, **knobs: Any) -> BurstTrainer:
-    """Some optimizer steps as a burst takes them."""
-    setting = Tuned(workload.baseline_config.replace(num_workers=0, **knobs))
-    trainer = BurstTrainer(workload, setting, Feed(lambda: make_loader(workload, setting)))
-    for _ in range(steps):
-        trainer.step()
-    return trainer
 
 
 @pytest.mark.parametrize("name", ["boring", "transformer"])
 def test_a_demo_is_checked_and_run_in_bursts(name: str) -> None:
     """Lightning's own models pass the check and train in processes of their own, by their baseline and otherwise."""
-    with Isolation(f"{HERE}:{name}") as isolation:
-        isolation.start(SECONDS)
-        runner = ProcessRunner(isolation, "cpu")
-        facts = runner.check(SECONDS)
-        bursts = [
-            runner.run(Point(config=config), PLAN, SECONDS)
-            for config in (facts.baseline.replace(num_threads=1), TrainConfig(batch_size=8, num_threads=1))
-        ]
+    facts, bursts = check_and_run(f"{HERE}:{name}", 8)
     assert [burst.outcome for burst in bursts] == [Outcome.OK, Outcome.OK], [burst.reason for burst in bursts]
     assert facts.samples == 64
     assert facts.has_attention == (name == "transformer")

@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 
 from autotune.config import TrainConfig
-from autotune.errors import Interrupted
+from autotune.errors import Interrupted, IsolationError
 from autotune.measurement import Outcome, Point
 from autotune.numerics import Agreement, NumericsGuard, Trace
+from autotune.profiles import Profile
+from autotune.progress import Quiet
 from autotune.search.guard import refusal
 from autotune.search.stages import ANCHOR, BASELINE, CONFIRM, RACE, SAMPLER, SINGLE
 from autotune.search.stopping import Budget, plan_for, plateaued
 from autotune.search.trials import Trial
-from autotune.tune import judge
+from autotune.tune import Options, Tuning, judge
 from tests.factories import make_burst
 from tests.search.surface import example_rate, journal_storage, make_search, make_space
 
@@ -321,3 +323,19 @@ def test_the_worth_of_a_single_change_is_the_confirmed_one() -> None:
     (row,) = search.ablation()
     assert (row.knob, row.before, row.after) == ("precision", "fp32", "bf16")
     assert row.ratio == pytest.approx(1.6, rel=0.05)
+
+
+def test_a_profile_that_cannot_be_taken_loses_nothing() -> None:
+    """Not even where the system has no process left for it: what was found stands."""
+
+    class Exhausted:
+        """Has no process left."""
+
+        def profile(self, point: Point, deadline_seconds: float) -> Profile:
+            """Fails as the isolation does."""
+            raise IsolationError("no process could be started")
+
+    search, _ = make_search(example_rate, budget_seconds=60)
+    search.run()
+    tuning = Tuning(Options("made.up:build"), Quiet(), Budget(60.0))
+    assert tuning._profile(Exhausted(), search) == {}  # type: ignore[arg-type]
