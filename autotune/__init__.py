@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from autotune.config import TrainConfig
     from autotune.errors import AutotuneError
-    from autotune.runtime import Tuned, load
+    from autotune.loading import load
+    from autotune.runtime import Tuned
     from autotune.workload import Workload
 
 __version__ = "0.1.0"
 __all__ = ["AutotuneError", "TrainConfig", "Tuned", "Workload", "__version__", "load"]
 
 _HOMES = {
-    "AutotuneError": "errors", "TrainConfig": "config", "Tuned": "runtime", "Workload": "workload", "load": "runtime",
+    "AutotuneError": "errors", "TrainConfig": "config", "Tuned": "runtime", "Workload": "workload", "load": "loading",
 }  # fmt: skip
 
 

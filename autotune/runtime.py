@@ -11,7 +11,6 @@ import sys
 import types
 import warnings
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -22,8 +21,8 @@ from torch.utils.data import DataLoader, Dataset
 from autotune.batches import MicroBatches, move
 from autotune.config import TrainConfig
 from autotune.errors import ConfigError
-from autotune.hardware.host import read_cpu
-from autotune.result import Result, read_result
+from autotune.fingerprint import length_of, model_differences, model_facts
+from autotune.result import Result
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -38,57 +37,31 @@ _SDPA = {
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def load(path: str | Path, *, device: str | torch.device | None = None, strict: bool = False) -> Tuned:
-    """The tuned configuration of a result file, ready to be used in training.
-
-    Warns when this machine, or its torch, is not the one that was measured.
-
-    Args:
-        path: A result file.
-        device: Where to train; the kind of device that was measured when None.
-        strict: Raise instead of warning.
-
-    Raises:
-        ResultFileError: When the file is missing, broken or of another schema.
-        ConfigError: When this machine has no such device; with `strict`, when it is not the one that was measured.
-    """
-    result = read_result(path)
-    measured = result.constraints.device
-    try:
-        tuned = Tuned(result.best.config, device=device or measured, result=result)
-    except ConfigError as error:
-        if device is not None:
-            raise
-        raise ConfigError(
-            f"{path} was measured on {measured}, which torch does not find here; "
-            "tune on this machine, or pass device= to use its settings on another device all the same"
-        ) from error
-    if differences := _differences(result, tuned.device):
-        told = (
-            f"{path} was measured elsewhere ({'; '.join(differences)}): expect another speed; "
-            f"'autotune check {path}' tells whether it holds here"
-        )
-        if strict:
-            raise ConfigError(f"{told}; tune on this machine, or load it without strict")
-        warnings.warn(told, stacklevel=2)
-    return tuned
-
-
 class Tuned:
     """A TrainConfig at work.
 
     Attributes:
         config: The configuration.
         device: The device to train on.
-        result: The result file that it came from, if any.
+        result: What it came from, if it was loaded.
+        source: The file of that.
+        strict: Whether another model or optimizer than the measured one is an error.
     """
 
     def __init__(
-        self, config: TrainConfig, *, device: str | torch.device = "cpu", result: Result | None = None
+        self,
+        config: TrainConfig,
+        *,
+        device: str | torch.device = "cpu",
+        result: Result | None = None,
+        source: str = "",
+        strict: bool = False,
     ) -> None:
         self.config = config
         self.device = torch_device(device)
         self.result = result
+        self.source = source
+        self.strict = strict
 
     @property
     def batch_size(self) -> int:
@@ -125,7 +98,7 @@ class Tuned:
             del settings["batch_size"]
         elif self.config.compile_mode is not None and settings["batch_size"] is not None:
             source = kwargs.get("sampler")
-            length = _length(dataset if source is None else source)
+            length = length_of(dataset if source is None else source)
             settings.setdefault("drop_last", length is None or length >= settings["batch_size"])
         return DataLoader(dataset, **settings)
 
@@ -136,8 +109,10 @@ class Tuned:
         follows the parameters, and so does a checkpoint that it loads later.
 
         Raises:
-            ConfigError: When the optimizer has no such implementation.
+            ConfigError: When the optimizer has no such implementation; with `strict`, when another model or optimizer
+                was measured, which is else warned of.
         """
+        self.compare_workload(model, optimizer)
         self.apply_process_settings()
         model.to(self.device)
         if self.config.memory_format == "channels_last":
@@ -159,7 +134,7 @@ class Tuned:
         ``loss / len(micro_batches)``.
         """
         batches = iter(loader)
-        left = _length(loader) or 0
+        left = length_of(loader) or 0
         while True:
             # Unsized, or more than were told (several workers may each end with an incomplete batch): full groups.
             size = min(self.accumulation_steps, left) or self.accumulation_steps
@@ -185,6 +160,21 @@ class Tuned:
     def scaler(self, **kwargs: Any) -> torch.amp.GradScaler:
         """A ``GradScaler``, enabled for fp16 only; keyword arguments such as ``growth_interval`` go to it."""
         return torch.amp.GradScaler(self.device.type, enabled=self.config.precision == "fp16", **kwargs)
+
+    def compare_workload(self, model: nn.Module, optimizer: Optimizer | None) -> None:
+        """Warns when another model or optimizer was measured; with `strict` it raises a `ConfigError`."""
+        measured = self.result.workload.model if self.result is not None else None
+        # With other arguments of build() than the baseline's, the model is another one on purpose.
+        if self.result is None or measured is None or self.result.best.parameters != self.result.baseline.parameters:
+            return
+        if differences := model_differences(measured, model_facts(model, optimizer)):
+            told = (
+                f"{self.source} was measured with another workload ({'; '.join(differences)}): expect another gain; "
+                f"'autotune check {self.source} --model TARGET' tells what it is"
+            )
+            if self.strict:
+                raise ConfigError(f"{told}; tune this workload, or load without strict")
+            warnings.warn(told, stacklevel=3)
 
     def apply_process_settings(self) -> None:
         """Sets what holds for the whole process: threads, allocator, TF32, cuDNN. Calling it again does no harm."""
@@ -307,24 +297,3 @@ def _restrict_attention(model: nn.Module, backend: SDPBackend) -> None:
 
     # A method of the model: a deep copy, such as an average of the weights, gets its own.
     model.forward = types.MethodType(forward_with_backend, model)
-
-
-def _length(sized: Any) -> int | None:
-    try:
-        return len(sized)
-    except TypeError:
-        return None
-
-
-def _differences(result: Result, device: torch.device) -> list[str]:
-    """How this machine differs from the measured one, in what matters to speed; empty when alike."""
-    here: dict[str, object] = {"torch": str(torch.__version__)}
-    there: dict[str, object] = {"torch": result.software.torch}
-    if device.type == "cuda":
-        here["GPU"] = torch.cuda.get_device_name(device)
-        there["GPU"] = result.hardware.gpus[0].name if result.hardware.gpus else None
-    else:
-        cpu, measured = read_cpu({}), result.hardware.cpu
-        here |= {"CPU": cpu.model, "CPUs": cpu.budget}
-        there |= {"CPU": measured.model, "CPUs": measured.budget}
-    return [f"{what} {there[what]} there, {here[what]} here" for what in here if there[what] != here[what]]

@@ -36,6 +36,9 @@ _HALF_ONLY_ATTENTION = ("flash_attention", "cudnn_attention")
 # loading is likely to be what training waits for.
 _CHEAP_BATCH_SECONDS, _COSTLY_BATCH_SECONDS = 0.001, 0.02
 
+# Above this share of small operators, what calling them costs is most of the work.
+_OVERHEAD_BOUND = 0.5
+
 # The first of these that is offered belongs to the first guess; `_preferred` adds what the machine decides.
 _PREFERENCES: dict[str, tuple[Scalar, ...]] = {
     "precision": ("bf16", "fp16", "tf32"),
@@ -64,6 +67,7 @@ class Space:
         max_workers: Most workers of a candidate; None for no cap of the person's.
         room: What batches may take that wait in the loader; None for no limit.
         preferred: The value of each knob that should help here.
+        overhead_bound: Whether calling operators is most of the work, so that compiling promises most of all.
     """
 
     baseline: TrainConfig
@@ -76,6 +80,7 @@ class Space:
     max_workers: int | None = None
     room: LoaderRoom | None = None
     preferred: Mapping[str, Scalar] = field(default_factory=dict)
+    overhead_bound: bool = False
 
     def config(self, values: Mapping[str, Scalar]) -> TrainConfig:
         """The candidate with these values; pins hold, and accumulation follows from the batch size.
@@ -129,11 +134,11 @@ class Space:
         ]
         if "compile_mode" in self.choices and "reduce-overhead" in self.choices["compile_mode"].values:
             variants.append({**everything, "compile_mode": "reduce-overhead"})
-        configs = dict.fromkeys(config for values in variants if (config := self._fitting(values)) is not None)
+        configs = dict.fromkeys(config for values in variants if (config := self.fitting(values)) is not None)
         return tuple(config for config in configs if config != self.baseline)
 
-    def _fitting(self, values: Mapping[str, Scalar]) -> TrainConfig | None:
-        """The config with these values, its loader made smaller until it is no violation, if it can be."""
+    def fitting(self, values: Mapping[str, Scalar]) -> TrainConfig | None:
+        """The config with these values, its loader made smaller until it fits; None where that is not enough."""
         wanted = self.config(values)
         smaller = {
             knob: _at_most(self.choices[knob], getattr(wanted, knob))
@@ -217,6 +222,8 @@ def build_space(
         max_workers=max_workers,
         room=room,
         preferred=_preferred(of, choices),
+        # Beside a GPU every operator is short for the host, which does not wait for it.
+        overhead_bound=device == "cpu" and facts.small_operators_fraction >= _OVERHEAD_BOUND,
     )
     _check_room(space)
     return space

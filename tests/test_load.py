@@ -11,10 +11,12 @@ import torch
 
 import autotune
 from autotune.errors import ConfigError, ResultFileError
+from autotune.fingerprint import fingerprint, model_facts
 from autotune.hardware.host import read_cpu
+from autotune.loading import load
 from autotune.result import Result, write_result
-from autotune.runtime import load
 from tests.factories import make_gpu, make_hardware, make_result, make_software
+from tests.workloads import mistakes
 
 
 def write(tmp_path: Path, **changes: Any) -> tuple[Path, Result]:
@@ -70,3 +72,69 @@ def test_a_missing_result_is_told(tmp_path: Path) -> None:
     """As wherever result files are read."""
     with pytest.raises(ResultFileError):
         load(tmp_path / "none.json")
+
+
+def build_linear(features: int = 4) -> torch.nn.Module:
+    """A small model."""
+    return torch.nn.Sequential(torch.nn.Linear(features, 8), torch.nn.Linear(8, 2))
+
+
+def measured_with(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
+    """The workload of a result that was measured with this model."""
+    record = make_result().workload
+    return {"workload": record.model_copy(update={"model": model_facts(model, optimizer)})}
+
+
+def test_the_measured_model_is_silent(tmp_path: Path) -> None:
+    """Also inside another module, as frameworks wrap it."""
+    path, _ = write(tmp_path, **measured_with(build_linear()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for model in (build_linear(), torch.nn.Sequential(build_linear())):
+            load(path).prepare(model, torch.optim.AdamW(model.parameters()))
+
+
+def test_another_model_is_warned_of(tmp_path: Path) -> None:
+    """With what differs and the command that checks, when the model is known."""
+    model = build_linear(5)
+    path, _ = write(tmp_path, **measured_with(build_linear()))
+    told = r"another workload \(the model is Sequential with 58 .* there, Sequential with 66 .* here\).*autotune check"
+    with pytest.warns(UserWarning, match=told):
+        load(path).prepare(model)
+
+
+def test_another_optimizer_is_warned_of(tmp_path: Path) -> None:
+    """Its state and its step are part of what was measured."""
+    model = build_linear()
+    path, _ = write(tmp_path, **measured_with(model, torch.optim.AdamW(model.parameters())))
+    with pytest.warns(UserWarning, match="the optimizer is AdamW there, SGD here"):
+        load(path).prepare(model, torch.optim.SGD(model.parameters(), momentum=0.9))
+
+
+def test_another_model_is_refused_when_strict(tmp_path: Path) -> None:
+    """Before anything is changed in place."""
+    path, _ = write(tmp_path, **measured_with(build_linear()))
+    with pytest.raises(ConfigError, match=r"another workload.*tune this workload"):
+        load(path, strict=True).prepare(build_linear(5))
+
+
+def test_a_model_that_was_explored_is_not_compared(tmp_path: Path) -> None:
+    """Arguments of build() that the search chose make another model on purpose."""
+    best = make_result().best.model_copy(update={"parameters": {"features": 5}})
+    path, _ = write(tmp_path, best=best, **measured_with(build_linear()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(path).prepare(build_linear(5))
+
+
+def test_a_workload_is_compared_at_once(tmp_path: Path) -> None:
+    """By its fingerprint: data set and effective batch too."""
+    same = mistakes.workload()
+    print_ = fingerprint(same, same.make_optimizer(), same.dataset[0])
+    record = make_result().workload.model_copy(update={"fingerprint": print_})
+    path, _ = write(tmp_path, workload=record)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(path, workload=same)
+    with pytest.warns(UserWarning, match=r"the workload is not digits \(train:build\) as it was measured"):
+        load(path, workload=mistakes.workload(dataset=mistakes.dataset(32)))

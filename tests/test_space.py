@@ -233,6 +233,12 @@ def test_suggestions_differ_and_may_run(device: Any, sample_seconds: float) -> N
     assert {config.effective_batch for config in suggested} == {32}
 
 
+@pytest.mark.parametrize(("small", "device", "bound"), [(0.9, "cpu", True), (0.1, "cpu", False), (0.9, "cuda", False)])
+def test_where_calling_operators_is_the_work_the_space_says_so(small: float, device: Any, bound: bool) -> None:
+    """On a CPU; beside a GPU the host's operators are short, and nobody waits for them."""
+    assert space_of(gpu_machine(), make_facts(small_operators_fraction=small), device=device).overhead_bound == bound
+
+
 def test_milder_variants_follow() -> None:
     """What may fail is given up in turn: half precision, the larger batch; what costs much comes last: compiling."""
     first, *milder = space_of(gpu_machine(), make_facts(accumulation_steps=4)).suggested()

@@ -84,6 +84,7 @@ def apply(
     Returns:
         What could not be applied.
     """
+    tuned.compare_workload(model, optimizers[0] if optimizers else None)
     missing: Missing = {}
     defaults = TrainConfig()
     config = tuned.config.replace(**{knob: getattr(defaults, knob) for knob in leave})

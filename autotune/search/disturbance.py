@@ -94,7 +94,7 @@ class Drift:
 def drift_of(trials: Sequence[Trial]) -> Drift:
     """The drift that the anchors among some trials show.
 
-    A change counts when it is above 3 % and the intervals of the two runs are apart.
+    A change counts when both runs were steady, it is above 3 %, and their intervals are apart.
     """
     anchors = [
         trial.burst.measurement
@@ -119,7 +119,7 @@ def anchor_due(trials: Sequence[Trial]) -> bool:
 def _change(first: Measurement, now: Measurement) -> float:
     factor = now.samples_per_second / first.samples_per_second
     before, after = first.ci95_samples_per_second, now.ci95_samples_per_second
-    apart = before.high < after.low or after.high < before.low
+    apart = first.steady and now.steady and (before.high < after.low or after.high < before.low)
     return factor if apart and abs(factor - 1) > NOTABLE_DRIFT else 1.0
 
 

@@ -16,7 +16,7 @@ from autotune.search.ceilings import unlikely_to_gain, with_workers, workers_nee
 from autotune.search.trials import Trial, fastest, mean_rate, ranked_points
 from autotune.space import Space
 
-BASELINE, SUGGESTED, FED = "baseline", "suggestions", "fed better"
+BASELINE, WARM, SUGGESTED, FED = "baseline", "warm start", "suggestions", "fed better"
 WORKERS, LARGEST, RACE = "fewest workers", "largest batch", "once more"
 SINGLE, SAMPLER = "one knob at a time", "sampler"
 ANCHOR, CONFIRM, ABLATION = "anchor", "confirm", "ablation"
@@ -61,6 +61,7 @@ class Stages:
         space: What is searched.
         baseline: What the user trains with today.
         refuse: Why a point must not run, or None.
+        first: What comes right after the baseline.
         largest_batch: The largest batch that memory allows with a point's other knobs, or None when it is not known.
         fewest_workers: Of some counts, the fewest that feed a point's computing, and why; None when it is not known.
         seconds_of: What a burst of a point is expected to cost, starting and compiling included.
@@ -71,6 +72,8 @@ class Stages:
         space: Space,
         baseline: Point,
         refuse: Callable[[Point], str | None],
+        *,
+        first: Sequence[Proposal] = (),
         largest_batch: Callable[[Point], int | None] = lambda _: None,
         fewest_workers: Callable[[Point, Sequence[int]], tuple[int, str] | None] = lambda *_: None,
         seconds_of: Callable[[Point], float] = lambda _: 1.0,
@@ -78,6 +81,7 @@ class Stages:
         self._space = space
         self._baseline = baseline
         self._refuse = refuse
+        self._first = first
         self._largest_batch = largest_batch
         self._fewest_workers = fewest_workers
         self._seconds_of = seconds_of
@@ -91,6 +95,7 @@ class Stages:
         if raced < EARLY_RACES and (again := self._race(trials)) is not None:
             return again
         ideas = itertools.chain(
+            self._first,
             self._suggestions(),
             self._workers(trials),
             self._fed_better(trials),
@@ -177,7 +182,8 @@ class Stages:
     def _single_changes(self, trials: Sequence[Trial]) -> list[Proposal]:
         """The fastest point with one knob changed; values that were seen least come first, then most gain per second.
 
-        Knobs of the part that does not limit come last.
+        Knobs of the part that does not limit come last. Where calling operators is most of the work, compiling comes
+        first, whatever it costs: it takes away just that.
 
         On a scale only the neighbours are tried: where one is better, the fastest point moves, and its own next
         neighbour follows.
@@ -188,7 +194,7 @@ class Stages:
         point, measured = incumbent.burst.point, incumbent.burst.measurement
         seen = [trial.burst.point for trial in trials]
         order = {name: position for position, name in enumerate((*self._space.choices, *self._space.parameters))}
-        ranked: list[tuple[bool, int, float, Proposal]] = []
+        ranked: list[tuple[bool, bool, int, float, Proposal]] = []
         for name, value in self._changes(point):
             tests = sum(_value(other, name) == value and _alike(other, point) for other in seen)
             if tests < MAX_TESTS_PER_VALUE:
@@ -196,8 +202,9 @@ class Stages:
                 reason = f"{name}={value} at the fastest so far, where it is {_value(point, name)}"
                 changed = self._change(point, name, value)
                 per_second = GAIN_RATIO ** order[name] / self._seconds_of(changed)
-                ranked.append((late, tests, -per_second, Proposal(changed, SINGLE, reason)))
-        return [proposal for *_, proposal in sorted(ranked, key=lambda entry: entry[:3])]
+                promising = name == "compile_mode" and value is not None and self._space.overhead_bound
+                ranked.append((late, not promising, tests, -per_second, Proposal(changed, SINGLE, reason)))
+        return [proposal for *_, proposal in sorted(ranked, key=lambda entry: entry[:4])]
 
     def _changes(self, point: Point) -> Iterator[tuple[str, Scalar]]:
         for knob, choices in self._space.choices.items():

@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 
 from autotune.burst.protocol import BurstPlan
 from autotune.config import TrainConfig
+from autotune.measurement import Burst
 from autotune.numerics import FEWEST_STEPS, MOST_STEPS
 from autotune.search.stages import SAMPLER
 from autotune.search.trials import Trial
 
-FINISHING_SECONDS = 1.0
-"""Kept for writing the result and ending the last process."""
+FINISHING_SECONDS = 2.0
+"""Kept for ending the last process, and for writing the result and its page."""
 CONFIRM_SHARE, CONFIRM_MAX_SECONDS = 0.3, 120.0
 ABLATION_SHARE, ABLATION_MAX_SECONDS, ABLATION_MIN_BUDGET_SECONDS = 0.15, 90.0, 120.0
 """In a shorter budget, what explaining takes would be missing where the gain is found and confirmed."""
@@ -24,6 +25,10 @@ PROFILE_SHARE, PROFILE_MAX_SECONDS, PROFILE_MIN_BUDGET_SECONDS = 0.07, 20.0, 30.
 HOPELESS_BURSTS = 4
 COMPILE_SECONDS = 20.0
 """What a first compile is expected to cost before one was seen."""
+CACHE_SAVES = 0.7
+"""Of the compiling, at least, when the same code has been compiled before: 0.8 to 0.9 were measured on a CPU."""
+COMPILED_KNOBS = ("compile_mode", "batch_size", "precision", "memory_format", "sdpa_backend", "num_threads")
+"""What Inductor's code depends on."""
 
 
 class Budget:
@@ -59,8 +64,16 @@ class Budget:
     @property
     def searching(self) -> float:
         """Seconds that the search may still take: less what the confirmation and the ablation need; never negative."""
-        reserve = min(CONFIRM_SHARE * self.seconds, CONFIRM_MAX_SECONDS)
-        return max(0.0, self.confirming - reserve)
+        return max(0.0, self.confirming - self._confirmation)
+
+    @property
+    def seeking(self) -> float:
+        """The same while nothing faster has been found: what there would be to explain is not kept back."""
+        return max(0.0, self.ablating - self._confirmation)
+
+    @property
+    def _confirmation(self) -> float:
+        return min(CONFIRM_SHARE * self.seconds, CONFIRM_MAX_SECONDS)
 
     @property
     def confirming(self) -> float:
@@ -92,11 +105,23 @@ def ablation_plan(plan: BurstPlan) -> BurstPlan:
 def predicted_seconds(config: TrainConfig, trials: Sequence[Trial], plan: BurstPlan) -> float:
     """What a burst of a config will take: the longest of its kind so far, else what the plan allows."""
     compiled = config.compile_mode is not None
+    if compiled and (warm := [t.burst for t in trials if t.burst.ok and _compiles_alike(t.burst.point.config, config)]):
+        return min(burst.seconds for burst in warm) if len(warm) > 1 else _seconds_when_cached(warm[0])
     alike = [trial.burst.seconds for trial in trials if (trial.burst.point.config.compile_mode is not None) == compiled]
     caps = plan.warmup_seconds + plan.measure_seconds
     if alike:
         return max(alike) if compiled else max(sorted(alike)[: max(1, len(alike) * 9 // 10)])
     return caps + (COMPILE_SECONDS if compiled else 1.0)
+
+
+def _compiles_alike(config: TrainConfig, other: TrainConfig) -> bool:
+    """Whether the code that was compiled for one serves the other, out of the cache."""
+    return all(getattr(config, knob) == getattr(other, knob) for knob in COMPILED_KNOBS)
+
+
+def _seconds_when_cached(burst: Burst) -> float:
+    compiling = burst.measurement.compile_seconds if burst.measurement is not None else None
+    return burst.seconds - CACHE_SAVES * (compiling or 0.0)
 
 
 def numerics_steps(config: TrainConfig, trials: Sequence[Trial], budget: Budget) -> int:

@@ -219,6 +219,37 @@ def test_the_fingerprint_is_of_what_is_trained() -> None:
     assert len({same, *(facts.fingerprint for facts in others)}) == 5
 
 
+def test_operators_of_a_few_microseconds_are_told_from_long_ones() -> None:
+    """By the share of the loss's time that they take: there compiling promises most."""
+
+    class Steps(nn.Module):
+        """Many tiny operations, or one large one."""
+
+        def __init__(self, width: int, steps: int) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.rand(width, width))
+            self.steps = steps
+
+        def forward(self, features: torch.Tensor) -> torch.Tensor:
+            value = self.weight
+            for _ in range(self.steps):
+                value = value @ self.weight if self.steps == 1 else value * 0.999
+            return value.mean() + 0 * features.mean()
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        return model(batch[0])  # type: ignore[no-any-return]
+
+    assert facts_of(model=Steps(4, 2000), loss=loss).small_operators_fraction > 0.9
+    assert facts_of(model=Steps(1000, 1), loss=loss).small_operators_fraction < 0.1
+
+
+def test_a_model_and_its_optimizer_are_described() -> None:
+    """By which a training script's own are compared with them."""
+    model = facts_of(optimizer=torch.optim.SGD).model
+    assert model is not None
+    assert (model.optimizer, model.weights) == ("SGD", facts_of().parameters)
+
+
 def test_no_worker_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check runs in its own process, whatever the baseline's workers."""
 

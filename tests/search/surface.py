@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import optuna
@@ -13,10 +13,12 @@ from autotune.config import TrainConfig
 from autotune.facts import WorkloadFacts
 from autotune.hardware.model import Cpu, Hardware, Memory, Software
 from autotune.measurement import Block, Burst, Measurement, Outcome, Point
+from autotune.numerics import NumericsGuard
 from autotune.progress import Quiet
 from autotune.readings import Readings
 from autotune.search.driver import Search
-from autotune.search.stopping import Budget
+from autotune.search.stages import Proposal
+from autotune.search.stopping import COMPILED_KNOBS, Budget
 from autotune.search.storage import make_sampler
 from autotune.search.trials import TrialLog
 from autotune.space import Space, build_space
@@ -37,6 +39,7 @@ class SurfaceRunner:
         noise: float = 0.02,
         oom_above: int = 10**9,
         cost: float = 2.0,
+        compile_cost: float = 0.0,
         bytes_of: Rate | None = None,
         loader_rate: Rate | None = None,
         wait: float = 0.0,
@@ -47,6 +50,7 @@ class SurfaceRunner:
         self.noise = noise
         self.oom_above = oom_above
         self.cost = cost
+        self.compile_cost = compile_cost
         self.bytes_of = bytes_of
         self.loader_rate = loader_rate
         self.wait = wait
@@ -54,15 +58,18 @@ class SurfaceRunner:
         self.fails: str | None = None
         self.ran: list[Point] = []
         self.parts: list[str] = []
+        self._compiled: set[tuple[object, ...]] = set()
         self._rng = random.Random(1)
 
     def run(self, point: Point, plan: BurstPlan, deadline_seconds: float) -> Burst:
         """Spends the cost on the virtual clock, and never more than the deadline."""
         self.ran.append(point)
         self.parts.append(plan.part)
-        spent = min(self.cost, deadline_seconds)
+        compiling = self._compiling_seconds(point.config)
+        cost = self.cost + compiling
+        spent = min(cost, deadline_seconds)
         self.clock.now += spent
-        if spent < self.cost:
+        if spent < cost:
             return Burst(point=point, outcome=Outcome.TIMEOUT, reason="too slow", seconds=spent)
         if self.fails is not None:
             return Burst(point=point, outcome=Outcome.CRASHED, reason=self.fails, seconds=spent)
@@ -78,8 +85,18 @@ class SurfaceRunner:
             blocks=blocks, steady=True, start_seconds=0.1, build_seconds=0.1, warmup_seconds=spent / 4,
             readings=Readings(seconds=1.0, sm_activity_fraction=self.activity),
             device_memory_bytes=round(self.bytes_of(point.config)) if self.bytes_of else None,
+            compile_seconds=compiling or None,
         )  # fmt: skip
         return Burst(point=point, outcome=Outcome.OK, measurement=measurement, phase="done", seconds=spent)
+
+    def _compiling_seconds(self, config: TrainConfig) -> float:
+        """Compiling code for the first time takes long; afterwards it comes out of a cache."""
+        code = tuple(getattr(config, knob) for knob in COMPILED_KNOBS)
+        if config.compile_mode is None:
+            return 0.0
+        cached = code in self._compiled
+        self._compiled.add(code)
+        return 0.15 * self.compile_cost if cached else self.compile_cost
 
 
 def make_facts(**changes: object) -> WorkloadFacts:
@@ -114,7 +131,8 @@ def make_space(*, effective_batch: int | None = 64, **options: object) -> Space:
 def make_search(
     rate: Rate, *, budget_seconds: float = 60.0, space: Space | None = None, seed: int = 0, sampler: str = "tpe",
     storage: optuna.storages.BaseStorage | None = None, utilization_target: float = 0.95,
-    memory_limit_bytes: int | None = None, **runner: object,
+    memory_limit_bytes: int | None = None, numerics: NumericsGuard | None = None, first: Sequence[Proposal] = (),
+    **runner: object,
 ) -> tuple[Search, SurfaceRunner]:  # fmt: skip
     """A search on a made-up surface, and its runner."""
     clock = VirtualClock()
@@ -128,6 +146,7 @@ def make_search(
     search = Search(
         space, Point(config=space.baseline), surface, TrialLog(study, space), budget, Quiet(),
         utilization_target=utilization_target, seed=seed, memory_limit_bytes=memory_limit_bytes,
+        numerics=numerics, first=first,
     )  # fmt: skip
     return search, surface
 

@@ -173,6 +173,15 @@ def test_a_notable_change_rescales_and_a_large_one_marks_the_machine_noisy() -> 
     assert drift_of([trial(1000, BASELINE), trial(800, ANCHOR), trial(990, ANCHOR)]).noisy
 
 
+def test_a_run_that_was_not_steady_shows_no_drift() -> None:
+    """Its interval is of its own unrest: it says nothing about the machine."""
+    unsteady = trial(700, BASELINE)
+    measured = unsteady.burst.measurement
+    assert measured is not None
+    burst_ = unsteady.burst.model_copy(update={"measurement": measured.model_copy(update={"steady": False})})
+    assert drift_of([Trial(burst_, BASELINE, ""), trial(1000, ANCHOR)]).factor == 1.0
+
+
 def test_the_anchor_is_due_every_ten_bursts_and_after_a_resume() -> None:
     """The baseline runs again when ten other bursts have run, or when an earlier run's figures are taken over."""
     trials = [trial(1000, BASELINE), *(trial(1000, SINGLE) for _ in range(9))]

@@ -1,0 +1,82 @@
+"""A result file, loaded into a training script; what has changed since it was measured is told in one sentence."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import torch
+
+from autotune.errors import ConfigError
+from autotune.fingerprint import fingerprint
+from autotune.hardware.host import read_cpu
+from autotune.result import Result, read_result
+from autotune.runtime import Tuned
+from autotune.workload import Workload
+
+
+def load(
+    path: str | Path,
+    *,
+    device: str | torch.device | None = None,
+    workload: Workload | None = None,
+    strict: bool = False,
+) -> Tuned:
+    """The tuned configuration of a result file, ready to be used in training.
+
+    Warns when this machine, its torch, or the workload is not what was measured. Without `workload`, the model and the
+    optimizer are compared when `Tuned.prepare` gets them.
+
+    Args:
+        path: A result file.
+        device: Where to train; the kind of device that was measured when None.
+        workload: What will be trained, to be compared at once with what was measured, data and effective batch too.
+        strict: Raise instead of warning.
+
+    Raises:
+        ResultFileError: When the file is missing, broken or of another schema.
+        ConfigError: When this machine has no such device; with `strict`, when something differs.
+    """
+    result = read_result(path)
+    measured = result.constraints.device
+    try:
+        tuned = Tuned(result.best.config, device=device or measured, result=result, source=str(path), strict=strict)
+    except ConfigError as error:
+        if device is not None:
+            raise
+        raise ConfigError(
+            f"{path} was measured on {measured}, which torch does not find here; "
+            "tune on this machine, or pass device= to use its settings on another device all the same"
+        ) from error
+    differences = _machine_differences(result, tuned.device)
+    if workload is not None and not _same_workload(result, workload):
+        differences.append(f"the workload is not {result.workload.name} ({result.workload.target}) as it was measured")
+    if differences:
+        told = (
+            f"{path} was measured elsewhere ({'; '.join(differences)}): expect another speed; "
+            f"'autotune check {path}' tells whether it holds here"
+        )
+        if strict:
+            raise ConfigError(f"{told}; tune on this machine, or load it without strict")
+        warnings.warn(told, stacklevel=2)
+    return tuned
+
+
+def _same_workload(result: Result, workload: Workload) -> bool:
+    """Whether the fingerprints are alike; it takes one sample, and an optimizer that is thrown away."""
+    sample = next(iter(workload.dataset))
+    return fingerprint(workload, workload.make_optimizer(), sample) == result.workload.fingerprint
+
+
+def _machine_differences(result: Result, device: torch.device) -> list[str]:
+    """How this machine differs from the measured one, in what matters to speed; empty when alike."""
+    here: dict[str, object] = {"torch": str(torch.__version__)}
+    there: dict[str, object] = {"torch": result.software.torch}
+    if device.type == "cuda":
+        here["GPU"] = torch.cuda.get_device_name(device)
+        there["GPU"] = result.hardware.gpus[0].name if result.hardware.gpus else None
+    else:
+        cpu, measured = read_cpu({}), result.hardware.cpu
+        here |= {"CPU": cpu.model, "CPUs": cpu.budget}
+        there |= {"CPU": measured.model, "CPUs": measured.budget}
+    return [f"{what} {there[what]} there, {here[what]} here" for what in here if there[what] != here[what]]

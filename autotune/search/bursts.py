@@ -1,0 +1,113 @@
+"""Runs bursts for the search, keeps them in its log, and knows what the next one would cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autotune.burst.protocol import BurstPlan, Part
+from autotune.measurement import Burst, Point
+from autotune.progress import Progress
+from autotune.search.disturbance import RepeatingRunner
+from autotune.search.stopping import Budget, burst_deadline, plan_for, predicted_seconds
+from autotune.search.trials import Trial, TrialLog
+from autotune.verify import Round
+
+BASELINE_SHARE = 0.8
+"""Of what remains, for the first burst, should it take that long."""
+
+
+class Bursts:
+    """Bursts, and the log that they are kept in.
+
+    Args:
+        baseline: What the user trains with today.
+        runner: Runs them.
+        log: Where they are kept.
+        budget: The wall clock.
+        progress: Who is told.
+    """
+
+    def __init__(
+        self, baseline: Point, runner: RepeatingRunner, log: TrialLog, budget: Budget, progress: Progress
+    ) -> None:
+        self.log = log
+        self.budget = budget
+        self.progress = progress
+        self.plan = plan_for(budget.seconds)
+        self._baseline = baseline
+        self._runner = runner
+        self._stage_shown = ""
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All that ran so far, in order."""
+        return self.log.trials
+
+    @property
+    def searching(self) -> float:
+        """Seconds that the search may still take."""
+        best = self.log.best()
+        found = best is not None and best.burst.point != self._baseline
+        return self.budget.searching if found else self.budget.seeking
+
+    def seconds_of(self, points: Sequence[Point], plan: BurstPlan | None = None) -> float:
+        """What bursts of these points are expected to cost, starting and compiling included."""
+        shorter = plan.measure_seconds / self.plan.measure_seconds if plan is not None else 1.0
+        return shorter * sum(predicted_seconds(point.config, self.trials, self.plan) for point in points)
+
+    def search(self, point: Point, stage: str, reason: str, *, early_end: bool = True) -> Burst:
+        """A burst of the search, in the time that is for searching.
+
+        Args:
+            point: What to run.
+            stage: The part of the search that asks for it.
+            reason: Why, in one sentence.
+            early_end: Whether it may end early, once it cannot come near the best so far.
+        """
+        self.show_stage(stage)
+        trial = self.log.run(point, stage, reason, lambda: self.measure(point, early_end=early_end))
+        self.tell(trial.burst)
+        return trial.burst
+
+    def measure(self, point: Point, *, early_end: bool = True) -> Burst:
+        """A burst that is not kept in the log yet, as the sampler's: it has a trial of its own."""
+        best = self.log.best() if early_end else None
+        incumbent_rate = best.rate * self.log.drift if best and best.rate else None
+        plan = self.plan.model_copy(update={"incumbent_rate": incumbent_rate})
+        available = self.searching if self.trials else BASELINE_SHARE * self.budget.remaining
+        return self._runner.run(point, plan, burst_deadline(point.config, self.trials, plan, available))
+
+    def interleaved(self, point: Point, number: int, stage: str, reason: str, plan: BurstPlan | None = None) -> Burst:
+        """A burst of an interleaved round: whole, however slow it is."""
+        plan = plan or self.plan
+        self.show_stage(stage)
+        deadline = burst_deadline(point.config, self.trials, plan, self.budget.remaining)
+        trial = self.log.run(point, stage, reason, lambda: self._runner.run(point, plan, deadline), round_number=number)
+        self.tell(trial.burst)
+        return trial.burst
+
+    def part_rate(self, point: Point, part: Part) -> float | None:
+        """Samples per second of one part of training alone, at the machine's first speed."""
+        plan = self.plan.model_copy(update={"part": part})
+        burst = self._runner.run(point, plan, burst_deadline(point.config, self.trials, plan, self.budget.remaining))
+        return burst.rate / self.log.drift if burst.rate is not None else None
+
+    def rounds(self, stage: str) -> list[Round]:
+        """The rounds of a stage so far, those of an interrupted run included."""
+        rounds: dict[int, Round] = {}
+        for trial in self.trials:
+            measured = trial.burst.measurement
+            if trial.stage == stage and trial.round is not None and measured is not None and trial.burst.ok:
+                rounds.setdefault(trial.round, {})[trial.burst.point] = measured
+        return list(rounds.values())
+
+    def tell(self, burst: Burst) -> None:
+        """Shows how a burst ended, beside the best so far."""
+        best = self.log.best()
+        self.progress.burst(burst, best.burst if best else None, self.budget.remaining)
+
+    def show_stage(self, stage: str) -> None:
+        """Shows the part of the search that has begun, once."""
+        if stage != self._stage_shown:
+            self._stage_shown = stage
+            self.progress.stage(stage)

@@ -1,0 +1,207 @@
+"""The end of a search: the finalists against the baseline in interleaved rounds, and what each change is worth.
+
+Only what is measured here becomes a headline: the best of the many figures that the search saw is flattered.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Collection, Sequence
+
+from autotune.ablation import MIN_ROUNDS, ablate, ablation_rows, put_back
+from autotune.measurement import Burst, Point
+from autotune.numerics import Numerics, NumericsGuard
+from autotune.result import AblationRow
+from autotune.search.bursts import Bursts
+from autotune.search.disturbance import Drift
+from autotune.search.stages import ABLATION, CONFIRM
+from autotune.search.stopping import ablation_plan, burst_deadline, numerics_steps
+from autotune.search.trials import mean_rate, ranked_points
+from autotune.verify import Confirmed, as_good_as_the_fastest, confirm, rank
+
+MAX_FINALISTS = 4
+DECIDING_ROUNDS = 4
+CHECKING_SHARE = 0.08
+"""Of the budget: what numerics checks of more finalists than one may take, a further one as much as those before."""
+NOTABLE_MEMORY = 1.25
+"""Of two equals the one that takes so many times less memory is the cheaper."""
+NEAR_EQUAL = 0.05
+"""A further finalist is worth its bursts when it came within this share of the first."""
+
+
+class Confirmation:
+    """Races the finalists, and answers from what the race has shown so far: also after an interruption.
+
+    Args:
+        baseline: What the user trains with today.
+        bursts: Runs them, and knows all that ran.
+        drift: How the machine's speed has moved so far.
+        refuse: Why a point must not run, or None.
+        knobs: All that are searched, by expected effect: what little time there is explains the first of them.
+        seed: Of the order within the rounds.
+        numerics: Checks finalists against eager fp32; None trusts them, as where recordings are replayed.
+    """
+
+    def __init__(
+        self,
+        baseline: Point,
+        bursts: Bursts,
+        drift: Callable[[], Drift],
+        refuse: Callable[[Point], str | None],
+        *,
+        knobs: Sequence[str],
+        seed: int,
+        numerics: NumericsGuard | None,
+    ) -> None:
+        self._baseline = baseline
+        self._bursts = bursts
+        self._drift = drift
+        self._refuse = refuse
+        self._knobs = knobs
+        self._seed = seed
+        self._numerics, self._checking_seconds = numerics, 0.0
+
+    def answer(self) -> Point:
+        """The point to train with: only a confirmed gain displaces the baseline, and of equals the cheapest wins.
+
+        Of those that cost the same the fastest does, which comes first.
+        """
+        equals = as_good_as_the_fastest(self.confirmed(), self._bursts.rounds(CONFIRM))
+        return min(equals, key=self._upkeep, default=self._baseline)
+
+    def confirmed(self) -> list[Confirmed]:
+        """What has been confirmed so far, fastest first."""
+        failed = {t.burst.point for t in self._bursts.trials if t.stage == CONFIRM and not t.burst.ok}
+        ranked = rank(self._baseline, self._bursts.rounds(CONFIRM), failed)
+        drift = self._drift()
+        if not drift.noisy:
+            return ranked
+        return [Confirmed(one.point, one.speedup.widened(drift.largest)) for one in ranked]
+
+    def verdict(self, point: Point) -> Numerics | None:
+        """Whether a point trains what eager fp32 trains, if that is known."""
+        return self._numerics.known(point) if self._numerics is not None else None
+
+    def race(self) -> None:
+        """Measures the finalists and the baseline anew, interleaved; then those that the winner's true rate lets in.
+
+        The first finalist may have been lucky: what seemed slower than its lucky figure, but not than its true one,
+        races against it too, while there is time.
+        """
+        self._bursts.show_stage(CONFIRM)
+        raced: set[Point] = set()
+        while finalists := self._finalists(raced):
+            leaders = [one.point for one in self.confirmed()[:1] if one.point in raced]
+            points = [*leaders, *finalists]
+            together = {self._baseline, *points}
+            known = [measured for measured in self._bursts.rounds(CONFIRM) if together <= measured.keys()]
+            numbers = [trial.round for trial in self._bursts.trials if trial.stage == CONFIRM]
+            first = max((number for number in numbers if number is not None), default=-1) + 1 - len(known)
+
+            def run(point: Point, number: int, first: int = first) -> Burst:
+                return self._bursts.interleaved(point, first + number, CONFIRM, f"round {first + number + 1}")
+
+            confirm(self._baseline, points, run, affords=self._affords_next, seed=self._seed, known=known)
+            raced |= {*finalists}
+            if not self._affords([self._baseline, *points] * DECIDING_ROUNDS):
+                return
+
+    def ablate(self) -> None:
+        """Measures what each changed knob is worth; where time is short, those of the largest expected effect."""
+        winner = self.answer()
+        variants = {name: point for name, point in self._variants(winner).items() if point != self._baseline}
+        plan = ablation_plan(self._bursts.plan)
+        names = {point: name for name, point in variants.items()}
+
+        def run(point: Point, number: int) -> Burst:
+            what = f"{names[point]} put back" if point in names else "the winner"
+            return self._bursts.interleaved(point, number, ABLATION, f"{what}, round {number + 1}", plan)
+
+        def affords(points: Sequence[Point]) -> bool:
+            budget = self._bursts.budget
+            begun = 0 < len(self._bursts.rounds(ABLATION)) < MIN_ROUNDS  # a round alone says nothing
+            return self._bursts.seconds_of(points, plan) <= (budget.remaining if begun else budget.ablating)
+
+        for name in sorted(variants, key=self._rank, reverse=True):
+            if affords([winner, *variants.values()] * MIN_ROUNDS):
+                break
+            del variants[name]
+        ablate(winner, list(variants.values()), run, affords=affords, seed=self._seed)
+
+    def ablation(self) -> tuple[AblationRow, ...]:
+        """What each knob that was changed is worth, as far as it was measured."""
+        winner = self.answer()
+        # Where a single knob was changed, the winner without it is the baseline, and its worth is confirmed already.
+        rounds = [*self._bursts.rounds(ABLATION), *self._bursts.rounds(CONFIRM)]
+        return ablation_rows(winner, self._baseline, self._variants(winner), rounds)
+
+    def _rank(self, name: str) -> int:
+        return self._knobs.index(name) if name in self._knobs else len(self._knobs)
+
+    def _variants(self, winner: Point) -> dict[str, Point]:
+        if winner == self._baseline:
+            return {}
+        return {name: point for name, point in put_back(winner, self._baseline).items() if self._refuse(point) is None}
+
+    def _finalists(self, raced: Collection[Point]) -> list[Point]:
+        """The fastest points that are not the baseline; others than the first only if they came close, in time.
+
+        Args:
+            raced: Points that were measured anew already: others must have come to the best of them.
+        """
+        trials, budget = self._bursts.trials, self._bursts.budget
+        searched = ranked_points(trial for trial in trials if trial.round is None)
+        rates = {alike[0].burst.point: mean_rate(alike) for alike in searched}
+        anew = ranked_points(trial for trial in trials if trial.stage == CONFIRM and trial.burst.point in raced)
+        reached = max([self._baseline_rate(), *(mean_rate(alike) for alike in anew)])
+        near: list[Point] = []
+        for point in sorted(rates, key=lambda point: rates[point], reverse=True):
+            if point == self._baseline or point in raced:
+                continue
+            least = max(reached, (1 - NEAR_EQUAL) * rates[near[0]]) if near else reached
+            if len(near) == MAX_FINALISTS or rates[point] < least:
+                break
+            if near and self.verdict(point) is None and 2 * self._checking_seconds > CHECKING_SHARE * budget.seconds:
+                continue  # a further finalist is not worth more of the confirmation's time
+            if self._agrees(point):  # else the next in line takes its place
+                near.append(point)
+        # With fewer rounds than are needed to decide, more finalists would only take time from the first.
+        while len(near) > 1 and not self._affords([self._baseline, *near] * DECIDING_ROUNDS):
+            near.pop()
+        return near
+
+    def _agrees(self, point: Point) -> bool:
+        """Whether nothing speaks against a finalist's numerics."""
+        if self._numerics is None:
+            return True
+        if (verdict := self._numerics.known(point)) is None:
+            trials, budget = self._bursts.trials, self._bursts.budget
+            deadline = burst_deadline(point.config, trials, self._bursts.plan, budget.remaining)
+            began = budget.now()
+            verdict = self._numerics.check(point, numerics_steps(point.config, trials, budget), deadline)
+            self._checking_seconds += budget.now() - began
+        return verdict.outcome != "disagrees"
+
+    def _affords(self, points: Sequence[Point]) -> bool:
+        """Whether there is time for these bursts, and to explain the answer afterwards."""
+        return self._bursts.seconds_of(points) <= self._bursts.budget.confirming
+
+    def _affords_next(self, points: Sequence[Point]) -> bool:
+        """Whether there is time for another round; until there are enough to decide, no ablation is worth as much."""
+        together = sum({*points} <= measured.keys() for measured in self._bursts.rounds(CONFIRM))
+        budget = self._bursts.budget
+        available = budget.ablating if together < DECIDING_ROUNDS else budget.confirming
+        return self._bursts.seconds_of(points) <= available
+
+    def _baseline_rate(self) -> float:
+        """Samples per second that a finalist must reach at least; 0 while the baseline has not run."""
+        known = [trial.rate for trial in self._bursts.trials if trial.burst.point == self._baseline and trial.rate]
+        return statistics.fmean(known) if known else 0.0
+
+    def _upkeep(self, point: Point) -> tuple[bool, int, int]:
+        """What a config costs besides time, dearest first: compiling, workers, memory."""
+        measured = self._bursts.log.measurement(point)
+        memory = measured.device_memory_bytes if measured is not None else None
+        step = round(math.log(memory or 1, NOTABLE_MEMORY))  # a few per cent of memory are worth no rate
+        return point.config.compile_mode is not None, point.config.num_workers, step

@@ -1,0 +1,129 @@
+"""The end of a search, on a made-up surface with a virtual clock: the race, the answer, the worth of each change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autotune.config import TrainConfig
+from autotune.errors import Interrupted
+from autotune.measurement import Point
+from autotune.numerics import Agreement, NumericsGuard, Trace
+from autotune.search.stages import CONFIRM
+from autotune.search.stopping import Budget
+from autotune.tune import judge
+from tests.search.surface import example_rate, make_search, make_space
+
+
+def test_confirmation_survives_an_interruption(tmp_path: Path) -> None:
+    """What was confirmed before Ctrl-C is the answer of the partial result."""
+    search, surface = make_search(example_rate, budget_seconds=120)
+    original = surface.run
+
+    def run_until_interrupted(point, plan, deadline):  # type: ignore[no-untyped-def]
+        if sum(trial.stage == CONFIRM for trial in search.log.trials) == 12:
+            raise Interrupted
+        return original(point, plan, deadline)
+
+    surface.run = run_until_interrupted  # type: ignore[method-assign]
+    with pytest.raises(Interrupted):
+        search.run()
+    best, speedup, _ = judge(search)
+    assert best != search.baseline
+    assert speedup is not None
+
+
+def test_time_is_kept_back_for_the_confirmation() -> None:
+    """The search proper ends while the confirmation's share of the budget is left."""
+    clock = [0.0]
+    budget = Budget(60.0, clock=lambda: clock[0])
+    clock[0] = 45.0
+    assert budget.searching == 0.0
+    assert budget.remaining == pytest.approx(13.0)
+
+
+def test_a_finalist_with_wrong_numerics_is_replaced_by_the_next() -> None:
+    """The fastest that trains the same thing is the answer, and the other is told."""
+    notes: list[str] = []
+
+    def measure(point: Point, steps: int, deadline_seconds: float) -> Agreement:
+        right = Trace(losses=(1.0,) * steps, gradient_norm=1.0)
+        wrong = Trace(losses=(3.0,) * steps, gradient_norm=1.0)
+        candidate = wrong if point.config.precision == "bf16" else right
+        return Agreement(
+            reference=right, control=right, candidate=candidate, cosine=1.0, control_cosine=1.0, has_batch_norm=False
+        )
+
+    space = make_space()
+    guard = NumericsGuard(measure, Point(config=space.baseline), notes.append)
+    search, _ = make_search(example_rate, budget_seconds=120, space=space, numerics=guard)
+    search.run()
+    best, speedup, _ = judge(search)
+    assert speedup is not None
+    assert best.config.precision == "fp32"
+    assert example_rate(best.config) > 1.2 * example_rate(search.baseline.config)
+    assert any("precision=bf16" in note for note in notes)
+    verdict = search.confirmation.verdict(best)
+    assert verdict is not None
+    assert verdict.outcome in {"agrees", "unchanged"}
+
+
+def test_what_each_change_is_worth_is_measured_after_the_answer() -> None:
+    """On a surface whose gains are known, within the noise."""
+    search, _ = make_search(example_rate, budget_seconds=400, cost=1.0)
+    search.run()
+    answer = search.confirmation.answer()
+    search.confirmation.ablate()
+    worth = {row.knob: row.ratio for row in search.confirmation.ablation()}
+    assert worth["precision"] == pytest.approx(1.6, rel=0.06)
+    assert worth["allocator"] == pytest.approx(1.3, rel=0.06)
+    assert search.confirmation.answer() == answer
+
+
+def test_the_ablation_keeps_the_budget() -> None:
+    """What is left after the confirmation, and no more."""
+    for budget_seconds in (30.0, 120.0, 300.0):
+        search, surface = make_search(example_rate, budget_seconds=budget_seconds)
+        search.run()
+        search.confirmation.ablate()
+        assert surface.clock.now <= budget_seconds
+
+
+def test_where_time_is_short_the_largest_changes_are_explained() -> None:
+    """Rather than none: four changes and the winner, twice each, take more than is left."""
+    search, surface = make_search(example_rate, budget_seconds=130, cost=4.0)
+    search.run()
+    search.confirmation.ablate()
+    changed = judge(search)[0].config.changes_from(search.baseline.config)
+    explained = {row.knob for row in search.confirmation.ablation()}
+    assert "allocator" in explained
+    assert 0 < len(explained) < len(changed)
+    assert surface.clock.now <= 130
+
+
+def test_the_worth_of_a_single_change_is_the_confirmed_one() -> None:
+    """Without it the winner is the baseline, which has been compared already."""
+    search, surface = make_search(example_rate, budget_seconds=120, space=make_space(only=("precision",)))
+    search.run()
+    ran = len(surface.ran)
+    search.confirmation.ablate()
+    assert len(surface.ran) == ran
+    (row,) = search.confirmation.ablation()
+    assert (row.knob, row.before, row.after) == ("precision", "fp32", "bf16")
+    assert row.ratio == pytest.approx(1.6, rel=0.05)
+
+
+def test_a_compiled_winner_is_confirmed_though_compiling_it_first_took_long() -> None:
+    """The code is cached by then, and until there are rounds enough to decide, no ablation is worth more."""
+
+    def rate(config: TrainConfig) -> float:
+        return example_rate(config) * (1.5 if config.compile_mode else 1.0)
+
+    search, surface = make_search(rate, budget_seconds=300, cost=8.0, compile_cost=20.0)
+    search.run()
+    best, speedup, _ = judge(search)
+    assert best.config.compile_mode == "default"
+    assert speedup is not None
+    assert speedup.pairs >= 4
+    assert surface.clock.now <= 300
