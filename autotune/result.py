@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import tempfile
 from datetime import datetime
@@ -14,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from autotune.config import Parameters, TrainConfig
 from autotune.errors import ResultFileError
+from autotune.facts import ModelFacts
+from autotune.files import write_whole
 from autotune.hardware.model import Hardware, Software
 from autotune.measurement import Interval, Measurement, Outcome, Speedup
 from autotune.numerics import Numerics
@@ -36,6 +37,7 @@ class WorkloadRecord(Part):
     parameters: Parameters = {}
     samples: int | None = Field(ge=0, le=2**53)
     fingerprint: str
+    model: ModelFacts | None = Field(default=None, description="by which a training script's own is compared")
 
 
 class Side(Part):
@@ -73,6 +75,19 @@ class Constraints(Part):
     seed: int
 
 
+class WarmStartRecord(Part):
+    """Another machine's result that the search began with, and whether it helped."""
+
+    source: str = Field(description="the result file")
+    machine: str
+    same_workload: bool = Field(description="the fingerprints are alike")
+    changes: dict[str, Any] = Field(description="its config here: knobs that differ from the baseline")
+    adapted: tuple[str, ...] = Field(default=(), description="what had to be changed for this machine")
+    samples_per_second: float | None
+    helped: bool = Field(description="faster than the baseline, and at once near the answer's rate")
+    verdict: str
+
+
 class SearchRecord(Part):
     """How the search went."""
 
@@ -85,6 +100,7 @@ class SearchRecord(Part):
     repeated_bursts: int = Field(default=0, description="runs thrown away because they were disturbed")
     drift: float = Field(default=0.0, description="largest change of the machine's speed, as a share; above 0.1: noisy")
     noisy: bool = Field(default=False, description="the machine drifted so much that intervals were widened")
+    warm_start: tuple[WarmStartRecord, ...] = ()
     skipped_knobs: dict[str, str] = Field(default_factory=dict, description="knob: why it was not searched")
     notes: tuple[str, ...] = ()
 
@@ -140,6 +156,14 @@ class Result(Part):
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False, populate_by_name=True)
 
     @property
+    def machine(self) -> str:
+        """What trained: ``NVIDIA GeForce RTX 4070, 16 CPUs`` or ``Intel Xeon, 2 CPUs``."""
+        kind = self.constraints.device.partition(":")[0]
+        gpu = next((gpu for gpu in self.hardware.gpus if gpu.kind == kind), None)
+        cpu = self.hardware.cpu
+        return f"{gpu.name if gpu else cpu.model or 'unnamed CPU'}, {cpu.budget} CPU{'' if cpu.budget == 1 else 's'}"
+
+    @property
     def changed_knobs(self) -> dict[str, tuple[Any, Any]]:
         """Knobs and build parameters in which best differs from baseline: ``{knob: (before, after)}``."""
         changed: dict[str, tuple[Any, Any]] = dict(self.best.config.changes_from(self.baseline.config))
@@ -150,25 +174,13 @@ class Result(Part):
 
 
 def write_result(result: Result, path: Path) -> None:
-    """Writes the file whole or not at all: to a temporary name beside it, flushed, then renamed.
+    """Writes the file whole or not at all.
 
     Raises:
         ResultFileError: When the file cannot be written; nothing is left behind.
     """
-    text = result.model_dump_json(by_alias=True, indent=2) + "\n"
-    # Not tempfile: its files are for one's own eyes only, and a result is for others to read.
-    temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("x", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:  # Ctrl-C included: no half file stays
-            temporary.unlink(missing_ok=True)
-            raise
+        write_whole(path, result.model_dump_json(by_alias=True, indent=2) + "\n")
     except OSError as error:
         reason = error.strerror or error
         raise ResultFileError(

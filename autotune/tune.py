@@ -31,6 +31,7 @@ from autotune.search.stopping import Budget
 from autotune.search.storage import open_study
 from autotune.search.trials import Trial, TrialLog, measuring_fraction
 from autotune.space import Space, build_space
+from autotune.warm_start import Candidate, candidates, read_results, records, sentence
 from autotune.wording import ratio_text
 
 PEAKS_SHARE, PEAKS_MAX_SECONDS = 0.01, 1.5
@@ -47,6 +48,7 @@ class Options:
     Attributes:
         effective_batch: A number; ``"free"``; None holds the baseline's.
         explored: Values for keyword arguments of ``build()``.
+        warm_start: Result files of other machines, whose configs are tried first.
     """
 
     target: str
@@ -60,6 +62,7 @@ class Options:
     only: tuple[str, ...] | None = None
     max_workers: int | None = None
     explored: dict[str, tuple[Scalar, ...]] = field(default_factory=dict)
+    warm_start: tuple[Path, ...] = ()
     sampler: str = "tpe"
     seed: int = 0
     storage: str | None = None
@@ -84,6 +87,7 @@ class Tuning:
         self._budget = budget
         self._interrupts = interrupts
         self._notes: list[str] = []
+        self._candidates: list[Candidate] = []
 
     def run(self) -> tuple[Result, Path]:
         """Tunes; returns the result and where it belongs. The caller writes it.
@@ -95,6 +99,7 @@ class Tuning:
             Interrupted: Asked to end before anything was measured; later, a partial result is returned.
         """
         options = self.options
+        elsewhere = read_results(options.warm_start)
         with Isolation(options.target) as isolation:
             if self._interrupts is not None:
                 self._interrupts.pass_on_to(isolation.interrupt)
@@ -113,6 +118,13 @@ class Tuning:
             out = options.out or Path("results") / hardware.slug / f"{slug(options.target)}.json"
             with writable(out):
                 log = self._open_log(space, facts, device, out)
+            self._candidates = candidates(
+                elsewhere,
+                space,
+                hardware,
+                fingerprint=facts.fingerprint,
+                memory_limit_bytes=self._memory_limit_bytes(hardware, device),
+            )
             search = Search(
                 space,
                 Point(config=facts.baseline),
@@ -120,6 +132,7 @@ class Tuning:
                 log,
                 self._budget,
                 self._progress,
+                first=[candidate.proposal for candidate in self._candidates],
                 utilization_target=options.utilization_target,
                 seed=options.seed,
                 memory_limit_bytes=self._memory_limit_bytes(hardware, device),
@@ -129,7 +142,7 @@ class Tuning:
             profiles: dict[Point, Profile] = {}
             try:
                 stopped_by = search.run()
-                search.ablate()
+                search.confirmation.ablate()
                 profiles = self._profile(runner, search)
             except Interrupted:
                 if search.log.best() is None:  # a result without a figure would serve nobody
@@ -140,7 +153,7 @@ class Tuning:
     def _profile(self, runner: ProcessRunner, search: Search) -> dict[Point, Profile]:
         """Where the baseline and the answer spend their time, as far as there is time to see it."""
         found: dict[Point, Profile] = {}
-        for point in dict.fromkeys((search.answer(), search.baseline)):
+        for point in dict.fromkeys((search.confirmation.answer(), search.baseline)):
             measured = search.log.measurement(point)
             if measured is None or self._budget.remaining < PROFILE_MIN_SECONDS:
                 continue
@@ -214,6 +227,9 @@ class Tuning:
             why = f"; the baseline ended as {failure.outcome.value}: {failure.reason}" if failure else ""
             raise NothingFeasibleError(f"none of {len(trials)} bursts could be trained to its end{why}")
         best, speedup, reason = judge(search)
+        warm_start = records(self._candidates, trials, best, search.baseline)
+        for record in warm_start:
+            self._note(sentence(record))
         side = {
             point: Side(config=point.config, parameters=point.parameters, measurement=search.log.measurement(point))
             for point in (search.baseline, best)
@@ -224,7 +240,7 @@ class Tuning:
             created=datetime.now(timezone.utc),
             workload=WorkloadRecord(
                 target=facts.target, name=facts.name, parameters=best.parameters, samples=facts.samples,
-                fingerprint=facts.fingerprint,
+                fingerprint=facts.fingerprint, model=facts.model,
             ),
             hardware=hardware,
             software=hardware.software.model_copy(update={"autotune": __version__}),
@@ -232,8 +248,8 @@ class Tuning:
             best=side[best],
             speedup=speedup,
             speedup_reason=reason,
-            ablation=search.ablation(),
-            numerics=search.verdict(best),
+            ablation=search.confirmation.ablation(),
+            numerics=search.confirmation.verdict(best),
             constraints=self._constraints(device, facts, hardware),
             stopped_by=stopped_by,
             search=SearchRecord(
@@ -248,6 +264,7 @@ class Tuning:
                 noisy=search.drift.noisy,
                 skipped_knobs=dict(search.space.skipped),
                 notes=tuple(self._notes),
+                warm_start=warm_start,
             ),
             trials=tuple(trial_record(trial, search.baseline) for trial in trials),
             diagnosis=diagnose(
@@ -285,7 +302,7 @@ class Tuning:
             if isinstance(wanted, int)
             else None,
             memory_target=options.memory_target,
-            memory_limit_bytes=round(options.memory_target * hardware.memory.available_bytes),
+            memory_limit_bytes=self._memory_limit_bytes(hardware, device),
             utilization_target=options.utilization_target,
             max_workers=options.max_workers,
             pinned=dict(options.pinned),
@@ -324,9 +341,9 @@ def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
 
     Only a confirmed gain displaces the baseline: else the baseline is the answer.
     """
-    confirmed = search.confirmed()
+    confirmed = search.confirmation.confirmed()
     if confirmed:
-        answer = search.answer()
+        answer = search.confirmation.answer()
         winner = next((one for one in confirmed if one.point == answer), None)
         if winner is not None:
             return winner.point, winner.speedup, None

@@ -18,39 +18,17 @@ from rich.console import Console
 
 from autotune.compare import compare
 from autotune.config import TrainConfig
-from autotune.console import comparison_table, hardware_table, result_table
+from autotune.console import hardware_table, result_table
+from autotune.console_compare import comparison_table
 from autotune.errors import ResultFileError
+from autotune.gather import Gathered
 from autotune.numerics import Numerics
 from autotune.result import SCHEMA, Side, parse_result, read_result, write_result
+from tests.broken import json_values, leaves, with_value
 from tests.factories import make_gpu, make_hardware, make_measurement, make_result
 
 AGREES = Numerics(outcome="agrees", reason="as eager fp32")
 WHOLE = json.loads(make_result(hardware=make_hardware(make_gpu()), numerics=AGREES).model_dump_json(by_alias=True))
-
-# Numbers beyond 64 bits and the like are what a broken program writes; text is what a person breaks.
-json_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(min_value=-(2**63), max_value=2**63)
-    | st.floats()
-    | st.sampled_from([0, 1, -1, 1e-320, 1e308, 10**400, -(10**400)])
-    | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=4,
-)
-
-
-def leaves(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The paths of all values in decoded JSON, containers included."""
-    children = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
-    return [path, *(leaf for key, value in children for leaf in leaves(value, (*path, key)))]
-
-
-def with_value(data: Any, path: tuple[Any, ...], value: Any) -> Any:
-    """A copy of decoded JSON with another value at a path."""
-    copy = dict(data) if isinstance(data, dict) else list(data)
-    copy[path[0]] = with_value(copy[path[0]], path[1:], value) if path[1:] else value
-    return copy
 
 
 def show(*renderables: Any) -> str:
@@ -235,7 +213,11 @@ def test_what_is_accepted_can_be_shown(path: tuple[Any, ...], value: Any) -> Non
     """A result with any one value replaced is refused with our error, or it can be shown and compared."""
     with contextlib.suppress(ResultFileError):
         result = parse_result(with_value(WHOLE, path, value), "digits.json")
-        shown = show(result_table(result), hardware_table(result.hardware), comparison_table(compare([result])))
+        shown = show(
+            result_table(result),
+            hardware_table(result.hardware),
+            comparison_table(compare(Gathered([("a.json", result)]))),
+        )
         assert "samples/s" in shown
 
 

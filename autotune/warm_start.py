@@ -1,0 +1,194 @@
+"""Other machines' results as the first candidates here: their configs, brought into what this machine allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.config import KNOBS, Scalar, TrainConfig, format_scalar
+from autotune.hardware.model import Hardware
+from autotune.measurement import Point
+from autotune.result import Result, WarmStartRecord, read_result
+from autotune.search.stages import WARM, Proposal
+from autotune.search.trials import Trial
+from autotune.space import Choices, Space
+from autotune.wording import percent
+
+HELPED = 0.95
+"""A candidate helped when it was faster than the baseline, and reached this share of the answer's rate at once."""
+CPU_KNOBS = ("num_workers", "num_threads")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Another machine's config, as it can be tried here.
+
+    Attributes:
+        source: The result file.
+        machine: Where it was measured.
+        point: What to run here.
+        adapted: What had to be changed for this machine, in words.
+        same_workload: Whether the very same thing was trained there, by the fingerprints.
+    """
+
+    source: str
+    machine: str
+    point: Point
+    adapted: tuple[str, ...]
+    same_workload: bool
+
+    @property
+    def proposal(self) -> Proposal:
+        """What the search is asked to run."""
+        return Proposal(self.point, WARM, f"the best on {self.machine} ({self.source})")
+
+
+def read_results(paths: Iterable[Path]) -> list[tuple[str, Result]]:
+    """The results to start from, each with the name of its file.
+
+    Raises:
+        ResultFileError: One of them cannot be read.
+    """
+    return [(str(path), read_result(path)) for path in paths]
+
+
+def candidates(
+    results: Iterable[tuple[str, Result]],
+    space: Space,
+    hardware: Hardware,
+    *,
+    fingerprint: str,
+    memory_limit_bytes: int | None,
+) -> list[Candidate]:
+    """What other machines' results suggest here, in their order.
+
+    Args:
+        results: From `read_results`.
+        space: What may be tried here.
+        hardware: This machine.
+        fingerprint: Of the workload, as it is here.
+        memory_limit_bytes: What a burst may take of this device; None where it is not known.
+    """
+    found = []
+    for source, result in results:
+        wanted = rescaled(result, hardware, memory_limit_bytes, batch_free=space.effective_batch is None)
+        offered = {knob: _offered(getattr(wanted, knob), choices) for knob, choices in space.choices.items()}
+        config = space.fitting({knob: values[0] for knob, values in offered.items() if values})
+        if config is None:  # nothing that comes close to it fits here
+            continue
+        explored = {
+            name: value for name, value in result.best.parameters.items() if value in space.parameters.get(name, ())
+        }
+        found.append(
+            Candidate(
+                source=source,
+                machine=result.machine,
+                point=Point(config=config, parameters=explored),
+                adapted=tuple(_adaptations(result.best.config, config)),
+                same_workload=result.workload.fingerprint == fingerprint,
+            )
+        )
+    return found
+
+
+def rescaled(result: Result, hardware: Hardware, memory_limit_bytes: int | None, *, batch_free: bool) -> TrainConfig:
+    """The best config of another machine with its sizes in proportion to this one.
+
+    Workers and threads keep their share of the CPU budget. The batch shrinks until what it took there fits here; where
+    the effective batch is free it also grows, so that it takes the same share of the memory.
+    """
+    config = result.best.config
+    share = hardware.cpu.budget / max(1, result.hardware.cpu.budget)
+    changes: dict[str, Scalar] = {
+        knob: max(1, round(share * value)) for knob in CPU_KNOBS if (value := getattr(config, knob))
+    }
+    measured = result.best.measurement
+    taken = measured.device_memory_bytes if measured is not None else None
+    there = result.constraints.memory_limit_bytes
+    if memory_limit_bytes is not None and taken is not None:
+        room = memory_limit_bytes / max(1, taken)
+        growth = memory_limit_bytes / there if batch_free and there else 1.0
+        factor = min(room, growth)
+        if factor < 1 or growth > 1:
+            changes["batch_size"] = max(1, math.floor(factor * config.batch_size))
+    return config.replace(**changes)
+
+
+def records(
+    tried: Sequence[Candidate], trials: Sequence[Trial], answer: Point, baseline: Point
+) -> tuple[WarmStartRecord, ...]:
+    """What became of each candidate, and whether it helped.
+
+    Args:
+        tried: From `candidates`.
+        trials: All bursts of the search.
+        answer: What the search recommends.
+        baseline: What the user trains with today.
+    """
+    return tuple(_record(candidate, trials, answer, baseline) for candidate in tried)
+
+
+def _record(candidate: Candidate, trials: Sequence[Trial], answer: Point, baseline: Point) -> WarmStartRecord:
+    position = next((n for n, trial in enumerate(trials) if trial.burst.point == candidate.point), None)
+    trial = trials[position] if position is not None else None
+    rate = trial.rate if trial is not None else None
+    known = {point: _first_rate(point, trials) for point in (answer, baseline)}
+    helped = False
+    if candidate.point == baseline:
+        verdict = "it is the baseline here"
+    elif trial is None:
+        verdict = "it was not run: memory, a cap or the budget did not allow it"
+    elif rate is None:
+        verdict = f"it ended as {trial.burst.outcome.value}: {trial.burst.reason}"
+    elif rate <= (known[baseline] or 0.0):
+        verdict = "it was not faster than the baseline"
+    elif answer == baseline:
+        verdict = "it seemed faster than the baseline, but that was not confirmed"
+    else:
+        reached = rate / (known[answer] or rate)
+        helped = candidate.point == answer or reached >= HELPED
+        verdict = (
+            "it is the answer"
+            if candidate.point == answer
+            else f"it reached {percent(min(1.0, reached))} of the answer's rate with burst {(position or 0) + 1}"
+        )
+    return WarmStartRecord(
+        source=candidate.source,
+        machine=candidate.machine,
+        same_workload=candidate.same_workload,
+        changes={knob: now for knob, (_, now) in candidate.point.config.changes_from(baseline.config).items()},
+        adapted=candidate.adapted,
+        samples_per_second=rate,
+        helped=helped,
+        verdict=verdict,
+    )
+
+
+def sentence(record: WarmStartRecord) -> str:
+    """What became of a candidate, for a person."""
+    other = "" if record.same_workload else ", measured on another workload"
+    adapted = f" (here {', '.join(record.adapted)})" if record.adapted else ""
+    return f"warm start from {record.machine} ({record.source}{other}){adapted}: {record.verdict}"
+
+
+def _offered(wanted: Scalar, choices: Choices) -> list[Scalar]:
+    """The choice that comes nearest to a value: itself, else on a scale the nearest by ratio; none for other words."""
+    if wanted in choices.values:
+        return [wanted]
+    numbers = [value for value in choices.values if isinstance(value, int) and not isinstance(value, bool)]
+    if not isinstance(wanted, int) or isinstance(wanted, bool) or not numbers:
+        return []
+    return [min(numbers, key=lambda value: abs(math.log(max(value, 0.5) / max(wanted, 0.5))))]
+
+
+def _adaptations(there: TrainConfig, here: TrainConfig) -> Iterable[str]:
+    for knob in KNOBS:
+        was, now = getattr(there, knob), getattr(here, knob)
+        if was != now:
+            yield f"{knob}={format_scalar(now)} for {format_scalar(was)}"
+
+
+def _first_rate(point: Point, trials: Sequence[Trial]) -> float | None:
+    return next((trial.rate for trial in trials if trial.burst.point == point and trial.rate is not None), None)
