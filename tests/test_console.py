@@ -10,21 +10,19 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from autotune.compare import compare
 from autotune.config import TrainConfig
 from autotune.console import (
-    comparison_table,
     error_lines,
     hardware_table,
     make_console,
     result_table,
     usage_lines,
-    usage_snippet,
 )
 from autotune.errors import UsageError, WorkloadError
 from autotune.hardware.model import GpuProcess
 from autotune.measurement import Interval, Speedup
 from autotune.result import AblationRow, Result, SearchRecord, Side
+from autotune.summary import usage_snippet
 from autotune.units import format_rate
 from tests.factories import GIB, make_gpu, make_hardware, make_measurement, make_result
 
@@ -194,12 +192,9 @@ def test_result_fits_a_terminal_of_80_columns_without_losing_a_word() -> None:
 @pytest.mark.parametrize("field", ["name", "target"])
 def test_names_of_users_are_neither_markup_nor_control_characters(field: str) -> None:
     """A workload named in markup is shown as it is written, and cannot steer the terminal."""
-    for text in (
-        shown(result_table(make_result(**{field: HOSTILE}))),
-        shown(comparison_table(compare([make_result(**{field: HOSTILE})]))),
-    ):
-        assert r"[bold]x[/bold] [/] \x1b[2J :smile:" in text
-        assert "\x1b" not in text
+    text = shown(result_table(make_result(**{field: HOSTILE})))
+    assert r"[bold]x[/bold] [/] \x1b[2J :smile:" in text
+    assert "\x1b" not in text
 
 
 def test_notes_advice_and_reasons_are_not_markup() -> None:
@@ -271,41 +266,6 @@ def test_machine_shows_cpu_memory_software_and_peaks() -> None:
     assert "64.0 MiB free in /dev/shm" in text
     assert "container docker disk ext4 on a solid-state disk software torch 2.13.0, Python 3.11.7" in text
     assert "matrix products: fp32 184 GFLOP/s, bf16 not measured" in text
-
-
-def test_comparison_shows_each_machine_with_its_spread() -> None:
-    """Rates and speed-ups keep their intervals; what was not confirmed says so."""
-    tuned, untuned = on_gpu(), make_result(speedup=None, status="partial")
-    text = shown(comparison_table(compare([tuned, untuned])), width=140, words_only=False)
-    words = " ".join(text.split())
-    assert "digits (train:build), samples/s" in words
-    assert "1,500 1.50× batch_size 64 → 32" in words
-    assert "1,490 – 1,510" in words
-    assert "1.47 – 1.53" in words
-    assert "not" in words.split("Gold 6338")[1]
-    assert "partial" in words
-
-
-def test_comparison_shows_warnings_and_problems() -> None:
-    """What makes rows incomparable, and what was left out, stands below the tables."""
-    results = [make_result(), make_result(fingerprint="ffff")]
-    text = shown(comparison_table(compare(results, ["x.json is broken"])), width=200)
-    assert "beware: train:build stands for 2 workloads (fingerprints a1b2c3, ffff)" in text
-    assert "left out: x.json is broken" in text
-
-
-def test_comparison_of_nothing_says_so() -> None:
-    """An empty folder gives a sentence, not an empty screen."""
-    assert "no results to compare" in shown(comparison_table(compare([])))
-
-
-def test_comparison_fits_a_terminal_of_80_columns() -> None:
-    """Cells wrap, and no knob is cut off."""
-    config = TrainConfig(compile_mode="max-autotune-no-cudagraphs")
-    result = on_gpu(best=Side(config=config, measurement=make_measurement(1500)))
-    text = shown(comparison_table(compare([result])), width=80, words_only=False)
-    assert max(map(len, text.splitlines())) <= 80
-    assert "…" not in text
 
 
 def test_error_is_one_line_that_begins_with_error() -> None:

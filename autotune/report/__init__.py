@@ -1,0 +1,86 @@
+"""The report: one self-contained HTML file beside a result, and one for a comparison; no script, nothing loaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic_core import PydanticSerializationError
+
+from autotune.errors import ResultFileError
+from autotune.files import write_whole
+from autotune.report.answer import headline
+from autotune.report.page import Page, RawData, joined, render
+from autotune.report.sections import sections
+from autotune.result import Result
+from autotune.summary import unfinished
+from autotune.units import format_seconds
+
+__all__ = ["render_report", "write_report"]
+
+
+def render_report(result: Result, source: Path | None = None) -> str:
+    """A result as one HTML page.
+
+    Args:
+        result: Any that can be read, a partial one included.
+        source: Its file, as the page is to name it; None where it lies in none.
+    """
+    workload = result.workload
+    why = unfinished(result)
+    return render(
+        Page(
+            title=f"{workload.name} on {result.machine} – autotune",
+            heading=workload.name,
+            about=(
+                joined([workload.target, result.machine, f"device {result.constraints.device}"]),
+                joined(
+                    [
+                        f"{result.created:%Y-%m-%d %H:%M %Z}".strip(),
+                        f"torch {result.software.torch}" if result.software.torch else None,
+                        f"budget {format_seconds(result.constraints.budget_seconds)}",
+                        f"stopped by: {result.stopped_by}",
+                    ]
+                ),
+            ),
+            warning=f"PARTIAL: {why}" if why is not None else None,
+            headline=headline(result),
+            sections=tuple(sections(result, source)),
+            raw=RawData(
+                name=source.name if source is not None else "result.json",
+                text=_json(result),
+                place=str(source) if source is not None else "the result file",
+            ),
+        )
+    )
+
+
+def _json(result: Result) -> str:
+    """All of it; a file that someone has broken may hold text that is no Unicode, which is then spelled out."""
+    try:
+        return result.model_dump_json(by_alias=True, indent=2)
+    except PydanticSerializationError:
+        return json.dumps(result.model_dump(by_alias=True), default=str, indent=2)
+
+
+def write_report(result: Result, path: Path) -> Path:
+    """Writes the page beside a result's file, whole or not at all.
+
+    Args:
+        result: What the file holds.
+        path: The result's file.
+
+    Returns:
+        Where the page lies.
+
+    Raises:
+        ResultFileError: The page cannot be written.
+    """
+    place = path.with_suffix(".html")
+    try:
+        write_whole(place, render_report(result, path))
+    except OSError as error:
+        raise ResultFileError(
+            f"the report could not be written to {place}: {error.strerror or error}; make its folder writable"
+        ) from error
+    return place

@@ -1,0 +1,102 @@
+"""Memory against batch size, as a result's bursts show it, with the line that the search's own model fits to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from autotune.config import KNOBS
+from autotune.errors import ConfigError
+from autotune.hardware.model import Gpu
+from autotune.measurement import Burst, Measurement, Outcome, Point
+from autotune.memory import Line, MemoryModel
+from autotune.report.drawing import drawable
+from autotune.result import Result, TrialRecord
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What the bursts took.
+
+    Attributes:
+        points: Samples of a micro-batch, peak bytes, and whether all other knobs that change memory are the line's.
+        exceeded: Micro-batches that ran out of memory.
+        target_bytes: What a burst may take; None where it is not known.
+        line: Fitted; None where no combination of knobs was run with two sizes.
+        of_best: Whether the line is that of the chosen config, rather than of the combination most like it.
+        largest_batch: That the line leads one to expect under the target.
+    """
+
+    points: list[tuple[int, float, bool]]
+    exceeded: list[int]
+    target_bytes: float | None
+    line: Line | None
+    of_best: bool
+    largest_batch: int | None
+
+
+def footprint(result: Result) -> Footprint:
+    """The memory of all bursts, before those of the chosen config's combination of knobs."""
+    target = target_bytes(result)
+    found = [(point, trial) for trial in result.trials if (point := _point(result, trial)) is not None]
+    gpu = isinstance(result.hardware.device(_kind(result)), Gpu)  # type: ignore[arg-type]
+    bursts = [_burst(point, trial) for point, trial in found]
+    # Without a target nothing is known of what ran out of memory but that it did.
+    usable = [burst for burst in bursts if target is not None or burst.ok]
+    model = MemoryModel(usable, round(target or 0), "cuda" if gpu else "cpu")
+    best = Point(config=result.best.config, parameters=result.best.parameters)
+    line, of_best = model.line(best), True
+    if line is None:
+        known = [point for point, _ in found if model.line(point) is not None]
+        alike = min(known, key=lambda point: len(point.config.changes_from(best.config)), default=None)
+        line, of_best = (model.line(alike), False) if alike is not None else (None, True)
+    return Footprint(
+        points=[
+            (point.config.batch_size, float(trial.memory_bytes), line is not None and model.line(point) is line)
+            for point, trial in found
+            if trial.memory_bytes is not None and drawable(trial.memory_bytes)
+        ],
+        exceeded=[point.config.batch_size for point, trial in found if trial.outcome is Outcome.OOM],
+        target_bytes=target,
+        line=line,
+        of_best=of_best,
+        largest_batch=line.largest_batch(target) if line is not None and target is not None else None,
+    )
+
+
+def target_bytes(result: Result) -> float | None:
+    """What a burst may take of the device's memory."""
+    device = result.hardware.device(_kind(result))  # type: ignore[arg-type]
+    share = result.constraints.memory_target
+    if isinstance(device, Gpu):
+        limit = device.memory_total_bytes
+        found = share * limit if drawable(limit) and limit is not None else None
+    else:
+        found = result.constraints.memory_limit_bytes
+        if found is None and drawable(result.hardware.memory.available_bytes):
+            found = share * result.hardware.memory.available_bytes
+    return float(found) if found is not None and drawable(found) else None
+
+
+def _kind(result: Result) -> str:
+    return result.constraints.device.partition(":")[0]
+
+
+def _point(result: Result, trial: TrialRecord) -> Point | None:
+    """What a burst ran; None where the file does not make sense."""
+    knobs = {name: value for name, value in trial.changes.items() if name in KNOBS}
+    others = {name: value for name, value in trial.changes.items() if name not in KNOBS}
+    try:
+        return Point(
+            config=result.baseline.config.replace(**knobs), parameters={**result.baseline.parameters, **others}
+        )
+    except (ConfigError, ValidationError):
+        return None
+
+
+def _burst(point: Point, trial: TrialRecord) -> Burst:
+    """As much of a burst as the model looks at: a record has no timed blocks."""
+    taken = trial.memory_bytes if drawable(trial.memory_bytes) else None
+    measurement = Measurement.model_construct(device_memory_bytes=taken) if taken is not None else None
+    return Burst.model_construct(point=point, outcome=trial.outcome, measurement=measurement)

@@ -1,0 +1,136 @@
+"""Turns blocks into one HTML file: escaped, self-contained, and light whatever the result's size."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from autotune.report.blocks import Block, Code, Download, Folded, Headline, Section, Text
+from autotune.units import format_bytes
+from autotune.wording import as_text
+
+MOST_BYTES = 2_000_000
+"""A page that is heavier cannot be mailed, and is slow on a phone."""
+_WEIGHT = "@@weight@@"
+
+
+@dataclass(frozen=True)
+class RawData:
+    """The JSON that a page was made from.
+
+    Attributes:
+        name: Of the file that it is saved as.
+        text: All of it.
+        place: Where else it lies, as told to the reader.
+    """
+
+    name: str
+    text: str
+    place: str
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything that is on a page.
+
+    Attributes:
+        title: In the window's title.
+        heading: At the top.
+        about: Lines below the heading.
+        warning: What to know before all else.
+        headline: The answer; None: there is no single one.
+        sections: In their order.
+        raw: The data, shown in the last section.
+    """
+
+    title: str
+    heading: str
+    about: tuple[str, ...]
+    sections: tuple[Section, ...]
+    raw: RawData
+    warning: str | None = None
+    headline: Headline | None = None
+
+
+@dataclass(frozen=True)
+class _Detail:
+    """How much of everything is shown: rows of a table, characters of a text, and in which ways the raw data."""
+
+    rows: int
+    characters: int
+    raw_shown: bool
+    raw_attached: bool
+
+
+_DETAILS = (
+    _Detail(2_000, 5_000, raw_shown=True, raw_attached=True),
+    _Detail(2_000, 5_000, raw_shown=False, raw_attached=True),
+    _Detail(2_000, 5_000, raw_shown=False, raw_attached=False),
+    _Detail(500, 1_000, raw_shown=False, raw_attached=False),
+    _Detail(50, 200, raw_shown=False, raw_attached=False),
+)
+
+
+def render(page: Page) -> str:
+    """The page with as much detail as its weight allows; what is left out is told on it."""
+    html = ""
+    for detail in _DETAILS:
+        html = _render(page, detail)
+        if len(html.encode()) < MOST_BYTES:
+            break
+    return html.replace(_WEIGHT, format_bytes(len(html.encode())))
+
+
+def _render(page: Page, detail: _Detail) -> str:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    def spelled(value: Any) -> Any:
+        """A text without control characters, and not longer than a reader can take; escaping comes after this."""
+        if not isinstance(value, str) or isinstance(value, Markup):
+            return value
+        cut = len(value) > detail.characters and value is not page.raw.text
+        shown = f"{value[: detail.characters]}… ({len(value):,} characters)" if cut else value
+        return as_text(shown).plain
+
+    environment = Environment(
+        loader=PackageLoader("autotune.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=spelled,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["trusted"] = Markup  # for what is made here: SVG, style, base64
+    sections = [section.limited(detail.rows) for section in page.sections]
+    return environment.get_template("page.html.jinja").render(
+        page=page,
+        sections=[*sections, _raw_section(page.raw, detail)],
+        style=files("autotune.report").joinpath("style.css").read_text(encoding="utf-8"),
+        weight=_WEIGHT,
+    )
+
+
+def _raw_section(raw: RawData, detail: _Detail) -> Section:
+    size = format_bytes(len(raw.text.encode(errors="replace")))
+    blocks: list[Block] = []
+    if detail.raw_attached:
+        uri = f"data:application/json;base64,{base64.b64encode(raw.text.encode(errors='replace')).decode()}"
+        blocks.append(Download(raw.name, uri, f"Save {raw.name} ({size})"))
+    if detail.raw_shown:
+        blocks.append(Folded("Show the JSON", (Code(raw.text, "The JSON that this page was made from"),)))
+    if not detail.raw_attached:
+        blocks.append(
+            Text(f"The data take {size}, too much for a page that is to stay under 2 MB: they are in {raw.place}.")
+        )
+    elif not detail.raw_shown:
+        blocks.append(Text("They are too long to be shown here as well."))
+    return Section("raw", "Raw data", "Raw data", tuple(blocks))
+
+
+def joined(parts: Sequence[str | None]) -> str:
+    """What is known, in one line."""
+    return " · ".join(part for part in parts if part)

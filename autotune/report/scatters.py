@@ -1,0 +1,185 @@
+"""The report's pictures with two axes: every burst of the search, memory against batch, the timed blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from autotune.measurement import Measurement
+from autotune.report.drawing import (
+    AFTER,
+    BEFORE,
+    FAILED,
+    MUTED,
+    SURFACE,
+    TARGET,
+    compact,
+    draw,
+    drawable,
+    log_steps,
+    steps,
+)
+from autotune.report.footprint import Footprint
+from autotune.result import Result
+from autotune.units import format_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Mark = TypeVar("Mark")
+HEIGHT = 250.0
+LEFT, BOTTOM = 48.0, 46.0
+MOST_MARKS = 1000
+"""A picture of more would be heavy, and show no more: then every second or third is drawn."""
+
+
+def history_picture(result: Result) -> str | None:
+    """Rate of each burst in the order in which they ran; failures are crosses at the bottom."""
+    trials = list(enumerate(result.trials, 1))
+    if not trials:
+        return None
+    ended = [
+        (number, rate, trial.disturbance is not None)
+        for number, trial in trials
+        if (rate := trial.samples_per_second) is not None and drawable(rate)
+    ]
+    failed = [number for number, trial in trials if trial.samples_per_second is None]
+    base = result.baseline.measurement.samples_per_second if result.baseline.measurement is not None else None
+
+    def paint(axes: Axes) -> None:
+        top = max(
+            [*(rate for _, rate, _ in ended), *([base] if base is not None and drawable(base) else [])], default=1.0
+        )
+        if base is not None and drawable(base):
+            axes.axhline(base, color=BEFORE, lw=1.4, ls="--")
+        best, line = 0.0, []
+        for number, rate, _ in ended:
+            best = max(best, rate)
+            line.append((number, best))
+        if line:
+            axes.step(*zip(*[*line, (len(trials), best)], strict=True), where="post", color=AFTER, lw=1.4)
+        for disturbed, face in ((False, AFTER), (True, SURFACE)):
+            marks = thinned([(number, rate) for number, rate, spoilt in ended if spoilt is disturbed])
+            axes.plot(*_columns(marks), "o", ms=6, mfc=face, mec=AFTER, mew=1.4, clip_on=False)
+        crosses = thinned(failed)
+        axes.plot(crosses, [top * 0.03] * len(crosses), "x", color=FAILED, ms=8, mew=2.2, clip_on=False)
+        axes.set_ylim(0, top * 1.06)
+        axes.set_xlim(0.4, len(trials) + 0.6)
+        _ticks(axes, steps(0, top), top * 1.06)
+        numbers = [tick for tick in steps(1, len(trials), 5) if 1 <= tick <= len(trials) and tick == int(tick)]
+        axes.set_xticks(numbers, [f"{tick:g}" for tick in numbers])
+        axes.set_xlabel("burst")
+
+    return draw("history", HEIGHT, paint, left=LEFT, bottom=BOTTOM)
+
+
+def memory_picture(memory: Footprint) -> str | None:
+    """Peak memory against the micro-batch on logarithmic axes, with the fitted line and the target."""
+    if not memory.points and not memory.exceeded:
+        return None
+    batches = [float(batch) for batch, _, _ in memory.points] + [float(batch) for batch in memory.exceeded]
+    taken = [size for _, size, _ in memory.points]
+
+    def paint(axes: Axes) -> None:
+        axes.set_xscale("log", base=2)
+        left, right = min(batches), max(batches)
+        sizes = [*taken, *([memory.target_bytes] if memory.target_bytes is not None else [])]
+        if memory.line is not None:
+            reach = min(memory.largest_batch or right, 16 * right)
+            right = max(right, reach)
+            ends = (min(batches), max(batches))
+            for start, end, style in ((*ends, "-"), (max(batches), reach, "--")):
+                if end > start:
+                    curve = [start * (end / start) ** (i / 40) for i in range(41)]
+                    heights = [memory.line.base_bytes + memory.line.sample_bytes * batch for batch in curve]
+                    axes.plot(curve, heights, style, color=AFTER, lw=1.6)
+                    sizes += heights
+        if memory.target_bytes is not None:
+            axes.axhline(memory.target_bytes, color=TARGET, lw=1.8, ls="-.")
+            words = f"target {format_bytes(memory.target_bytes)}"
+            at = (0.01, memory.target_bytes)
+            place: Any = {"xycoords": axes.get_yaxis_transform(), "xytext": (0, 4), "textcoords": "offset points"}
+            axes.annotate(words, at, color=TARGET, **place)
+        for alike, face in ((False, SURFACE), (True, AFTER)):
+            marks = thinned([(batch, size) for batch, size, same in memory.points if same is alike])
+            edge = AFTER if alike else MUTED
+            axes.plot(*_columns(marks), "o", ms=6, mfc=face, mec=edge, mew=1.4, clip_on=False)
+        sizes = [size for size in sizes if drawable(size)] or [1.0]
+        height = memory.target_bytes or max(sizes)
+        crosses = thinned(memory.exceeded)
+        axes.plot(crosses, [height] * len(crosses), "x", color=FAILED, ms=9, mew=2.2, clip_on=False)
+        _memory_axis(axes, min(sizes), max([*sizes, height]))
+        axes.set_xlim(left / 1.25, right * 1.25)
+        ticks = _doublings(left, right) or sorted({left, right})
+        axes.minorticks_off()
+        axes.set_xticks(ticks, [f"{tick:,.6g}" for tick in ticks])
+        axes.set_xlabel("samples of a micro-batch")
+
+    return draw("memory", HEIGHT, paint, left=LEFT + 20, bottom=BOTTOM)
+
+
+def blocks_picture(before: Measurement | None, after: Measurement | None) -> str | None:
+    """The rate of each timed block, the raw figures behind the headline, as a share of the timed part."""
+    sides = [
+        (measurement, colour, mark, face)
+        for measurement, colour, mark, face in ((before, BEFORE, "s", SURFACE), (after, AFTER, "o", AFTER))
+        if measurement is not None and all(drawable(rate) for rate in measurement.block_rates)
+    ]
+    if not sides:
+        return None
+
+    def paint(axes: Axes) -> None:
+        top = max(rate for measurement, *_ in sides for rate in measurement.block_rates)
+        for measurement, colour, mark, face in sides:
+            rates = measurement.block_rates
+            marks = thinned([((number + 0.5) / len(rates), rate) for number, rate in enumerate(rates)], 300)
+            axes.axhline(measurement.samples_per_second, color=colour, lw=1.2)
+            axes.plot(*_columns(marks), mark, ms=5, mfc=face, mec=colour, mew=1.2, clip_on=False)
+        axes.set_xlim(0, 1)
+        axes.set_ylim(0, top * 1.06)
+        _ticks(axes, steps(0, top), top * 1.06)
+        axes.set_xticks([0, 0.5, 1], ["first block", "", "last block"])
+        first, _, last = axes.get_xticklabels()
+        first.set_horizontalalignment("left")
+        last.set_horizontalalignment("right")
+
+    return draw("blocks", HEIGHT - 40, paint, left=LEFT)
+
+
+def thinned(marks: Sequence[Mark], most: int = MOST_MARKS) -> list[Mark]:
+    """Every n-th mark, so that there are not too many."""
+    return list(marks[:: -(-len(marks) // most) or 1])
+
+
+def _columns(pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [across for across, _ in pairs], [up for _, up in pairs]
+
+
+def _ticks(axes: Axes, ticks: Sequence[float], top: float) -> None:
+    shown = [tick for tick in ticks if tick <= top]
+    axes.set_yticks(shown, [compact(tick) for tick in shown])
+    axes.tick_params(axis="both", length=0)
+    axes.grid(axis="y")
+
+
+def _memory_axis(axes: Axes, low: float, high: float) -> None:
+    """Sizes in binary units: logarithmic where they differ much, since the target may be far away."""
+    if high > 3 * low:
+        axes.set_yscale("log", base=2)
+        axes.set_ylim(low / 1.3, high * 1.8)  # room for the words above the target
+        ticks = _doublings(low / 1.2, high * 1.2) or log_steps(low, high)
+    else:
+        unit = 2.0 ** (10 * max(0, min(4, (int(high).bit_length() - 1) // 10)))
+        axes.set_ylim(low - 0.15 * (high - low or low), high + 0.25 * (high - low or high))
+        bottom, top = axes.get_ylim()
+        ticks = [tick * unit for tick in steps(bottom / unit, top / unit) if bottom <= tick * unit <= top]
+    axes.minorticks_off()
+    axes.set_yticks(ticks, [format_bytes(tick).replace(".00", "").replace(".0", "") for tick in ticks])
+    axes.tick_params(axis="both", length=0)
+    axes.grid(axis="y")
+
+
+def _doublings(low: float, high: float, most: int = 6) -> list[float]:
+    """Powers of two from low to high, thinned out; none where there are fewer than two."""
+    found = [2.0**power for power in range(-2, 60) if low <= 2.0**power <= high]
+    return found[:: -(-len(found) // most)] if len(found) > 1 else []

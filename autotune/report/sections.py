@@ -1,0 +1,34 @@
+"""The sections of a result's report, in the order in which a reader asks: how much, why, and what now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autotune.report.answer import ablation_section, numerics_section, rates_section, usage_section
+from autotune.report.blocks import Section, Table
+from autotune.report.history import history_section
+from autotune.report.limits import ceilings_section, diagnosis_section, memory_section, telemetry_section
+from autotune.report.machine import machine_rows
+from autotune.result import Result
+
+
+def sections(result: Result, source: Path | None) -> list[Section]:
+    """All but the raw data.
+
+    Args:
+        result: Any that can be read.
+        source: Its file, as the script that trains will name it; None where it lies in none.
+    """
+    machine = Table(result.hardware.hostname, ("", ""), tuple(machine_rows(result.hardware)))
+    return [
+        rates_section(result),
+        ablation_section(result),
+        ceilings_section(result),
+        memory_section(result),
+        history_section(result),
+        telemetry_section(result),
+        diagnosis_section(result),
+        numerics_section(result),
+        Section("machine", "The machine", "Machine", (machine,)),
+        usage_section(source),
+    ]

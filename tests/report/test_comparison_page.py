@@ -1,0 +1,78 @@
+"""The page of several machines."""
+
+from __future__ import annotations
+
+import base64
+
+from autotune.compare import Comparison
+from autotune.config import TrainConfig
+from autotune.report.comparison import render_comparison
+from autotune.result import Side
+from tests.crosses import compared, make_cross, on_gpu
+from tests.factories import make_measurement, make_result
+from tests.report.pages import Page
+from tests.report.samples import HOSTILE
+
+
+def shown(comparison: Comparison) -> str:
+    """What a reader sees of a page."""
+    return Page(render_comparison(comparison)).text
+
+
+def test_each_machine_stands_with_its_rates_and_spread() -> None:
+    """Before and after with their intervals, the speed-up, memory, and when it was measured."""
+    text = shown(compared(on_gpu(), make_result(speedup=None, status="partial")))
+    assert "1 workload on 2 machines" in text
+    assert "1.50× 1.47 – 1.53" in text
+    assert "not confirmed" in text
+    assert "3.00 GiB device" in text
+    assert "2026-11-20 torch 2.13.0 partial 1.json" in text
+
+
+def test_shared_and_particular_knobs_are_told_apart() -> None:
+    """What all machines agree on, and what differs."""
+    fast = Side(config=TrainConfig(precision="bf16", num_workers=4), measurement=make_measurement(2000))
+    slow = Side(config=TrainConfig(precision="bf16", num_workers=2), measurement=make_measurement(1000))
+    text = shown(compared(on_gpu(best=fast), make_result(best=slow)))
+    assert "shared by all 2 machines: " in text
+    assert "precision=bf16" in text.split("shared by all 2 machines: ")[1].split(".")[0]
+    assert "num_workers 4 on NVIDIA GeForce RTX 4070, 2 CPUs; 2 on Intel" in text
+
+
+def test_what_a_config_does_elsewhere_is_told_with_its_notes() -> None:
+    """The loss, against what, and what to beware of."""
+    cross = make_cross(notes=("the model has changed",))
+    text = shown(compared(on_gpu(), make_result(), crosses=[cross]))
+    assert f"{cross.machine} {cross.finding}" in text
+    assert "beware: the model has changed" in text
+
+
+def test_warnings_and_what_was_left_out_have_their_sections() -> None:
+    """Nothing is hidden because it is inconvenient."""
+    text = shown(compared(make_result(), warnings=["mind this"], problems=["x.json is broken"]))
+    assert "Beware mind this" in text
+    assert "Left out x.json is broken" in text
+
+
+def test_comparison_of_nothing_is_a_sentence() -> None:
+    """No empty page."""
+    assert "No results to compare." in shown(Comparison(groups=()))
+
+
+def test_page_carries_the_comparison_itself() -> None:
+    """As `--format json` prints it."""
+    comparison = compared(on_gpu(), make_result())
+    page = Page(render_comparison(comparison))
+    (uri,) = [one["href"] or "" for one in page.of("a") if "download" in one]
+    assert Comparison.model_validate_json(base64.b64decode(uri.partition("base64,")[2])) == comparison
+
+
+def test_names_stay_text_and_the_page_is_well_made() -> None:
+    """A machine or a workload can be called anything."""
+    results = [on_gpu(name=HOSTILE), make_result(name=HOSTILE, fingerprint="f2")]
+    page = Page(render_comparison(compared(*results)))
+    assert page.problems == []
+    assert page.of("script") == []
+    assert HOSTILE in page.text
+    ids = page.attributes("id")
+    assert len(ids) == len(set(ids))

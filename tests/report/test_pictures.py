@@ -1,0 +1,193 @@
+"""What is drawn: the steps of the waterfall, the memory line, the marks; and that pictures keep no state."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from autotune.config import TrainConfig
+from autotune.measurement import Burst, Interval, Outcome, Point
+from autotune.memory import Line, MemoryModel
+from autotune.report import render_report
+from autotune.report.charts import Bar, Share, rates_picture, shares_picture, waterfall_steps
+from autotune.report.drawing import compact, inline, log_steps, shortened
+from autotune.report.footprint import Footprint, footprint
+from autotune.report.scatters import memory_picture, thinned
+from autotune.result import Side
+from tests.factories import GIB, make_gpu, make_hardware, make_measurement, make_result
+from tests.report.pages import Page
+from tests.report.samples import full_result, trial
+
+STYLE = Path(__file__).parents[2] / "autotune" / "report" / "style.css"
+
+
+def test_waterfall_leads_from_the_baseline_to_the_confirmed_speedup() -> None:
+    """Worths multiply; what is missing at the end is a step of its own; the last bar is the whole."""
+    steps = waterfall_steps(full_result())
+    assert [step.label for step in steps] == ["precision", "compile_mode", "together, beyond alone", "all changes"]
+    reached = 1.0
+    for step in steps[:-1]:
+        assert step.start == pytest.approx(reached)
+        reached *= step.ratio
+    assert reached == pytest.approx(2.5)
+    assert (steps[-1].start, steps[-1].ratio) == (1.0, 2.5)
+
+
+def test_waterfall_without_a_speedup_claims_no_whole() -> None:
+    """Only what was measured is drawn."""
+    assert [step.label for step in waterfall_steps(full_result(speedup=None))] == ["precision", "compile_mode"]
+
+
+def test_memory_line_is_the_searchs_own() -> None:
+    """Fitted by the same model to the same bursts, of the chosen config's combination of knobs."""
+    result = full_result()
+    found = footprint(result)
+    config = TrainConfig(batch_size=64, precision="bf16", compile_mode="default")
+    bursts = [
+        Burst(
+            point=Point(config=config.replace(batch_size=batch)),
+            outcome=Outcome.OK,
+            measurement=make_measurement(1000, device_memory_bytes=size),
+            seconds=9.0,
+        )
+        for batch, size in ((64, round(3.5 * GIB)), (128, 6 * GIB), (192, round(8.5 * GIB)))
+    ]
+    bursts.append(Burst(point=Point(config=config.replace(batch_size=512)), outcome=Outcome.OOM, seconds=9.0))
+    target = round(0.9 * 12 * GIB)
+    assert found.line == MemoryModel(bursts, target, "cuda").line(Point(config=config))
+    assert found.of_best
+    assert found.target_bytes == pytest.approx(target)
+    assert [batch for batch, _, alike in found.points if alike] == [64, 128, 192]
+    assert [batch for batch, _, alike in found.points if not alike] == [64]
+    assert found.exceeded == [512]
+
+
+def test_memory_target_of_a_cpu_is_the_files_own() -> None:
+    """What the machine had free when it was tuned."""
+    constraints = make_result().constraints.model_copy(update={"memory_limit_bytes": 5 * GIB})
+    assert footprint(make_result(constraints=constraints, trials=(trial(),))).target_bytes == 5 * GIB
+
+
+def test_memory_target_of_a_gpu_that_was_not_read_is_not_known() -> None:
+    """No target is made up from the host's memory; what ran out of memory stays known."""
+    found = footprint(full_result(hardware=make_hardware(make_gpu(memory_total_bytes=None))))
+    assert found.target_bytes is None
+    assert found.largest_batch is None
+    assert found.exceeded == [512]
+
+
+def test_memory_line_of_another_combination_is_not_taken_for_the_answers() -> None:
+    """Where the chosen config was run with one batch size only, the most similar line stands in, and says so."""
+    found = footprint(full_result(best=Side(config=TrainConfig(batch_size=7), measurement=make_measurement(10))))
+    assert found.line is not None
+    assert not found.of_best
+
+
+def test_every_picture_names_its_rows_and_figures() -> None:
+    """Letters stay letters, in the page's own font; a mark without an interval has no error bar."""
+    bars = [Bar("before", 1000.0, Interval(990, 1010), "#0a0b04"), Bar("after", 2000.0, Interval(0, 0), "#0a0b05")]
+    svg = rates_picture(bars, "rates")
+    assert svg is not None
+    assert {"before", "after", "1,000 samples/s", "2,000 samples/s"} <= set(
+        re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+    )
+    without = rates_picture([bar._replace(interval=Interval(0, 0)) for bar in bars], "rates")
+    assert without is not None
+    assert svg.count("<use") > without.count("<use")
+
+
+def test_shares_that_were_not_read_are_no_mark() -> None:
+    """A dash, not 0 %."""
+    svg = shares_picture([Share("CPUs: idle", None, 0.25)])
+    assert svg is not None
+    assert "– → 25 %" in svg
+    assert shares_picture([Share("GPU: tensor cores", None, None)]) is None
+
+
+def test_drawing_leaves_matplotlibs_settings_alone() -> None:
+    """A script that draws for itself is not disturbed, and its own style does not reach the report."""
+    import matplotlib as mpl
+
+    bars = [Bar("before", 1000.0, Interval(0, 0), "#0a0b04")]
+    plain = rates_picture(bars, "rates")
+    with mpl.rc_context({"font.size": 30, "text.usetex": True}):
+        before = dict(mpl.rcParams)
+        assert rates_picture(bars, "rates") == plain
+        assert dict(mpl.rcParams) == before
+
+
+def test_ids_of_a_stand_alone_file_do_not_meet_on_the_page() -> None:
+    """What nothing refers to loses its id; the rest is told apart by the picture's name."""
+    svg = '<svg a="b"><g id="figure_1"><path id="m1"/><use href="#m1" style="fill: #0a0b02"/></g></svg>'
+    assert inline(svg, 10, 5) == (
+        '<svg viewBox="0 0 10 5" focusable="false">\n'
+        '<g><path id="m1"/><use href="#m1" style="fill: var(--muted)"/></g>\n</svg>'
+    )
+
+
+@pytest.mark.parametrize(("low", "high"), [(1.0, 1.9), (0.9, 3.5), (1, 50), (3, 80_000), (1e-3, 1e9)])
+def test_logarithmic_axes_have_a_few_numbers_within_their_range(low: float, high: float) -> None:
+    """Enough to read from, and not so many that they run into each other."""
+    ticks = log_steps(low, high)
+    assert 2 <= len(ticks) <= 6
+    assert all(low <= tick <= high for tick in ticks)
+    assert ticks == sorted(ticks)
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0"), (0.5, "0.5"), (850, "850"), (1200, "1.2k"), (3e6, "3M")])
+def test_numbers_beside_an_axis_are_short(number: float, text: str) -> None:
+    """There is little room on a phone."""
+    assert compact(number) == text
+
+
+def test_long_labels_are_cut_where_it_shows() -> None:
+    """With an ellipsis; short ones stay."""
+    assert shortened("precision", 9) == "precision"
+    assert shortened("a_long_argument", 9) == "a_long_a…"
+
+
+def test_many_marks_are_thinned_evenly() -> None:
+    """Every n-th, from the first on; few stay as they are."""
+    assert thinned([1, 2, 3], 3) == [1, 2, 3]
+    assert thinned(range(10), 3) == [0, 4, 8]
+    assert thinned([], 3) == []
+
+
+def luminance(colour: str) -> float:
+    """The relative luminance of a colour, as WCAG 2 defines it."""
+    channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return math.fsum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_stand_out_from_the_page(scheme: str) -> None:
+    """Letters by 4.5 to 1 and marks by 3 to 1, as WCAG asks, on both backgrounds."""
+    light, _, dark = STYLE.read_text(encoding="utf-8").partition("prefers-color-scheme: dark")
+    colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", light if scheme == "light" else dark))
+    for name in ("ink", "muted", "accent", "good", "failed", "target", "before", "after", "part"):
+        for ground in ("surface", "raised"):
+            first, second = sorted((luminance(colours[name]), luminance(colours[ground])), reverse=True)
+            least = 3.0 if name in {"before", "after", "part"} else 4.5
+            assert (first + 0.05) / (second + 0.05) >= least, f"{name} on {ground}"
+
+
+def test_batches_between_two_powers_of_two_are_named_themselves() -> None:
+    """There is no batch of 4.8 samples."""
+    line = Line(base_bytes=1e9, sample_bytes=0.0, margin=0.02)
+    svg = memory_picture(Footprint([(3, 8e8, True), (6, 9e8, True)], [], None, line, True, None))
+    assert svg is not None
+    words = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+    assert {"3", "6"} <= set(words)
+    assert "4.8" not in words
+
+
+def test_memory_that_does_not_grow_is_not_told_as_bytes_a_sample() -> None:
+    """Noise on a small model: the fit is level."""
+    trials = (trial(1000, 2.0), trial(1000, 1.9, changes={"batch_size": 128}))
+    page = Page(render_report(full_result(trials=trials)))
+    assert "2.00 GiB" in page.text
+    assert "which does not grow with the batch." in page.text
