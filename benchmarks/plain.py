@@ -19,6 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from autotune import TrainConfig, Workload
+from benchmarks.stopwatch import OnStep
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
 """Of glibc's malloc.h."""
@@ -53,6 +54,12 @@ class Loop:
         self.epochs = 0
         self.batches = 0
         self.last_loss = torch.tensor(float("nan"))
+
+    def train(self, on_step: OnStep) -> None:
+        """Trains until `on_step`, which gets the samples of each optimizer step, says that it is enough."""
+        for samples in self.steps():
+            if on_step(samples):
+                return
 
     def steps(self) -> Iterator[int]:
         """Optimizer steps without end; yields the samples of each. An epoch's last step takes what is left of it.

@@ -1,13 +1,17 @@
 """Does the claimed speed-up come true? Trains baseline and tuned in a plain PyTorch loop and compares with the claim.
 
     python -m benchmarks.replicate results/<machine>/*.json --seconds 60 --rounds 3
+    python -m benchmarks.replicate results/<machine>/*.json --framework all
 
 Each side trains for so many seconds in all, split over the rounds. In a round, both sides run one after the other, in
 random order, each in a fresh process. The beginning of each run, compiling included, is left out; then epochs are
 really crossed, workers restarted and all. Nothing of autotune's own loop is used: `benchmarks.plain` is the loop.
 
-Prints claimed against realised and writes benchmarks/output/replicate.json. The exit status is 1 when a realised
-speed-up is more than 5 % off the claim and the intervals of the two do not overlap.
+With --framework, each round trains both sides in that loop and through each of the frameworks as well: with the
+baseline's config and the tuned one, brought into effect by autotune's integration (`benchmarks.frameworks`).
+
+Prints claimed against realised and writes benchmarks/output/replicate.json, or replicate_frameworks.json. The exit
+status is 1 when a realised speed-up is more than 5 % off the claim and the intervals of the two do not overlap.
 """
 
 from __future__ import annotations
@@ -18,36 +22,34 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ParamSpec, TypeVar
 
 import psutil
 import torch
 from pydantic import BaseModel
 
-from autotune import TrainConfig
+from autotune.errors import AutotuneError
 from autotune.measurement import Interval
 from autotune.result import Result, Side, read_result
 from autotune.workload import load_workload
+from benchmarks import frameworks
 from benchmarks.fresh import afresh
 from benchmarks.output import save
 from benchmarks.plain import Loop, set_process
 from benchmarks.ratios import Ratio, paired_ratio
+from benchmarks.stopwatch import Trainee, timed_marks, timed_part
 
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
 TOLERANCE = 0.05
 SIDES = ("baseline", "tuned")
-WARMUP_SHARE, WARMUP_STEPS, QUEUE_DRAINS = 0.15, 3, 2
-WHOLE_EPOCHS_SHARE = 0.5
-"""Whole epochs are what counts if they fill this share of the timed part; else all of it does."""
-
-
-class Mark(NamedTuple):
-    """How far training had come at a moment."""
-
-    seconds: float
-    samples: int
-    epochs: int
+PLAIN = "plain"
+"""The independent loop, where a framework could stand."""
+NOT_IN_EFFECT = "does not apply what was tuned"
+"""What all integrations say when a knob is not."""
 
 
 class Run(BaseModel):
@@ -59,6 +61,7 @@ class Run(BaseModel):
         warmup_seconds: What was left out: from building the workload on.
         epochs_crossed: Ends of epochs within the timed part.
         last_loss: To see that it trains.
+        not_in_effect: What a framework's integration says of knobs that are not.
         foreign_cpu_fraction: Of all CPUs, what other processes took meanwhile: more than a little spoils a run.
     """
 
@@ -67,25 +70,20 @@ class Run(BaseModel):
     warmup_seconds: float
     epochs_crossed: int
     last_loss: float
+    not_in_effect: tuple[str, ...] = ()
     foreign_cpu_fraction: float | None = None
 
 
-class Replication(BaseModel):
-    """One result file's claims against what came true.
+class Verdict(BaseModel):
+    """A claim against what came true.
 
     Attributes:
         claimed: The speed-up in the file; exactly 1 when it recommends the baseline.
-        claimed_rates: Samples per second in the file, by side.
         realised_rates: Geometric means of the runs, by side.
     """
 
-    file: str
-    workload: str
-    device: str
-    changed_knobs: dict[str, tuple[Any, Any]]
     claimed: Ratio
     realised: Ratio
-    claimed_rates: dict[str, float | None]
     realised_rates: dict[str, float]
     runs: dict[str, list[Run]]
 
@@ -110,71 +108,72 @@ class Replication(BaseModel):
         return self.within_tolerance or self.intervals_overlap
 
 
-def train(target: str, side_json: str, device: str, seconds: float, seed: int) -> Run:
+class Through(Verdict):
+    """The claim against what a framework made of it.
+
+    Attributes:
+        of_plain: The speed-up through the framework over that of the plain loop in the same rounds.
+    """
+
+    of_plain: Ratio
+
+
+class Replication(Verdict):
+    """One result file's claims against what came true in the plain loop, and through frameworks.
+
+    Attributes:
+        claimed_rates: Samples per second in the file, by side.
+        frameworks: By name.
+    """
+
+    file: str
+    workload: str
+    device: str
+    changed_knobs: dict[str, tuple[Any, Any]]
+    claimed_rates: dict[str, float | None]
+    frameworks: dict[str, Through] = {}
+
+
+def train(target: str, side_json: str, device: str, seconds: float, seed: int, loop: str = PLAIN) -> Run:
     """Trains in this process: a warm-up, then so many seconds that count (the warm-up's share of them left out)."""
     side = Side.model_validate_json(side_json)
+    # A framework is imported here: that takes seconds, and is no part of the warm-up.
+    make = frameworks.loop_class(loop) if loop != PLAIN else Loop
     torch.manual_seed(seed)
     began = time.perf_counter()
-    set_process(side.config, torch.device(device))
-    loop = Loop(load_workload(target, side.parameters), side.config, device)
-    warmup, marks = timed_marks(loop, began, seconds)
+    if loop == PLAIN:
+        set_process(side.config, torch.device(device))
+    trainee: Trainee = make(load_workload(target, side.parameters), side.config, device)
+    with warnings.catch_warnings(record=True) as caught:
+        warmup, marks = timed_marks(trainee, began, seconds)
+    for one in caught:
+        warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
     first, last = timed_part(marks)
     return Run(
         samples_per_second=(last.samples - first.samples) / (last.seconds - first.seconds),
         timed_seconds=last.seconds - first.seconds,
         warmup_seconds=warmup,
         epochs_crossed=last.epochs - first.epochs,
-        last_loss=float(loop.last_loss),
+        last_loss=float(trainee.last_loss),
+        not_in_effect=tuple(str(one.message) for one in caught if NOT_IN_EFFECT in str(one.message)),
     )
 
 
-def timed_marks(loop: Loop, began: float, seconds: float) -> tuple[float, list[Mark]]:
-    """Trains; returns the seconds that were left out and marks: the beginning, each epoch's end, the end."""
-    samples, epochs = 0, 0
-    marks: list[Mark] = []
-    for step, count in enumerate(loop.steps(), start=1):
-        now = time.perf_counter()
-        if not marks:
-            if is_warm(loop.config, step, loop.batches, now - began, seconds):
-                loop.synchronize()
-                marks.append(Mark(time.perf_counter(), 0, loop.epochs))
-                epochs = loop.epochs
-            continue
-        if loop.epochs > epochs:
-            # This is the first step of a new epoch: its samples came after that epoch's worker start.
-            epochs = loop.epochs
-            loop.synchronize()
-            marks.append(Mark(time.perf_counter(), samples + count, epochs))
-        samples += count
-        if now - marks[0].seconds >= (1 - WARMUP_SHARE) * seconds:
-            break
-    loop.synchronize()
-    marks.append(Mark(time.perf_counter(), samples, epochs))
-    return marks[0].seconds - began, marks
-
-
-def is_warm(config: TrainConfig, steps: int, batches: int, elapsed: float, seconds: float) -> bool:
-    """Whether the warm-up's time has passed, the first steps are done and the full queue of the start is used up."""
-    queue = QUEUE_DRAINS * config.num_workers * (config.prefetch_factor or 0)
-    return elapsed >= WARMUP_SHARE * seconds and steps >= WARMUP_STEPS and batches >= queue
-
-
-def timed_part(marks: Sequence[Mark]) -> tuple[Mark, Mark]:
-    """Where the timed part begins and ends: whole epochs if they fill enough of it, so that none counts in part."""
-    inner = marks[1:-1]
-    whole = marks[-1].seconds - marks[0].seconds
-    if len(inner) >= 2 and inner[-1].seconds - inner[0].seconds >= WHOLE_EPOCHS_SHARE * whole:
-        return inner[0], inner[-1]
-    return marks[0], marks[-1]
-
-
-def train_afresh(target: str, side: Side, device: str, seconds: float, seed: int) -> Run:
+def train_afresh(target: str, side: Side, device: str, seconds: float, seed: int, loop: str = PLAIN) -> Run:
     """`train` in a fresh process, and what other processes took of the CPUs meanwhile."""
+    run, foreign = afresh_watched(train, target, side.model_dump_json(), device, seconds, seed, loop)
+    return run.model_copy(update={"foreign_cpu_fraction": foreign})
+
+
+def afresh_watched(
+    function: Callable[Arguments, Returned], *arguments: Arguments.args, **named: Arguments.kwargs
+) -> tuple[Returned, float]:
+    """What `afresh` returns, and which share of all CPUs other processes took meanwhile."""
     began, busy, own = time.perf_counter(), busy_seconds(), own_seconds()
-    run = afresh(train, target, side.model_dump_json(), device, seconds, seed)
+    returned = afresh(function, *arguments, **named)
     foreign = (busy_seconds() - busy) - (own_seconds() - own)
     capacity = (os.cpu_count() or 1) * (time.perf_counter() - began)
-    return run.model_copy(update={"foreign_cpu_fraction": max(0.0, foreign / capacity)})
+    return returned, max(0.0, foreign / capacity)
 
 
 def busy_seconds() -> float:
@@ -188,27 +187,46 @@ def own_seconds() -> float:
     return sum(os.times()[:4])
 
 
-def replicate(path: Path, seconds: float, rounds: int, seed: int = 0) -> Replication:
-    """Trains both sides of a result file in interleaved rounds."""
+def replicate(path: Path, seconds: float, rounds: int, names: Sequence[str] = (), seed: int = 0) -> Replication:
+    """Trains both sides of a result file in interleaved rounds, in the plain loop and through frameworks."""
     result = read_result(path)
     device = device_of(result)
     sides = dict(zip(SIDES, (result.baseline, result.best), strict=True))
-    runs = realise(result.workload.target, sides, device, seconds, rounds, seed)
+    by_loop = realise_in((PLAIN, *names), result.workload.target, sides, device, seconds, rounds, seed)
+    claimed = claim(result)
+    realised = {loop: realised_in(runs) for loop, runs in by_loop.items()}
+    plain = gains(by_loop[PLAIN])
     return Replication(
         file=str(path),
         workload=result.workload.name,
         device=device,
         changed_knobs=result.changed_knobs,
-        claimed=claim(result),
-        realised=paired_ratio(*([run.samples_per_second for run in runs[name]] for name in SIDES)),
+        claimed=claimed,
         claimed_rates={
             name: side.measurement.samples_per_second if side.measurement else None for name, side in sides.items()
         },
-        realised_rates={
-            name: statistics.geometric_mean(run.samples_per_second for run in runs[name]) for name in SIDES
+        **realised[PLAIN],
+        frameworks={
+            name: Through(claimed=claimed, of_plain=paired_ratio(plain, gains(by_loop[name])), **realised[name])
+            for name in names
         },
-        runs=runs,
     )
+
+
+def realised_in(runs: dict[str, list[Run]]) -> dict[str, Any]:
+    """The fields of a verdict that one loop's runs decide."""
+    rates = {name: [run.samples_per_second for run in runs[name]] for name in SIDES}
+    return {
+        "realised": paired_ratio(*rates.values()),
+        "realised_rates": {name: statistics.geometric_mean(values) for name, values in rates.items()},
+        "runs": runs,
+    }
+
+
+def gains(runs: Mapping[str, Sequence[Run]]) -> list[float]:
+    """The speed-up of each round."""
+    both = zip(*(runs[name] for name in SIDES), strict=True)
+    return [tuned.samples_per_second / baseline.samples_per_second for baseline, tuned in both]
 
 
 def device_of(result: Result) -> str:
@@ -219,25 +237,43 @@ def device_of(result: Result) -> str:
 def realise(
     target: str, sides: Mapping[str, Side], device: str, seconds: float, rounds: int, seed: int = 0
 ) -> dict[str, list[Run]]:
+    """Trains each side in the plain loop, as `realise_in` does."""
+    return realise_in((PLAIN,), target, sides, device, seconds, rounds, seed)[PLAIN]
+
+
+def realise_in(
+    loops: Sequence[str], target: str, sides: Mapping[str, Side], device: str, seconds: float, rounds: int,
+    seed: int = 0,
+) -> dict[str, dict[str, list[Run]]]:  # fmt: skip
     """Trains each side for so many seconds in all, in interleaved rounds, each run in a fresh process.
 
     Args:
+        loops: `PLAIN` and frameworks. Their order within a round is random; a loop's sides follow one another, so that
+            a machine that drifts meets them alike.
         target: The workload.
-        sides: By name; their order within a round is random.
+        sides: By name; their order is random too.
         device: ``cpu``, ``cuda`` or ``mps``.
-        seconds: Of training, for each side.
+        seconds: Of training, for each side in each loop.
         rounds: That they are split over.
         seed: Of the order, and of the samples that are drawn.
+
+    Returns:
+        The runs of each loop, by side.
     """
-    runs: dict[str, list[Run]] = {name: [] for name in sides}
+    runs: dict[str, dict[str, list[Run]]] = {loop: {name: [] for name in sides} for loop in loops}
     rng = random.Random(seed)
     for number in range(rounds):
-        for name in rng.sample(list(sides), k=len(sides)):
-            # Each run draws its own samples: else the system's file cache flatters the one that comes second.
-            run = train_afresh(target, sides[name], device, seconds / rounds, rng.randrange(2**31))
-            runs[name].append(run)
-            foreign = f"other processes took {run.foreign_cpu_fraction or 0:.0%} of the CPUs"
-            print(f"  round {number + 1}, {name:8} {run.samples_per_second:9.1f} samples/s; {foreign}", file=sys.stderr)
+        for loop in rng.sample(loops, k=len(loops)):
+            for name in rng.sample(list(sides), k=len(sides)):
+                # Each run draws its own samples: else the system's file cache flatters the one that comes second.
+                run = train_afresh(target, sides[name], device, seconds / rounds, rng.randrange(2**31), loop)
+                runs[loop][name].append(run)
+                where = "" if len(loops) == 1 else f"{loop} "
+                print(
+                    f"  round {number + 1}, {where}{name:8} {run.samples_per_second:9.1f} samples/s; "
+                    f"other processes took {run.foreign_cpu_fraction or 0:.0%} of the CPUs",
+                    file=sys.stderr,
+                )
     return runs
 
 
@@ -253,30 +289,45 @@ def describe(replication: Replication) -> str:
     knobs = ", ".join(f"{knob} {before} → {after}" for knob, (before, after) in replication.changed_knobs.items())
     lines = [
         f"{replication.workload} on {replication.device} ({replication.file}): {knobs or 'the baseline is the answer'}",
-        f"  speed-up claimed {replication.claimed}, realised {replication.realised}: {replication.off:+.1%}, "
-        f"{'within' if replication.within_tolerance else 'NOT within'} {TOLERANCE:.0%}; "
-        f"the intervals {'overlap' if replication.intervals_overlap else 'do NOT overlap'}",
+        f"  speed-up claimed {replication.claimed}, realised {replication.realised}: {outcome(replication)}",
     ]
     for name in SIDES:
         claimed, realised = replication.claimed_rates[name], replication.realised_rates[name]
         against = f"claimed {claimed:.1f}, {realised / claimed - 1:+.1%}" if claimed else "nothing claimed"
         lines.append(f"  {name}: {realised:.1f} samples/s realised ({against})")
+    if replication.frameworks:
+        lines.append(f"  {'through':14}{'realised':26}{'of the plain loop’s':26}samples/s")
+    for framework, through in replication.frameworks.items():
+        rates = " → ".join(f"{through.realised_rates[name]:.1f}" for name in SIDES)
+        lines.append(f"  {framework:14}{through.realised!s:24}  {through.of_plain!s:24}  {rates}: {outcome(through)}")
+        said = {sentence for runs in through.runs.values() for run in runs for sentence in run.not_in_effect}
+        lines += [f"  {'':14}{sentence}" for sentence in sorted(said)]
     return "\n".join(lines)
+
+
+def outcome(verdict: Verdict) -> str:
+    """How far from the claim, and whether that speaks against it."""
+    return (
+        f"{verdict.off:+.1%}, {'within' if verdict.within_tolerance else 'NOT within'} {TOLERANCE:.0%}; "
+        f"the intervals {'overlap' if verdict.intervals_overlap else 'do NOT overlap'}"
+    )
+
+
+def row(verdict: Verdict) -> dict[str, Any]:
+    """A verdict as it is written."""
+    judged = ("off", "within_tolerance", "intervals_overlap", "came_true")
+    return verdict.model_dump(mode="json", exclude={"frameworks"}) | {name: getattr(verdict, name) for name in judged}
 
 
 def save_all(replications: Sequence[Replication], seconds: float, rounds: int) -> Path:
     """Writes what is known so far."""
+    through = any(one.frameworks for one in replications)
     rows = [
-        one.model_dump(mode="json")
-        | {
-            "off": one.off,
-            "within_tolerance": one.within_tolerance,
-            "intervals_overlap": one.intervals_overlap,
-            "came_true": one.came_true,
-        }
+        row(one) | ({"frameworks": {name: row(found) for name, found in one.frameworks.items()}} if through else {})
         for one in replications
     ]
-    return save("replicate", {"seconds_per_side": seconds, "rounds": rounds, "replications": rows})
+    figures = {"seconds_per_side": seconds, "rounds": rounds, "replications": rows}
+    return save("replicate_frameworks" if through else "replicate", figures)
 
 
 def at_least_two(text: str) -> int:
@@ -287,20 +338,41 @@ def at_least_two(text: str) -> int:
     return number
 
 
+def frameworks_in(text: str) -> tuple[str, ...]:
+    """The frameworks of ``lightning,fabric`` or ``all``."""
+    names = tuple(frameworks.NEEDED) if text == "all" else tuple(text.split(","))
+    for name in names:
+        if name not in frameworks.NEEDED:
+            known = ", ".join(frameworks.NEEDED)
+            raise argparse.ArgumentTypeError(f"{name!r} is no framework that is known here; use {known} or all")
+        if absent := frameworks.absent_packages(name):
+            raise argparse.ArgumentTypeError(f"{name} needs what is not installed: pip install {' '.join(absent)}")
+    return names
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Replicates all files, prints and saves after each; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, nargs="+", help="result files of autotune, measured on this machine")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of training, for each side")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of training, for each side in each loop")
     parser.add_argument("--rounds", type=at_least_two, default=3)
+    parser.add_argument(
+        "--framework", type=frameworks_in, action="extend", default=[], metavar="NAME,…",
+        help=f"train through these too: {', '.join(frameworks.NEEDED)} or all",
+    )  # fmt: skip
     asked = parser.parse_args(arguments)
+    names = tuple(dict.fromkeys(asked.framework))
     done: list[Replication] = []
     for path in asked.results:
-        done.append(replicate(path, asked.seconds, asked.rounds))
+        try:
+            done.append(replicate(path, asked.seconds, asked.rounds, names))
+        except AutotuneError as error:
+            print(error, file=sys.stderr)
+            return error.exit_status
         print(describe(done[-1]))
         written = save_all(done, asked.seconds, asked.rounds)
     print(f"written to {written}")
-    return 0 if all(one.came_true for one in done) else 1
+    return 0 if all(one.came_true for each in done for one in (each, *each.frameworks.values())) else 1
 
 
 if __name__ == "__main__":
