@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -25,6 +26,8 @@ DRIFT = 0.05
 """A ratio that is lower by more than this share has drifted, if the intervals do not overlap."""
 REPEATS_SHARE = 0.2
 START_SHARE = 0.5
+FIRST_SHARE = 0.7
+"""Of what remains, for the first burst: should it hang, there is time left to see how the others end."""
 
 
 class Check(BaseModel):
@@ -64,46 +67,75 @@ def check_result(
         UsageError, TargetError, WorkloadError: The workload cannot be trained here at all.
         Interrupted: Asked to end.
     """
+    with imported(target, budget, progress, interrupts) as isolation:
+        device = result.constraints.device  # of a file: one that is not here is told
+        runner = make_runner(isolation, probe_host(), device, memory_target=result.constraints.memory_target)  # type: ignore[arg-type]
+        progress.stage("checking the workload")
+        facts = runner.check(START_SHARE * budget.remaining, result.best.parameters)
+        progress.stage("baseline and tuned in turn")
+        baseline, best = points_of(result)
+        ran = run_in_turn(baseline, [best] if best != baseline else [], runner, budget, progress)
+        return judge_check(result, target, differences_of(result, facts), ran)
+
+
+@contextlib.contextmanager
+def imported(target: str, budget: Budget, progress: Progress, interrupts: Interrupts | None) -> Iterator[Isolation]:
+    """Where bursts of a target come from, with its module imported; signals end the burst that runs.
+
+    Raises:
+        TargetError, WorkloadError: It cannot be imported.
+        Interrupted: Asked to end.
+    """
     with Isolation(target) as isolation:
         if interrupts is not None:
             interrupts.pass_on_to(isolation.interrupt)
         progress.stage("importing")
         isolation.start(START_SHARE * budget.remaining)
-        device = result.constraints.device  # of a file: one that is not here is told
-        runner = make_runner(isolation, probe_host(), device, memory_target=result.constraints.memory_target)  # type: ignore[arg-type]
-        progress.stage("checking the workload")
-        facts = runner.check(START_SHARE * budget.remaining, result.best.parameters)
-        return judge_check(result, target, _differences(result, facts), compare_sides(result, runner, budget, progress))
+        yield isolation
 
 
-def compare_sides(
-    result: Result, runner: Runner, budget: Budget, progress: Progress
+def run_in_turn(
+    reference: Point, others: Sequence[Point], runner: Runner, budget: Budget, progress: Progress
 ) -> tuple[list[Round], list[Burst]]:
-    """Interleaved rounds of both sides while there is time; returns them and the bursts that failed."""
-    baseline, best = points_of(result)
+    """Interleaved rounds of a reference and what is compared with it, while there is time.
+
+    Args:
+        reference: When it fails, nothing more is run; without others it runs once.
+        others: One that fails is left out of the rounds that follow.
+        runner: Runs bursts; what is disturbed runs again.
+        budget: For all of them.
+        progress: Who is told.
+
+    Returns:
+        What was measured in each round, and the bursts that failed.
+    """
     plan = plan_for(budget.seconds)
     patient = RepeatingRunner(runner, progress.note, allowance_seconds=REPEATS_SHARE * budget.seconds, clock=budget.now)
     trials: list[Trial] = []
-    progress.stage("baseline and tuned in turn")
+    failed: list[Burst] = []
     rounds: dict[int, Round] = {}
 
     def run(point: Point, number: int) -> Burst:
-        deadline = burst_deadline(point.config, trials, plan, budget.remaining)
-        burst = patient.run(point, plan, deadline)
-        trials.append(Trial(burst, "check", f"round {number + 1}"))
+        available = budget.remaining * (1 if trials else FIRST_SHARE)
+        burst = patient.run(point, plan, burst_deadline(point.config, trials, plan, available))
+        trials.append(Trial(burst, "in turn", f"round {number + 1}"))
         if burst.ok and burst.measurement is not None:
             rounds.setdefault(number, {})[point] = burst.measurement
+        else:
+            failed.append(burst)
         progress.burst(burst, None, budget.remaining)
         return burst
 
     def affords(points: Sequence[Point]) -> bool:
+        if any(burst.point == reference for burst in failed):
+            return False
         return sum(predicted_seconds(point.config, trials, plan) for point in points) <= budget.remaining
 
-    if best == baseline:
-        run(baseline, 0)
+    if others:
+        confirm(reference, others, run, affords=affords, seed=0)
     else:
-        confirm(baseline, [best], run, affords=affords, seed=0)
-    return list(rounds.values()), [trial.burst for trial in trials if not trial.burst.ok]
+        run(reference, 0)
+    return list(rounds.values()), failed
 
 
 def judge_check(result: Result, target: str, differences: Sequence[str], ran: tuple[list[Round], list[Burst]]) -> Check:
@@ -118,9 +150,9 @@ def judge_check(result: Result, target: str, differences: Sequence[str], ran: tu
             differences=tuple(differences),
         )  # fmt: skip
 
-    broken = next((burst for burst in failed if burst.point == best), None)
-    if broken is not None and broken.outcome is not Outcome.TIMEOUT:
-        return check("no longer fits", f"the tuned config ended as {broken.outcome.value}: {broken.reason}")
+    for name, point in (("tuned config", best), ("baseline", baseline)):
+        if (broken := breakdown(point, failed)) is not None:
+            return check("no longer fits", f"the {name} ended as {broken.outcome.value}: {broken.reason}")
     if best == baseline:
         return check("holds", "the file recommends the baseline, and it trains")
     if found is None:
@@ -133,13 +165,19 @@ def judge_check(result: Result, target: str, differences: Sequence[str], ran: tu
     return check("holds", "the tuned config gains what the file says, as far as so few rounds can tell")
 
 
+def breakdown(point: Point, failed: Sequence[Burst]) -> Burst | None:
+    """The burst of a point that failed; one that was only too slow for the time there was does not count."""
+    return next((burst for burst in failed if burst.point == point and burst.outcome is not Outcome.TIMEOUT), None)
+
+
 def points_of(result: Result) -> tuple[Point, Point]:
     """Baseline and best."""
     baseline, best = (Point(config=side.config, parameters=side.parameters) for side in (result.baseline, result.best))
     return baseline, best
 
 
-def _differences(result: Result, facts: WorkloadFacts) -> list[str]:
+def differences_of(result: Result, facts: WorkloadFacts) -> list[str]:
+    """What is not as it was where the result was measured."""
     if facts.fingerprint == result.workload.fingerprint:
         return []
     return [

@@ -158,10 +158,7 @@ class Result(Part):
     @property
     def machine(self) -> str:
         """What trained: ``NVIDIA GeForce RTX 4070, 16 CPUs`` or ``Intel Xeon, 2 CPUs``."""
-        kind = self.constraints.device.partition(":")[0]
-        gpu = next((gpu for gpu in self.hardware.gpus if gpu.kind == kind), None)
-        cpu = self.hardware.cpu
-        return f"{gpu.name if gpu else cpu.model or 'unnamed CPU'}, {cpu.budget} CPU{'' if cpu.budget == 1 else 's'}"
+        return self.hardware.machine(self.constraints.device.partition(":")[0])  # type: ignore[arg-type]
 
     @property
     def changed_knobs(self) -> dict[str, tuple[Any, Any]]:

@@ -12,13 +12,11 @@ from pathlib import Path
 
 from autotune import __version__
 from autotune.burst.isolation import Isolation
-from autotune.burst.protocol import Request
-from autotune.burst.runner import ProcessRunner, make_runner, result_of
+from autotune.burst.runner import ProcessRunner, look_at_machine, make_runner
 from autotune.config import Scalar
 from autotune.diagnosis import Evidence, copy_ceiling, diagnose
 from autotune.errors import AutotuneError, Interrupted, NothingFeasibleError, UsageError
 from autotune.facts import WorkloadFacts
-from autotune.hardware import merge, probe_host
 from autotune.hardware.model import DeviceKind, Gpu, Hardware, slug
 from autotune.measurement import Point, Speedup
 from autotune.numerics import NumericsGuard
@@ -165,9 +163,7 @@ class Tuning:
     def _look_at_machine(self, isolation: Isolation) -> tuple[Hardware, DeviceKind]:
         """The machine as host and torch see it, and the device to train on."""
         seconds = min(PEAKS_MAX_SECONDS, PEAKS_SHARE * self._budget.seconds)
-        request = Request(job="probe", device=self.options.device, peak_seconds=seconds)
-        report = result_of(isolation.run(request, 10 + 10 * seconds), "probing the machine")
-        hardware = merge(probe_host(), report)
+        hardware = look_at_machine(isolation, 10 + 10 * seconds, device=self.options.device, peak_seconds=seconds)
         device = self.options.device or hardware.default_device
         if device != "cpu" and all(gpu.kind != device for gpu in hardware.gpus):
             found = ", ".join(["cpu", *(gpu.kind for gpu in hardware.gpus)])

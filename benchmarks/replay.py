@@ -18,6 +18,7 @@ calculated from the surface, 1 for the optimum.
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 import sys
 from collections.abc import Sequence
@@ -30,8 +31,8 @@ import optuna
 from autotune.config import TrainConfig
 from autotune.measurement import Outcome
 from benchmarks.output import save
-from benchmarks.surfaces import GRIDS, HELD_OUT, read_surface, surface_path
-from benchmarks.surfaces.playback import mean_cost, optimum, recorded_space, true_rates
+from benchmarks.surfaces import GRIDS, HELD_OUT, Surface, read_surface, surface_path
+from benchmarks.surfaces.playback import RecordedSpace, mean_cost, optimum, recorded_space, true_rates
 from benchmarks.surfaces.plot import write_plot
 from benchmarks.surfaces.strategies import OURS, STRATEGIES, Played
 
@@ -48,8 +49,14 @@ FAIR_BURSTS = 15
 def play(strategy: str, seed: int, *, surface_name: str, budget_seconds: float) -> Played:
     """One replay of one strategy."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    surface, space = _recorded(surface_name, budget_seconds)
+    return STRATEGIES[strategy](surface, space, budget_seconds, seed)
+
+
+@functools.cache
+def _recorded(surface_name: str, budget_seconds: float) -> tuple[Surface, RecordedSpace]:
     surface = read_surface(surface_path(surface_name))
-    return STRATEGIES[strategy](surface, recorded_space(surface, budget_seconds), budget_seconds, seed)
+    return surface, recorded_space(surface, budget_seconds)
 
 
 def fraction_at(played: Played, seconds: float, rates: dict[TrainConfig, float]) -> float:

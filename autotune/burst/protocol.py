@@ -58,7 +58,7 @@ class Request(BaseModel):
     parameter_names: tuple[str, ...] = Field(default=(), description="arguments that build() will be asked to take")
     plan: BurstPlan = BurstPlan()
     steps: int = Field(default=20, ge=1, description="optimizer steps of a numerics check")
-    peak_seconds: float = Field(default=1.5, description="what measuring the machine's peaks may take")
+    peak_seconds: float = Field(default=0.0, description="what measuring the machine's peaks may take; 0: none")
     seed: int = 0
     asked_at: float = Field(default=0.0, description="time.time() of the request, for what starting costs")
     device_uuid: str | None = Field(default=None, description="of the NVIDIA GPU to watch, as NVML writes it")

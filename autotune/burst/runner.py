@@ -13,6 +13,7 @@ from autotune.burst.isolation import Ended, Isolation
 from autotune.burst.protocol import PIPE_LOST_STATUS, BurstPlan, Request, raise_reported
 from autotune.errors import IsolationError, TargetError, WorkloadError
 from autotune.facts import WorkloadFacts
+from autotune.hardware import merge, probe_host
 from autotune.hardware.model import DeviceKind, Gpu, Hardware
 from autotune.measurement import Burst, Measurement, Outcome, Point
 from autotune.numerics import Agreement
@@ -168,6 +169,25 @@ def burst_from(point: Point, ended: Ended) -> Burst:
     return Burst(
         point=point, outcome=outcome, measurement=measurement, reason=reason, phase=phase, seconds=ended.seconds
     )
+
+
+def look_at_machine(
+    isolation: Isolation, deadline_seconds: float, *, device: DeviceKind | None = None, peak_seconds: float = 0.0
+) -> Hardware:
+    """The machine as host and torch see it.
+
+    Args:
+        isolation: Where the child runs that asks torch.
+        deadline_seconds: For that child.
+        device: Whose peaks are measured; the first accelerator when None.
+        peak_seconds: What measuring the peaks may take; 0 measures none.
+
+    Raises:
+        WorkloadError: It failed, or took too long.
+    """
+    request = Request(job="probe", device=device, peak_seconds=peak_seconds)
+    report = result_of(isolation.run(request, deadline_seconds), "probing the machine")
+    return merge(probe_host(), report if peak_seconds else {**report, "peaks": None})
 
 
 def result_of(ended: Ended, what: str) -> dict[str, Any]:

@@ -111,6 +111,12 @@ class Hardware(Record):
         """The record of the device to train on: the first GPU of that kind, or the CPU."""
         return next((gpu for gpu in self.gpus if gpu.kind == kind), self.cpu)
 
+    def machine(self, device: DeviceKind) -> str:
+        """What trains on a device: ``NVIDIA GeForce RTX 4070, 16 CPUs`` or ``Intel Xeon, 2 CPUs``."""
+        record, cpus = self.device(device), self.cpu.budget
+        name = record.name if isinstance(record, Gpu) else record.model or "unnamed CPU"
+        return f"{name}, {cpus} CPU{'' if cpus == 1 else 's'}"
+
     @property
     def default_device(self) -> DeviceKind:
         """The first GPU's kind, else ``cpu``."""

@@ -60,7 +60,7 @@ def _group_section(number: int, group: WorkloadGroup) -> Section:
     blocks += [_rates_table(group), _changes_table(group)]
     if group.machines > 1:
         shared = ", ".join(f"{knob}={knob_text(knob, value)}" for knob, value in group.shared_knobs.items())
-        words = f"shared by all {group.machines} machines"
+        words = f"shared by {group.all_machines}"
         blocks.append(Text(f"{shared or 'no changed knob'}.", lead=words))
         if group.particular_knobs:
             rows = tuple((knob, group.values_text(knob)) for knob in group.particular_knobs)

@@ -19,6 +19,7 @@ from autotune.config import Scalar, TrainConfig
 from autotune.facts import WorkloadFacts
 from autotune.hardware.model import Hardware
 from autotune.measurement import Burst
+from autotune.search.stopping import COMPILED_KNOBS
 
 FOLDER = Path(__file__).parent
 _WORKER_KNOBS = ("num_workers", "prefetch_factor", "persistent_workers")
@@ -112,7 +113,8 @@ class Header(BaseModel):
         created: When the recording began.
         code: Hash of the workload's source and of what runs bursts.
         hardware: The machine.
-        facts: The workload; its fingerprint tells the data.
+        facts: The workload; its fingerprint tells the data. (The first four surfaces are older than the share of small
+            operators: it was looked at later, on the same machine and with the same fingerprint.)
     """
 
     name: str
@@ -181,4 +183,4 @@ def graph_of(config: TrainConfig) -> tuple[Scalar, ...] | None:
     """What decides which code the compiler writes; None when nothing is compiled."""
     if config.compile_mode is None:
         return None
-    return (config.compile_mode, config.precision, config.memory_format, config.batch_size, config.num_threads)
+    return tuple(getattr(config, knob) for knob in COMPILED_KNOBS)
