@@ -56,9 +56,7 @@ def probe(
 
     with Isolation() as isolation:
         isolation.start(PROBE_SECONDS)
-        hardware = look_at_machine(
-            isolation, PROBE_SECONDS, device=parse_device(device), peak_seconds=PEAK_SECONDS
-        )
+        hardware = look_at_machine(isolation, PROBE_SECONDS, device=parse_device(device), peak_seconds=PEAK_SECONDS)
     if json:
         typer.echo(hardware.model_dump_json(indent=2))
         return
@@ -124,14 +122,14 @@ def compare(
     from autotune.console_compare import comparison_table, remarks
     from autotune.gather import gather
 
-    chosen = parse_comparison_format("json" if json else form, out)
+    chosen = parse_comparison_format(form, out, json=json)
     comparison = compare_results(gather(paths))
-    if chosen == "table":
-        make_console().print(comparison_table(comparison))
-    elif chosen == "csv" or not comparison.groups:  # in the others they are part of the text
+    if chosen == "csv" or not comparison.groups:  # in the others they are part of the text
         make_console().print(remarks(comparison))
     require_rows(comparison)
-    if chosen != "table":
+    if chosen == "table":
+        make_console(stderr=not form).print(comparison_table(comparison))
+    else:
         text = comparison_text(comparison, chosen, folder=out.parent if out is not None else None)
         write_text(text, out)
 
@@ -241,8 +239,9 @@ def write_text(text: str, out: Path | None) -> None:
     Raises:
         UsageError: The file cannot be written.
     """
+    text = text.removesuffix("\n") + "\n"
     if out is None:
-        typer.echo(text)
+        typer.echo(text, nl=False)
         return
     from autotune.files import write_whole
 

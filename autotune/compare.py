@@ -116,7 +116,8 @@ def compare(gathered: Gathered) -> Comparison:
     ]
     warnings = [*_workload_warnings([[result for _, result in named] for named in members.values()])]
     for group, named in zip(groups, members.values(), strict=True):
-        warnings += [*_row_warnings(group), *_baseline_warnings([result for _, result in named])]
+        results = [result for _, result in named]
+        warnings += [*_row_warnings(group), *_baseline_warnings(results), *_best_warnings(results)]
         warnings += _cross_warnings(group, gathered.crosses)
     homeless = [
         f"{path} tells what a config did with {cross.workload.name} ({cross.workload.target}), "
@@ -297,8 +298,7 @@ def _what_differs(results: Sequence[Result]) -> str:
         parts.setdefault("samples", []).append("none" if workload.samples is None else f"{workload.samples:,}")
         parts.setdefault("effective batch", []).append(f"{result.baseline.config.effective_batch:,}")
         if model is not None:
-            words = f"{model.name} with {model.weights:,} weights in {model.tensors} tensors"
-            parts.setdefault("model", []).append(words)
+            parts.setdefault("model", []).append(model.words)
             parts.setdefault("optimizer", []).append(model.optimizer or "not known")
     differing = {part: dict.fromkeys(values) for part, values in parts.items() if len(set(values)) > 1}
     if not differing:
@@ -329,6 +329,17 @@ def _baseline_warnings(results: Sequence[Result]) -> Iterator[str]:
             f"the baselines of {first.workload.name} differ in {', '.join(sorted(knobs))}: "
             "what each machine gained is not against the same config"
         )
+
+
+def _best_warnings(results: Sequence[Result]) -> Iterator[str]:
+    """Tuned configs that learn in another way: a rate says nothing of that."""
+    name = results[0].workload.name
+    batches = sorted({result.best.config.effective_batch for result in results})
+    if len(batches) > 1:
+        sizes = ", ".join(f"{batch:,}" for batch in batches)
+        yield f"the tuned configs of {name} differ in their effective batch ({sizes}): they do not train alike"
+    if any(result.best.parameters != results[0].best.parameters for result in results):
+        yield f"the tuned configs of {name} give build() different arguments: they do not train the same thing"
 
 
 def _cross_warnings(group: WorkloadGroup, crosses: Sequence[tuple[str, Cross]]) -> Iterator[str]:

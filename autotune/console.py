@@ -29,6 +29,7 @@ from autotune.summary import (
     unfinished,
     usage_snippet,
     verdict,
+    warm_start_text,
     won_back,
 )
 from autotune.wording import as_text, ratio_text
@@ -43,9 +44,9 @@ __all__ = [
 ]
 
 
-def make_console() -> Console:
-    """The console that everything is printed to: stderr, without rich's own colouring of numbers."""
-    return lasting(Console(stderr=True, highlight=False))
+def make_console(*, stderr: bool = True) -> Console:
+    """The console that everything is printed to but what was asked for; without rich's own colouring of numbers."""
+    return lasting(Console(stderr=stderr, highlight=False))
 
 
 def result_table(result: Result) -> RenderableType:
@@ -141,5 +142,7 @@ def _search_lines(result: Result) -> Iterator[Text]:
     if search.skipped_knobs:
         skipped = ", ".join(f"{knob} ({why})" for knob, why in search.skipped_knobs.items())
         yield as_text(f"not searched: {skipped}", "dim")
+    for record in search.warm_start:
+        yield as_text(warm_start_text(record))
     for note in search.notes:
         yield Text.assemble(("note: ", "yellow"), as_text(note))

@@ -8,7 +8,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from autotune import __version__
-from autotune.burst.isolation import Isolation
 from autotune.burst.runner import look_at_machine, make_runner
 from autotune.check import START_SHARE, breakdown, differences_of, imported, points_of, run_in_turn
 from autotune.config import TrainConfig
@@ -78,7 +77,7 @@ def cross_result(
     """
     with imported(target, budget, progress, interrupts) as isolation:
         progress.stage("probing")
-        hardware = look_at_machine(isolation, PROBE_SECONDS)
+        hardware = look_at_machine(isolation, min(PROBE_SECONDS, START_SHARE * budget.remaining))
         wanted = _device_here(source, device, hardware)
         runner = make_runner(isolation, hardware, wanted, memory_target=source.constraints.memory_target)
         progress.stage("checking the workload")
@@ -86,6 +85,7 @@ def cross_result(
         own = against or own_result(results / hardware.slug, facts, wanted, progress.note)
         notes = (
             *differences_of(source, facts),
+            *learning_notes(source, own),
             *device_notes(source, wanted),
             *own_notes(source, own, facts, wanted),
         )
@@ -190,6 +190,20 @@ def device_notes(source: Result, device: DeviceKind) -> Iterable[str]:
     yield f"the config was tuned on {there}, and is tried on {device}{without}"
 
 
+def learning_notes(source: Result, own: NamedResult | None) -> Iterable[str]:
+    """Where the configs that are compared learn in different ways: a rate says nothing of that."""
+    theirs = source.best
+    sides = {"the baseline": source.baseline} | ({own[0]: own[1].best} if own is not None else {})
+    for name, side in sides.items():
+        if side.parameters != theirs.parameters:
+            yield f"{name} and the other machine's config give build() different arguments: what they train differs"
+        if side.config.effective_batch != theirs.config.effective_batch:
+            yield (
+                f"the other machine's config takes {theirs.config.effective_batch:,} samples a step, {name} "
+                f"{side.config.effective_batch:,}: they do not train alike"
+            )
+
+
 def own_notes(source: Result, own: NamedResult | None, facts: WorkloadFacts, device: DeviceKind) -> Iterable[str]:
     """What makes this machine's own result less comparable than it looks; one that was named is taken as it is."""
     if own is None:
@@ -203,8 +217,6 @@ def own_notes(source: Result, own: NamedResult | None, facts: WorkloadFacts, dev
         yield f"{path} was tuned on {result.constraints.device}, and is compared on {device}"
     if result.status == "partial":
         yield f"{path} is partial: this machine's own config may not be its best"
-    if result.best.parameters != source.best.parameters:
-        yield f"{path} and the other result give build() other arguments: what the two configs train differs"
 
 
 def _device_here(source: Result, asked: DeviceKind | None, hardware: Hardware) -> DeviceKind:

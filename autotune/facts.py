@@ -18,6 +18,11 @@ class ModelFacts(BaseModel):
     shapes: str = Field(description="hash of the tensors' shapes")
     optimizer: str | None = Field(description="its class")
 
+    @property
+    def words(self) -> str:
+        """The model, for a person."""
+        return f"{self.name} with {self.weights:,} weights in {self.tensors} tensors"
+
 
 class WorkloadFacts(BaseModel):
     """Found by building the workload once, collating one batch, and taking one step on it."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autotune.batches import tensors_in
+from autotune.errors import WorkloadError
 from autotune.facts import ModelFacts
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def model_facts(model: torch.nn.Module, optimizer: Optimizer | None) -> ModelFac
 
     The weights are told by their shapes alone, so that a model inside another (a LightningModule, say) is the same.
     """
-    weights = [weight for weight in model.parameters() if not isinstance(weight, torch.nn.UninitializedParameter)]
+    weights = list(model.parameters())
     return ModelFacts(
         name=type(model).__name__,
         tensors=len(weights),
@@ -48,10 +49,31 @@ def model_differences(there: ModelFacts, here: ModelFacts) -> list[str]:
     """How a model or its optimizer differs from the one that was measured, each in words; empty when alike."""
     found = []
     if there.shapes != here.shapes:
-        found.append(f"the model is {_words(there)} there, {_words(here)} here")
+        found.append(f"the model is {there.words} there, {here.words} here")
     if None not in {there.optimizer, here.optimizer} and there.optimizer != here.optimizer:
         found.append(f"the optimizer is {there.optimizer} there, {here.optimizer} here")
     return found
+
+
+def has_lazy_weights(model: torch.nn.Module) -> bool:
+    """Whether some weights have no shape before the first batch."""
+    return any(isinstance(weight, torch.nn.UninitializedParameter) for weight in model.parameters())
+
+
+def first_sample(workload: Workload, target: str) -> Any:
+    """The first sample as the loader would draw it.
+
+    Raises:
+        WorkloadError: There is none.
+    """
+    dataset: Any = workload.dataset
+    if isinstance(dataset, torch.utils.data.IterableDataset):
+        drawn = iter(dataset)
+    else:
+        drawn = (dataset[index] for index in (range(len(dataset)) if workload.sampler is None else workload.sampler))
+    for sample in drawn:
+        return sample
+    raise WorkloadError(f"{target}: the dataset yields no sample; check its path or its filter")
 
 
 def length_of(sized: Any) -> int | None:
@@ -60,10 +82,6 @@ def length_of(sized: Any) -> int | None:
         return len(sized)
     except TypeError:
         return None
-
-
-def _words(model: ModelFacts) -> str:
-    return f"{model.name} with {model.weights:,} weights in {model.tensors} tensors"
 
 
 def _hash(parts: list[str]) -> str:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from autotune.errors import ConfigError
-from autotune.fingerprint import fingerprint
+from autotune.fingerprint import fingerprint, first_sample, has_lazy_weights
 from autotune.hardware.host import read_cpu
 from autotune.result import Result, read_result
 from autotune.runtime import Tuned
-from autotune.workload import Workload
+from autotune.workload import adapt
 
 
 def load(
     path: str | Path,
     *,
     device: str | torch.device | None = None,
-    workload: Workload | None = None,
+    workload: Any = None,
     strict: bool = False,
 ) -> Tuned:
     """The tuned configuration of a result file, ready to be used in training.
@@ -30,12 +31,13 @@ def load(
     Args:
         path: A result file.
         device: Where to train; the kind of device that was measured when None.
-        workload: What will be trained, to be compared at once with what was measured, data and effective batch too.
+        workload: What ``build()`` returns, to be compared at once with what was measured, data and effective batch too.
         strict: Raise instead of warning.
 
     Raises:
         ResultFileError: When the file is missing, broken or of another schema.
         ConfigError: When this machine has no such device; with `strict`, when something differs.
+        WorkloadError: When `workload` is none.
     """
     result = read_result(path)
     measured = result.constraints.device
@@ -49,7 +51,7 @@ def load(
             "tune on this machine, or pass device= to use its settings on another device all the same"
         ) from error
     differences = _machine_differences(result, tuned.device)
-    if workload is not None and not _same_workload(result, workload):
+    if workload is not None and _is_another(workload, result):
         differences.append(f"the workload is not {result.workload.name} ({result.workload.target}) as it was measured")
     if differences:
         told = (
@@ -62,16 +64,30 @@ def load(
     return tuned
 
 
-def _same_workload(result: Result, workload: Workload) -> bool:
-    """Whether the fingerprints are alike; it takes one sample, and an optimizer that is thrown away."""
-    sample = next(iter(workload.dataset))
-    return fingerprint(workload, workload.make_optimizer(), sample) == result.workload.fingerprint
+def _is_another(workload: Any, result: Result) -> bool:
+    """Whether the fingerprint is another one; it takes one sample, and an optimizer that is thrown away.
+
+    What the search chose for arguments of ``build()`` makes another model on purpose, and a lazy model has no weights
+    yet: neither is compared.
+
+    Raises:
+        WorkloadError: It is no workload, or its dataset is empty.
+    """
+    built = adapt(workload, "workload")
+    if result.best.parameters != result.baseline.parameters or has_lazy_weights(built.model):
+        return False
+    sample = first_sample(built, "workload")
+    return fingerprint(built, built.make_optimizer(), sample) != result.workload.fingerprint
 
 
 def _machine_differences(result: Result, device: torch.device) -> list[str]:
     """How this machine differs from the measured one, in what matters to speed; empty when alike."""
-    here: dict[str, object] = {"torch": str(torch.__version__)}
-    there: dict[str, object] = {"torch": result.software.torch}
+    measured_on = result.constraints.device.partition(":")[0]
+    here: dict[str, object] = {"torch": str(torch.__version__), "device": device.type}
+    there: dict[str, object] = {
+        "torch": result.software.torch,
+        "device": "cuda" if measured_on == "rocm" else measured_on,
+    }
     if device.type == "cuda":
         here["GPU"] = torch.cuda.get_device_name(device)
         there["GPU"] = result.hardware.gpus[0].name if result.hardware.gpus else None

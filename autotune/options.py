@@ -23,9 +23,13 @@ def parse_device(text: str) -> DeviceKind | None:
     return one_of("--device", text, get_args(DeviceKind)) if text else None  # type: ignore[return-value]
 
 
-def parse_comparison_format(text: str, out: Path | None) -> str:
+def parse_comparison_format(text: str, out: Path | None, *, json: bool) -> str:
     """One of `COMPARISON_FORMATS`; for an empty text, the one that a file's ending names, a table without a file."""
-    if text:
+    if json and text not in {"", "json"}:
+        raise UsageError(f"--json and --format {text} contradict each other; give one of them")
+    if json:
+        chosen = "json"
+    elif text:
         chosen = one_of("--format", text, COMPARISON_FORMATS)
     else:
         chosen = out.suffix.lstrip(".") if out is not None else "table"

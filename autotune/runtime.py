@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 from autotune.batches import MicroBatches, move
 from autotune.config import TrainConfig
 from autotune.errors import ConfigError
-from autotune.fingerprint import length_of, model_differences, model_facts
+from autotune.fingerprint import has_lazy_weights, length_of, model_differences, model_facts
 from autotune.result import Result
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class Tuned:
         self.device = torch_device(device)
         self.result = result
         self.source = source
+        self._compared = False
         self.strict = strict
 
     @property
@@ -162,7 +163,14 @@ class Tuned:
         return torch.amp.GradScaler(self.device.type, enabled=self.config.precision == "fp16", **kwargs)
 
     def compare_workload(self, model: nn.Module, optimizer: Optimizer | None) -> None:
-        """Warns when another model or optimizer was measured; with `strict` it raises a `ConfigError`."""
+        """Warns when another model or optimizer was measured; with `strict` it raises a `ConfigError`.
+
+        Only the first model is looked at: a second one, such as a teacher, was not measured. A lazy model, which has no
+        weights yet, is not compared.
+        """
+        if self._compared or has_lazy_weights(model):
+            return
+        self._compared = True
         measured = self.result.workload.model if self.result is not None else None
         # With other arguments of build() than the baseline's, the model is another one on purpose.
         if self.result is None or measured is None or self.result.best.parameters != self.result.baseline.parameters:
@@ -237,9 +245,9 @@ def _lay_out_channels_last(model: nn.Module) -> None:
     """Channels-last for what has four dimensions; ``model.to(memory_format=…)`` would refuse a model with five."""
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.dim() == 4:
-            tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
+            tensor.data = tensor.data.to(memory_format=torch.channels_last)
             if tensor.grad is not None:
-                tensor.grad = tensor.grad.contiguous(memory_format=torch.channels_last)
+                tensor.grad = tensor.grad.to(memory_format=torch.channels_last)
 
 
 def _compile(model: nn.Module, mode: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from autotune.config import KNOBS, format_scalar
 from autotune.measurement import Interval, Speedup
 from autotune.numerics import CAVEAT
-from autotune.result import Result, Side
+from autotune.result import Result, Side, WarmStartRecord
 from autotune.units import format_bytes, format_rate, format_seconds
 from autotune.wording import percent, ratio_text
 
@@ -223,6 +223,13 @@ def search_text(result: Result) -> str:
     search = result.search
     failed = [f"{count} {outcome}" for outcome, count in search.outcomes.items() if outcome != "ok" and count]
     line = f"{search.bursts} bursts in {format_seconds(search.seconds)}"
+    line += f", and {search.resumed_bursts} from an earlier run" if search.resumed_bursts else ""
     line += f" ({', '.join(failed)})" if failed else ""
-    line += f", {search.resumed_bursts} of them from an earlier run" if search.resumed_bursts else ""
     return f"{line}, {percent(search.measuring_fraction)} of the time measuring; stopped by: {result.stopped_by}"
+
+
+def warm_start_text(record: WarmStartRecord) -> str:
+    """What became of a candidate, for a person."""
+    other = "" if record.same_workload else ", measured on another workload"
+    adapted = f" (here {', '.join(record.adapted)})" if record.adapted else ""
+    return f"warm start from {record.machine} ({record.source}{other}){adapted}: {record.verdict}"

@@ -29,7 +29,7 @@ from autotune.search.stopping import Budget
 from autotune.search.storage import open_study
 from autotune.search.trials import Trial, TrialLog, measuring_fraction
 from autotune.space import Space, build_space
-from autotune.warm_start import Candidate, candidates, read_results, records, sentence
+from autotune.warm_start import Candidate, candidates, read_results, records
 from autotune.wording import ratio_text
 
 PEAKS_SHARE, PEAKS_MAX_SECONDS = 0.01, 1.5
@@ -121,6 +121,7 @@ class Tuning:
                 space,
                 hardware,
                 fingerprint=facts.fingerprint,
+                device=device,
                 memory_limit_bytes=self._memory_limit_bytes(hardware, device),
             )
             search = Search(
@@ -130,7 +131,7 @@ class Tuning:
                 log,
                 self._budget,
                 self._progress,
-                first=[candidate.proposal for candidate in self._candidates],
+                first=[candidate.proposal for candidate in self._candidates if candidate.proposal is not None],
                 utilization_target=options.utilization_target,
                 seed=options.seed,
                 memory_limit_bytes=self._memory_limit_bytes(hardware, device),
@@ -176,18 +177,20 @@ class Tuning:
         total = record.memory_total_bytes if isinstance(record, Gpu) else hardware.memory.available_bytes
         return round(self.options.memory_target * total) if total is not None else None
 
+    def _effective_batch(self, facts: WorkloadFacts) -> int | None:
+        """Samples of an optimizer step that every candidate holds; None when free."""
+        wanted = self.options.effective_batch
+        if wanted is None:
+            return facts.baseline.effective_batch
+        return wanted if isinstance(wanted, int) else None
+
     def _make_space(self, hardware: Hardware, facts: WorkloadFacts, device: DeviceKind) -> Space:
         options = self.options
-        wanted = options.effective_batch
         return build_space(
             hardware,
             facts,
             device=device,
-            effective_batch=facts.baseline.effective_batch
-            if wanted is None
-            else wanted
-            if isinstance(wanted, int)
-            else None,
+            effective_batch=self._effective_batch(facts),
             pinned=options.pinned,
             only=options.only,
             max_workers=options.max_workers,
@@ -224,8 +227,6 @@ class Tuning:
             raise NothingFeasibleError(f"none of {len(trials)} bursts could be trained to its end{why}")
         best, speedup, reason = judge(search)
         warm_start = records(self._candidates, trials, best, search.baseline)
-        for record in warm_start:
-            self._note(sentence(record))
         side = {
             point: Side(config=point.config, parameters=point.parameters, measurement=search.log.measurement(point))
             for point in (search.baseline, best)
@@ -288,15 +289,10 @@ class Tuning:
 
     def _constraints(self, device: DeviceKind, facts: WorkloadFacts, hardware: Hardware) -> Constraints:
         options = self.options
-        wanted = options.effective_batch
         return Constraints(
             budget_seconds=options.budget_seconds,
             device=device,
-            effective_batch=facts.baseline.effective_batch
-            if wanted is None
-            else wanted
-            if isinstance(wanted, int)
-            else None,
+            effective_batch=self._effective_batch(facts),
             memory_target=options.memory_target,
             memory_limit_bytes=self._memory_limit_bytes(hardware, device),
             utilization_target=options.utilization_target,
@@ -371,6 +367,8 @@ def writable(out: Path) -> Iterator[None]:
     Raises:
         UsageError: The path is a folder, or its folder cannot be written to.
     """
+    if out.suffix in {".html", ".journal"}:  # the page and the trials lie beside the result, under these names
+        raise UsageError(f"--out expects the result's own file, such as {out.with_suffix('.json')}, but {out} came")
     if out.is_dir():
         raise UsageError(f"--out expects a file such as {out / 'result.json'}, but {out} is a folder")
     try:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.config import KNOBS, Scalar, TrainConfig, format_scalar
-from autotune.hardware.model import Hardware
+from autotune.hardware.model import DeviceKind, Hardware
 from autotune.measurement import Point
 from autotune.result import Result, WarmStartRecord, read_result
 from autotune.search.stages import WARM, Proposal
@@ -28,21 +28,21 @@ class Candidate:
     Attributes:
         source: The result file.
         machine: Where it was measured.
-        point: What to run here.
+        point: What to run here; None where nothing that comes close to it fits.
         adapted: What had to be changed for this machine, in words.
         same_workload: Whether the very same thing was trained there, by the fingerprints.
     """
 
     source: str
     machine: str
-    point: Point
+    point: Point | None
     adapted: tuple[str, ...]
     same_workload: bool
 
     @property
-    def proposal(self) -> Proposal:
-        """What the search is asked to run."""
-        return Proposal(self.point, WARM, f"the best on {self.machine} ({self.source})")
+    def proposal(self) -> Proposal | None:
+        """What the search is asked to run, if anything."""
+        return Proposal(self.point, WARM, f"the best on {self.machine} ({self.source})") if self.point else None
 
 
 def read_results(paths: Iterable[Path]) -> list[tuple[str, Result]]:
@@ -60,6 +60,7 @@ def candidates(
     hardware: Hardware,
     *,
     fingerprint: str,
+    device: DeviceKind,
     memory_limit_bytes: int | None,
 ) -> list[Candidate]:
     """What other machines' results suggest here, in their order.
@@ -69,35 +70,42 @@ def candidates(
         space: What may be tried here.
         hardware: This machine.
         fingerprint: Of the workload, as it is here.
+        device: What is trained on here.
         memory_limit_bytes: What a burst may take of this device; None where it is not known.
     """
+    batch_free = space.effective_batch is None
     found = []
     for source, result in results:
-        wanted = rescaled(result, hardware, memory_limit_bytes, batch_free=space.effective_batch is None)
-        offered = {knob: _offered(getattr(wanted, knob), choices) for knob, choices in space.choices.items()}
-        config = space.fitting({knob: values[0] for knob, values in offered.items() if values})
-        if config is None:  # nothing that comes close to it fits here
-            continue
-        explored = {
-            name: value for name, value in result.best.parameters.items() if value in space.parameters.get(name, ())
-        }
-        found.append(
-            Candidate(
-                source=source,
-                machine=result.machine,
-                point=Point(config=config, parameters=explored),
-                adapted=tuple(_adaptations(result.best.config, config)),
-                same_workload=result.workload.fingerprint == fingerprint,
-            )
-        )
+        wanted = rescaled(result, hardware, device, memory_limit_bytes, batch_free=batch_free)
+        same = result.workload.fingerprint == fingerprint
+        found.append(_candidate(source, result, space, wanted, same_workload=same))
     return found
 
 
-def rescaled(result: Result, hardware: Hardware, memory_limit_bytes: int | None, *, batch_free: bool) -> TrainConfig:
+def _candidate(source: str, result: Result, space: Space, wanted: TrainConfig, *, same_workload: bool) -> Candidate:
+    offered = {knob: _offered(getattr(wanted, knob), choices) for knob, choices in space.choices.items()}
+    config = space.fitting({knob: values[0] for knob, values in offered.items() if values})
+    parameters = {
+        name: value for name, value in result.best.parameters.items() if value in space.parameters.get(name, ())
+    }
+    left_out = [f"without {name}={value}" for name, value in result.best.parameters.items() if name not in parameters]
+    adapted = [*_adaptations(result.best.config, config), *left_out] if config is not None else []
+    return Candidate(
+        source=source,
+        machine=result.machine,
+        point=Point(config=config, parameters=parameters) if config is not None else None,
+        adapted=tuple(adapted),
+        same_workload=same_workload,
+    )
+
+
+def rescaled(
+    result: Result, hardware: Hardware, device: DeviceKind, memory_limit_bytes: int | None, *, batch_free: bool
+) -> TrainConfig:
     """The best config of another machine with its sizes in proportion to this one.
 
-    Workers and threads keep their share of the CPU budget. The batch shrinks until what it took there fits here; where
-    the effective batch is free it also grows, so that it takes the same share of the memory.
+    Workers and threads keep their share of the CPU budget. On the same kind of device, the batch shrinks until what it
+    took there fits here; on a GPU, where the effective batch is free, it also grows with the memory.
     """
     config = result.best.config
     share = hardware.cpu.budget / max(1, result.hardware.cpu.budget)
@@ -107,12 +115,13 @@ def rescaled(result: Result, hardware: Hardware, memory_limit_bytes: int | None,
     measured = result.best.measurement
     taken = measured.device_memory_bytes if measured is not None else None
     there = result.constraints.memory_limit_bytes
-    if memory_limit_bytes is not None and taken is not None:
-        room = memory_limit_bytes / max(1, taken)
-        growth = memory_limit_bytes / there if batch_free and there else 1.0
-        factor = min(room, growth)
-        if factor < 1 or growth > 1:
-            changes["batch_size"] = max(1, math.floor(factor * config.batch_size))
+    on_gpu = device != "cpu"
+    if on_gpu == (result.constraints.device != "cpu") and memory_limit_bytes and taken:
+        room = memory_limit_bytes / taken
+        # What is free of a host's memory differs from hour to hour: there is no proportion to grow by.
+        growth = memory_limit_bytes / there if on_gpu and batch_free and there else 1.0
+        factor = room if room < 1 else max(1.0, min(room, growth))
+        changes["batch_size"] = max(1, math.floor(factor * config.batch_size))
     return config.replace(**changes)
 
 
@@ -131,15 +140,18 @@ def records(
 
 
 def _record(candidate: Candidate, trials: Sequence[Trial], answer: Point, baseline: Point) -> WarmStartRecord:
-    position = next((n for n, trial in enumerate(trials) if trial.burst.point == candidate.point), None)
+    point = candidate.point
+    position = next((n for n, trial in enumerate(trials) if trial.burst.point == point), None)
     trial = trials[position] if position is not None else None
     rate = trial.rate if trial is not None else None
     known = {point: _first_rate(point, trials) for point in (answer, baseline)}
     helped = False
-    if candidate.point == baseline:
+    if point is None:
+        verdict = "nothing that comes close to it fits here"
+    elif point == baseline:
         verdict = "it is the baseline here"
     elif trial is None:
-        verdict = "it was not run: memory, a cap or the budget did not allow it"
+        verdict = "it was not run: memory or a cap forbade it, or the search ended before"
     elif rate is None:
         verdict = f"it ended as {trial.burst.outcome.value}: {trial.burst.reason}"
     elif rate <= (known[baseline] or 0.0):
@@ -148,29 +160,22 @@ def _record(candidate: Candidate, trials: Sequence[Trial], answer: Point, baseli
         verdict = "it seemed faster than the baseline, but that was not confirmed"
     else:
         reached = rate / (known[answer] or rate)
-        helped = candidate.point == answer or reached >= HELPED
+        helped = point == answer or reached >= HELPED
         verdict = (
             "it is the answer"
-            if candidate.point == answer
+            if point == answer
             else f"it reached {percent(min(1.0, reached))} of the answer's rate with burst {(position or 0) + 1}"
         )
     return WarmStartRecord(
         source=candidate.source,
         machine=candidate.machine,
         same_workload=candidate.same_workload,
-        changes={knob: now for knob, (_, now) in candidate.point.config.changes_from(baseline.config).items()},
+        changes={knob: now for knob, (_, now) in point.config.changes_from(baseline.config).items()} if point else {},
         adapted=candidate.adapted,
         samples_per_second=rate,
         helped=helped,
         verdict=verdict,
     )
-
-
-def sentence(record: WarmStartRecord) -> str:
-    """What became of a candidate, for a person."""
-    other = "" if record.same_workload else ", measured on another workload"
-    adapted = f" (here {', '.join(record.adapted)})" if record.adapted else ""
-    return f"warm start from {record.machine} ({record.source}{other}){adapted}: {record.verdict}"
 
 
 def _offered(wanted: Scalar, choices: Choices) -> list[Scalar]:
@@ -183,7 +188,7 @@ def _offered(wanted: Scalar, choices: Choices) -> list[Scalar]:
     return [min(numbers, key=lambda value: abs(math.log(max(value, 0.5) / max(wanted, 0.5))))]
 
 
-def _adaptations(there: TrainConfig, here: TrainConfig) -> Iterable[str]:
+def _adaptations(there: TrainConfig, here: TrainConfig) -> Iterator[str]:
     for knob in KNOBS:
         was, now = getattr(there, knob), getattr(here, knob)
         if was != now:

@@ -83,6 +83,13 @@ def test_a_report_that_cannot_be_written_costs_no_result(tmp_path: Path) -> None
     assert "the report could not be" in done.err
 
 
+def test_a_result_is_not_named_like_its_page(tmp_path: Path) -> None:
+    """The page would take its place: told before anything is measured."""
+    done = run(["--model", TINY, "--budget", "8s", "--out", "tiny.html"], tmp_path)
+    assert done.status == 2
+    assert "tiny.json" in " ".join(done.err.split())
+
+
 @pytest.fixture
 def two_machines(tmp_path: Path) -> Path:
     """A folder with the same workload on a CPU and on a GPU, and a broken file."""
@@ -105,7 +112,9 @@ def test_comparing_as_csv_gives_a_row_a_result(two_machines: Path) -> None:
     assert "broken.json" in done.err
 
 
-@pytest.mark.parametrize(("name", "start"), [("all.md", "## digits"), ("all.html", "<!doctype html>"), ("a.json", "{")])
+@pytest.mark.parametrize(
+    ("name", "start"), [("all.md", "# tuned by autotune"), ("all.html", "<!doctype html>"), ("a.json", "{")]
+)
 def test_the_format_follows_the_file(name: str, start: str, two_machines: Path) -> None:
     """And the file is written instead of stdout."""
     done = run(["compare", ".", "--out", name], two_machines)
@@ -120,6 +129,7 @@ def test_the_format_follows_the_file(name: str, start: str, two_machines: Path) 
         (["--format", "xml"], "--format expects one of table, md, csv, json, html, but 'xml' came"),
         (["--out", "all.txt"], "--out expects a file that ends in .md, .csv, .json or .html"),
         (["--out", "all.md", "--format", "table"], "--out expects a file"),
+        (["--json", "--format", "md"], "--json and --format md contradict each other"),
     ],
 )
 def test_another_format_is_a_mistake(arguments: list[str], words: str, two_machines: Path) -> None:
@@ -154,7 +164,7 @@ def test_a_warm_start_is_told_in_the_result(tmp_path: Path) -> None:
     """Where it came from, what was adapted, and whether it helped."""
     best = Side(config=TrainConfig(batch_size=16, optimizer_impl="foreach", pin_memory=True), measurement=None)
     write_result(make_result(target=TINY, best=best), tmp_path / "elsewhere.json")
-    done = run(["--model", TINY, "--budget", "10s", "--out", "tiny.json", "--warm-start", "elsewhere.json"], tmp_path)
+    done = run(["--model", TINY, "--budget", "20s", "--out", "tiny.json", "--warm-start", "elsewhere.json"], tmp_path)
     assert done.status == 0, done.err
     (record,) = read_result(tmp_path / "tiny.json").search.warm_start
     assert record.source == "elsewhere.json"

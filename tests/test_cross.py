@@ -14,6 +14,7 @@ from autotune.cross import (
     cross_result,
     device_notes,
     judge_cross,
+    learning_notes,
     own_notes,
     own_result,
     points_in_turn,
@@ -26,7 +27,7 @@ from autotune.readings import Readings
 from autotune.result import Result, Side, write_result
 from autotune.search.stopping import Budget
 from tests.crosses import on_gpu
-from tests.factories import make_gpu, make_hardware, make_measurement, make_result
+from tests.factories import make_hardware, make_measurement, make_result
 from tests.spaces import make_facts
 
 TINY, SLEEPY = "tests.workloads.tiny:build", "tests.workloads.sleepy:build"
@@ -211,7 +212,16 @@ def test_what_makes_the_own_result_less_comparable_is_told() -> None:
     assert "autotune check" in same
     wider = Side(config=OWN, parameters={"width": 64}, measurement=None)
     told = list(own_notes(source, ("own.json", on_gpu(best=wider)), facts, "cpu"))
-    assert ["tuned on cuda" in told[0], "other arguments" in told[1], len(told)] == [True, True, 2]
+    assert ["tuned on cuda" in told[0], len(told)] == [True, 1]
+
+
+def test_configs_that_learn_in_different_ways_are_told() -> None:
+    """By other arguments of build(), or by another effective batch: a rate says nothing of that."""
+    source = result_of(THEIRS)
+    assert list(learning_notes(source, ("own.json", result_of(OWN)))) == []
+    other = Side(config=OWN.replace(batch_size=2 * OWN.batch_size), parameters={"width": 64}, measurement=None)
+    told = list(learning_notes(source, ("own.json", make_result(best=other))))
+    assert ["different arguments" in told[0], "do not train alike" in told[1], len(told)] == [True, True, 2]
 
 
 # Real bursts.

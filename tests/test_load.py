@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import autotune
-from autotune.errors import ConfigError, ResultFileError
+from autotune.errors import ConfigError, ResultFileError, WorkloadError
 from autotune.fingerprint import fingerprint, model_facts
 from autotune.hardware.host import read_cpu
 from autotune.loading import load
@@ -138,3 +138,33 @@ def test_a_workload_is_compared_at_once(tmp_path: Path) -> None:
         load(path, workload=same)
     with pytest.warns(UserWarning, match=r"the workload is not digits \(train:build\) as it was measured"):
         load(path, workload=mistakes.workload(dataset=mistakes.dataset(32)))
+
+
+def test_another_kind_of_device_is_warned_of(tmp_path: Path) -> None:
+    """Settings of a GPU say little about the CPU beside it."""
+    constraints = make_result().constraints.model_copy(update={"device": "cuda"})
+    path, _ = write(tmp_path, constraints=constraints)
+    with pytest.warns(UserWarning, match="device cuda there, cpu here"):
+        load(path, device="cpu")
+
+
+def test_a_second_model_is_not_compared(tmp_path: Path) -> None:
+    """A teacher, or an average of the weights, was not measured."""
+    path, _ = write(tmp_path, **measured_with(build_linear()))
+    tuned = load(path, strict=True)
+    tuned.prepare(build_linear())
+    tuned.prepare(build_linear(5))
+
+
+def test_a_lazy_model_is_not_compared(tmp_path: Path) -> None:
+    """It has no weights before its first batch."""
+    path, _ = write(tmp_path, **measured_with(build_linear()))
+    load(path, strict=True).prepare(torch.nn.LazyLinear(2))
+
+
+@pytest.mark.parametrize("built", [3, (torch.nn.Linear(1, 1), [], None)])
+def test_what_is_no_workload_is_refused(built: object, tmp_path: Path) -> None:
+    """As where it is tuned, with what was expected."""
+    path, _ = write(tmp_path)
+    with pytest.raises(WorkloadError):
+        load(path, workload=built)

@@ -115,3 +115,12 @@ def test_errors_have_the_statuses_of_the_readme() -> None:
     assert "2 usage" in README
     assert UsageError.exit_status == 2
     assert autotune.AutotuneError.exit_status == 1
+
+
+@pytest.mark.parametrize("page", ["README.md", "results/README.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    """Every relative link of a page names a file that is there."""
+    folder = (ROOT / page).parent
+    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text(encoding="utf-8"))
+    assert links
+    assert [link for link in links if not (folder / link).exists()] == []

@@ -13,8 +13,9 @@ from autotune.hardware.model import Cpu
 from autotune.measurement import Point
 from autotune.result import Result, Side, write_result
 from autotune.search.stages import BASELINE, WARM
+from autotune.summary import warm_start_text
 from autotune.tune import Options, Tuning, judge
-from autotune.warm_start import candidates, read_results, records, rescaled, sentence
+from autotune.warm_start import candidates, read_results, records, rescaled
 from tests.factories import GIB, make_gpu, make_hardware, make_measurement, make_result
 from tests.search.surface import example_rate, make_search, make_space
 from tests.search.surface import make_hardware as this_machine
@@ -37,7 +38,12 @@ def elsewhere(
 def brought_here(result: Result, **space: Any) -> TrainConfig:
     """Its config on a machine of four CPUs."""
     (found,) = candidates(
-        [("a.json", result)], make_space(**space), this_machine(), fingerprint="f", memory_limit_bytes=8 * GIB
+        [("a.json", result)],
+        make_space(**space),
+        this_machine(),
+        fingerprint="f",
+        device="cpu",
+        memory_limit_bytes=8 * GIB,
     )
     return found.point.config
 
@@ -62,11 +68,28 @@ def test_a_batch_that_took_more_memory_than_there_is_shrinks() -> None:
 
 
 def test_a_free_batch_grows_with_the_memory() -> None:
-    """It takes the same share of the memory as it did there; a batch that is held does not grow."""
+    """In proportion, on a GPU; one that is held does not grow, and one that fits does not shrink."""
     result = elsewhere(memory_bytes=1 * GIB, limit_bytes=2 * GIB)
+    on_gpu = result.constraints.model_copy(update={"device": "cuda"})
+    result = result.model_copy(update={"constraints": on_gpu})
     hardware = this_machine()
-    assert rescaled(result, hardware, 8 * GIB, batch_free=True).batch_size == 256
-    assert rescaled(result, hardware, 8 * GIB, batch_free=False).batch_size == 64
+    assert rescaled(result, hardware, "cuda", 8 * GIB, batch_free=True).batch_size == 256
+    assert rescaled(result, hardware, "cuda", 8 * GIB, batch_free=False).batch_size == 64
+    assert rescaled(result, hardware, "cuda", 3 * GIB // 2, batch_free=True).batch_size == 64
+    assert rescaled(result, hardware, "cpu", 8 * GIB, batch_free=True).batch_size == 64  # of another kind of memory
+
+
+def test_an_argument_that_is_not_explored_here_is_told() -> None:
+    """The config runs with build's own default, and the result says so."""
+    result = elsewhere(cpus=4, precision="bf16")
+    best = result.best.model_copy(update={"parameters": {"max_len": 128}})
+    (found,) = candidates(
+        [("a.json", result.model_copy(update={"best": best}))], make_space(), this_machine(), fingerprint="f",
+        device="cpu", memory_limit_bytes=None,
+    )  # fmt: skip
+    assert found.point is not None
+    assert found.point.parameters == {}
+    assert "without max_len=128" in found.adapted
 
 
 def test_what_this_machine_does_not_offer_is_left_out_and_told() -> None:
@@ -77,7 +100,7 @@ def test_what_this_machine_does_not_offer_is_left_out_and_told() -> None:
                   measurement=None),
     )  # fmt: skip
     (found,) = candidates(
-        [("gpu.json", result)], make_space(), this_machine(), fingerprint="f", memory_limit_bytes=None
+        [("gpu.json", result)], make_space(), this_machine(), fingerprint="f", device="cpu", memory_limit_bytes=None
     )
     assert found.point.config == TrainConfig(batch_size=64, optimizer_impl="fused")
     assert found.adapted == ("precision=fp32 for fp16", "pin_memory=false for true")
@@ -92,9 +115,11 @@ def test_candidates_run_right_after_the_baseline_and_can_win() -> None:
     """On a surface where they are the optimum, they are the second burst and the answer."""
     result = elsewhere(cpus=4, precision="bf16", memory_format="channels_last", allocator="tuned", num_workers=2)
     space = make_space()
-    found = candidates([("a.json", result)], space, this_machine(), fingerprint="f", memory_limit_bytes=None)
+    found = candidates(
+        [("a.json", result)], space, this_machine(), fingerprint="f", device="cpu", memory_limit_bytes=None
+    )
     search, _ = make_search(
-        example_rate, space=space, budget_seconds=60, first=[candidate.proposal for candidate in found]
+        example_rate, space=space, budget_seconds=60, first=[candidate.proposal for candidate in found], noise=0.002
     )
     search.run()
     assert [trial.stage for trial in search.log.trials[:2]] == [BASELINE, WARM]
@@ -104,7 +129,7 @@ def test_candidates_run_right_after_the_baseline_and_can_win() -> None:
     assert record.helped
     assert record.samples_per_second == search.log.trials[1].rate
     assert not record.same_workload
-    assert "(a.json, measured on another workload)" in sentence(record)
+    assert "(a.json, measured on another workload)" in warm_start_text(record)
 
 
 def test_a_candidate_that_is_slower_did_not_help() -> None:
@@ -112,7 +137,7 @@ def test_a_candidate_that_is_slower_did_not_help() -> None:
     slow = Point(config=TrainConfig(batch_size=8, accumulation_steps=8))
     found = candidates(
         [("a.json", elsewhere(cpus=4, batch_size=8))], make_space(), this_machine(), fingerprint="a1b2c3",
-        memory_limit_bytes=None,
+        device="cpu", memory_limit_bytes=None,
     )  # fmt: skip
     assert found[0].point == slow
     search, _ = make_search(example_rate, budget_seconds=60, first=[found[0].proposal])
@@ -126,7 +151,12 @@ def test_a_candidate_that_is_slower_did_not_help() -> None:
 def test_a_candidate_that_is_the_baseline_is_told() -> None:
     """It costs no burst of its own."""
     found = candidates(
-        [("a.json", elsewhere(cpus=4))], make_space(), this_machine(), fingerprint="f", memory_limit_bytes=None
+        [("a.json", elsewhere(cpus=4))],
+        make_space(),
+        this_machine(),
+        fingerprint="f",
+        device="cpu",
+        memory_limit_bytes=None,
     )
     search, _ = make_search(example_rate, budget_seconds=30, first=[found[0].proposal])
     search.run()

@@ -36,7 +36,7 @@ def report(device: str | None, seconds: float = 2.0) -> dict[str, object]:
 
     Args:
         device: The kind of device to measure (``cuda``, ``rocm``, ``mps``, ``cpu``); the best one when None.
-        seconds: The time that measuring may take; opening the device comes on top.
+        seconds: The time that measuring may take; opening the device comes on top. With 0 nothing is measured.
 
     Returns:
         ``torch``, ``cuda`` and ``hip``: versions; ``device``: the kind that was measured; ``gpus``: those
@@ -49,6 +49,17 @@ def report(device: str | None, seconds: float = 2.0) -> dict[str, object]:
     kind = _device_kind(device)
     gpus = _gpus()
     unread: dict[str, str] = {}
+    found: dict[str, object] = {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+        "device": kind,
+        "gpus": gpus,
+        "peaks": None,
+        "unread": unread,
+    }
+    if not seconds:
+        return found
     meter = _Meter(kind, torch.device("cuda" if kind == "rocm" else kind))
     precisions = next((gpu["precisions"] for gpu in gpus if gpu["kind"] == kind), None) or read_cpu({}).precisions
     meter.synchronize()
@@ -67,20 +78,13 @@ def report(device: str | None, seconds: float = 2.0) -> dict[str, object]:
         to_device = _guarded(copy, "peaks.host_to_device_bytes_per_second", unread)
     else:
         unread["peaks.host_to_device_bytes_per_second"] = f"the {kind} device computes in the host's own memory"
-    return {
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "hip": torch.version.hip,
-        "device": kind,
-        "gpus": gpus,
-        "peaks": {
-            "matmul_flops_per_second": matmul,
-            "memory_bytes_per_second": memory,
-            "host_to_device_bytes_per_second": to_device,
-            "seconds": time.perf_counter() - begun,
-        },
-        "unread": unread,
+    found["peaks"] = {
+        "matmul_flops_per_second": matmul,
+        "memory_bytes_per_second": memory,
+        "host_to_device_bytes_per_second": to_device,
+        "seconds": time.perf_counter() - begun,
     }
+    return found
 
 
 def _device_kind(wanted: str | None) -> DeviceKind:

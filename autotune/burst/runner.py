@@ -186,8 +186,7 @@ def look_at_machine(
         WorkloadError: It failed, or took too long.
     """
     request = Request(job="probe", device=device, peak_seconds=peak_seconds)
-    report = result_of(isolation.run(request, deadline_seconds), "probing the machine")
-    return merge(probe_host(), report if peak_seconds else {**report, "peaks": None})
+    return merge(probe_host(), result_of(isolation.run(request, deadline_seconds), "probing the machine"))
 
 
 def result_of(ended: Ended, what: str) -> dict[str, Any]:

@@ -115,7 +115,9 @@ def _lay_out_arguments(_model: nn.Module, args: tuple[Any, ...], kwargs: dict[st
 
 def _lay_out(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.dim() == 4 and value.is_floating_point():
-        return value.contiguous(memory_format=torch.channels_last)
+        # Not contiguous(): with one channel both layouts lie in memory alike, and it would keep the strides of the
+        # other, by which the next layer chooses its own.
+        return value.to(memory_format=torch.channels_last)
     return value
 
 

@@ -77,6 +77,10 @@ def write_report(result: Result, path: Path) -> Path:
         ResultFileError: The page cannot be written.
     """
     place = path.with_suffix(".html")
+    if place == path:
+        raise ResultFileError(
+            f"the report of {path} would take its place; give the result another ending, such as .json"
+        )
     try:
         write_whole(place, render_report(result, path))
     except OSError as error:

@@ -68,14 +68,10 @@ def footprint(result: Result) -> Footprint:
 def target_bytes(result: Result) -> float | None:
     """What a burst may take of the device's memory."""
     device = result.hardware.device(_kind(result))  # type: ignore[arg-type]
-    share = result.constraints.memory_target
-    if isinstance(device, Gpu):
-        limit = device.memory_total_bytes
-        found = share * limit if drawable(limit) and limit is not None else None
-    else:
-        found = result.constraints.memory_limit_bytes
-        if found is None and drawable(result.hardware.memory.available_bytes):
-            found = share * result.hardware.memory.available_bytes
+    total = device.memory_total_bytes if isinstance(device, Gpu) else result.hardware.memory.available_bytes
+    found: float | None = result.constraints.memory_limit_bytes
+    if found is None and total is not None:
+        found = result.constraints.memory_target * total
     return float(found) if found is not None and drawable(found) else None
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from autotune.report.blocks import Block, Bullets, Folded, Pair, Picture, Section, Table, Text
 from autotune.report.scatters import MOST_MARKS, history_picture
 from autotune.result import Result, TrialRecord
-from autotune.summary import bare_rate, knob_text, search_text
+from autotune.summary import bare_rate, knob_text, search_text, warm_start_text
 from autotune.units import format_bytes, format_rate, format_seconds
 from autotune.wording import percent, ratio_text
 
@@ -35,7 +35,7 @@ def history_section(result: Result) -> Section:
         drift = f"its speed moved by {percent(search.drift)} during the search, so intervals were widened"
         blocks.append(Text(f"the machine was not steady: {drift}.", "warning", "beware"))
     if search.warm_start:
-        blocks.append(Bullets(tuple(record.verdict for record in search.warm_start), "Warm start"))
+        blocks.append(Bullets(tuple(warm_start_text(record) for record in search.warm_start), "Warm start"))
     if search.skipped_knobs:
         skipped = Table("Knobs, and why they were not searched", ("knob", "why"), tuple(search.skipped_knobs.items()))
         blocks.append(Folded(f"Knobs that were not searched: {len(search.skipped_knobs)}", (skipped,)))

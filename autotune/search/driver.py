@@ -90,7 +90,7 @@ class Search:
         self._stages = Stages(
             space,
             baseline,
-            self._refuse,
+            self._refuse_for_now,
             first=first,
             largest_batch=self._largest_batch,
             fewest_workers=self.ceilings.fewest_workers,
@@ -187,6 +187,11 @@ class Search:
 
     def _refuse(self, point: Point) -> str | None:
         return refusal(point, self.space, self.log.trials, self._memory())
+
+    def _refuse_for_now(self, point: Point) -> str | None:
+        """Passes over what takes too long to compile: cheaper proposals may follow."""
+        dear = point.config.compile_mode is not None and not self._affordable(point)
+        return self._refuse(point) or ("compiling it would take longer than there is" if dear else None)
 
     def _refuse_or_unaffordable(self, point: Point) -> str | None:
         return self._refuse(point) or (None if self._affordable(point) else "it would take longer than the budget")
