@@ -135,7 +135,8 @@ def run_tuning(options: Options, *, as_json: bool, quiet: bool) -> int:
             place, failure = keep_result(result, path)
         if failure is not None or not quiet:
             console.print(result_table(result))
-        page = make_report(result, place, console) if place is not None else None
+        # Where the result had to be put elsewhere, its page is not wanted too.
+        page = make_report(result, place, console) if place is not None and failure is None else None
         if place is not None and not quiet:
             console.print(usage_lines(place, page))
         if as_json:

@@ -34,8 +34,8 @@ def test_shared_and_particular_knobs_are_told_apart() -> None:
     fast = Side(config=TrainConfig(precision="bf16", num_workers=4), measurement=make_measurement(2000))
     slow = Side(config=TrainConfig(precision="bf16", num_workers=2), measurement=make_measurement(1000))
     text = shown(compared(on_gpu(best=fast), make_result(best=slow)))
-    assert "shared by all 2 machines: " in text
-    assert "precision=bf16" in text.split("shared by all 2 machines: ")[1].split(".")[0]
+    assert "shared by both machines: " in text
+    assert "precision=bf16" in text.split("shared by both machines: ")[1].split(".")[0]
     assert "num_workers 4 on NVIDIA GeForce RTX 4070, 2 CPUs; 2 on Intel" in text
 
 
