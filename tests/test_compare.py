@@ -26,6 +26,10 @@ def tuned(config: TrainConfig, rate: float = 2000.0, **parameters: Any) -> Side:
     return Side(config=config, parameters=parameters, measurement=make_measurement(rate))
 
 
+ALIKE = tuned(TrainConfig(batch_size=64, precision="bf16"))
+"""A best side that learns as the baseline does."""
+
+
 def group_of(*results: Result) -> WorkloadGroup:
     """The one group that results of one workload make."""
     (group,) = compared(*results).groups
@@ -110,7 +114,7 @@ def test_two_hosts_of_one_kind_are_told_apart() -> None:
 
 def test_same_workload_under_two_targets_is_one() -> None:
     """`train:build` and `train.py:build` are two spellings of one thing."""
-    comparison = compared(make_result(), on_gpu(target="train.py:build"))
+    comparison = compared(make_result(), on_gpu(target="train.py:build", best=ALIKE))
     assert (len(comparison.groups), comparison.warnings) == (1, ())
 
 
@@ -216,8 +220,16 @@ def test_what_differs_behind_one_target_is_told_where_it_is_known() -> None:
 def test_different_baselines_are_told() -> None:
     """A gain over a slow baseline is not the gain of a fast machine."""
     other = Side(config=TrainConfig(batch_size=64, num_workers=4), measurement=make_measurement(1000))
-    (warning,) = compared(make_result(), on_gpu(baseline=other)).warnings
+    (warning,) = compared(make_result(), on_gpu(baseline=other, best=ALIKE)).warnings
     assert warning.startswith("the baselines of digits differ in num_workers, prefetch_factor: ")
+
+
+def test_configs_that_learn_in_different_ways_are_told() -> None:
+    """By another effective batch, or by other arguments of build(): rates say nothing of that."""
+    other = tuned(TrainConfig(batch_size=192), max_len=256)
+    told = compared(make_result(), on_gpu(best=other)).warnings
+    assert "the tuned configs of digits differ in their effective batch (64, 192): they do not train alike" in told
+    assert any("give build() different arguments" in warning for warning in told)
 
 
 def test_nothing_to_compare_is_an_error_of_the_person_who_named_the_files() -> None:
@@ -233,8 +245,8 @@ def test_nothing_to_compare_is_an_error_of_the_person_who_named_the_files() -> N
 
 def test_a_cross_stands_with_its_workload_under_the_names_of_the_rows() -> None:
     """Where it was measured, whose config it was, and what was lost."""
-    gpu, cpu = on_gpu(hostname="left"), make_result()
-    comparison = compared(gpu, on_gpu(hostname="right"), cpu, crosses=[make_cross(gpu, cpu)])
+    gpu, cpu = on_gpu(hostname="left", best=ALIKE), make_result()
+    comparison = compared(gpu, on_gpu(hostname="right", best=ALIKE), cpu, crosses=[make_cross(gpu, cpu)])
     (cross,) = comparison.groups[0].crosses
     assert (cross.machine, cross.config_of) == (cpu.machine, f"{gpu.machine} on left")
     assert cross.finding.startswith("loses 17 % (13 – 21 %) with the config of NVIDIA GeForce RTX 4070, 2 CPUs")
