@@ -11,6 +11,8 @@ from autotune.result import AblationRow
 from autotune.verify import Round, interleaved_round
 
 MIN_ROUNDS, MAX_ROUNDS = 2, 5
+MIN_BUDGET_SECONDS = 120.0
+"""In a shorter budget, what explaining takes would be missing where the gain is found and confirmed."""
 KNOB_ORDER = (
     "precision", "cudnn_benchmark", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory",
     "non_blocking", "batch_size", "compile_mode", "memory_format", "optimizer_impl", "sdpa_backend", "num_threads",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from autotune.errors import AutotuneError, Interrupted, UsageError
+from autotune.errors import AutotuneError, Interrupted, NothingFeasibleError, UsageError
 from autotune.options import parse_comparison_format, parse_device
 from autotune.units import parse_duration
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 STARTED = time.monotonic()
 """The budget counts from here, not from the start of the process: where a shell executes its last command in its own
 place, that is as old as the shell."""
-INTERRUPTED_STATUS, NOT_FEASIBLE_STATUS = 130, 3
+INTERRUPTED_STATUS = 130
 PROBE_SECONDS, PEAK_SECONDS = 120.0, 1.5
 CHECK_BUDGET, CROSS_BUDGET = "50s", "60s"
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -29,7 +29,7 @@ commands = typer.Typer()
 
 
 def reported(command: Command) -> Command:
-    """Turns our errors into one sentence on stderr and their exit status."""
+    """Turns our errors into one sentence on stderr and their exit status, and an interruption into its own."""
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -40,6 +40,8 @@ def reported(command: Command) -> Command:
 
             make_console().print(error_lines(error))
             raise typer.Exit(error.exit_status) from None
+        except Interrupted:
+            raise typer.Exit(INTERRUPTED_STATUS) from None
 
     return run  # type: ignore[return-value]
 
@@ -165,20 +167,17 @@ def cross(
     clock = Budget(parse_duration(budget), started=STARTED)
     console = make_console()
     with Interrupts() as interrupts, make_progress(console, quiet=quiet) as progress:
-        try:
-            found = cross_result(
-                source, model or source.workload.target, clock, progress, interrupts,
-                against=own, device=parse_device(device),
-            )  # fmt: skip
-        except Interrupted:
-            raise typer.Exit(INTERRUPTED_STATUS) from None
+        found = cross_result(
+            source, model or source.workload.target, clock, progress, interrupts,
+            against=own, device=parse_device(device),
+        )  # fmt: skip
     place = out or default_cross_path(found)
     if json:
         typer.echo(found.model_dump_json(by_alias=True, indent=2))
     if not quiet:
         console.print(cross_lines(found, place))
     write_cross(found, place)  # last: a full disk must not swallow what was found
-    raise typer.Exit(0 if found.failure is None else NOT_FEASIBLE_STATUS)
+    raise typer.Exit(0 if found.failure is None else NothingFeasibleError.exit_status)
 
 
 @commands.command()
@@ -202,10 +201,7 @@ def check(
     clock = Budget(parse_duration(budget), started=STARTED)
     console = make_console()
     with Interrupts() as interrupts, make_progress(console, quiet=quiet) as progress:
-        try:
-            found = check_result(result, model or result.workload.target, clock, progress, interrupts)
-        except Interrupted:
-            raise typer.Exit(INTERRUPTED_STATUS) from None
+        found = check_result(result, model or result.workload.target, clock, progress, interrupts)
     if json:
         typer.echo(found.model_dump_json(indent=2))
     if not quiet:

@@ -225,12 +225,11 @@ def _device_here(source: Result, asked: DeviceKind | None, hardware: Hardware) -
     Raises:
         UsageError: This machine has no such device.
     """
-    offered: list[DeviceKind] = ["cpu", *(gpu.kind for gpu in hardware.gpus)]
     there = source.constraints.device
-    for kind in offered:
+    for kind in hardware.devices:
         if kind == (asked or there):
             return kind
-    here = ", ".join(offered)
+    here = ", ".join(hardware.devices)
     if asked is not None:
         raise UsageError(f"--device {asked} was asked for, but this machine offers {here}")
     raise UsageError(

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autotune.batches import tensors_in
-from autotune.errors import WorkloadError
 from autotune.facts import ModelFacts
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from autotune.result import Result
     from autotune.workload import Workload
 
 
@@ -55,25 +55,14 @@ def model_differences(there: ModelFacts, here: ModelFacts) -> list[str]:
     return found
 
 
-def has_lazy_weights(model: torch.nn.Module) -> bool:
-    """Whether some weights have no shape before the first batch."""
-    return any(isinstance(weight, torch.nn.UninitializedParameter) for weight in model.parameters())
+def comparable(model: torch.nn.Module, result: Result) -> bool:
+    """Whether a model can be compared with what was measured.
 
-
-def first_sample(workload: Workload, target: str) -> Any:
-    """The first sample as the loader would draw it.
-
-    Raises:
-        WorkloadError: There is none.
+    What the search chose for arguments of ``build()`` makes another model on purpose, and a lazy model has no weights
+    before its first batch.
     """
-    dataset: Any = workload.dataset
-    if isinstance(dataset, torch.utils.data.IterableDataset):
-        drawn = iter(dataset)
-    else:
-        drawn = (dataset[index] for index in (range(len(dataset)) if workload.sampler is None else workload.sampler))
-    for sample in drawn:
-        return sample
-    raise WorkloadError(f"{target}: the dataset yields no sample; check its path or its filter")
+    lazy = any(isinstance(weight, torch.nn.UninitializedParameter) for weight in model.parameters())
+    return not lazy and result.best.parameters == result.baseline.parameters
 
 
 def length_of(sized: Any) -> int | None:

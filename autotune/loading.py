@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from autotune.errors import ConfigError
-from autotune.fingerprint import fingerprint, first_sample, has_lazy_weights
+from autotune.errors import ConfigError, WorkloadError
+from autotune.fingerprint import comparable, fingerprint
 from autotune.hardware.host import read_cpu
 from autotune.result import Result, read_result
 from autotune.runtime import Tuned
-from autotune.workload import adapt
+from autotune.workload import adapt, draw_samples
 
 
 def load(
@@ -67,17 +67,15 @@ def load(
 def _is_another(workload: Any, result: Result) -> bool:
     """Whether the fingerprint is another one; it takes one sample, and an optimizer that is thrown away.
 
-    What the search chose for arguments of ``build()`` makes another model on purpose, and a lazy model has no weights
-    yet: neither is compared.
-
     Raises:
         WorkloadError: It is no workload, or its dataset is empty.
     """
     built = adapt(workload, "workload")
-    if result.best.parameters != result.baseline.parameters or has_lazy_weights(built.model):
+    if not comparable(built.model, result):
         return False
-    sample = first_sample(built, "workload")
-    return fingerprint(built, built.make_optimizer(), sample) != result.workload.fingerprint
+    for sample in draw_samples(built):
+        return fingerprint(built, built.make_optimizer(), sample) != result.workload.fingerprint
+    raise WorkloadError("workload: the dataset yields no sample; check its path or its filter")
 
 
 def _machine_differences(result: Result, device: torch.device) -> list[str]:

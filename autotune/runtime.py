@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 from autotune.batches import MicroBatches, move
 from autotune.config import TrainConfig
 from autotune.errors import ConfigError
-from autotune.fingerprint import has_lazy_weights, length_of, model_differences, model_facts
+from autotune.fingerprint import comparable, length_of, model_differences, model_facts
 from autotune.result import Result
 
 if TYPE_CHECKING:
@@ -165,16 +165,12 @@ class Tuned:
     def compare_workload(self, model: nn.Module, optimizer: Optimizer | None) -> None:
         """Warns when another model or optimizer was measured; with `strict` it raises a `ConfigError`.
 
-        Only the first model is looked at: a second one, such as a teacher, was not measured. A lazy model, which has no
-        weights yet, is not compared.
+        Only the first model is looked at: a second one, such as a teacher, was not measured.
         """
-        if self._compared or has_lazy_weights(model):
+        measured = self.result.workload.model if self.result is not None else None
+        if self.result is None or measured is None or self._compared or not comparable(model, self.result):
             return
         self._compared = True
-        measured = self.result.workload.model if self.result is not None else None
-        # With other arguments of build() than the baseline's, the model is another one on purpose.
-        if self.result is None or measured is None or self.result.best.parameters != self.result.baseline.parameters:
-            return
         if differences := model_differences(measured, model_facts(model, optimizer)):
             told = (
                 f"{self.source} was measured with another workload ({'; '.join(differences)}): expect another gain; "

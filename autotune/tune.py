@@ -166,8 +166,8 @@ class Tuning:
         seconds = min(PEAKS_MAX_SECONDS, PEAKS_SHARE * self._budget.seconds)
         hardware = look_at_machine(isolation, 10 + 10 * seconds, device=self.options.device, peak_seconds=seconds)
         device = self.options.device or hardware.default_device
-        if device != "cpu" and all(gpu.kind != device for gpu in hardware.gpus):
-            found = ", ".join(["cpu", *(gpu.kind for gpu in hardware.gpus)])
+        if device not in hardware.devices:
+            found = ", ".join(hardware.devices)
             raise UsageError(f"--device {device} was asked for, but this machine offers {found}")
         return hardware, device
 

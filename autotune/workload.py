@@ -11,7 +11,7 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,6 +86,23 @@ class Workload:
 
         params = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         return self.optimizer(params) if self.optimizer is not None else torch.optim.AdamW(params)
+
+
+def indices_of(workload: Workload) -> Iterable[int]:
+    """The indices of a map-style dataset, in the order in which a loader without shuffling draws them."""
+    dataset: Any = workload.dataset
+    return range(len(dataset)) if workload.sampler is None else workload.sampler
+
+
+def draw_samples(workload: Workload) -> Iterator[Any]:
+    """The samples as the loader would draw them."""
+    from torch.utils.data import IterableDataset
+
+    dataset: Any = workload.dataset
+    if isinstance(dataset, IterableDataset):
+        yield from dataset
+    else:
+        yield from (dataset[index] for index in indices_of(workload))
 
 
 def split_target(target: str) -> tuple[str, str]:

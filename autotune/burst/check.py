@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from autotune.errors import WorkloadError
 from autotune.facts import WorkloadFacts
 from autotune.fingerprint import fingerprint, length_of, model_facts
 from autotune.runtime import Tuned
-from autotune.workload import Workload, described, wrap_user_error
+from autotune.workload import Workload, described, draw_samples, wrap_user_error
 
 FETCH_SECONDS = 4.0
 """A batch that takes longer to fetch is tried in part."""
@@ -94,16 +94,10 @@ def _make_loader(workload: Workload, tuned: Tuned, target: str) -> None:
 
 def _fetch_samples(workload: Workload, count: int, target: str) -> tuple[list[Any], float]:
     """Samples as the loader would draw them, and the seconds that one took; fewer when they take long."""
-    dataset: Any = workload.dataset
     samples: list[Any] = []
     started = time.perf_counter()
     try:
-        if isinstance(dataset, IterableDataset):
-            drawn: Iterable[Any] = iter(dataset)
-        else:
-            indices = range(len(dataset)) if workload.sampler is None else workload.sampler
-            drawn = (dataset[index] for index in indices)
-        for sample in itertools.islice(drawn, count):
+        for sample in itertools.islice(draw_samples(workload), count):
             samples.append(sample)
             if len(samples) > 1 and time.perf_counter() - started > FETCH_SECONDS:
                 break

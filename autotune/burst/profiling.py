@@ -30,7 +30,7 @@ from autotune.config import TrainConfig
 from autotune.measurement import Point
 from autotune.profiles import Operator, Profile, SampleCost, SamplePart, Synchronisation
 from autotune.runtime import Tuned
-from autotune.workload import Workload, load_workload
+from autotune.workload import Workload, indices_of, load_workload
 
 TOP_OPERATORS = 10
 WARMUP_STEPS, MOST_STEPS, STEPS_SECONDS = 3, 20, 1.0
@@ -156,8 +156,7 @@ def sample_cost(workload: Workload) -> SampleCost | None:
     dataset: Any = workload.dataset
     if isinstance(dataset, IterableDataset) or not len(dataset):
         return None
-    drawn = workload.sampler if workload.sampler is not None else range(len(dataset))
-    indices = list(itertools.islice(drawn, MOST_SAMPLES))
+    indices = list(itertools.islice(indices_of(workload), MOST_SAMPLES))
     dataset[indices[0]]  # what is read or cached once is no part of the rest
     began = perf_counter()
     count = 0

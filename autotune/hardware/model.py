@@ -111,6 +111,11 @@ class Hardware(Record):
         """The record of the device to train on: the first GPU of that kind, or the CPU."""
         return next((gpu for gpu in self.gpus if gpu.kind == kind), self.cpu)
 
+    @property
+    def devices(self) -> tuple[DeviceKind, ...]:
+        """The kinds of device to train on: the CPU, and that of each GPU."""
+        return "cpu", *(gpu.kind for gpu in self.gpus)
+
     def machine(self, device: DeviceKind) -> str:
         """What trains on a device: ``NVIDIA GeForce RTX 4070, 16 CPUs`` or ``Intel Xeon, 2 CPUs``."""
         record, cpus = self.device(device), self.cpu.budget

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from autotune.ablation import MIN_BUDGET_SECONDS
 from autotune.config import KNOBS
 from autotune.report.blocks import Block, Code, Folded, Headline, Pair, Picture, Section, Table, Text, Tone
 from autotune.report.charts import (
@@ -34,8 +35,6 @@ from autotune.wording import ratio_text
 
 SIDES = ("", "before", "after")
 RIGHT = frozenset({1, 2})
-ABLATION_SECONDS = 120.0
-"""Budgets that are shorter keep no time for it."""
 TONES: dict[str, Tone] = {"agrees": "good", "disagrees": "warning"}
 
 
@@ -155,6 +154,6 @@ def _no_ablation(result: Result) -> str:
         return "No knob was changed, so there is nothing to put back."
     if result.ablation:
         return "What the file tells of it makes no sense, so nothing is drawn."
-    if result.constraints.budget_seconds < ABLATION_SECONDS:
+    if result.constraints.budget_seconds < MIN_BUDGET_SECONDS:
         return "No changed knob was put back alone: budgets under 2 minutes keep no time for that."
     return "No changed knob was put back alone: no time was left after the confirmation, or it failed."

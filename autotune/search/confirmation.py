@@ -18,10 +18,9 @@ from autotune.search.disturbance import Drift
 from autotune.search.stages import ABLATION, CONFIRM
 from autotune.search.stopping import ablation_plan, burst_deadline, numerics_steps
 from autotune.search.trials import mean_rate, ranked_points
-from autotune.verify import Confirmed, as_good_as_the_fastest, confirm, rank
+from autotune.verify import MIN_DECIDED_ROUNDS, Confirmed, as_good_as_the_fastest, confirm, rank
 
 MAX_FINALISTS = 4
-DECIDING_ROUNDS = 4
 CHECKING_SHARE = 0.08
 """Of the budget: what numerics checks of more finalists than one may take, a further one as much as those before."""
 NOTABLE_MEMORY = 1.25
@@ -104,7 +103,7 @@ class Confirmation:
 
             confirm(self._baseline, points, run, affords=self._affords_next, seed=self._seed, known=known)
             raced |= {*finalists}
-            if not self._affords([self._baseline, *points] * DECIDING_ROUNDS):
+            if not self._affords([self._baseline, *points] * MIN_DECIDED_ROUNDS):
                 return
 
     def ablate(self) -> None:
@@ -167,7 +166,7 @@ class Confirmation:
             if self._agrees(point):  # else the next in line takes its place
                 near.append(point)
         # With fewer rounds than are needed to decide, more finalists would only take time from the first.
-        while len(near) > 1 and not self._affords([self._baseline, *near] * DECIDING_ROUNDS):
+        while len(near) > 1 and not self._affords([self._baseline, *near] * MIN_DECIDED_ROUNDS):
             near.pop()
         return near
 
@@ -191,7 +190,7 @@ class Confirmation:
         """Whether there is time for another round; until there are enough to decide, no ablation is worth as much."""
         together = sum({*points} <= measured.keys() for measured in self._bursts.rounds(CONFIRM))
         budget = self._bursts.budget
-        available = budget.ablating if together < DECIDING_ROUNDS else budget.confirming
+        available = budget.ablating if together < MIN_DECIDED_ROUNDS else budget.confirming
         return self._bursts.seconds_of(points) <= available
 
     def _baseline_rate(self) -> float:

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
+from autotune.ablation import MIN_BUDGET_SECONDS as ABLATION_MIN_BUDGET_SECONDS
 from autotune.burst.protocol import BurstPlan
 from autotune.config import TrainConfig
 from autotune.measurement import Burst
@@ -16,8 +17,7 @@ from autotune.search.trials import Trial
 FINISHING_SECONDS = 2.0
 """Kept for ending the last process, and for writing the result and its page."""
 CONFIRM_SHARE, CONFIRM_MAX_SECONDS = 0.3, 120.0
-ABLATION_SHARE, ABLATION_MAX_SECONDS, ABLATION_MIN_BUDGET_SECONDS = 0.15, 90.0, 120.0
-"""In a shorter budget, what explaining takes would be missing where the gain is found and confirmed."""
+ABLATION_SHARE, ABLATION_MAX_SECONDS = 0.15, 90.0
 PLATEAU_BURSTS, PLATEAU_SHARE, PLATEAU_GAIN = 12, 0.5, 0.01
 """The sampler has nothing more to find when the last half of all bursts, a dozen at least, raised the best by less."""
 NUMERICS_SHARE, NUMERICS_MAX_SECONDS, NUMERICS_MOST_OF_REST = 0.05, 30.0, 0.25
