@@ -1,8 +1,9 @@
 """Memory against batch size: fitted to the bursts so far, to predict the largest batch that stays under the target.
 
-What a step takes grows linearly with the batch: weights, optimizer and context do not depend on it, activations are in
-proportion to it. Each combination of the other knobs that change memory has a line of its own. On the CPU the device's
-memory is that of the whole process tree, so the loader's workers belong to the combination there.
+What a step takes grows about linearly with the batch: weights, optimizer and context do not depend on it, activations
+are in proportion to it. About: heaps and libraries take scratch of their own, so larger batches, nearer to the one that
+is looked for, weigh more. Each combination of the other knobs that change memory has a line of its own. On the CPU the
+device's memory is that of the whole process tree, so the loader's workers belong to the combination there.
 """
 
 from __future__ import annotations
@@ -31,11 +32,13 @@ class Line:
         base_bytes: What does not depend on the batch.
         sample_bytes: Of one sample of the micro-batch.
         margin: Share of what a limit leaves above the base that is to be kept free.
+        most: The largest batch to try where one ran out of memory that was expected to fit; None where none did.
     """
 
     base_bytes: float
     sample_bytes: float
     margin: float
+    most: int | None = None
 
     def bytes_at(self, batch_size: int) -> float:
         """What a batch is expected to take."""
@@ -46,7 +49,8 @@ class Line:
         if self.sample_bytes <= 0:
             return None
         room = (1 - self.margin) * (limit_bytes - self.base_bytes)
-        return max(0, math.floor(room / self.sample_bytes))
+        fits = max(0, math.floor(room / self.sample_bytes))
+        return fits if self.most is None else min(fits, self.most)
 
 
 class MemoryModel:
@@ -54,7 +58,7 @@ class MemoryModel:
 
     Args:
         bursts: All so far. Those that ended well are points; an out-of-memory one is censored: it took the limit or
-            more, so that a line which expects less there is turned up to the limit.
+            more, so that a line which expects less there is turned up to the limit, and trusted half of the way there.
         limit_bytes: The memory target.
         device: The kind of device.
     """
@@ -107,7 +111,7 @@ class MemoryModel:
 
 
 def fit(points: dict[int, float], censored: int | None, limit_bytes: int) -> Line:
-    """Least squares through what was measured, and not below the limit where memory ran out.
+    """Least squares through what was measured, relative to the batch, and not below the limit where memory ran out.
 
     Args:
         points: Bytes by batch size, at least two.
@@ -115,19 +119,23 @@ def fit(points: dict[int, float], censored: int | None, limit_bytes: int) -> Lin
         limit_bytes: What it ran out of.
     """
     known = dict(points)
+    most = None
     if censored is not None and _line_through(known).bytes_at(censored) < limit_bytes:
         known[censored] = float(limit_bytes)
+        # By how much it ran out is not known: half way to it, the line is learnt anew, and seldom runs out again.
+        most = (max((batch for batch in points if batch < censored), default=0) + censored) // 2
     line = _line_through(known)
     residual = max(abs(line.bytes_at(batch) - taken) for batch, taken in known.items())
     growth = line.sample_bytes * max(known)
     margin = min(MAX_MARGIN, max(MIN_MARGIN, RESIDUAL_MARGIN * residual / growth)) if growth else MAX_MARGIN
-    return Line(line.base_bytes, line.sample_bytes, margin)
+    return Line(line.base_bytes, line.sample_bytes, margin, most)
 
 
 def _line_through(points: dict[int, float]) -> Line:
-    batches, taken = list(points), list(points.values())
-    centre, mean = sum(batches) / len(batches), sum(taken) / len(taken)
-    spread = sum((batch - centre) ** 2 for batch in batches)
-    slope = sum((b - centre) * (t - mean) for b, t in zip(batches, taken, strict=True)) / spread
+    weights = {batch: batch**2 / sum(other**2 for other in points) for batch in points}
+    centre = sum(weights[batch] * batch for batch in points)
+    mean = sum(weights[batch] * taken for batch, taken in points.items())
+    spread = sum(weights[batch] * (batch - centre) ** 2 for batch in points)
+    slope = sum(weights[batch] * (batch - centre) * (taken - mean) for batch, taken in points.items()) / spread
     slope = max(0.0, slope)  # noise on a model whose activations are next to nothing
     return Line(mean - slope * centre, slope, MIN_MARGIN)

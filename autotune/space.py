@@ -42,7 +42,6 @@ _OVERHEAD_BOUND = 0.5
 # The first of these that is offered belongs to the first guess; `_preferred` adds what the machine decides.
 _PREFERENCES: dict[str, tuple[Scalar, ...]] = {
     "precision": ("bf16", "fp16", "tf32"),
-    "compile_mode": ("default",),
     "optimizer_impl": ("fused", "foreach"),
     "cudnn_benchmark": (True,),
     "prefetch_factor": (4, 2),
@@ -66,7 +65,7 @@ class Space:
         pinned: Values that every candidate holds.
         max_workers: Most workers of a candidate; None for no cap of the person's.
         room: What batches may take that wait in the loader; None for no limit.
-        preferred: The value of each knob that should help here.
+        preferred: The value of each knob that should help here, and costs little to try.
         overhead_bound: Whether calling operators is most of the work, so that compiling promises most of all.
     """
 
@@ -103,6 +102,14 @@ class Space:
             )
         return config.replace(accumulation_steps=accumulation)
 
+    def changed(self, config: TrainConfig, values: Mapping[str, Scalar]) -> TrainConfig:
+        """The candidate that has some values, and those of another config in all other searched knobs.
+
+        Raises:
+            ConfigError: As in `config`.
+        """
+        return self.config({knob: getattr(config, knob) for knob in self.choices} | dict(values))
+
     def violation(self, config: TrainConfig) -> str | None:
         """Why a config must not be run, in one sentence, or None when it may."""
         if self.max_workers is not None and config.num_workers > self.max_workers:
@@ -115,27 +122,26 @@ class Space:
     def suggested(self) -> tuple[TrainConfig, ...]:
         """The machine's own first guesses, the best one first.
 
-        First everything that should help at once but compiling, which costs as much as several bursts; then milder
-        variants: the computing alone, at full precision, at the baseline's batch, and the loader alone; then with
-        compiling, and with CUDA graphs. None of them is the baseline, and none is a violation.
+        First everything that should help at once; then milder variants: the computing alone, at full precision, at the
+        baseline's batch, and the loader alone. Compiling costs as much as several bursts: it is a guess where calling
+        operators is most of the work, and else follows when all that is cheaper has been found. None of the guesses is
+        the baseline, and none is a violation.
         """
         everything = dict(self.preferred)
         feeding = (*LOADER_KNOBS, "num_threads")  # workers want the cores that threads have
-        loader = {knob: value for knob, value in everything.items() if knob in feeding}
-        eager = _without(everything, "compile_mode")
         variants = [
-            eager,
-            _without(eager, *feeding),
-            _without(eager, "precision", "batch_size"),
-            _without(eager, "batch_size"),
-            loader,
-            {},
             everything,
+            _without(everything, *feeding),
+            _without(everything, "precision", "batch_size"),
+            _without(everything, "batch_size"),
+            {knob: value for knob, value in everything.items() if knob in feeding},
+            {},
         ]
-        if "compile_mode" in self.choices and "reduce-overhead" in self.choices["compile_mode"].values:
-            variants.append({**everything, "compile_mode": "reduce-overhead"})
-        configs = dict.fromkeys(config for values in variants if (config := self.fitting(values)) is not None)
-        return tuple(config for config in configs if config != self.baseline)
+        configs = [config for values in variants if (config := self.fitting(values)) is not None]
+        compiling = self.choices.get("compile_mode")
+        if configs and self.overhead_bound and compiling is not None and "default" in compiling.values:
+            configs.insert(1, self.changed(configs[0], {"compile_mode": "default"}))
+        return tuple(config for config in dict.fromkeys(configs) if config != self.baseline)
 
     def fitting(self, values: Mapping[str, Scalar]) -> TrainConfig | None:
         """The config with these values, its loader made smaller until it fits; None where that is not enough."""
@@ -211,6 +217,8 @@ def build_space(
     found = {knob: RULES[knob](of) for knob in _order(of) if knob in searched}
     found |= {knob: rule(of) for knob, rule in RULES.items() if knob in searched - found.keys()}
     choices = {knob: choice for knob, choice in found.items() if isinstance(choice, Choices)}
+    # Beside a GPU every operator is short for the host, which does not wait for it.
+    overhead_bound = device == "cpu" and facts.small_operators_fraction >= _OVERHEAD_BOUND
     space = Space(
         baseline=facts.baseline,
         start=start,
@@ -221,9 +229,8 @@ def build_space(
         pinned=dict(pinned),
         max_workers=max_workers,
         room=room,
-        preferred=_preferred(of, choices),
-        # Beside a GPU every operator is short for the host, which does not wait for it.
-        overhead_bound=device == "cpu" and facts.small_operators_fraction >= _OVERHEAD_BOUND,
+        preferred=_preferred(of, choices, overhead_bound=overhead_bound),
+        overhead_bound=overhead_bound,
     )
     _check_room(space)
     return space
@@ -285,10 +292,14 @@ def _skipped(found: Mapping[str, Choices | str], pinned: Mapping[str, Scalar], o
     return skipped
 
 
-def _preferred(of: Circumstances, choices: Mapping[str, Choices]) -> dict[str, Scalar]:
+def _preferred(of: Circumstances, choices: Mapping[str, Choices], *, overhead_bound: bool) -> dict[str, Scalar]:
     """The value of each knob that should help on this machine."""
     wanted: dict[str, tuple[Scalar, ...]] = dict(_PREFERENCES)
-    precision = _first(wanted["precision"], choices.get("precision")) or of.start.precision
+    if overhead_bound:
+        # Autocast calls more operators still, and a second thread has nothing to do in any of them.
+        del wanted["precision"]
+        wanted["num_threads"] = (1,)
+    precision = _first(wanted.get("precision", ()), choices.get("precision")) or of.start.precision
     if of.device == "cpu":
         wanted["allocator"] = ("tuned",)
     if of.device == "cpu" or precision != "fp32":
@@ -300,7 +311,7 @@ def _preferred(of: Circumstances, choices: Mapping[str, Choices]) -> dict[str, S
         wanted["batch_size"] = tuple(larger[:1])
     wanted["num_workers"] = tuple(reversed([count for count in of.worker_counts() if count <= _workers(of)]))
     picked = {knob: _first(values, choices.get(knob)) for knob, values in wanted.items()}
-    if of.device == "cpu" and (workers := picked.get("num_workers")):
+    if of.device == "cpu" and (workers := picked.get("num_workers")) and not overhead_bound:
         # Threads wait for each other in a loop: beside workers on every core, training takes twice as long.
         left = max(1, of.hardware.cpu.budget - int(workers))
         picked["num_threads"] = _first((left,), choices.get("num_threads"))

@@ -4,8 +4,8 @@
 
 For each workload and precision, two small batches are run and the model is fitted; the target is then set so that a
 batch of several times their size fits. As the search does, the predicted batch less its margin is run, and the model
-fitted anew with what came of it, twice at most. Bisection finds the largest batch whose burst really stays under the
-target: above, the burst ends as out of memory. Memory is that of the process tree, so the loader has no workers.
+fitted anew with what came of it, three times at most. Bisection finds the largest batch whose burst really stays under
+the target: above, the burst ends as out of memory. Memory is that of the process tree, so the loader has no workers.
 Predicted is where the line meets the target, at first and in the end; the margin that is kept below is told apart.
 
 Writes benchmarks/output/memory_model.json. The exit status is 1 when an error is above 5 %.
@@ -33,7 +33,7 @@ CASES = (
     ("benchmarks.gates:build", 512, "fp32"),
     ("benchmarks.guides.landmarks_finetune:build", 6, "fp32"),
 )
-REFITS = 2
+REFITS = 3
 MAJORITY_OF = 3
 LARGEST = 8
 """The target is what a batch of so many times the first is expected to take, and a little more."""

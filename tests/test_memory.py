@@ -70,6 +70,27 @@ def test_running_out_turns_the_line_up() -> None:
     assert after < 64 < before
 
 
+def test_half_way_to_what_ran_out_is_tried_next() -> None:
+    """By how much memory ran out is not known, and another burst that runs out teaches as little."""
+    known = [burst(8, 180), burst(16, 260), burst(64, None)]
+    assert model(*known).largest_batch(point()) == 40
+    assert model(*known, burst(40, 600)).largest_batch(point()) == 52
+
+
+def test_what_was_learnt_half_way_is_trusted_again() -> None:
+    """Once the line expects what ran out to run out, it alone decides."""
+    line = model(burst(8, 180), burst(16, 260), burst(64, None), burst(40, 740)).line(point())
+    assert line is not None
+    assert line.most is None
+
+
+def test_larger_batches_weigh_more() -> None:
+    """Where memory grows faster than at first, it is the last of it that decides."""
+    line = fit({8: 180.0, 16: 200.0, 32: 400.0}, None, LIMIT)
+    assert line.bytes_at(32) == pytest.approx(400.0, rel=0.02)
+    assert abs(line.bytes_at(8) - 180.0) > abs(line.bytes_at(32) - 400.0)
+
+
 def test_running_out_where_it_was_expected_changes_nothing() -> None:
     """A censored point says at least, not how much."""
     line = model(burst(8, 180), burst(16, 260), burst(512, None)).line(point())

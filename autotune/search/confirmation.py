@@ -17,7 +17,7 @@ from autotune.search.bursts import Bursts
 from autotune.search.disturbance import Drift
 from autotune.search.stages import ABLATION, CONFIRM
 from autotune.search.stopping import ablation_plan, burst_deadline, numerics_steps
-from autotune.search.trials import mean_rate, ranked_points
+from autotune.search.trials import mean_rate, ranked_points, upkeep
 from autotune.verify import MIN_DECIDED_ROUNDS, Confirmed, as_good_as_the_fastest, confirm, rank
 
 MAX_FINALISTS = 4
@@ -203,4 +203,4 @@ class Confirmation:
         measured = self._bursts.log.measurement(point)
         memory = measured.device_memory_bytes if measured is not None else None
         step = round(math.log(memory or 1, NOTABLE_MEMORY))  # a few per cent of memory are worth no rate
-        return point.config.compile_mode is not None, point.config.num_workers, step
+        return *upkeep(point.config), step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ REPEATS_SHARE = 0.1
 ALWAYS_BUSY_AFTER = 2
 """After so many bursts in a row that stayed disturbed, repeating is given up until one is not."""
 ANCHOR_EVERY = 10
-NOTABLE_DRIFT, NOISY_DRIFT = 0.03, 0.1
+NOTABLE_DRIFT, NOISY_DRIFT, CERTAIN_DRIFT = 0.03, 0.1, 0.2
+"""Processes that train the same config differ by several per cent; by the last, a machine has changed."""
 
 
 class RepeatingRunner:
@@ -94,14 +96,16 @@ class Drift:
 def drift_of(trials: Sequence[Trial]) -> Drift:
     """The drift that the anchors among some trials show.
 
-    A change counts when both runs were steady, it is above 3 %, and their intervals are apart.
+    A change counts when both runs were steady, it is above 3 %, and their intervals are apart; and when two of the last
+    three anchors show it, unless it is above 20 %: a single process may be slow by chance.
     """
     anchors = [
         trial.burst.measurement
         for trial in trials
         if trial.stage in {BASELINE, ANCHOR} and trial.burst.ok and trial.burst.measurement is not None
     ]
-    factors = [_change(anchors[0], anchor) for anchor in anchors[1:]]
+    changes = [_change(anchors[0], anchor) for anchor in anchors]
+    factors = [_lasting(changes[max(0, end - 3) : end]) for end in range(1, len(changes) + 1)]
     if not factors:
         return Drift()
     return Drift(factor=factors[-1], largest=max(abs(factor - 1) for factor in factors))
@@ -121,6 +125,13 @@ def _change(first: Measurement, now: Measurement) -> float:
     before, after = first.ci95_samples_per_second, now.ci95_samples_per_second
     apart = first.steady and now.steady and (before.high < after.low or after.high < before.low)
     return factor if apart and abs(factor - 1) > NOTABLE_DRIFT else 1.0
+
+
+def _lasting(changes: Sequence[float]) -> float:
+    """What three anchors in a row, or fewer at first, say about the machine."""
+    if abs(changes[-1] - 1) > CERTAIN_DRIFT:
+        return changes[-1]
+    return statistics.median(changes) if len(changes) == 3 else 1.0
 
 
 def _foreign_share(burst: Burst) -> float:

@@ -95,6 +95,7 @@ class Search:
             largest_batch=self._largest_batch,
             fewest_workers=self.ceilings.fewest_workers,
             seconds_of=lambda point: self._bursts.seconds_of([point]),
+            seconds_left=lambda: self._bursts.searching,
         )
         self._memory_limit_bytes, self._device = memory_limit_bytes, device
         self._staged, self._sampled = staged, sampled

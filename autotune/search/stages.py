@@ -7,7 +7,9 @@ that a resumed run goes on where it was.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from autotune.config import Scalar
@@ -36,7 +38,7 @@ GAIN_RATIO = 0.75
 MAX_CHANGES = 2
 """A value's test counts where the point differed in so many knobs at most from the fastest: knobs are coupled."""
 MAX_TESTS_PER_VALUE = 2
-"""How often one value of a knob is tried at different incumbents before the sampler takes over."""
+"""How often one value of a knob is tried near the incumbent, or clearly loses, before the sampler takes over."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class Stages:
         largest_batch: The largest batch that memory allows with a point's other knobs, or None when it is not known.
         fewest_workers: Of some counts, the fewest that feed a point's computing, and why; None when it is not known.
         seconds_of: What a burst of a point is expected to cost, starting and compiling included.
+        seconds_left: What there is for bursts.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class Stages:
         largest_batch: Callable[[Point], int | None] = lambda _: None,
         fewest_workers: Callable[[Point, Sequence[int]], tuple[int, str] | None] = lambda *_: None,
         seconds_of: Callable[[Point], float] = lambda _: 1.0,
+        seconds_left: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self._space = space
         self._baseline = baseline
@@ -85,25 +89,27 @@ class Stages:
         self._largest_batch = largest_batch
         self._fewest_workers = fewest_workers
         self._seconds_of = seconds_of
+        self._seconds_left = seconds_left
 
     def next(self, trials: Sequence[Trial]) -> Proposal | None:
         """The next proposal; None when this method has nothing more to try."""
-        tried = {trial.burst.point for trial in trials}
-        if self._baseline not in tried:
+        if all(trial.burst.point != self._baseline for trial in trials):
             return Proposal(self._baseline, BASELINE, "what you train with today")
+        guesses = (self._first, self._suggestions(), self._workers(trials), self._fed_better(trials))
+        if (guess := self._new(itertools.chain(*guesses), trials)) is not None:
+            return guess
+        if (pressing := self._new(self._single_changes(trials, pressing=True), trials)) is not None:
+            return pressing
         raced = sum(trial.stage == RACE for trial in trials)
         if raced < EARLY_RACES and (again := self._race(trials)) is not None:
             return again
-        ideas = itertools.chain(
-            self._first,
-            self._suggestions(),
-            self._workers(trials),
-            self._fed_better(trials),
-            self._larger_batch(trials),
-            self._single_changes(trials),
-        )
-        idea = next((idea for idea in ideas if idea.point not in tried and self._refuse(idea.point) is None), None)
-        return idea or self._race(trials)
+        steps = (self._larger_batch(trials), self._single_changes(trials))
+        return self._new(itertools.chain(*steps), trials) or self._race(trials)
+
+    def _new(self, ideas: Iterable[Proposal], trials: Sequence[Trial]) -> Proposal | None:
+        """The first idea that was not run yet and may be."""
+        tried = {trial.burst.point for trial in trials}
+        return next((idea for idea in ideas if idea.point not in tried and self._refuse(idea.point) is None), None)
 
     def _race(self, trials: Sequence[Trial]) -> Proposal | None:
         """The fastest point once more when another came close: the best of several noisy figures is flattered.
@@ -179,32 +185,52 @@ class Stages:
             reason = f"memory allows a batch of {largest}, by what smaller ones took"
             yield Proposal(self._change(point, "batch_size", batch), LARGEST, reason)
 
-    def _single_changes(self, trials: Sequence[Trial]) -> list[Proposal]:
+    def _single_changes(self, trials: Sequence[Trial], *, pressing: bool = False) -> list[Proposal]:
         """The fastest point with one knob changed; values that were seen least come first, then most gain per second.
 
-        Knobs of the part that does not limit come last. Where calling operators is most of the work, compiling comes
-        first, whatever it costs: it takes away just that.
+        Knobs of the part that does not limit come last. On a scale only the neighbours are tried: where one is better,
+        the fastest point moves, and its own next neighbour follows.
 
-        On a scale only the neighbours are tried: where one is better, the fastest point moves, and its own next
-        neighbour follows.
+        Args:
+            trials: Those so far.
+            pressing: Whether only what was not tried yet is wanted, and would soon take longer than there is. What is
+                dear, as compiling is, waits until the fastest point is a good one, but not for ever.
         """
         incumbent = fastest(trials)
         if incumbent is None:
             return []
         point, measured = incumbent.burst.point, incumbent.burst.measurement
         seen = [trial.burst.point for trial in trials]
+        lost = self._lost(trials)
         order = {name: position for position, name in enumerate((*self._space.choices, *self._space.parameters))}
-        ranked: list[tuple[bool, bool, int, float, Proposal]] = []
+        ranked: list[tuple[bool, int, float, Proposal]] = []
+        soon = self._seconds_left() - 2 * self._seconds_of(point)  # the next burst, and an anchor
         for name, value in self._changes(point):
-            tests = sum(_value(other, name) == value and _alike(other, point) for other in seen)
-            if tests < MAX_TESTS_PER_VALUE:
+            alike = sum(_value(other, name) == value and _alike(other, point) for other in seen)
+            tests = max(alike, lost[name, value])
+            changed = self._change(point, name, value)
+            seconds = self._seconds_of(changed)
+            if tests < MAX_TESTS_PER_VALUE and (not pressing or (tests == 0 and seconds > soon)):
                 late = measured is not None and unlikely_to_gain(name, measured)
+                per_second = GAIN_RATIO ** order[name] / seconds
                 reason = f"{name}={value} at the fastest so far, where it is {_value(point, name)}"
-                changed = self._change(point, name, value)
-                per_second = GAIN_RATIO ** order[name] / self._seconds_of(changed)
-                promising = name == "compile_mode" and value is not None and self._space.overhead_bound
-                ranked.append((late, not promising, tests, -per_second, Proposal(changed, SINGLE, reason)))
-        return [proposal for *_, proposal in sorted(ranked, key=lambda entry: entry[:4])]
+                ranked.append((late, tests, -per_second, Proposal(changed, SINGLE, reason)))
+        return [proposal for *_, proposal in sorted(ranked, key=lambda entry: entry[:3])]
+
+    def _lost(self, trials: Sequence[Trial]) -> Counter[tuple[str, Scalar]]:
+        """How often each value of a knob, put in alone, was clearly slower than the fastest point at that time."""
+        lost: Counter[tuple[str, Scalar]] = Counter()
+        best: Trial | None = None
+        for trial in (trial for trial in trials if trial.round is None):
+            if best is not None and trial.stage == SINGLE and (trial.rate or 0.0) < CLOSE * (best.rate or 0.0):
+                point, before = trial.burst.point, best.burst.point
+                names = (*self._space.choices, *self._space.parameters)
+                # What goes with a knob, as persistent workers with workers, stands behind it in the order.
+                changed = next((name for name in names if _value(point, name) != _value(before, name)), None)
+                if changed is not None:
+                    lost[changed, _value(point, changed)] += 1
+            best = max(best or trial, trial, key=lambda trial: trial.rate or 0.0)
+        return lost
 
     def _changes(self, point: Point) -> Iterator[tuple[str, Scalar]]:
         for knob, choices in self._space.choices.items():
@@ -219,8 +245,7 @@ class Stages:
         config = point.config
         if name == "num_workers" and "persistent_workers" in self._space.choices:
             config = with_workers(point, int(value or 0)).config
-        knobs = {knob: getattr(config, knob) for knob in self._space.choices} | {name: value}
-        return Point(config=self._space.config(knobs), parameters=point.parameters)
+        return Point(config=self._space.changed(config, {name: value}), parameters=point.parameters)
 
 
 def unhindered_rate(trial: Trial) -> float:

@@ -17,7 +17,7 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from autotune.config import Scalar
+from autotune.config import Scalar, TrainConfig
 from autotune.measurement import Burst, Measurement, Outcome, Point, pool
 from autotune.space import Space
 from autotune.wording import compiler_text
@@ -25,6 +25,8 @@ from autotune.wording import compiler_text
 ORDERED_KNOBS = {"batch_size": True, "num_workers": False, "prefetch_factor": True, "num_threads": False}
 """Knobs whose values lie on a scale, and whether that scale is logarithmic."""
 PARAMETER_PREFIX = "build."
+TIE = 0.02
+"""Rates of single bursts that differ by a smaller share are equal, for all that is known."""
 Kept = TypeVar("Kept")
 _BURST, _STAGE, _REASON, _ROUND, _DRIFT = "burst", "stage", "reason", "round", "drift"
 
@@ -226,9 +228,21 @@ class TrialLog:
 
 
 def fastest(trials: Iterable[Trial]) -> Trial | None:
-    """The most typical trial of the point with the highest mean rate, among those that ended well."""
+    """The most typical trial of the point with the highest mean rate, among those that ended well.
+
+    A tie goes to the point that costs less besides time.
+    """
     ranked = ranked_points(trials)
-    return min(ranked[0], key=lambda trial: abs((trial.rate or 0.0) - mean_rate(ranked[0]))) if ranked else None
+    if not ranked:
+        return None
+    tied = [alike for alike in ranked if mean_rate(alike) >= (1 - TIE) * mean_rate(ranked[0])]
+    first = min(tied, key=lambda alike: upkeep(alike[0].burst.point.config))
+    return min(first, key=lambda trial: abs((trial.rate or 0.0) - mean_rate(first)))
+
+
+def upkeep(config: TrainConfig) -> tuple[bool, int]:
+    """What a config costs besides time and memory, dearest first: compiling, workers."""
+    return config.compile_mode is not None, config.num_workers
 
 
 def ranked_points(trials: Iterable[Trial]) -> list[list[Trial]]:

@@ -193,7 +193,7 @@ def save_all(all_compared: Sequence[dict[str, Any]], asked: argparse.Namespace) 
 
 def known() -> list[dict[str, Any]]:
     """What earlier runs have written."""
-    return saved("guides", "guides")
+    return list(saved("guides").get("guides", []))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,10 +12,10 @@ from autotune.hardware import probe_host
 FOLDER = Path(__file__).parent
 
 
-def saved(name: str, key: str) -> list[dict[str, Any]]:
-    """A list of what an earlier run of a benchmark wrote; empty when there was none."""
+def saved(name: str) -> dict[str, Any]:
+    """What an earlier run of a benchmark wrote; empty when there was none."""
     path = FOLDER / f"{name}.json"
-    return list(json.loads(path.read_text(encoding="utf-8"))[key]) if path.exists() else []
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
 
 def save(name: str, figures: dict[str, Any]) -> Path:

@@ -177,7 +177,7 @@ def summary(all_compared: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 def known() -> list[dict[str, Any]]:
     """What an earlier run has written."""
-    return saved("peers", "workloads")
+    return list(saved("peers").get("workloads", []))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

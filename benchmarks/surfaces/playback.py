@@ -6,7 +6,7 @@ import dataclasses
 import random
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from autotune.burst.protocol import BurstPlan, Part
 from autotune.config import Scalar, TrainConfig
@@ -31,13 +31,38 @@ class VirtualClock:
 
 @dataclasses.dataclass(frozen=True)
 class RecordedSpace(Space):
-    """A space that ends where the recording does.
+    """A space that ends where the recording does: what was not recorded stands for the nearest config that was.
+
+    The nearest differs in the fewest knobs, and of those in the ones of the least expected effect.
 
     Attributes:
         recorded: All configs of the recording.
     """
 
     recorded: frozenset[TrainConfig] = frozenset()
+
+    def config(self, values: Mapping[str, Scalar]) -> TrainConfig:
+        """The recorded candidate that is nearest to one with these values."""
+        return self._nearest(super().config(values), self.recorded)
+
+    def changed(self, config: TrainConfig, values: Mapping[str, Scalar]) -> TrainConfig:
+        """The recorded candidate that has these values, if there is one, and is nearest to another config else."""
+        kept = {knob: getattr(config, knob) for knob in self.choices}
+        wanted = super().config(kept | dict(values))
+        having = [known for known in self.recorded if all(getattr(known, k) == v for k, v in values.items())]
+        return self._nearest(wanted, having or self.recorded)
+
+    def _nearest(self, wanted: TrainConfig, among: Collection[TrainConfig]) -> TrainConfig:
+        if wanted in among:
+            return wanted
+
+        def distance(known: TrainConfig) -> tuple[object, ...]:
+            differing = [
+                -position for position, knob in enumerate(self.choices) if getattr(known, knob) != getattr(wanted, knob)
+            ]
+            return len(differing), differing, repr(known)
+
+        return min(among, key=distance)
 
     def violation(self, config: TrainConfig) -> str | None:
         """Why a config must not be run, in one sentence, or None when it may."""

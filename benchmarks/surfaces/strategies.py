@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -25,7 +24,9 @@ from benchmarks.surfaces.playback import Playback, RecordedSpace, VirtualClock
 
 OURS = "autotune"
 DEADLINE_SECONDS = 120.0
-SAMPLER_TRIES = 60
+SAMPLER_TRIES = {"tpe": 60, "gp": 20}
+"""A sampler that has proposed known configs so often in a row has nothing new to propose. The Gaussian process takes
+half a second for each proposal by then, and has settled sooner."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,7 @@ def autotune(
 def sampled(name: str, surface: Surface, space: RecordedSpace, budget_seconds: float, seed: int) -> Played:
     """An Optuna sampler with its defaults over the same space, as one codes it: every knob a category.
 
-    A proposal that was not recorded stands for the recorded config that differs from it in the fewest knobs; what has
-    run before is told again, at no cost.
+    What has run before is told again, at no cost.
     """
     clock = VirtualClock()
     study = optuna.create_study(sampler=make_sampler(name, seed), direction="maximize")
@@ -90,23 +90,16 @@ def sampled(name: str, surface: Surface, space: RecordedSpace, budget_seconds: f
         for knob, choice in space.choices.items()
     }
     playback = Playback(surface, clock, seed)
-    recorded = {config: _values(config, space) for config in sorted(space.recorded, key=repr)}
     known: dict[TrainConfig, float] = {}
     repeats = 0
-    while clock.now < budget_seconds and repeats < SAMPLER_TRIES:
+    while clock.now < budget_seconds and repeats < SAMPLER_TRIES[name]:
         asked = study.ask(categories)
-        wanted = _values(space.config(asked.params), space)
-        nearest = min(recorded, key=lambda config: sum(map(operator.ne, recorded[config], wanted)))
-        repeats = repeats + 1 if nearest in known else 0
-        if nearest not in known:
-            burst = playback.run(Point(config=nearest), BurstPlan(), budget_seconds - clock.now)
-            known[nearest] = burst.rate or 0.0
-        study.tell(asked, known[nearest])
+        config = space.config(asked.params)
+        repeats = repeats + 1 if config in known else 0
+        if config not in known:
+            known[config] = playback.run(Point(config=config), BurstPlan(), budget_seconds - clock.now).rate or 0.0
+        study.tell(asked, known[config])
     return _fastest_of(space, playback)
-
-
-def _values(config: TrainConfig, space: RecordedSpace) -> tuple[Scalar, ...]:
-    return tuple(getattr(config, knob) for knob in space.choices)
 
 
 def in_turn(order: Callable[[RecordedSpace, int], Iterable[TrainConfig]]) -> Strategy:
@@ -118,15 +111,14 @@ def in_turn(order: Callable[[RecordedSpace, int], Iterable[TrainConfig]]) -> Str
         for config in dict.fromkeys([space.baseline, *order(space, seed)]):
             if clock.now >= budget_seconds:
                 break
-            if space.violation(config) is None:
-                playback.run(Point(config=config), BurstPlan(), budget_seconds - clock.now)
+            playback.run(Point(config=config), BurstPlan(), budget_seconds - clock.now)
         return _fastest_of(space, playback)
 
     return play
 
 
 def grid(space: RecordedSpace, _seed: int) -> Iterator[TrainConfig]:
-    """All combinations, the last knob turning fastest."""
+    """All combinations, the last knob turning fastest; those that were not recorded stand for the nearest one."""
     names = list(space.choices)
     for values in product(*(choice.values for choice in space.choices.values())):
         yield space.config(dict(zip(names, values, strict=True)))
@@ -156,12 +148,7 @@ def guides_rule(space: RecordedSpace, _seed: int) -> Iterator[TrainConfig]:
         for knob, wanted in advice.items()
         if knob in space.choices and set(wanted) & set(space.choices[knob].values)
     }
-    # A guide's reader drops what does not go together: here, what was not recorded.
-    for dropped in ((), ("num_workers",), ("compile_mode",), ("num_workers", "compile_mode")):
-        config = space.config({knob: value for knob, value in values.items() if knob not in dropped})
-        if space.violation(config) is None:
-            yield config
-            return
+    yield space.config(values)
 
 
 def _fastest_of(space: RecordedSpace, playback: Playback) -> Played:

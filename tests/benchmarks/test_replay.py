@@ -97,6 +97,57 @@ def test_the_space_ends_where_the_recording_does(surface: Surface) -> None:
     assert space.violation(surface.header.facts.baseline.replace(allocator="tuned")) == "it was not recorded"
 
 
+@pytest.fixture
+def partial(surface: Surface) -> Surface:
+    """The same, recorded with compiling in bf16 and contiguous only."""
+    return Surface(
+        surface.header,
+        tuple(
+            record
+            for record in surface.records
+            if record.burst.point.config.compile_mode is None
+            or (record.burst.point.config.precision, record.burst.point.config.memory_format) == ("bf16", "contiguous")
+        ),
+    )
+
+
+def test_what_was_not_recorded_stands_for_the_nearest(partial: Surface) -> None:
+    """The fewest knobs differ, whichever they are; what was recorded stands for itself."""
+    space = recorded_space(partial, 600)
+    wanted = {"precision": "bf16", "memory_format": "channels_last", "compile_mode": "default"}
+    near = space.config(wanted)
+    assert near in space.recorded
+    assert sum(getattr(near, knob) != value for knob, value in wanted.items()) == 1
+    assert space.config({"precision": "bf16"}).precision == "bf16"
+
+
+def test_a_change_is_kept_where_something_must_give_way(partial: Surface) -> None:
+    """Compiling at a point where it was not recorded leads to where it was."""
+    space = recorded_space(partial, 600)
+    point = space.baseline.replace(memory_format="channels_last", precision="bf16")
+    changed = space.changed(point, {"compile_mode": "default"})
+    assert (changed.compile_mode, changed.precision, changed.memory_format) == ("default", "bf16", "contiguous")
+
+
+def test_what_was_replayed_before_is_kept() -> None:
+    """Other surfaces and strategies stay, in the usual order; what was replayed again is replaced."""
+    before = {"digits": {"configs": 1, "strategies": {"random": {"seeds": 3}, OURS: {"seeds": 3}}, "curves": {}}}
+    now = {
+        "digits": {"configs": 2, "strategies": {OURS: {"seeds": 9}}, "curves": {}},
+        "gates": {"configs": 3, "strategies": {OURS: {"seeds": 9}}, "curves": {}},
+    }
+    both = replay.merged(before, now)
+    assert list(both) == ["digits", "gates"]
+    assert list(both["digits"]["strategies"].items()) == [(OURS, {"seeds": 9}), ("random", {"seeds": 3})]
+    assert both["digits"]["configs"] == 2
+
+
+def test_regardless_of_cost_is_what_noise_leaves(surface: Surface, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a surface with little noise, running everything finds the optimum."""
+    monkeypatch.setattr(replay, "_recorded", lambda *_: (surface, recorded_space(surface, 600)))
+    assert replay.found_regardless_of_cost("made_up", 3) == pytest.approx([1.0] * 3, abs=0.02)
+
+
 @pytest.mark.parametrize("name", list(STRATEGIES))
 def test_a_replay_is_deterministic_for_a_seed(surface: Surface, name: str) -> None:
     """Each strategy does the very same again."""

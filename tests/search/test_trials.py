@@ -12,7 +12,8 @@ from autotune.config import TrainConfig
 from autotune.errors import UsageError
 from autotune.measurement import Burst, Outcome, Point
 from autotune.search.storage import FileLock, open_study
-from autotune.search.trials import TrialLog, make_distributions, nearest
+from autotune.search.trials import Trial, TrialLog, fastest, make_distributions, nearest
+from tests.factories import make_burst
 from tests.search.surface import example_rate, make_search, make_space
 
 
@@ -43,6 +44,16 @@ def test_every_value_on_offer_can_be_drawn() -> None:
 def test_a_drawn_number_is_moved_to_the_nearest_choice(value: int, expected: int) -> None:
     """On a logarithmic scale six is nearer to eight than to four."""
     assert nearest(value, (4, 8, 16, 32, 64), logarithmic=True) == expected
+
+
+@pytest.mark.parametrize(("eager", "chosen"), [(1000.0, "default"), (1020.0, None)])
+def test_a_tie_goes_to_what_needs_no_compiling(eager: float, chosen: str | None) -> None:
+    """Within 2 % two single bursts are equal for all that is known; beyond, the faster one is."""
+    compiled = make_burst(1030.0, compile_mode="default")
+    trials = [Trial(compiled, "s", ""), Trial(make_burst(eager), "s", "")]
+    best = fastest(trials)
+    assert best is not None
+    assert best.burst.point.config.compile_mode == chosen
 
 
 def test_a_failure_is_told_as_a_violated_constraint() -> None:
