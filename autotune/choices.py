@@ -20,7 +20,10 @@ SHM_SHARE = 0.5
 """Of /dev/shm: other programs use it too, and a full one kills the workers with a bus error."""
 RAM_SHARE = 0.125
 """Of the available memory, for batches that wait: the model, the data and the page cache need the rest."""
-COMPILE_BUDGET_SECONDS = 180.0
+COMPILE_BUDGET_SECONDS, PROMISING_COMPILE_BUDGET_SECONDS = 180.0, 90.0
+"""With a shorter budget nothing is compiled; the second where compiling promises most of all."""
+OVERHEAD_BOUND = 0.5
+"""Above this share of small operators, what calling them costs is most of the work."""
 MAX_AUTOTUNE_BUDGET_SECONDS = 600.0
 _MOST_BATCH_SIZES = 10
 _MOST_WORKER_COUNTS = 8
@@ -114,6 +117,11 @@ class Circumstances:
         """The compute capability of an NVIDIA GPU."""
         return self.record.compute_capability if isinstance(self.record, Gpu) else None
 
+    @property
+    def overhead_bound(self) -> bool:
+        """Whether calling operators is most of the work; never beside a GPU, which does not wait for the host."""
+        return self.device == "cpu" and self.facts.small_operators_fraction >= OVERHEAD_BOUND
+
     def batch_sizes(self) -> tuple[int, ...]:
         """The batch sizes to try; one when it is fixed."""
         return (self.start.batch_size,) if "batch_size" in self.fixed else _batch_sizes(self)
@@ -202,10 +210,11 @@ def compile_mode(of: Circumstances) -> Choices | str:
     """Modes of torch.compile that can win back their time within the budget."""
     if of.device == "mps":
         return "torch.compile for MPS is still an experiment"
-    if of.budget_seconds < COMPILE_BUDGET_SECONDS:
+    least = PROMISING_COMPILE_BUDGET_SECONDS if of.overhead_bound else COMPILE_BUDGET_SECONDS
+    if of.budget_seconds < least:
         return (
             f"compiling takes 8 to 60 s each time: {format_seconds(of.budget_seconds)} are too short to win "
-            f"that back; give a budget of {format_seconds(COMPILE_BUDGET_SECONDS)} or more"
+            f"that back; give a budget of {format_seconds(least)} or more"
         )
     own = of.start.compile_mode
     if of.device == "cpu":

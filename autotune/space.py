@@ -36,9 +36,6 @@ _HALF_ONLY_ATTENTION = ("flash_attention", "cudnn_attention")
 # loading is likely to be what training waits for.
 _CHEAP_BATCH_SECONDS, _COSTLY_BATCH_SECONDS = 0.001, 0.02
 
-# Above this share of small operators, what calling them costs is most of the work.
-_OVERHEAD_BOUND = 0.5
-
 # The first of these that is offered belongs to the first guess; `_preferred` adds what the machine decides.
 _PREFERENCES: dict[str, tuple[Scalar, ...]] = {
     "precision": ("bf16", "fp16", "tf32"),
@@ -123,9 +120,9 @@ class Space:
         """The machine's own first guesses, the best one first.
 
         First everything that should help at once; then milder variants: the computing alone, at full precision, at the
-        baseline's batch, and the loader alone. Compiling costs as much as several bursts: it is a guess where calling
-        operators is most of the work, and else follows when all that is cheaper has been found. None of the guesses is
-        the baseline, and none is a violation.
+        baseline's batch, and the loader alone. Compiling costs as much as several bursts: it is the second guess where
+        calling operators is most of the work, and else follows when all that is cheaper has been found. None of the
+        guesses is the baseline, and none is a violation.
         """
         everything = dict(self.preferred)
         feeding = (*LOADER_KNOBS, "num_threads")  # workers want the cores that threads have
@@ -217,8 +214,6 @@ def build_space(
     found = {knob: RULES[knob](of) for knob in _order(of) if knob in searched}
     found |= {knob: rule(of) for knob, rule in RULES.items() if knob in searched - found.keys()}
     choices = {knob: choice for knob, choice in found.items() if isinstance(choice, Choices)}
-    # Beside a GPU every operator is short for the host, which does not wait for it.
-    overhead_bound = device == "cpu" and facts.small_operators_fraction >= _OVERHEAD_BOUND
     space = Space(
         baseline=facts.baseline,
         start=start,
@@ -229,8 +224,8 @@ def build_space(
         pinned=dict(pinned),
         max_workers=max_workers,
         room=room,
-        preferred=_preferred(of, choices, overhead_bound=overhead_bound),
-        overhead_bound=overhead_bound,
+        preferred=_preferred(of, choices),
+        overhead_bound=of.overhead_bound,
     )
     _check_room(space)
     return space
@@ -292,10 +287,10 @@ def _skipped(found: Mapping[str, Choices | str], pinned: Mapping[str, Scalar], o
     return skipped
 
 
-def _preferred(of: Circumstances, choices: Mapping[str, Choices], *, overhead_bound: bool) -> dict[str, Scalar]:
+def _preferred(of: Circumstances, choices: Mapping[str, Choices]) -> dict[str, Scalar]:
     """The value of each knob that should help on this machine."""
     wanted: dict[str, tuple[Scalar, ...]] = dict(_PREFERENCES)
-    if overhead_bound:
+    if of.overhead_bound:
         # Autocast calls more operators still, and a second thread has nothing to do in any of them.
         del wanted["precision"]
         wanted["num_threads"] = (1,)
@@ -311,7 +306,7 @@ def _preferred(of: Circumstances, choices: Mapping[str, Choices], *, overhead_bo
         wanted["batch_size"] = tuple(larger[:1])
     wanted["num_workers"] = tuple(reversed([count for count in of.worker_counts() if count <= _workers(of)]))
     picked = {knob: _first(values, choices.get(knob)) for knob, values in wanted.items()}
-    if of.device == "cpu" and (workers := picked.get("num_workers")) and not overhead_bound:
+    if of.device == "cpu" and (workers := picked.get("num_workers")) and not of.overhead_bound:
         # Threads wait for each other in a loop: beside workers on every core, training takes twice as long.
         left = max(1, of.hardware.cpu.budget - int(workers))
         picked["num_threads"] = _first((left,), choices.get("num_threads"))

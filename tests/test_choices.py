@@ -197,6 +197,13 @@ def test_compiling_needs_a_budget(device: Any) -> None:
     assert "too short to win that back" in skipped["compile_mode"]
 
 
+@pytest.mark.parametrize(("seconds", "small", "tried"), [(90, 0.9, True), (89, 0.9, False), (90, 0.1, False)])
+def test_tiny_operators_are_compiled_in_a_shorter_budget(seconds: float, small: float, tried: bool) -> None:
+    """Compiling promises most where calling operators is most of the work."""
+    space = space_of(cpu_machine(), make_facts(small_operators_fraction=small), budget_seconds=seconds)
+    assert ("compile_mode" in space.choices) == tried
+
+
 @pytest.mark.parametrize(
     ("fixed", "budget", "modes"),
     [

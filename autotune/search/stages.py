@@ -37,6 +37,7 @@ GAIN_RATIO = 0.75
 """Each knob is expected to gain so many times what the one before it does: the space lists them by expected effect."""
 MAX_CHANGES = 2
 """A value's test counts where the point differed in so many knobs at most from the fastest: knobs are coupled."""
+_GO_WITH_WORKERS = {"prefetch_factor", "persistent_workers"}
 MAX_TESTS_PER_VALUE = 2
 """How often one value of a knob is tried near the incumbent, or clearly loses, before the sampler takes over."""
 
@@ -220,15 +221,17 @@ class Stages:
     def _lost(self, trials: Sequence[Trial]) -> Counter[tuple[str, Scalar]]:
         """How often each value of a knob, put in alone, was clearly slower than the fastest point at that time."""
         lost: Counter[tuple[str, Scalar]] = Counter()
+        names = (*self._space.choices, *self._space.parameters)
         best: Trial | None = None
         for trial in (trial for trial in trials if trial.round is None):
             if best is not None and trial.stage == SINGLE and (trial.rate or 0.0) < CLOSE * (best.rate or 0.0):
                 point, before = trial.burst.point, best.burst.point
-                names = (*self._space.choices, *self._space.parameters)
-                # What goes with a knob, as persistent workers with workers, stands behind it in the order.
-                changed = next((name for name in names if _value(point, name) != _value(before, name)), None)
-                if changed is not None:
-                    lost[changed, _value(point, changed)] += 1
+                changed = {name for name in names if _value(point, name) != _value(before, name)}
+                if "num_workers" in changed:
+                    changed -= _GO_WITH_WORKERS
+                if len(changed) == 1:
+                    (name,) = changed
+                    lost[name, _value(point, name)] += 1
             best = max(best or trial, trial, key=lambda trial: trial.rate or 0.0)
         return lost
 

