@@ -119,8 +119,12 @@ class Circumstances:
 
     @property
     def overhead_bound(self) -> bool:
-        """Whether calling operators is most of the work; never beside a GPU, which does not wait for the host."""
-        return self.device == "cpu" and self.facts.small_operators_fraction >= OVERHEAD_BOUND
+        """Whether calling operators is most of the work, and will be.
+
+        Not beside a GPU, which does not wait for the host; and not where larger batches may give each operator more.
+        """
+        grows = self.effective_batch is None and "batch_size" not in self.fixed
+        return self.device == "cpu" and not grows and self.facts.small_operators_fraction >= OVERHEAD_BOUND
 
     def batch_sizes(self) -> tuple[int, ...]:
         """The batch sizes to try; one when it is fixed."""

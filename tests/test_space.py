@@ -246,6 +246,14 @@ def test_tiny_operators_suggest_compiling_for_one_thread() -> None:
     assert {config.compile_mode for config in others} == {None}
 
 
+def test_a_free_batch_is_the_better_remedy_for_tiny_operators() -> None:
+    """A larger one gives each operator more to do, and costs no compiling."""
+    facts = make_facts(small_operators_fraction=0.9)
+    free = space_of(cpu_machine(), facts, effective_batch=None)
+    assert not free.overhead_bound
+    assert free.suggested()[0].num_threads != 1
+
+
 def test_milder_variants_follow() -> None:
     """What may fail is given up in turn: half precision, the larger batch."""
     first, *milder = space_of(gpu_machine(), make_facts(accumulation_steps=4)).suggested()

@@ -178,7 +178,9 @@ class Confirmation:
             trials, budget = self._bursts.trials, self._bursts.budget
             deadline = burst_deadline(point.config, trials, self._bursts.plan, budget.remaining)
             began = budget.now()
-            verdict = self._numerics.check(point, numerics_steps(point.config, trials, budget), deadline)
+            rounds = self._bursts.seconds_of([self._baseline, point] * MIN_DECIDED_ROUNDS)
+            steps = numerics_steps(point.config, trials, budget, rounds)
+            verdict = self._numerics.check(point, steps, deadline)
             self._checking_seconds += budget.now() - began
         return verdict.outcome != "disagrees"
 
@@ -187,10 +189,10 @@ class Confirmation:
         return self._bursts.seconds_of(points) <= self._bursts.budget.confirming
 
     def _affords_next(self, points: Sequence[Point]) -> bool:
-        """Whether there is time for another round; until there are enough to decide, no ablation is worth as much."""
+        """Whether there is time for another round; until there are enough to decide, nothing else is worth as much."""
         together = sum({*points} <= measured.keys() for measured in self._bursts.rounds(CONFIRM))
         budget = self._bursts.budget
-        available = budget.ablating if together < MIN_DECIDED_ROUNDS else budget.confirming
+        available = budget.remaining if together < MIN_DECIDED_ROUNDS else budget.confirming
         return self._bursts.seconds_of(points) <= available
 
     def _baseline_rate(self) -> float:

@@ -20,7 +20,7 @@ CONFIRM_SHARE, CONFIRM_MAX_SECONDS = 0.3, 120.0
 ABLATION_SHARE, ABLATION_MAX_SECONDS = 0.15, 90.0
 PLATEAU_BURSTS, PLATEAU_SHARE, PLATEAU_GAIN = 12, 0.5, 0.01
 """The sampler has nothing more to find when the last half of all bursts, a dozen at least, raised the best by less."""
-NUMERICS_SHARE, NUMERICS_MAX_SECONDS, NUMERICS_MOST_OF_REST = 0.05, 30.0, 0.25
+NUMERICS_SHARE, NUMERICS_MAX_SECONDS = 0.05, 30.0
 PROFILE_SHARE, PROFILE_MAX_SECONDS, PROFILE_MIN_BUDGET_SECONDS = 0.07, 20.0, 30.0
 HOPELESS_BURSTS = 4
 COMPILE_SECONDS = 20.0
@@ -124,19 +124,31 @@ def _seconds_when_cached(burst: Burst) -> float:
     return burst.seconds - CACHE_SAVES * (compiling or 0.0)
 
 
-def numerics_steps(config: TrainConfig, trials: Sequence[Trial], budget: Budget) -> int:
+def numerics_steps(config: TrainConfig, trials: Sequence[Trial], budget: Budget, kept_seconds: float) -> int:
     """Steps that a numerics check of a config can take in its share of the budget; 0 when there is no time for it.
 
     Each step trains one micro-batch three times, twice of them about as fast as the baseline.
+
+    Args:
+        config: What is checked.
+        trials: Those so far.
+        budget: The wall clock.
+        kept_seconds: What the rounds of the confirmation need: a check takes more than its share only beside them.
     """
     rates = [trial.rate for trial in trials if trial.rate]
     if not rates:
         return 0
     step_seconds = 3 * config.batch_size / min(rates[0], statistics.median(rates))
     share = min(NUMERICS_MAX_SECONDS, NUMERICS_SHARE * budget.seconds)
-    if FEWEST_STEPS * step_seconds > max(share, NUMERICS_MOST_OF_REST * budget.confirming):
+    if FEWEST_STEPS * step_seconds + _compiling_seconds(config, trials) > max(share, budget.confirming - kept_seconds):
         return 0
     return min(MOST_STEPS, max(FEWEST_STEPS, int(share / step_seconds)))
+
+
+def _compiling_seconds(config: TrainConfig, trials: Sequence[Trial]) -> float:
+    """What it took to compile for a config the first time; the check's own code is not in the cache yet."""
+    compiled = [trial.burst for trial in trials if _compiles_alike(trial.burst.point.config, config)]
+    return max((burst.measurement.compile_seconds or 0.0 for burst in compiled if burst.measurement), default=0.0)
 
 
 def burst_deadline(config: TrainConfig, trials: Sequence[Trial], plan: BurstPlan, available: float) -> float:

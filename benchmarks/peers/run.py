@@ -6,7 +6,8 @@
 Every tool runs as its users run it, one after the other, alone on the machine. Tools without a budget of their own may
 take three times as long before they are ended; what they had found by then counts. Then each different config is
 trained in interleaved rounds, as `benchmarks.replicate` does, and compared by samples per second. autotune and the
-general optimisers hold the effective batch; the batch finders and loadtune do not, and gain by it what they may.
+general optimisers hold the effective batch. Where a batch finder or loadtune does not, and so changes what is learned,
+autotune searches once more with ``--effective-batch free``: like is compared with like.
 
 Prints a table a workload and writes benchmarks/output/peers.json. The exit status is 1 when a tool came out ahead of
 autotune beyond doubt.
@@ -38,7 +39,7 @@ from benchmarks.peers.finders import device_name
 from benchmarks.ratios import Ratio, paired_ratio
 from benchmarks.replicate import at_least_two, realise
 
-OURS = "autotune"
+OURS, OURS_FREE = "autotune", "autotune --effective-batch free"
 BASELINE = "baseline"
 PATIENCE = 3
 ROOT = Path(__file__).parents[2]
@@ -95,15 +96,18 @@ def end(process: subprocess.Popen[Any]) -> None:
     process.wait()
 
 
-def ask_autotune(target: str, budget_seconds: float) -> tuple[Choice, TrainConfig]:
+def ask_autotune(target: str, budget_seconds: float, *, free: bool = False) -> tuple[Choice, TrainConfig]:
     """Our own command; returns the baseline too."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "result.json")
         command = [sys.executable, "-m", "autotune", "--model", target, "--budget", f"{budget_seconds:g}s"]
-        subprocess.run([*command, "--out", str(out)], cwd=ROOT, check=True)
+        freedom = ["--effective-batch", "free"] if free else []
+        subprocess.run([*command, *freedom, "--out", str(out)], cwd=ROOT, check=True)
         result = read_result(out)
-    return Choice(tool=OURS, config=result.best.config, seconds=time.monotonic() - began), result.baseline.config
+    tool = OURS_FREE if free else OURS
+    choice = Choice(tool=tool, config=result.best.config, seconds=time.monotonic() - began)
+    return choice, result.baseline.config
 
 
 def compare(target: str, tools: Sequence[str], budget_seconds: float, seconds: float, rounds: int) -> dict[str, Any]:
@@ -113,12 +117,16 @@ def compare(target: str, tools: Sequence[str], budget_seconds: float, seconds: f
     for tool in tools:
         choices.append(ask(tool, target, budget_seconds, baseline))
         print(describe(choices[-1], baseline), file=sys.stderr, flush=True)
+    if any(choice.config.effective_batch != baseline.effective_batch for choice in choices):
+        choices.append(ask_autotune(target, budget_seconds, free=True)[0])
+        print(describe(choices[-1], baseline), file=sys.stderr, flush=True)
     return {"target": target, "budget_seconds": budget_seconds} | train(target, choices, seconds, rounds)
 
 
 def train(target: str, choices: Sequence[Choice], seconds: float, rounds: int) -> dict[str, Any]:
     """What was chosen, ours first and the baseline second, in interleaved rounds of the independent loop."""
     ours, baseline = choices[0], choices[1].config
+    free = next((choice for choice in choices if choice.tool == OURS_FREE), ours)
     # What two tools chose alike is trained once.
     names = {choice.config: choice.tool for choice in reversed(choices)}
     sides = {name: Side(config=config, measurement=None) for config, name in names.items()}
@@ -129,7 +137,10 @@ def train(target: str, choices: Sequence[Choice], seconds: float, rounds: int) -
         | {
             "changes": {knob: now for knob, (_, now) in choice.config.changes_from(baseline).items()},
             "samples_per_second": statistics.geometric_mean(rates[choice.config]),
-            "ours_over_it": ours_over(rates[ours.config], rates[choice.config]).model_dump(),
+            "ours_over_it": ours_over(
+                rates[(ours if choice.config.effective_batch == baseline.effective_batch else free).config],
+                rates[choice.config],
+            ).model_dump(),
             "foreign_cpu_fraction": max(run.foreign_cpu_fraction or 0.0 for run in runs[names[choice.config]]),
         }
         for choice in choices
@@ -166,7 +177,11 @@ def summary(all_compared: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Geometric mean over the workloads of our realised rate over each tool's, and over the best tool's of each."""
     found: dict[str, list[float]] = {}
     for compared in all_compared:
-        ratios = {row["tool"]: row["ours_over_it"]["ratio"] for row in compared["rows"] if row["tool"] != OURS}
+        ratios = {
+            row["tool"]: row["ours_over_it"]["ratio"]
+            for row in compared["rows"]
+            if row["tool"] not in {OURS, OURS_FREE}
+        }
         found_tools = {tool: ratio for tool, ratio in ratios.items() if tool != BASELINE}
         for tool, ratio in ratios.items():
             found.setdefault(tool, []).append(ratio)
