@@ -169,6 +169,11 @@ def cosine(gradients: Gradients, others: Gradients) -> float:
 def _exact_fp32() -> Iterator[None]:
     """Without TF32, whatever the user's module has set."""
     matmul, convolution = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    # The newer settings tell "never set" from "exact", and compiled code is cached by them: they are put back exactly.
+    backends = torch.backends.cuda, torch.backends.mkldnn
+    parts: list[Any] = [getattr(backend, "matmul", None) for backend in backends]
+    newer = [part for part in parts if hasattr(part, "fp32_precision")]
+    before = [part.fp32_precision for part in newer]
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
     try:
@@ -176,6 +181,8 @@ def _exact_fp32() -> Iterator[None]:
     finally:
         torch.set_float32_matmul_precision(matmul)
         torch.backends.cudnn.allow_tf32 = convolution
+        for part, precision in zip(newer, before, strict=True):
+            part.fp32_precision = precision
 
 
 def _silence_dropout(model: nn.Module) -> None:

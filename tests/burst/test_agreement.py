@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from autotune.burst.agreement import cosine
+from autotune.burst.agreement import _exact_fp32, cosine
 from autotune.burst.isolation import Isolation
 from autotune.burst.protocol import BurstPlan
 from autotune.burst.runner import ProcessRunner
@@ -110,3 +110,12 @@ def test_cosines(one: list[float], other: list[float], expected: float) -> None:
     """Of gradients with as many parts as there are parameters, some without a gradient."""
     gradients = ([torch.tensor(part), None] for part in (one, other))
     assert cosine(*gradients) == pytest.approx(expected)
+
+
+def test_exact_fp32_leaves_no_setting_behind() -> None:
+    """Not even "exact" where nothing was set: compiled code is cached by it, and would be compiled once more."""
+    parts = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    before = [part.fp32_precision for part in parts]
+    with _exact_fp32():
+        assert {part.fp32_precision for part in parts} == {"ieee"}
+    assert [part.fp32_precision for part in parts] == before
