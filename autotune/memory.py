@@ -44,11 +44,16 @@ class Line:
         """What a batch is expected to take."""
         return self.base_bytes + self.sample_bytes * batch_size
 
-    def largest_batch(self, limit_bytes: float) -> int | None:
-        """The largest batch that stays under a limit, margin included; None when memory does not grow with it."""
+    def largest_batch(self, limit_bytes: float, margin: float | None = None) -> int | None:
+        """The largest batch that stays under a limit; None when memory does not grow with it.
+
+        Args:
+            limit_bytes: The limit.
+            margin: Share of the room for samples that is to be kept free; the line's own when None.
+        """
         if self.sample_bytes <= 0:
             return None
-        room = (1 - self.margin) * (limit_bytes - self.base_bytes)
+        room = (1 - (self.margin if margin is None else margin)) * (limit_bytes - self.base_bytes)
         fits = max(0, math.floor(room / self.sample_bytes))
         return fits if self.most is None else min(fits, self.most)
 
@@ -58,7 +63,8 @@ class MemoryModel:
 
     Args:
         bursts: All so far. Those that ended well are points; an out-of-memory one is censored: it took the limit or
-            more, so that a line which expects less there is turned up to the limit, and trusted half of the way there.
+            more, so that a line which expects less there is turned up to the limit, and trusted to the geometric mean of
+            it and the largest that fitted.
         limit_bytes: The memory target.
         device: The kind of device.
     """
@@ -122,8 +128,9 @@ def fit(points: dict[int, float], censored: int | None, limit_bytes: int) -> Lin
     most = None
     if censored is not None and _line_through(known).bytes_at(censored) < limit_bytes:
         known[censored] = float(limit_bytes)
-        # By how much it ran out is not known: half way to it, the line is learnt anew, and seldom runs out again.
-        most = (max((batch for batch in points if batch < censored), default=0) + censored) // 2
+        # By how much it ran out is not known: between the two, the line is learnt anew, and seldom runs out again.
+        fitted = max((batch for batch in points if batch < censored), default=0)
+        most = math.isqrt(fitted * censored)
     line = _line_through(known)
     residual = max(abs(line.bytes_at(batch) - taken) for batch, taken in known.items())
     growth = line.sample_bytes * max(known)

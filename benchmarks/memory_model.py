@@ -4,9 +4,10 @@
 
 For each workload and precision, two small batches are run and the model is fitted; the target is then set so that a
 batch of several times their size fits. As the search does, the predicted batch less its margin is run, and the model
-fitted anew with what came of it, three times at most. Bisection finds the largest batch whose burst really stays under
+fitted anew with what came of it, four times at most. Bisection finds the largest batch whose burst really stays under
 the target: above, the burst ends as out of memory. Memory is that of the process tree, so the loader has no workers.
-Predicted is where the line meets the target, at first and in the end; the margin that is kept below is told apart.
+Predicted is where the line meets the target, or where it is trusted to after a batch ran out, at first and in the end;
+the margin that is kept below is told apart.
 
 Writes benchmarks/output/memory_model.json. The exit status is 1 when an error is above 5 %.
 """
@@ -14,6 +15,7 @@ Writes benchmarks/output/memory_model.json. The exit status is 1 when an error i
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,8 +35,8 @@ CASES = (
     ("benchmarks.gates:build", 512, "fp32"),
     ("benchmarks.guides.landmarks_finetune:build", 6, "fp32"),
 )
-REFITS = 3
-MAJORITY_OF = 3
+REFITS = 4
+MAJORITY_OF = 5
 LARGEST = 8
 """The target is what a batch of so many times the first is expected to take, and a little more."""
 RESOLUTION = 0.01
@@ -69,10 +71,10 @@ def largest_that_fits(isolation: Isolation, config: TrainConfig, limit_bytes: in
 
 def stays_under(isolation: Isolation, config: TrainConfig, limit_bytes: int) -> bool:
     """Whether most bursts of a config do: a process's heap differs from run to run by some per cent."""
-    ended_well = [run(isolation, config, limit_bytes).ok for _ in range(MAJORITY_OF - 1)]
-    if len(set(ended_well)) > 1:
-        ended_well.append(run(isolation, config, limit_bytes).ok)
-    return sum(ended_well) > len(ended_well) / 2
+    ended: Counter[bool] = Counter()
+    while max(ended.values(), default=0) <= MAJORITY_OF // 2:
+        ended[run(isolation, config, limit_bytes).ok] += 1
+    return ended[True] > ended[False]
 
 
 def fitted(bursts: Sequence[Burst], config: TrainConfig, limit_bytes: int) -> Line:
@@ -81,11 +83,6 @@ def fitted(bursts: Sequence[Burst], config: TrainConfig, limit_bytes: int) -> Li
     if line is None:
         raise SystemExit(f"no line through {[burst.reason for burst in bursts]}")
     return line
-
-
-def met(line: Line, limit_bytes: int) -> int:
-    """The batch at which a line meets a limit."""
-    return round((limit_bytes - line.base_bytes) / line.sample_bytes)
 
 
 def measure(target: str, batch: int, precision: str) -> dict[str, Any]:
@@ -97,14 +94,14 @@ def measure(target: str, batch: int, precision: str) -> dict[str, Any]:
         bursts = [run(isolation, config.replace(batch_size=size)) for size in (batch, 2 * batch)]
         line = fitted(bursts, config, sys.maxsize)
         limit_bytes = round(line.bytes_at(LARGEST * batch + batch // 3))
-        first = met(line, limit_bytes)
+        first = line.largest_batch(limit_bytes, margin=0.0) or 0
         for _ in range(REFITS):
             next_batch = line.largest_batch(limit_bytes)
             if next_batch is None or any(burst.point.config.batch_size == next_batch for burst in bursts):
                 break
             bursts.append(run(isolation, config.replace(batch_size=next_batch), limit_bytes))
             line = fitted(bursts, config, limit_bytes)
-        predicted = met(line, limit_bytes)
+        predicted = line.largest_batch(limit_bytes, margin=0.0) or 0
         fits = largest_that_fits(isolation, config, limit_bytes, batch, 4 * LARGEST * batch)
     return {
         "workload": target,

@@ -70,16 +70,16 @@ def test_running_out_turns_the_line_up() -> None:
     assert after < 64 < before
 
 
-def test_half_way_to_what_ran_out_is_tried_next() -> None:
+def test_between_what_fitted_and_what_ran_out_is_tried_next() -> None:
     """By how much memory ran out is not known, and another burst that runs out teaches as little."""
     known = [burst(8, 180), burst(16, 260), burst(64, None)]
-    assert model(*known).largest_batch(point()) == 40
-    assert model(*known, burst(40, 600)).largest_batch(point()) == 52
+    assert model(*known).largest_batch(point()) == 32
+    assert model(*known, burst(32, 440)).largest_batch(point()) == 45
 
 
-def test_what_was_learnt_half_way_is_trusted_again() -> None:
+def test_what_was_learnt_between_them_is_trusted_again() -> None:
     """Once the line expects what ran out to run out, it alone decides."""
-    line = model(burst(8, 180), burst(16, 260), burst(64, None), burst(40, 740)).line(point())
+    line = model(burst(8, 180), burst(16, 260), burst(64, None), burst(32, 640)).line(point())
     assert line is not None
     assert line.most is None
 
