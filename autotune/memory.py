@@ -63,8 +63,8 @@ class MemoryModel:
 
     Args:
         bursts: All so far. Those that ended well are points; an out-of-memory one is censored: it took the limit or
-            more, so that a line which expects less there is turned up to the limit, and trusted to the geometric mean of
-            it and the largest that fitted.
+            more, so that a line which expects less there is turned up to the limit, and trusted to the geometric mean
+            of it and the largest that fitted.
         limit_bytes: The memory target.
         device: The kind of device.
     """
