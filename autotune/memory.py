@@ -9,7 +9,7 @@ device's memory is that of the whole process tree, so the loader's workers belon
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from autotune.config import MEMORY_KNOBS, Scalar
@@ -19,7 +19,7 @@ from autotune.measurement import Burst, Outcome, Point
 MIN_MARGIN, MAX_MARGIN = 0.02, 0.2
 """Of what the target leaves for samples: kept free, whatever the residuals say."""
 RESIDUAL_MARGIN = 2.0
-"""The margin is so many times the largest residual."""
+"""The margin is so many times the residual: what larger batches lie off the line, mostly."""
 _CPU_KNOBS = ("allocator", "num_threads", "num_workers", "prefetch_factor")
 Group = tuple[Scalar | tuple[tuple[str, Scalar], ...], ...]
 
@@ -132,17 +132,23 @@ def fit(points: dict[int, float], censored: int | None, limit_bytes: int) -> Lin
         fitted = max((batch for batch in points if batch < censored), default=0)
         most = math.isqrt(fitted * censored)
     line = _line_through(known)
-    residual = max(abs(line.bytes_at(batch) - taken) for batch, taken in known.items())
+    weights = _weights(known)
+    residual = math.sqrt(sum(weights[batch] * (line.bytes_at(batch) - taken) ** 2 for batch, taken in known.items()))
     growth = line.sample_bytes * max(known)
     margin = min(MAX_MARGIN, max(MIN_MARGIN, RESIDUAL_MARGIN * residual / growth)) if growth else MAX_MARGIN
     return Line(line.base_bytes, line.sample_bytes, margin, most)
 
 
 def _line_through(points: dict[int, float]) -> Line:
-    weights = {batch: batch**2 / sum(other**2 for other in points) for batch in points}
+    weights = _weights(points)
     centre = sum(weights[batch] * batch for batch in points)
     mean = sum(weights[batch] * taken for batch, taken in points.items())
     spread = sum(weights[batch] * (batch - centre) ** 2 for batch in points)
     slope = sum(weights[batch] * (batch - centre) * (taken - mean) for batch, taken in points.items()) / spread
     slope = max(0.0, slope)  # noise on a model whose activations are next to nothing
     return Line(mean - slope * centre, slope, MIN_MARGIN)
+
+
+def _weights(batches: Collection[int]) -> dict[int, float]:
+    """What each batch counts: its residual relative to itself does."""
+    return {batch: batch**2 / sum(other**2 for other in batches) for batch in batches}

@@ -4,7 +4,7 @@
 
 For each workload and precision, two small batches are run and the model is fitted; the target is then set so that a
 batch of several times their size fits. As the search does, the predicted batch less its margin is run, and the model
-fitted anew with what came of it, four times at most. Bisection finds the largest batch whose burst really stays under
+fitted anew with what came of it, six times at most. Bisection finds the largest batch whose burst really stays under
 the target: above, the burst ends as out of memory. Memory is that of the process tree, so the loader has no workers.
 Predicted is where the line meets the target, or where it is trusted to after a batch ran out, at first and in the end;
 the margin that is kept below is told apart.
@@ -35,7 +35,7 @@ CASES = (
     ("benchmarks.gates:build", 512, "fp32"),
     ("benchmarks.guides.landmarks_finetune:build", 6, "fp32"),
 )
-REFITS = 4
+REFITS = 6
 MAJORITY_OF = 5
 LARGEST = 8
 """The target is what a batch of so many times the first is expected to take, and a little more."""
