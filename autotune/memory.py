@@ -44,16 +44,11 @@ class Line:
         """What a batch is expected to take."""
         return self.base_bytes + self.sample_bytes * batch_size
 
-    def largest_batch(self, limit_bytes: float, margin: float | None = None) -> int | None:
-        """The largest batch that stays under a limit; None when memory does not grow with it.
-
-        Args:
-            limit_bytes: The limit.
-            margin: Share of the room for samples that is to be kept free; the line's own when None.
-        """
+    def largest_batch(self, limit_bytes: float) -> int | None:
+        """The largest batch that stays under a limit, margin included; None when memory does not grow with it."""
         if self.sample_bytes <= 0:
             return None
-        room = (1 - (self.margin if margin is None else margin)) * (limit_bytes - self.base_bytes)
+        room = (1 - self.margin) * (limit_bytes - self.base_bytes)
         fits = max(0, math.floor(room / self.sample_bytes))
         return fits if self.most is None else min(fits, self.most)
 

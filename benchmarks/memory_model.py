@@ -6,8 +6,8 @@ For each workload and precision, two small batches are run and the model is fitt
 batch of several times their size fits. As the search does, the predicted batch less its margin is run, and the model
 fitted anew with what came of it, six times at most. Bisection finds the largest batch whose burst really stays under
 the target: above, the burst ends as out of memory. Memory is that of the process tree, so the loader has no workers.
-Predicted is where the line meets the target, or where it is trusted to after a batch ran out, at first and in the end;
-the margin that is kept below is told apart.
+Predicted is where the line meets the target, below what ran out, at first and in the end; the margin that is kept is
+told apart.
 
 Writes benchmarks/output/memory_model.json. The exit status is 1 when an error is above 5 %.
 """
@@ -85,6 +85,12 @@ def fitted(bursts: Sequence[Burst], config: TrainConfig, limit_bytes: int) -> Li
     return line
 
 
+def largest_expected(line: Line, limit_bytes: int, bursts: Sequence[Burst]) -> int:
+    """The batch at which a line meets a limit, below the smallest that ran out of memory."""
+    met = round((limit_bytes - line.base_bytes) / line.sample_bytes)
+    return min([met, *(burst.point.config.batch_size - 1 for burst in bursts if not burst.ok)])
+
+
 def measure(target: str, batch: int, precision: str) -> dict[str, Any]:
     """Predicted against true, for one case."""
     config = TrainConfig(batch_size=batch, precision=precision, allocator="default")  # type: ignore[arg-type]
@@ -94,14 +100,14 @@ def measure(target: str, batch: int, precision: str) -> dict[str, Any]:
         bursts = [run(isolation, config.replace(batch_size=size)) for size in (batch, 2 * batch)]
         line = fitted(bursts, config, sys.maxsize)
         limit_bytes = round(line.bytes_at(LARGEST * batch + batch // 3))
-        first = line.largest_batch(limit_bytes, margin=0.0) or 0
+        first = largest_expected(line, limit_bytes, bursts)
         for _ in range(REFITS):
             next_batch = line.largest_batch(limit_bytes)
             if next_batch is None or any(burst.point.config.batch_size == next_batch for burst in bursts):
                 break
             bursts.append(run(isolation, config.replace(batch_size=next_batch), limit_bytes))
             line = fitted(bursts, config, limit_bytes)
-        predicted = line.largest_batch(limit_bytes, margin=0.0) or 0
+        predicted = largest_expected(line, limit_bytes, bursts)
         fits = largest_that_fits(isolation, config, limit_bytes, batch, 4 * LARGEST * batch)
     return {
         "workload": target,
