@@ -18,7 +18,8 @@ MIN_DECIDED_ROUNDS = 4
 MIN_RACED_ROUNDS = 3
 """Before a finalist that another one has clearly beaten drops out."""
 TIE = 0.98
-"""A finalist within this share of the fastest, and not slower beyond doubt, is as good."""
+"""A point within this share of the fastest is as good: for all that single bursts tell, and as a finalist unless it is
+slower beyond doubt."""
 DECIDED_WIDTH = 0.03
 """Rounds end early once the interval is narrower than ± this share of the ratio."""
 

@@ -209,9 +209,11 @@ class Stages:
         for name, value in self._changes(point):
             alike = sum(_value(other, name) == value and _alike(other, point) for other in seen)
             tests = max(alike, lost[name, value])
+            if tests >= (1 if pressing else MAX_TESTS_PER_VALUE):
+                continue
             changed = self._change(point, name, value)
             seconds = self._seconds_of(changed)
-            if tests < MAX_TESTS_PER_VALUE and (not pressing or (tests == 0 and seconds > soon)):
+            if not pressing or seconds > soon:
                 late = measured is not None and unlikely_to_gain(name, measured)
                 per_second = GAIN_RATIO ** order[name] / seconds
                 reason = f"{name}={value} at the fastest so far, where it is {_value(point, name)}"

@@ -20,13 +20,12 @@ from optuna.trial import FrozenTrial, TrialState
 from autotune.config import Scalar, TrainConfig
 from autotune.measurement import Burst, Measurement, Outcome, Point, pool
 from autotune.space import Space
+from autotune.verify import TIE
 from autotune.wording import compiler_text
 
 ORDERED_KNOBS = {"batch_size": True, "num_workers": False, "prefetch_factor": True, "num_threads": False}
 """Knobs whose values lie on a scale, and whether that scale is logarithmic."""
 PARAMETER_PREFIX = "build."
-TIE = 0.02
-"""Rates of single bursts that differ by a smaller share are equal, for all that is known."""
 Kept = TypeVar("Kept")
 _BURST, _STAGE, _REASON, _ROUND, _DRIFT = "burst", "stage", "reason", "round", "drift"
 
@@ -235,7 +234,7 @@ def fastest(trials: Iterable[Trial]) -> Trial | None:
     ranked = ranked_points(trials)
     if not ranked:
         return None
-    tied = [alike for alike in ranked if mean_rate(alike) >= (1 - TIE) * mean_rate(ranked[0])]
+    tied = [alike for alike in ranked if mean_rate(alike) >= TIE * mean_rate(ranked[0])]
     first = min(tied, key=lambda alike: upkeep(alike[0].burst.point.config))
     return min(first, key=lambda trial: abs((trial.rate or 0.0) - mean_rate(first)))
 

@@ -23,7 +23,6 @@ from benchmarks.surfaces import Surface
 from benchmarks.surfaces.playback import Playback, RecordedSpace, VirtualClock
 
 OURS = "autotune"
-DEADLINE_SECONDS = 120.0
 SAMPLER_TRIES = {"tpe": 60, "gp": 20}
 """A sampler that has proposed known configs so often in a row has nothing new to propose. The Gaussian process takes
 half a second for each proposal by then, and has settled sooner."""
