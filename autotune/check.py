@@ -25,7 +25,6 @@ STATUS = {"holds": 0, "drifted": 1, "no longer fits": 3}
 DRIFT = 0.05
 """A ratio that is lower by more than this share has drifted, if the intervals do not overlap."""
 REPEATS_SHARE = 0.2
-START_SHARE = 0.5
 FIRST_SHARE = 0.7
 """Of what remains, for the first burst: should it hang, there is time left to see how the others end."""
 
@@ -71,7 +70,7 @@ def check_result(
         device = result.constraints.device  # of a file: one that is not here is told
         runner = make_runner(isolation, probe_host(), device, memory_target=result.constraints.memory_target)  # type: ignore[arg-type]
         progress.stage("checking the workload")
-        facts = runner.check(START_SHARE * budget.remaining, result.best.parameters)
+        facts = runner.check(budget.preparing, result.best.parameters)
         progress.stage("baseline and tuned in turn")
         baseline, best = points_of(result)
         ran = run_in_turn(baseline, [best] if best != baseline else [], runner, budget, progress)
@@ -90,7 +89,7 @@ def imported(target: str, budget: Budget, progress: Progress, interrupts: Interr
         if interrupts is not None:
             interrupts.pass_on_to(isolation.interrupt)
         progress.stage("importing")
-        isolation.start(START_SHARE * budget.remaining)
+        isolation.start(budget.preparing)
         yield isolation
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autotune import __version__
 from autotune.burst.runner import look_at_machine, make_runner
-from autotune.check import START_SHARE, breakdown, differences_of, imported, points_of, run_in_turn
+from autotune.check import breakdown, differences_of, imported, points_of, run_in_turn
 from autotune.config import TrainConfig
 from autotune.cross_file import RESULTS, Cross, OwnSide, origin_of
 from autotune.errors import ResultFileError, UsageError
@@ -77,11 +77,11 @@ def cross_result(
     """
     with imported(target, budget, progress, interrupts) as isolation:
         progress.stage("probing")
-        hardware = look_at_machine(isolation, min(PROBE_SECONDS, START_SHARE * budget.remaining))
+        hardware = look_at_machine(isolation, min(PROBE_SECONDS, budget.preparing))
         wanted = _device_here(source, device, hardware)
         runner = make_runner(isolation, hardware, wanted, memory_target=source.constraints.memory_target)
         progress.stage("checking the workload")
-        facts = runner.check(START_SHARE * budget.remaining, _parameter_names(source, against))
+        facts = runner.check(budget.preparing, _parameter_names(source, against))
         own = against or own_result(results / hardware.slug, facts, wanted, progress.note)
         notes = (
             *differences_of(source, facts),

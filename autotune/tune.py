@@ -35,8 +35,6 @@ from autotune.wording import ratio_text
 PEAKS_SHARE, PEAKS_MAX_SECONDS = 0.01, 1.5
 PROFILE_MIN_SECONDS = 2.0
 """With less than this left, no profile is begun."""
-CHECK_SHARE = 0.5
-"""Importing and checking may take this share of the budget: a big dataset takes its time to open."""
 
 
 @dataclass(frozen=True)
@@ -102,14 +100,14 @@ class Tuning:
             if self._interrupts is not None:
                 self._interrupts.pass_on_to(isolation.interrupt)
             self._progress.stage("importing")
-            isolation.start(CHECK_SHARE * self._budget.remaining)
+            isolation.start(self._budget.preparing)
             if isolation.fork_unsafe_reason is not None:
                 self._note(f"each burst starts a fresh interpreter: {isolation.fork_unsafe_reason}")
             self._progress.stage("probing")
             hardware, device = self._look_at_machine(isolation)
             self._progress.stage("checking the workload")
             runner = make_runner(isolation, hardware, device, memory_target=options.memory_target, seed=options.seed)
-            facts = runner.check(CHECK_SHARE * self._budget.remaining, options.explored)
+            facts = runner.check(self._budget.preparing, options.explored)
             for note in facts.notes:
                 self._note(f"bursts leave out {note}")
             space = self._make_space(hardware, facts, device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import shutil
 import signal
@@ -18,6 +19,7 @@ import psutil
 
 ROOT = Path(__file__).parents[1]
 BUDGET_OVERRUN_SECONDS = 5.0
+USUAL_IMPORT_SECONDS = 3.0
 
 
 def temporary_of(folder: Path) -> Path:
@@ -31,6 +33,19 @@ def temporary_of(folder: Path) -> Path:
         atexit.register(shutil.rmtree, made, ignore_errors=True)
         link.symlink_to(made)
     return link.resolve()
+
+
+@functools.cache
+def slowness() -> float:
+    """How many times as long as on two idle cores a fresh process takes to import torch here; 1 at least."""
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import torch._dynamo"], check=True)
+    return max(1.0, (time.monotonic() - began) / USUAL_IMPORT_SECONDS)
+
+
+def budget(seconds: float) -> str:
+    """A budget that holds here what so many seconds hold elsewhere."""
+    return f"{seconds * slowness():.0f}s"
 
 
 def heed_signals() -> None:
@@ -81,7 +96,7 @@ class Command:
         self._seen |= {child.pid: child for child in children}
         return children
 
-    def wait_for(self, condition: Callable[[], bool], seconds: float = 40.0) -> None:
+    def wait_for(self, condition: Callable[[], bool], seconds: float = 120.0) -> None:
         """Waits until something has happened, e.g. a file has appeared."""
         deadline = time.monotonic() + seconds
         while not condition():

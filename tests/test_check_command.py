@@ -15,7 +15,7 @@ from autotune.progress import Quiet
 from autotune.result import Result, Side, write_result
 from autotune.search.stopping import Budget
 from tests.factories import make_burst, make_measurement, make_result
-from tests.processes import run
+from tests.processes import budget, run
 
 BEFORE, AFTER = TrainConfig(batch_size=32), TrainConfig(batch_size=32, precision="bf16")
 
@@ -111,9 +111,8 @@ def write(folder: Path, target: str, **changes: Any) -> Path:
 
 def test_the_command_says_whether_a_result_holds(tmp_path: Path) -> None:
     """From the file to the exit status, with JSON; the fingerprint in the file is another one, which is told."""
-    done = run(
-        ["check", str(write(tmp_path, "tests.workloads.tiny:build", ratio=None)), "--budget", "20s", "--json"], tmp_path
-    )
+    path = write(tmp_path, "tests.workloads.tiny:build", ratio=None)
+    done = run(["check", str(path), "--budget", budget(20), "--json"], tmp_path)
     assert done.status == 0, done.err
     assert json.loads(done.out)["verdict"] == "holds"
     assert "fingerprint" in done.err
@@ -122,7 +121,8 @@ def test_the_command_says_whether_a_result_holds(tmp_path: Path) -> None:
 
 def test_a_claim_that_is_not_true_here_has_drifted(tmp_path: Path) -> None:
     """Nothing makes so small a model twenty times as fast."""
-    done = run(["check", str(write(tmp_path, "tests.workloads.tiny:build", ratio=20.0)), "--budget", "30s"], tmp_path)
+    path = write(tmp_path, "tests.workloads.tiny:build", ratio=20.0)
+    done = run(["check", str(path), "--budget", budget(30)], tmp_path)
     assert done.status == 1, done.err
     assert "drifted" in done.err
 
@@ -137,7 +137,7 @@ def test_a_workload_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
 def test_a_workload_may_lie_elsewhere(tmp_path: Path) -> None:
     """A result from another checkout names a path that is not here."""
     path = write(tmp_path, "gone/train.py:build", ratio=None)
-    done = run(["check", str(path), "--model", "tests.workloads.tiny:build", "--budget", "20s"], tmp_path)
+    done = run(["check", str(path), "--model", "tests.workloads.tiny:build", "--budget", budget(20)], tmp_path)
     assert done.status == 0, done.err
 
 
@@ -145,7 +145,7 @@ def test_a_device_that_is_not_here_is_told(tmp_path: Path) -> None:
     """A result of a GPU, on a machine without."""
     constraints = make_result().constraints.model_copy(update={"device": "mps"})
     path = write(tmp_path, "tests.workloads.tiny:build", constraints=constraints)
-    done = run(["check", str(path), "--budget", "20s"], tmp_path)
+    done = run(["check", str(path), "--budget", budget(20)], tmp_path)
     assert done.status in {1, 2}
     assert "mps" in done.err
 

@@ -13,7 +13,7 @@ import pytest
 
 import autotune
 from autotune.result import read_result
-from tests.processes import BUDGET_OVERRUN_SECONDS, ROOT, Command, run
+from tests.processes import BUDGET_OVERRUN_SECONDS, ROOT, Command, budget, run, slowness
 
 TINY = "tests.workloads.tiny:build"
 
@@ -21,10 +21,10 @@ TINY = "tests.workloads.tiny:build"
 def test_tuning_writes_a_result_that_training_can_use(tmp_path: Path) -> None:
     """One command yields a complete result inside its budget, leaves nothing behind, and its config trains."""
     out = tmp_path / "tiny.json"
-    finished = run(["--model", TINY, "--budget", "15s", "--out", str(out)], tmp_path)
+    finished = run(["--model", TINY, "--budget", budget(15), "--out", str(out)], tmp_path)
     assert finished.status == 0, finished.err
     assert finished.left == ()
-    assert finished.seconds <= 15 + BUDGET_OVERRUN_SECONDS
+    assert finished.seconds <= 15 * slowness() + BUDGET_OVERRUN_SECONDS
     result = read_result(out)
     assert result.status == "complete"
     assert result.search.outcomes["ok"] >= 1
@@ -37,7 +37,8 @@ def test_tuning_writes_a_result_that_training_can_use(tmp_path: Path) -> None:
 
 def test_the_budget_counts_from_the_command_not_from_the_shell(tmp_path: Path) -> None:
     """A shell that executes its last command in its own place does not make the budget older than the command."""
-    command = f"sleep 12 && exec {sys.executable} -m autotune --model {TINY} --budget 15s --json --quiet"
+    tuning = f"{sys.executable} -m autotune --model {TINY} --budget {budget(15)} --json --quiet"
+    command = f"sleep {13 * slowness():.0f} && exec {tuning}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     finished = subprocess.run(["sh", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
@@ -47,7 +48,7 @@ def test_the_budget_counts_from_the_command_not_from_the_shell(tmp_path: Path) -
 
 def test_json_is_the_only_thing_on_stdout(tmp_path: Path) -> None:
     """With --json and --quiet, stdout is one JSON document and stderr is empty."""
-    finished = run(["--model", TINY, "--budget", "10s", "--json", "--quiet"], tmp_path)
+    finished = run(["--model", TINY, "--budget", budget(10), "--json", "--quiet"], tmp_path)
     assert finished.status == 0, finished.err
     document = json.loads(finished.out)
     assert document["schema"] == "autotune.result/1"
@@ -68,7 +69,7 @@ def test_a_model_in_another_folder_is_found_by_path(tmp_path: Path) -> None:
         "    def loss(model, batch):\n        return functional.mse_loss(model(batch[0]), batch[1])\n"
         "    return torch.nn.Linear(WIDTH, 1), data, loss\n"
     )
-    finished = run(["--model", "project/train.py:build", "--budget", "10s"], tmp_path)
+    finished = run(["--model", "project/train.py:build", "--budget", budget(10)], tmp_path)
     assert finished.status == 0, finished.err
 
 
@@ -120,7 +121,7 @@ def test_a_failing_build_shows_the_users_own_frames(tmp_path: Path) -> None:
 
 def test_nothing_feasible_has_a_status_of_its_own(tmp_path: Path) -> None:
     """When every burst crashes, there is no result, the status is 3, and the baseline's end is told."""
-    finished = run(["--model", "tests.workloads.faults:raises", "--budget", "12s"], tmp_path)
+    finished = run(["--model", "tests.workloads.faults:raises", "--budget", budget(12)], tmp_path)
     assert finished.status == 3, finished.err
     assert "the loss went wrong" in " ".join(finished.err.split())
     assert finished.left == ()
@@ -134,22 +135,22 @@ def test_hanging_configs_do_not_hang_the_search(tmp_path: Path) -> None:
         "--model",
         "tests.workloads.faults:slow_with_workers",
         "--budget",
-        "30s",
+        budget(30),
         "--only",
         "num_workers,allocator",
     ]
     finished = run([*arguments, "--out", str(out)], tmp_path)
     assert finished.status == 0, finished.err
-    assert finished.seconds <= 30 + BUDGET_OVERRUN_SECONDS
+    assert finished.seconds <= 30 * slowness() + BUDGET_OVERRUN_SECONDS
     assert finished.left == ()
     assert read_result(out).search.outcomes["timeout"] >= 1
 
 
 def test_a_build_that_hangs_ends_within_the_budget(tmp_path: Path) -> None:
     """The check has a deadline, and says what hung."""
-    finished = run(["--model", "tests.workloads.faults:hang_in_build", "--budget", "10s"], tmp_path)
+    finished = run(["--model", "tests.workloads.faults:hang_in_build", "--budget", budget(10)], tmp_path)
     assert finished.status == 1
-    assert finished.seconds <= 10 + BUDGET_OVERRUN_SECONDS
+    assert finished.seconds <= 10 * slowness() + BUDGET_OVERRUN_SECONDS
     assert finished.left == ()
     assert "did not finish" in " ".join(finished.err.split())
 
@@ -162,7 +163,7 @@ def test_an_interruption_writes_a_partial_result(number: signal.Signals, tmp_pat
     journal = out.with_suffix(".journal")
     command.wait_for(lambda: journal.exists() and journal.read_text().count('"burst"') >= 3)
     command.signal(number)
-    finished = command.finish(seconds=15)
+    finished = command.finish(seconds=40)
     assert finished.status == 130, finished.err
     assert finished.left == ()
     result = read_result(out)
@@ -175,7 +176,7 @@ def test_an_interruption_while_importing_writes_nothing(tmp_path: Path) -> None:
     command = Command(["--model", "tests.workloads.hangs_at_import:build", "--budget", "5m"], tmp_path)
     command.wait_for(lambda: len(command.tree()) > 0)
     command.signal(signal.SIGINT)
-    finished = command.finish(seconds=15)
+    finished = command.finish(seconds=40)
     assert finished.status == 130
     assert finished.left == ()
 
@@ -187,10 +188,10 @@ def test_a_killed_run_resumes_without_repeating_a_burst(tmp_path: Path) -> None:
     journal = out.with_suffix(".journal")
     command.wait_for(lambda: journal.exists() and journal.read_text().count('"burst"') >= 4)
     command.signal(signal.SIGKILL)
-    killed = command.finish(seconds=15)
+    killed = command.finish(seconds=40)
     assert killed.left == ()
     assert not out.exists()
-    finished = run(["--model", TINY, "--budget", "15s", "--out", str(out), "--resume"], tmp_path)
+    finished = run(["--model", TINY, "--budget", budget(15), "--out", str(out), "--resume"], tmp_path)
     assert finished.status == 0, finished.err
     result = read_result(out)
     assert result.search.resumed_bursts >= 4
@@ -200,7 +201,7 @@ def test_a_killed_run_resumes_without_repeating_a_burst(tmp_path: Path) -> None:
 def test_show_and_compare_read_what_was_written(tmp_path: Path) -> None:
     """A result can be shown and compared, as text and as JSON."""
     out = tmp_path / "tiny.json"
-    assert run(["--model", TINY, "--budget", "8s", "--out", str(out), "--quiet"], tmp_path).status == 0
+    assert run(["--model", TINY, "--budget", budget(8), "--out", str(out), "--quiet"], tmp_path).status == 0
     assert "samples/s" in run(["show", str(out)], tmp_path).err
     assert json.loads(run(["show", str(out), "--json"], tmp_path).out)["status"] == "complete"
     assert "tiny" in run(["compare", str(tmp_path)], tmp_path).err
@@ -218,7 +219,7 @@ def test_probe_tells_the_machine_as_json(tmp_path: Path) -> None:
     assert finished.left == ()
 
 
-@pytest.mark.parametrize("arguments", [["--model", TINY, "--budget", "8s", "--quiet"], ["probe", "--json"]])
+@pytest.mark.parametrize("arguments", [["--model", TINY, "--quiet", "--budget"], ["probe", "--json"]])
 def test_the_parent_never_imports_torch(arguments: list[str], tmp_path: Path) -> None:
     """An import of torch in the parent would hold the memory that is being measured."""
     code = (
@@ -226,6 +227,8 @@ def test_the_parent_never_imports_torch(arguments: list[str], tmp_path: Path) ->
         "try:\n    app(sys.argv[1:])\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
         "assert 'torch' not in sys.modules\n"
     )
+    if "--budget" in arguments:
+        arguments = [*arguments, budget(8)]
     finished = subprocess.run(
         [sys.executable, "-c", code, *arguments], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True, text=True,

@@ -16,7 +16,7 @@ from autotune.errors import UsageError
 from autotune.tune import Options
 from autotune.units import parse_duration
 from autotune.workload import load_workload
-from tests.processes import run
+from tests.processes import budget, run
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -69,7 +69,7 @@ def test_the_example_build_trains(tmp_path: Path) -> None:
     """The README's own build() is tuned as it stands."""
     example = next(block for block in blocks("python") if "def build" in block)
     (tmp_path / "train.py").write_text(example)
-    finished = run(["--model", "train:build", "--budget", "8s", "--quiet"], tmp_path)
+    finished = run(["--model", "train:build", "--budget", budget(8), "--quiet"], tmp_path)
     assert finished.status == 0, finished.err
 
 
@@ -79,7 +79,7 @@ def test_the_example_loop_trains(tmp_path: Path) -> None:
     loop = next(block for block in blocks("python") if "tuned.accumulate" in block)
     (tmp_path / "train.py").write_text(build)
     out = tmp_path / "results/my-machine/train-build.json"
-    assert run(["--model", "train:build", "--budget", "8s", "--quiet", "--out", str(out)], tmp_path).status == 0
+    assert run(["--model", "train:build", "--budget", budget(8), "--quiet", "--out", str(out)], tmp_path).status == 0
     names: dict[str, object] = {}
     exec(compile(build, "train.py", "exec"), names)  # noqa: S102 - the README's own code
     workload = names["build"]()  # type: ignore[operator]

@@ -14,7 +14,7 @@ from autotune.config import TrainConfig
 from autotune.cross_file import read_cross
 from autotune.result import Side, read_result, write_result
 from tests.factories import make_gpu, make_hardware, make_result
-from tests.processes import ROOT, run
+from tests.processes import ROOT, budget, run
 
 TINY = "tests.workloads.tiny:build"
 RESULTS = sorted((ROOT / "results").rglob("*.json"))
@@ -68,7 +68,7 @@ def test_one_broken_file_writes_no_report(tmp_path: Path) -> None:
 
 def test_tuning_writes_a_report_too(tmp_path: Path) -> None:
     """Beside the result, named in what is shown."""
-    done = run(["--model", TINY, "--budget", "8s", "--out", "tiny.json"], tmp_path)
+    done = run(["--model", TINY, "--budget", budget(8), "--out", "tiny.json"], tmp_path)
     assert done.status == 0, done.err
     assert "<html" in (tmp_path / "tiny.html").read_text()
     assert "tiny.html" in done.err
@@ -77,7 +77,7 @@ def test_tuning_writes_a_report_too(tmp_path: Path) -> None:
 def test_a_report_that_cannot_be_written_costs_no_result(tmp_path: Path) -> None:
     """A folder in its place is told; the result stands, and so does the exit status."""
     (tmp_path / "tiny.html").mkdir()
-    done = run(["--model", TINY, "--budget", "8s", "--out", "tiny.json"], tmp_path)
+    done = run(["--model", TINY, "--budget", budget(8), "--out", "tiny.json"], tmp_path)
     assert done.status == 0, done.err
     assert read_result(tmp_path / "tiny.json").status == "complete"
     assert "the report could not be" in done.err
@@ -85,7 +85,7 @@ def test_a_report_that_cannot_be_written_costs_no_result(tmp_path: Path) -> None
 
 def test_a_result_is_not_named_like_its_page(tmp_path: Path) -> None:
     """The page would take its place: told before anything is measured."""
-    done = run(["--model", TINY, "--budget", "8s", "--out", "tiny.html"], tmp_path)
+    done = run(["--model", TINY, "--budget", budget(8), "--out", "tiny.html"], tmp_path)
     assert done.status == 2
     assert "tiny.json" in " ".join(done.err.split())
 
@@ -154,7 +154,7 @@ def test_another_machines_config_is_measured_here(tmp_path: Path) -> None:
     best = Side(config=TrainConfig(batch_size=16, optimizer_impl="foreach"), measurement=None)
     baseline = Side(config=TrainConfig(batch_size=16), measurement=None)
     write_result(make_result(target=TINY, baseline=baseline, best=best), tmp_path / "elsewhere.json")
-    done = run(["cross", "elsewhere.json", "--budget", "20s", "--out", "cross.json"], tmp_path)
+    done = run(["cross", "elsewhere.json", "--budget", budget(20), "--out", "cross.json"], tmp_path)
     assert done.status == 0, done.err
     assert read_cross(tmp_path / "cross.json").over_baseline is not None
     assert done.left == ()
@@ -164,7 +164,9 @@ def test_a_warm_start_is_told_in_the_result(tmp_path: Path) -> None:
     """Where it came from, what was adapted, and whether it helped."""
     best = Side(config=TrainConfig(batch_size=16, optimizer_impl="foreach", pin_memory=True), measurement=None)
     write_result(make_result(target=TINY, best=best), tmp_path / "elsewhere.json")
-    done = run(["--model", TINY, "--budget", "20s", "--out", "tiny.json", "--warm-start", "elsewhere.json"], tmp_path)
+    done = run(
+        ["--model", TINY, "--budget", budget(20), "--out", "tiny.json", "--warm-start", "elsewhere.json"], tmp_path
+    )
     assert done.status == 0, done.err
     (record,) = read_result(tmp_path / "tiny.json").search.warm_start
     assert record.source == "elsewhere.json"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import psutil
 
 COLD_START_SECONDS = 20.0
-"""A forkserver that imports nothing of the user's is up within this, however busy the machine."""
+"""A forkserver has torch, and nothing of the user's, imported within this, however busy the machine."""
 
 
 @dataclass(frozen=True)
@@ -98,13 +98,16 @@ class Isolation:
     def start(self, deadline_seconds: float) -> None:
         """Imports torch and the user's module.
 
+        Args:
+            deadline_seconds: What the user's module may take; torch's own import is not held against it.
+
         Raises:
             TargetError: The target leads nowhere.
             WorkloadError: The module raised, hung or ended the process while it was imported.
             Interrupted: See `interrupt`.
         """
         if not self._spawning:
-            self._ready_zygote(time.monotonic() + deadline_seconds)
+            self._ready_zygote(deadline_seconds)
 
     def run(self, request: Request, deadline_seconds: float) -> Ended:
         """Runs one job to its end, or kills its whole tree at the deadline.
@@ -158,37 +161,45 @@ class Isolation:
     def _child_for_job(self, deadline: float) -> Child:
         """The forkserver, or a fresh interpreter where there is no fork."""
         return (
-            Child("worker", [], self._environment(), self._folder) if self._spawning else self._ready_zygote(deadline)
+            Child("worker", [], self._environment(), self._folder)
+            if self._spawning
+            else self._ready_zygote(deadline - time.monotonic())
         )
 
-    def _ready_zygote(self, deadline: float) -> Child:
+    def _ready_zygote(self, import_seconds: float) -> Child:
         """The forkserver; a new one if it has died, and a cold one if it turns out that the module cannot be forked."""
         if self._zygote is not None and self._zygote.alive:
             return self._zygote
         self._stop_zygote()
         if self._warm:
-            zygote = self._start_zygote("warm", deadline)
+            zygote = self._start_zygote("warm", import_seconds)
             if self.fork_unsafe_reason is None:
                 return zygote
             self._warm = False
             self._stop_zygote()
-        return self._start_zygote("cold", time.monotonic() + COLD_START_SECONDS)
+        return self._start_zygote("cold", import_seconds)
 
-    def _start_zygote(self, mode: str, deadline: float) -> Child:
+    def _start_zygote(self, mode: str, import_seconds: float) -> Child:
         """Starts a forkserver and waits until it is ready."""
-        started = time.monotonic()
         arguments = [_absolute(self.target), str(self._folder), str(os.getpid()), mode]
         zygote = self._zygote = Child("zygote", arguments, self._environment(), self._folder)
         with self._attending(zygote):
-            event = zygote.next_event(deadline)
+            event = zygote.next_event(time.monotonic() + COLD_START_SECONDS)
+            has_torch = event is not None and event["event"] == "torch"
+            if has_torch:  # from here on the time is the user's
+                event = zygote.next_event(time.monotonic() + import_seconds)
         if event is not None and event["event"] == "ready":
             self.fork_unsafe_reason = event["fork_unsafe_reason"] if mode == "warm" else self.fork_unsafe_reason
             return zygote
         tail = zygote.stderr_tail()
         self._stop_zygote()
+        if event is None and not has_torch:
+            raise IsolationError(
+                f"a process did not import torch within {COLD_START_SECONDS:.0f} s; end other work on this machine"
+            )
         if event is None:
             raise WorkloadError(
-                f"importing {self.target!r} did not finish within {time.monotonic() - started:.0f} s; "
+                f"importing {self.target!r} did not finish within {import_seconds:.0f} s; "
                 "move slow work from the module's top level into build()"
             )
         if event["event"] == "woken":

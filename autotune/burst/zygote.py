@@ -48,7 +48,7 @@ def main() -> None:
     own = os.getpid()
     try:
         reporter = Reporter(events)
-        unsafe = _import_all(target) if mode == "warm" else None
+        unsafe = _import_all(target, reporter) if mode == "warm" else None
         if os.getpid() != own:  # the module has forked: this is its copy, and no forkserver
             os._exit(0)
         users_handler: Any = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # were it ignored, no status would come
@@ -71,8 +71,8 @@ def main() -> None:
         worker.finish()
 
 
-def _import_all(target: str) -> str | None:
-    """Imports torch and the user's module; returns why forking is unsafe afterwards, if it is."""
+def _import_all(target: str, reporter: Reporter) -> str | None:
+    """Imports torch, tells it, and the user's module; returns why forking is unsafe afterwards, if it is."""
     import torch._dynamo  # noqa: F401 - making an optimizer imports it, compiled or not: once here, not in every burst
 
     import autotune.burst.check
@@ -80,6 +80,7 @@ def _import_all(target: str) -> str | None:
     import autotune.burst.training  # noqa: F401
     from autotune.workload import import_target
 
+    reporter.send("torch")
     if target:
         import_target(target)
     if _cuda_touched():

@@ -16,6 +16,8 @@ from autotune.search.trials import Trial
 
 FINISHING_SECONDS = 2.0
 """Kept for ending the last process, and for writing the result and its page."""
+PREPARATION_SHARE, PREPARATION_MIN_SECONDS = 0.5, 4.0
+"""Of what remains, for importing and for checking: a big dataset takes its time to open."""
 CONFIRM_SHARE, CONFIRM_MAX_SECONDS = 0.3, 120.0
 ABLATION_SHARE, ABLATION_MAX_SECONDS = 0.15, 90.0
 PLATEAU_BURSTS, PLATEAU_SHARE, PLATEAU_GAIN = 12, 0.5, 0.01
@@ -60,6 +62,11 @@ class Budget:
     def remaining(self) -> float:
         """Seconds that bursts may still take, the finish kept back; never negative."""
         return max(0.0, self.seconds - FINISHING_SECONDS - self.elapsed)
+
+    @property
+    def preparing(self) -> float:
+        """Seconds that importing, or checking, the user's code may take: some even when a slow machine left none."""
+        return max(PREPARATION_MIN_SECONDS, PREPARATION_SHARE * self.remaining)
 
     @property
     def searching(self) -> float:
