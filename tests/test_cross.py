@@ -28,6 +28,7 @@ from autotune.result import Result, Side, write_result
 from autotune.search.stopping import Budget
 from tests.crosses import on_gpu
 from tests.factories import make_hardware, make_measurement, make_result
+from tests.processes import slowness
 from tests.spaces import make_facts
 
 TINY, SLEEPY = "tests.workloads.tiny:build", "tests.workloads.sleepy:build"
@@ -240,13 +241,13 @@ def of_tiny(best: TrainConfig, **changes: Any) -> Result:
 def crossed(source: Result, folder: Path, seconds: float = 40.0, **options: Any) -> Cross:
     """A real cross."""
     target = source.workload.target
-    return cross_result(source, target, Budget(seconds), Quiet(), results=folder / "results", **options)
+    return cross_result(source, target, Budget(seconds * slowness()), Quiet(), results=folder / "results", **options)
 
 
 def asleep(batch_size: int) -> Side:
-    """A micro-batch takes 10 ms, however large it is; a step holds 32 samples."""
+    """A micro-batch takes 30 ms, however large it is; a step holds 32 samples."""
     config = TrainConfig(batch_size=batch_size, accumulation_steps=32 // batch_size)
-    return Side(config=config, parameters={"step_seconds": 0.01}, measurement=None)
+    return Side(config=config, parameters={"step_seconds": 0.03}, measurement=None)
 
 
 def test_a_config_is_measured_beside_this_machines_own_and_the_baseline(tmp_path: Path) -> None:

@@ -148,6 +148,13 @@ def test_an_import_that_hangs_is_told() -> None:
         isolation.start(4.0)
 
 
+def test_importing_torch_is_not_held_against_the_users_module() -> None:
+    """On a slow machine it alone takes longer than a short budget gives to the module."""
+    with Isolation("tests.workloads.tiny:build") as isolation:
+        isolation.start(1.0)
+        assert isolation.fork_unsafe_reason is None
+
+
 def test_an_import_that_ends_the_process_is_told() -> None:
     """The exit of an import shows the last that was printed."""
     with (
