@@ -54,7 +54,7 @@ class Run:
         """What it has printed to standard error so far."""
         return " ".join(self._printed["err.txt"].read_text().split())
 
-    def wait_for(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    def wait_for(self, condition: Callable[[], bool], seconds: float = 240.0) -> None:
         """Waits until something has happened, such as a stage that has begun."""
         deadline = time.monotonic() + seconds
         while not condition():

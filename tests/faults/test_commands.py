@@ -15,7 +15,7 @@ import pytest
 from autotune.result import read_result
 from tests.faults.commands import TINY, Run, run
 from tests.faults.scenarios import COMMANDED, PACKAGE, STAGES, Stage, fault
-from tests.processes import BUDGET_OVERRUN_SECONDS, ROOT
+from tests.processes import BUDGET_OVERRUN_SECONDS, ROOT, budget
 
 SHORT = ("--model", TINY, "--only", "cudnn_benchmark", "--budget", "20s")
 """On a CPU that leaves nothing to search: the baseline is all that is run."""
@@ -39,7 +39,7 @@ def test_a_signal_ends_each_stage_in_good_order(stage: Stage, tmp_path: Path) ->
         folder = tmp_path / number.name
         folder.mkdir()
         environment = {"PYTHONPATH": f"{SLOW_DISK}:{ROOT}", "FAULTS_WRITING": str(folder / "writing")}
-        arguments = ["--model", stage.target, "--budget", "60s", "--out", "r.json", *stage.options]
+        arguments = ["--model", stage.target, "--budget", budget(60), "--out", "r.json", *stage.options]
         runs.append(Run(arguments, folder, environment=environment if stage.name is None else None))
     for number, command in zip(SIGNALS, runs, strict=True):
         if stage.name is None:

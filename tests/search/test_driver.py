@@ -222,10 +222,10 @@ def test_a_plateau_needs_sampled_bursts() -> None:
     assert not plateaued([trial for trial in search.log.trials if trial.stage == BASELINE])
 
 
-@pytest.mark.parametrize(("sampled", "over"), [(12, False), (39, False), (40, True)])
+@pytest.mark.parametrize(("sampled", "over"), [(12, False), (59, False), (60, True)])
 def test_patience_grows_with_the_search(sampled: int, over: bool) -> None:
-    """After forty bursts of the stages, a dozen from the sampler say little."""
-    staged = [Trial(make_burst(1000.0), SINGLE, "") for _ in range(40)]
+    """After sixty bursts of the stages, a dozen from the sampler say little."""
+    staged = [Trial(make_burst(1000.0), SINGLE, "") for _ in range(60)]
     assert plateaued([*staged, *(Trial(make_burst(990.0), SAMPLER, "") for _ in range(sampled))]) is over
 
 
