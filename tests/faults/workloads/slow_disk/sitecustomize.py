@@ -4,7 +4,7 @@ import os
 import time
 
 _fsync = os.fsync
-RESULT_SECONDS, JOURNAL_SECONDS = 1.0, 60.0
+RESULT_SECONDS, JOURNAL_SECONDS = 3.0, 60.0
 
 
 def fsync(descriptor):
