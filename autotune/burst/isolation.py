@@ -30,7 +30,7 @@ from autotune.errors import Interrupted, IsolationError, WorkloadError
 if TYPE_CHECKING:
     import psutil
 
-COLD_START_SECONDS = 20.0
+COLD_START_SECONDS = 60.0
 """A forkserver has torch, and nothing of the user's, imported within this, however busy the machine."""
 
 
@@ -104,6 +104,7 @@ class Isolation:
         Raises:
             TargetError: The target leads nowhere.
             WorkloadError: The module raised, hung or ended the process while it was imported.
+            IsolationError: Not even torch could be imported.
             Interrupted: See `interrupt`.
         """
         if not self._spawning:
@@ -163,7 +164,7 @@ class Isolation:
         return (
             Child("worker", [], self._environment(), self._folder)
             if self._spawning
-            else self._ready_zygote(deadline - time.monotonic())
+            else self._ready_zygote(max(0.0, deadline - time.monotonic()))
         )
 
     def _ready_zygote(self, import_seconds: float) -> Child:

@@ -22,7 +22,7 @@ CONFIRM_SHARE, CONFIRM_MAX_SECONDS = 0.3, 120.0
 ABLATION_SHARE, ABLATION_MAX_SECONDS = 0.15, 90.0
 PLATEAU_BURSTS, PLATEAU_SHARE, PLATEAU_GAIN = 48, 0.5, 0.01
 """The sampler has nothing more to find when the last half of all bursts, so many at least, raised the best by less.
-With a dozen, a replayed search of 120 configs ended after a fifth of its budget, behind random search's use of it all."""
+With a dozen, replayed searches of 120 configs ended after a fifth of the budget, behind random search at its end."""
 NUMERICS_SHARE, NUMERICS_MAX_SECONDS = 0.05, 30.0
 PROFILE_SHARE, PROFILE_MAX_SECONDS, PROFILE_MIN_BUDGET_SECONDS = 0.07, 20.0, 30.0
 HOPELESS_BURSTS = 4
