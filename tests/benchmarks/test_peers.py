@@ -16,6 +16,7 @@ from benchmarks import output
 from benchmarks.peers import run
 from benchmarks.peers.choose import choices_in
 from benchmarks.peers.run import OURS, OURS_FREE, ask, end, ours_over, summary
+from tests.processes import slowness
 
 TINY = "tests.workloads.tiny:build"
 BASELINE = TrainConfig(batch_size=32)
@@ -97,7 +98,7 @@ def test_a_comparison_from_the_command_to_the_written_table(
     pytest.importorskip("accelerate")
     monkeypatch.setattr(output, "FOLDER", tmp_path / "benchmarks" / "output")
     (tmp_path / "benchmarks" / "output").mkdir(parents=True)
-    arguments = [TINY, "--budget", "12", "--seconds", "1", "--rounds", "2"]
+    arguments = [TINY, "--budget", f"{12 * slowness():.0f}", "--seconds", "1", "--rounds", "2"]
     assert run.main([*arguments, "--tools", "Accelerate find_executable_batch_size"]) in {0, 1}
     printed = capsys.readouterr().out
     assert "batch_size=128" in printed
