@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
@@ -73,6 +74,20 @@ def rate_within_an_epoch(workload: Workload, skip: int, batches: int) -> float:
     began = time.perf_counter()
     samples = sum(train_on(workload, optimizer, next(loader)) for _ in range(batches))
     return samples / (time.perf_counter() - began)
+
+
+def waiting_fraction(workload: Workload, skip: int, batches: int) -> float:
+    """Share of the time that goes into waiting for batches, epoch after epoch, once so many batches are past."""
+    stream, optimizer = chain.from_iterable(repeat(loader_of(workload))), workload.make_optimizer()
+    for batch in islice(stream, skip):
+        train_on(workload, optimizer, batch)
+    began, waited = time.perf_counter(), 0.0
+    for _ in range(batches):
+        asked = time.perf_counter()
+        batch = next(stream)
+        waited += time.perf_counter() - asked
+        train_on(workload, optimizer, batch)
+    return waited / (time.perf_counter() - began)
 
 
 def rate_of_steps(workload: Workload, steps: int) -> float:

@@ -78,6 +78,7 @@ class Command:
 
     def __init__(self, arguments: Sequence[str], folder: Path) -> None:
         self.temporary = temporary_of(folder)
+        self._slowness = slowness()  # timed before the command runs, which it would disturb
         environment = {**os.environ, "TMPDIR": str(self.temporary), "PYTHONPATH": str(ROOT)}
         self.began = time.monotonic()
         self.process = subprocess.Popen(
@@ -96,9 +97,9 @@ class Command:
         self._seen |= {child.pid: child for child in children}
         return children
 
-    def wait_for(self, condition: Callable[[], bool], seconds: float = 120.0) -> None:
-        """Waits until something has happened, e.g. a file has appeared."""
-        deadline = time.monotonic() + seconds
+    def wait_for(self, condition: Callable[[], bool], seconds: float = 40.0) -> None:
+        """Waits until something has happened, e.g. a file has appeared; longer on a slow machine."""
+        deadline = time.monotonic() + seconds * self._slowness
         while not condition():
             assert time.monotonic() < deadline, "it did not happen in time"
             assert self.process.poll() is None, self.process.communicate()

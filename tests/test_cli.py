@@ -163,7 +163,7 @@ def test_an_interruption_writes_a_partial_result(number: signal.Signals, tmp_pat
     journal = out.with_suffix(".journal")
     command.wait_for(lambda: journal.exists() and journal.read_text().count('"burst"') >= 3)
     command.signal(number)
-    finished = command.finish(seconds=40)
+    finished = command.finish(seconds=15)
     assert finished.status == 130, finished.err
     assert finished.left == ()
     result = read_result(out)
@@ -176,7 +176,7 @@ def test_an_interruption_while_importing_writes_nothing(tmp_path: Path) -> None:
     command = Command(["--model", "tests.workloads.hangs_at_import:build", "--budget", "5m"], tmp_path)
     command.wait_for(lambda: len(command.tree()) > 0)
     command.signal(signal.SIGINT)
-    finished = command.finish(seconds=40)
+    finished = command.finish(seconds=15)
     assert finished.status == 130
     assert finished.left == ()
 
@@ -188,7 +188,7 @@ def test_a_killed_run_resumes_without_repeating_a_burst(tmp_path: Path) -> None:
     journal = out.with_suffix(".journal")
     command.wait_for(lambda: journal.exists() and journal.read_text().count('"burst"') >= 4)
     command.signal(signal.SIGKILL)
-    killed = command.finish(seconds=40)
+    killed = command.finish(seconds=15)
     assert killed.left == ()
     assert not out.exists()
     finished = run(["--model", TINY, "--budget", budget(15), "--out", str(out), "--resume"], tmp_path)

@@ -27,7 +27,7 @@ from autotune.config import TrainConfig
 from autotune.measurement import Measurement
 from autotune.runtime import Tuned
 from autotune.workload import Workload
-from tests.plain_training import agreeing, loader_of, rate_over_epochs, rate_within_an_epoch, train_on
+from tests.plain_training import agreeing, loader_of, rate_over_epochs, rate_within_an_epoch, train_on, waiting_fraction
 from tests.workloads import mistakes, sleepy
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
@@ -58,7 +58,7 @@ def test_a_full_queue_does_not_flatter_a_slow_loader() -> None:
     time.sleep(0.8)  # as long as compiling may take: the queue fills
     began = time.perf_counter()
     samples = sum(train_on(workload, optimizer, next(loader)) for _ in range(14))
-    assert samples / (time.perf_counter() - began) > 1.5 * measured.samples_per_second
+    assert samples / (time.perf_counter() - began) > 2 * measured.samples_per_second
 
 
 def test_a_loader_that_is_a_little_too_slow_is_seen() -> None:
@@ -85,7 +85,7 @@ def test_batches_that_come_in_bunches_are_timed_by_the_round() -> None:
     """Four workers that need 0.4 s a batch deliver four at once: most steps find a batch waiting, and say nothing."""
     workload = sleepy.build(read_seconds=0.1, step_seconds=0.03, batch_size=4, num_workers=4)
     measured = agree(workload, partial(rate_within_an_epoch, workload, skip=8, batches=24), within=0.05)
-    assert 0.4 < measured.data_wait_fraction < 0.8
+    assert measured.data_wait_fraction == pytest.approx(waiting_fraction(workload, 8, 24), rel=0.1)
 
 
 def test_a_warm_up_that_hits_its_cap_is_marked() -> None:
@@ -136,9 +136,9 @@ def test_compiling_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", fake_compile)
     workload = sleepy.build(step_seconds=0.002, batch_size=8, compile_mode="default")
     measured = burst(workload, SHORT)
-    assert measured.compile_seconds == pytest.approx(1.0, rel=0.25)
+    assert measured.compile_seconds == pytest.approx(1.0, rel=0.2)
     assert measured.warmup_seconds > 1.0
-    assert max(block.seconds for block in measured.blocks) < 0.5
+    assert max(block.seconds for block in measured.blocks) < 0.25
     assert burst(sleepy.build(step_seconds=0.002, batch_size=8), SHORT).compile_seconds is None
 
 
@@ -173,7 +173,7 @@ def test_reading_in_the_process_costs_nothing_extra_at_a_boundary() -> None:
     """Without workers the first batch of an epoch is read like any other."""
     workload = sleepy.build(samples=20, read_seconds=0.02, step_seconds=0.02, batch_size=4)
     measured = agree(workload, partial(rate_over_epochs, workload, 4), within=0.05)
-    assert 0.5 < measured.data_wait_fraction < 0.85
+    assert measured.data_wait_fraction == pytest.approx(waiting_fraction(workload, 5, 20), rel=0.05)
 
 
 def test_an_epoch_of_one_batch_is_whole() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.faults.residue import Residue
-from tests.processes import ROOT, Finished, heed_signals, temporary_of
+from tests.processes import ROOT, Finished, heed_signals, slowness, temporary_of
 
 TINY = "tests.workloads.tiny:build"
 AUTOTUNE = (sys.executable, "-m", "autotune")
@@ -38,6 +38,7 @@ class Run:
         command: Sequence[str] = AUTOTUNE,
     ) -> None:
         self.temporary = temporary_of(folder)
+        self._slowness = slowness()  # timed before the command runs, which it would disturb
         self._printed = {name: folder / name for name in ("out.txt", "err.txt")}
         self._residue = Residue(self.temporary)
         self._began = time.monotonic()
@@ -54,9 +55,9 @@ class Run:
         """What it has printed to standard error so far."""
         return " ".join(self._printed["err.txt"].read_text().split())
 
-    def wait_for(self, condition: Callable[[], bool], seconds: float = 240.0) -> None:
-        """Waits until something has happened, such as a stage that has begun."""
-        deadline = time.monotonic() + seconds
+    def wait_for(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
+        """Waits until something has happened, such as a stage that has begun; longer on a slow machine."""
+        deadline = time.monotonic() + seconds * self._slowness
         while not condition():
             assert time.monotonic() < deadline, f"it did not happen in time: {self.err}"
             assert self.process.poll() is None, f"it ended before: {self.err}"
