@@ -10,18 +10,22 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from autotune.config import TrainConfig
     from autotune.errors import AutotuneError
-    from autotune.loading import load
-    from autotune.runtime import Tuned
-    from autotune.workload import Workload
+    from autotune.knobs.config import TrainConfig
+    from autotune.training.loading import load
+    from autotune.training.tuned import Tuned
+    from autotune.workload.workload import Workload
 
 __version__ = "0.1.0"
 __all__ = ["AutotuneError", "TrainConfig", "Tuned", "Workload", "__version__", "load"]
 
 _HOMES = {
-    "AutotuneError": "errors", "TrainConfig": "config", "Tuned": "runtime", "Workload": "workload", "load": "loading",
-}  # fmt: skip
+    "AutotuneError": "errors",
+    "TrainConfig": "knobs.config",
+    "Tuned": "training.tuned",
+    "Workload": "workload.workload",
+    "load": "training.loading",
+}
 
 
 def __getattr__(name: str) -> object:

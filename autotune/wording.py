@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from autotune.measurement import Measurement
-from autotune.units import format_rate
-
 
 def as_text(value: str, style: str = "") -> Text:
     """What a user or a file says, as text that is neither markup nor control characters.
@@ -27,23 +24,3 @@ def ratio_text(ratio: float) -> str:
     if 0.9 < ratio < 1.1:
         return f"{ratio:.3f}×"
     return f"{ratio:,.0f}×" if ratio >= 99.95 else f"{ratio:#.3g}×"
-
-
-def compiler_text(measurement: Measurement) -> str | None:
-    """How the compiler failed to take the model whole, and where its lines are told; None when it did not fail."""
-    breaks, recompiles = measurement.graph_breaks or 0, measurement.recompiles or 0
-    if not (breaks or recompiles):
-        return None
-    return (
-        f"torch.compile broke the graph {breaks} times and compiled parts anew {recompiles} times; "
-        "TORCH_LOGS=graph_breaks,recompiles names the lines"
-    )
-
-
-def rate_text(measurement: Measurement) -> str:
-    """A rate with half the width of its 95 % interval: ``1,230 samples/s ±0.8 %``."""
-    rate, interval = measurement.samples_per_second, measurement.ci95_samples_per_second
-    text = format_rate(rate)
-    if len(measurement.blocks) > 1 and rate > 0:
-        text += f" ±{percent((interval.high - interval.low) / 2 / rate, 1)}"
-    return text if measurement.steady else f"{text} (not steady)"

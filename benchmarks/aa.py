@@ -4,7 +4,7 @@
     python -m benchmarks.aa --quick            # a minute, to see that it runs
     python -m benchmarks.aa --simulate-only    # again from the noise in benchmarks/output/aa.json
 
-Real: ten confirmations of the digits baseline against itself, each as the product does it: `autotune.verify` over
+Real: ten confirmations of the digits baseline against itself, each as the product does it: `search.verify` over
 bursts in processes of their own, the plan of a budget of two minutes, disturbed bursts run again. `verify` compares
 different points, so the second side states an argument of `build()` whose default it repeats (`channels=64`): another
 value to compare, the very same training. At least 9 of 10 intervals must contain 1.
@@ -28,14 +28,15 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from autotune.burst.isolation import Isolation
-from autotune.burst.protocol import BurstPlan
-from autotune.burst.runner import ProcessRunner
-from autotune.config import TrainConfig
-from autotune.measurement import Block, Burst, Measurement, Outcome, Point, Speedup, paired_speedup
+from autotune.bursts.isolation import Isolation
+from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.runner import ProcessRunner
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
+from autotune.measuring.speedup import Speedup, paired_speedup
 from autotune.search.disturbance import RepeatingRunner
 from autotune.search.stopping import plan_for
-from autotune.verify import Round, confirm, speedup_of
+from autotune.search.verify import Round, confirm, speedup_of
 from benchmarks import output
 
 REPEATS_SECONDS = 60.0

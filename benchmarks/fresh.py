@@ -1,4 +1,4 @@
-"""Runs a function in a fresh process: the allocator and the threads of a process cannot be put back."""
+"""Runs a function in a fresh process: the allocator and the threads of a process cannot be reverted."""
 
 from __future__ import annotations
 

@@ -35,10 +35,10 @@ from torch.utils.data import IterableDataset
 from autotune import Tuned, Workload
 from autotune.errors import AutotuneError, UnitError
 from autotune.hardware import probe_host
-from autotune.measurement import Interval, student_t_975
-from autotune.result import Side, read_result
+from autotune.measuring.statistics import Interval, student_t_975
+from autotune.results.result import Side, read_result
 from autotune.units import parse_duration
-from autotune.workload import load_workload
+from autotune.workload.target import load_workload
 from benchmarks.output import save
 from benchmarks.plain import Counted, Loop, set_process
 from benchmarks.ratios import Ratio, paired_ratio

@@ -4,7 +4,7 @@
 
 For each workload and precision, two small batches are run and the model is fitted; the target is then set so that a
 batch of several times their size fits. As the search does, the predicted batch less its margin is run, and the model
-fitted anew with what came of it, six times at most. Bisection finds the largest batch whose burst really stays under
+fitted again with what came of it, six times at most. Bisection finds the largest batch whose burst really stays under
 the target: above, the burst ends as out of memory. Memory is that of the process tree, so the loader has no workers.
 Predicted is where the line meets the target, below what ran out, at first and in the end; the margin that is kept is
 told apart.
@@ -19,12 +19,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from autotune.burst.isolation import Isolation
-from autotune.burst.protocol import BurstPlan
-from autotune.burst.runner import ProcessRunner
-from autotune.config import TrainConfig
-from autotune.measurement import Burst, Point
-from autotune.memory import Line, MemoryModel
+from autotune.bursts.isolation import Isolation
+from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.runner import ProcessRunner
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.memory_model import Line, MemoryModel
+from autotune.measuring.records import Burst, Point
 from benchmarks.output import save
 
 GOAL = 0.05

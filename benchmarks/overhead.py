@@ -13,11 +13,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from autotune.burst.isolation import Isolation
-from autotune.burst.protocol import BurstPlan
-from autotune.burst.runner import ProcessRunner
-from autotune.config import TrainConfig
-from autotune.measurement import Burst, Point
+from autotune.bursts.isolation import Isolation
+from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.runner import ProcessRunner
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Burst, Point
 from benchmarks.output import save
 
 TARGET = "benchmarks.digits:build"

@@ -1,6 +1,6 @@
 """A TrainConfig as a plain PyTorch training loop: what a careful user would write who has only the config's values.
 
-Nothing of autotune's own loop or of `autotune.runtime` is used: a mistake there shows up as a difference to this.
+Nothing of autotune's own loop or of `training.tuned` is used: a mistake there shows up as a difference to this.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def make_loader(workload: Workload, config: TrainConfig) -> DataLoader[Any]:
 
 
 def make_optimizer(workload: Workload, implementation: str) -> torch.optim.Optimizer:
-    """The workload's optimizer; made anew with ``foreach=True`` or ``fused=True`` where the config says so."""
+    """The workload's optimizer; made again with ``foreach=True`` or ``fused=True`` where the config says so."""
     params = [parameter for parameter in workload.model.parameters() if parameter.requires_grad]
     optimizer = workload.optimizer(params) if workload.optimizer else torch.optim.AdamW(params)
     if implementation == "default":

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel
 
-from autotune.measurement import Interval, student_t_975
+from autotune.measuring.statistics import Interval, student_t_975
 
 
 class Ratio(BaseModel):

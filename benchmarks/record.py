@@ -27,13 +27,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
 
-from autotune.burst import isolation
-from autotune.burst.isolation import Isolation
-from autotune.burst.protocol import BurstPlan, Part, Request
-from autotune.burst.runner import ProcessRunner, result_of
-from autotune.config import TrainConfig
+from autotune.bursts import isolation
+from autotune.bursts.isolation import Isolation
+from autotune.bursts.protocol import BurstPlan, Part, Request
+from autotune.bursts.runner import ProcessRunner, result_of
 from autotune.hardware import merge, probe_host
-from autotune.measurement import Point
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Point
 from autotune.search.disturbance import RepeatingRunner
 from benchmarks.surfaces import (
     FOLDER,
@@ -108,7 +108,7 @@ def record(name: str, seconds: float) -> Surface:
             runner.check(DEADLINE_SECONDS, {})
         surface = read_surface(unfinished)
         if surface.header.code != code_hash(target):
-            sys.exit(f"{unfinished} was begun with other code; delete it to begin anew")
+            sys.exit(f"{unfinished} was begun with other code; delete it to begin again")
         repeating = RepeatingRunner(runner, print, allowance_seconds=0.2 * seconds)
         left = _left(surface)
         for count, task in enumerate(left):

@@ -30,9 +30,9 @@ from typing import Any
 
 import optuna
 
-from autotune.burst.protocol import BurstPlan
-from autotune.config import TrainConfig
-from autotune.measurement import Outcome, Point
+from autotune.bursts.protocol import BurstPlan
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Outcome, Point
 from benchmarks.output import save, saved
 from benchmarks.surfaces import GRIDS, HELD_OUT, Surface, read_surface, surface_path
 from benchmarks.surfaces.playback import (

@@ -32,9 +32,9 @@ import torch
 from pydantic import BaseModel
 
 from autotune.errors import AutotuneError
-from autotune.measurement import Interval
-from autotune.result import Result, Side, read_result
-from autotune.workload import load_workload
+from autotune.measuring.statistics import Interval
+from autotune.results.result import Result, Side, read_result
+from autotune.workload.target import load_workload
 from benchmarks import frameworks
 from benchmarks.fresh import afresh
 from benchmarks.output import save
@@ -62,7 +62,7 @@ class Run(BaseModel):
         epochs_crossed: Ends of epochs within the timed part.
         last_loss: To see that it trains.
         not_in_effect: What a framework's integration says of knobs that are not.
-        foreign_cpu_fraction: Of all CPUs, what other processes took meanwhile: more than a little spoils a run.
+        foreign_cpu_fraction: Of all CPUs, what other processes took meanwhile: more than a little disturbs a run.
     """
 
     samples_per_second: float

@@ -11,6 +11,7 @@ from autotune import TrainConfig
 if TYPE_CHECKING:
     import torch
 
+
 WARMUP_SHARE, WARMUP_STEPS, QUEUE_DRAINS = 0.15, 3, 2
 WHOLE_EPOCHS_SHARE = 0.5
 """Whole epochs are what counts if they fill this share of the timed part; else all of it does."""

@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 import torch
 
 from autotune import TrainConfig
-from autotune.burst.telemetry import Telemetry
-from autotune.measurement import bootstrap_interval
-from autotune.workload import load_workload
+from autotune.bursts.telemetry import Telemetry
+from autotune.measuring.statistics import bootstrap_interval
+from autotune.workload.target import load_workload
 from benchmarks.output import save
 from benchmarks.plain import Loop, set_process
 

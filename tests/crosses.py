@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from autotune.compare import Comparison, compare
-from autotune.config import TrainConfig
-from autotune.cross_file import Cross, OwnSide, origin_of
-from autotune.gather import Gathered
-from autotune.measurement import Interval, Outcome, Speedup
-from autotune.result import Result, Side
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Outcome
+from autotune.measuring.speedup import Speedup
+from autotune.measuring.statistics import Interval
+from autotune.results.compare import Comparison, compare
+from autotune.results.cross_file import Cross, OwnSide, origin_of
+from autotune.results.gather import Gathered
+from autotune.results.result import Result, Side
 from tests.factories import make_gpu, make_hardware, make_measurement, make_result, make_software
 
 

@@ -6,10 +6,12 @@ import random
 from datetime import datetime, timezone
 from typing import Any
 
-from autotune.config import TrainConfig
 from autotune.hardware.model import Cpu, Gpu, Hardware, Memory, Peaks, Software
-from autotune.measurement import Block, Burst, Interval, Measurement, Outcome, Point, Speedup
-from autotune.result import (
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
+from autotune.measuring.speedup import Speedup
+from autotune.measuring.statistics import Interval
+from autotune.results.result import (
     AblationRow,
     Constraints,
     Diagnosis,

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader
 if TYPE_CHECKING:
     import torch
 
-    from autotune.measurement import Measurement
-    from autotune.workload import Workload
+    from autotune.measuring.records import Measurement
+    from autotune.workload.workload import Workload
 
 
 def agreeing(measure: Callable[[], Measurement], expected: Callable[[], float], *, within: float) -> Measurement:

@@ -6,10 +6,10 @@ import dataclasses
 import functools
 from typing import Any
 
-from autotune.config import KNOBS, Scalar, TrainConfig
-from autotune.facts import WorkloadFacts
 from autotune.hardware import Hardware
-from autotune.space import Space, build_space
+from autotune.knobs.config import KNOBS, Scalar, TrainConfig
+from autotune.knobs.facts import WorkloadFacts
+from autotune.knobs.space import Space, build_space
 from tests.hardware.readings import I5_9400F, MIB, hardware_of, rtx_4070
 
 UNSET: Any = object()

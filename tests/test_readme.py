@@ -12,10 +12,10 @@ from typer.main import get_command
 
 import autotune
 from autotune.cli import app
+from autotune.commands.tuning import Options
 from autotune.errors import UsageError
-from autotune.tune import Options
 from autotune.units import parse_duration
-from autotune.workload import load_workload
+from autotune.workload.target import load_workload
 from tests.processes import budget, run
 
 ROOT = Path(__file__).parents[1]

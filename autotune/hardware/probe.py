@@ -53,7 +53,7 @@ def merge(host: Hardware, torch_report: Mapping[str, Any]) -> Hardware:
 
     Args:
         host: What `probe_host` gave.
-        torch_report: What `autotune.burst.peaks.report` gave, decoded from JSON; may be empty.
+        torch_report: What `autotune.bursts.peaks_job.report` gave, decoded from JSON; may be empty.
 
     Raises:
         pydantic.ValidationError: When the report does not hold what it should.

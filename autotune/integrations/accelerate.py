@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.utils.data import DataLoader
 
-    from autotune.runtime import Tuned
+    from autotune.training.tuned import Tuned
 
 
 def accelerator_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from autotune.adapters.loaders import read_loader
-from autotune.config import TrainConfig
-from autotune.runtime import Tuned
+from autotune.knobs.config import TrainConfig
+from autotune.training.tuned import Tuned
+from autotune.workload.adapters.loaders import read_loader
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.utils.data import DataLoader
 
-    from autotune.runtime import Tuned
+    from autotune.training.tuned import Tuned
 
 PRECISIONS = {"bf16": "bf16-mixed", "fp16": "16-mixed", None: "32-true"}
 

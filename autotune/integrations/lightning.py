@@ -25,7 +25,7 @@ from autotune.integrations.common import (
     tuned_loader,
 )
 from autotune.integrations.fabric import placement
-from autotune.runtime import Tuned
+from autotune.training.tuned import Tuned
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 _ABSENT = object()
@@ -76,7 +76,7 @@ def tuned_callback(tuned: Tuned) -> Any:
 
     `training_step` is compiled as a whole but for ``self.log``. When training starts, it warns of each knob that is not
     in effect, and keeps their names in ``not_in_effect``. What it has changed in the module but for its weights' layout
-    is put back when training ends.
+    is reverted when training ends.
     """
     imported = [sys.modules[name] for name in _PACKAGES if name in sys.modules]
     bases = tuple(package.Callback for package in imported or [_import_package()])

@@ -17,7 +17,7 @@ from autotune.integrations.common import (
 )
 
 if TYPE_CHECKING:
-    from autotune.runtime import Tuned
+    from autotune.training.tuned import Tuned
 
 
 def training_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from autotune.files import write_whole
 from autotune.report.answer import headline
 from autotune.report.page import Page, RawData, joined, render
 from autotune.report.sections import sections
-from autotune.result import Result
-from autotune.summary import unfinished
+from autotune.results.result import Result
+from autotune.results.summary import unfinished
 from autotune.units import format_seconds
 
 __all__ = ["render_report", "write_report"]

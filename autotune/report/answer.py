@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from autotune.ablation import MIN_BUDGET_SECONDS
-from autotune.config import KNOBS
+from autotune.knobs.config import KNOBS
 from autotune.report.blocks import Block, Code, Folded, Headline, Pair, Picture, Section, Table, Text, Tone
 from autotune.report.charts import (
     ALL,
@@ -16,10 +15,11 @@ from autotune.report.charts import (
     waterfall_picture,
     waterfall_steps,
 )
-from autotune.result import Result
-from autotune.summary import (
+from autotune.results.result import ABLATION_MIN_BUDGET_SECONDS, Result
+from autotune.results.summary import (
     INTERVAL,
     bare_rate,
+    break_even,
     changes,
     figures,
     knob_text,
@@ -28,7 +28,6 @@ from autotune.summary import (
     spread_text,
     usage_snippet,
     verdict,
-    won_back,
 )
 from autotune.units import format_rate
 from autotune.wording import ratio_text
@@ -72,7 +71,7 @@ def rates_section(result: Result) -> Section:
         blocks.append(Table("Changed knobs", knobs, tuple(change[:3] for change in changed)))
     else:
         blocks.append(Text("No knob was changed: what you train with today is the answer."))
-    if (won := won_back(result)) is not None:
+    if (won := break_even(result)) is not None:
         blocks.append(Text(f"{won[0].upper()}{won[1:]}."))
     before, after = result.baseline.config.model_dump(), result.best.config.model_dump()
     whole = tuple((knob, knob_text(knob, before[knob]), knob_text(knob, after[knob])) for knob in KNOBS)
@@ -90,15 +89,15 @@ def ablation_section(result: Result) -> Section:
     rows = tuple((row.knob, ratio_text(row.ratio), ratios(row.ci95)) for row in result.ablation)
     picture = Picture(
         svg,
-        f"Each change put back alone was worth: {worths}.",
+        f"Each change reverted alone was worth: {worths}.",
         f"bar: from the speed without the change to that with it; line across its end: {INTERVAL}; 1×: before",
     )
     blocks: list[Block] = [
         Text(
-            "Each changed knob was put back alone and run beside the answer, in turns. Worths multiply, so equal "
+            "Each changed knob was reverted alone and run beside the answer, in turns. Worths multiply, so equal "
             "lengths are equal factors."
         ),
-        Pair(picture, Table("Each change put back alone", ("knob", "worth", INTERVAL), rows, numeric=RIGHT)),
+        Pair(picture, Table("Each change reverted alone", ("knob", "worth", INTERVAL), rows, numeric=RIGHT)),
     ]
     together = next((step for step in steps if step.label == TOGETHER), None)
     if together is not None:
@@ -106,7 +105,7 @@ def ablation_section(result: Result) -> Section:
         blocks.append(
             Text(
                 f"Alone, the changes multiply to {ratio_text(together.start)}; {rest} remains for what they do only "
-                "together, and for knobs that were not put back."
+                "together, and for knobs that were not reverted."
             )
         )
     return Section("ablation", "What each change was worth", "Worth", tuple(blocks))
@@ -119,7 +118,7 @@ def numerics_section(result: Result) -> Section:
     if found is None or words is None:
         return Section("numerics", title, "Numerics", (Text("This file does not say.", "note"),))
     blocks: list[Block] = [Text(f"{words}.", TONES.get(found.outcome, "plain"), "numerics")]
-    blocks += [Text(note, "warning", "beware") for note in found.notes]
+    blocks += [Text(note, "warning", "warning") for note in found.notes]
     if found.gates:
         rows = tuple(
             (
@@ -151,9 +150,9 @@ def usage_section(source: Path | None) -> Section:
 
 def _no_ablation(result: Result) -> str:
     if not result.changed_knobs:
-        return "No knob was changed, so there is nothing to put back."
+        return "No knob was changed, so there is nothing to reverted."
     if result.ablation:
         return "What the file tells of it makes no sense, so nothing is drawn."
-    if result.constraints.budget_seconds < MIN_BUDGET_SECONDS:
-        return "No changed knob was put back alone: budgets under 2 minutes keep no time for that."
-    return "No changed knob was put back alone: no time was left after the confirmation, or it failed."
+    if result.constraints.budget_seconds < ABLATION_MIN_BUDGET_SECONDS:
+        return "No changed knob was reverted alone: budgets under 2 minutes keep no time for that."
+    return "No changed knob was reverted alone: no time was left after the confirmation, or it failed."

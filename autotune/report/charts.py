@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from autotune.measurement import Interval
+from autotune.measuring.statistics import Interval
 from autotune.report.drawing import (
     AFTER,
     AXIS,
@@ -29,13 +29,14 @@ from autotune.report.drawing import (
     rows,
     steps,
 )
-from autotune.result import AblationRow, Result
-from autotune.summary import bare_rate, rate_interval, ratios
+from autotune.results.result import AblationRow, Result
+from autotune.results.summary import bare_rate, rate_interval, ratios
 from autotune.units import format_rate
 from autotune.wording import percent, ratio_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
 
 MARK, THICK = 0.70, 0.28
 """Where in a row its mark lies, and how thick a bar is."""
@@ -131,7 +132,7 @@ def waterfall_steps(result: Result) -> list[Step]:
     """What each change was worth, one after the other, up to the confirmed speed-up.
 
     A change's worth is the winner's rate over its rate without that change, so that worths multiply; what is then
-    still missing is what changes do together only, or what was not put back alone.
+    still missing is what changes do together only, or what was not reverted alone.
     """
     found, reached = [], 1.0
     for row in result.ablation:

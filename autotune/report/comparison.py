@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from autotune.compare import Comparison, Row, WorkloadGroup
-from autotune.measurement import Interval
+from autotune.measuring.statistics import Interval
 from autotune.report.blocks import Block, Bullets, Picture, Section, Table, Text
 from autotune.report.charts import Machine, machines_picture
 from autotune.report.page import Page, RawData, render
-from autotune.summary import INTERVAL, bare_rate, knob_text, ratios
+from autotune.results.compare import Comparison, Row, WorkloadGroup
+from autotune.results.summary import INTERVAL, bare_rate, knob_text, ratios
 from autotune.units import format_bytes, format_rate
 from autotune.wording import ratio_text
 
@@ -27,7 +27,7 @@ def render_comparison(comparison: Comparison) -> str:
         nothing = Text("No results to compare.", "note")
         sections.append(Section("nothing", "Results", "Results", (nothing,)))
     for anchor, title, sentences in (
-        ("beware", "Beware", comparison.warnings),
+        ("warning", "Warnings", comparison.warnings),
         ("left-out", "Left out", comparison.problems),
     ):
         if sentences:
@@ -67,7 +67,7 @@ def _group_section(number: int, group: WorkloadGroup) -> Section:
             blocks.append(Table("Particular to machines", ("knob", "values"), rows))
     if group.crosses:
         findings = [f"{cross.machine} {cross.finding}" for cross in group.crosses]
-        notes = [f"beware: {note}" for cross in group.crosses for note in cross.notes]
+        notes = [f"warning: {note}" for cross in group.crosses for note in cross.notes]
         blocks.append(Bullets((*findings, *notes), "With another machine's config"))
     return Section(f"workload-{number}", group.name, group.name, tuple(blocks))
 

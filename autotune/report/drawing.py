@@ -1,6 +1,6 @@
 """Pictures as inline SVG: drawn by matplotlib, coloured by the page's variables, so that dark mode reaches them.
 
-Nothing here keeps state: no pyplot, and matplotlib's settings are put back. Fonts are the page's own. The same data
+Nothing here keeps state: no pyplot, and matplotlib's settings are reverted. Fonts are the page's own. The same data
 give the same bytes.
 """
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from autotune.config import KNOBS
 from autotune.errors import ConfigError
 from autotune.hardware.model import Gpu
-from autotune.measurement import Burst, Measurement, Outcome, Point
-from autotune.memory import Line, MemoryModel
+from autotune.knobs.config import KNOBS
+from autotune.measuring.memory_model import Line, MemoryModel
+from autotune.measuring.records import Burst, Measurement, Outcome, Point
 from autotune.report.drawing import drawable
-from autotune.result import Result, TrialRecord
+from autotune.results.result import Result, TrialRecord
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections import Counter
 
 from autotune.report.blocks import Block, Bullets, Folded, Pair, Picture, Section, Table, Text
 from autotune.report.scatters import MOST_MARKS, history_picture
-from autotune.result import Result, TrialRecord
-from autotune.summary import bare_rate, knob_text, search_text, warm_start_text
+from autotune.results.result import Result, TrialRecord
+from autotune.results.summary import bare_rate, knob_text, search_text, warm_start_text
 from autotune.units import format_bytes, format_rate, format_seconds
 from autotune.wording import percent, ratio_text
 
@@ -33,7 +33,7 @@ def history_section(result: Result) -> Section:
         blocks.append(Folded("All bursts, with their reasons", (table,)))
     if search.noisy:
         drift = f"its speed moved by {percent(search.drift)} during the search, so intervals were widened"
-        blocks.append(Text(f"the machine was not steady: {drift}.", "warning", "beware"))
+        blocks.append(Text(f"the machine was not steady: {drift}.", "warning", "warning"))
     if search.warm_start:
         blocks.append(Bullets(tuple(warm_start_text(record) for record in search.warm_start), "Warm start"))
     if search.skipped_knobs:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from autotune.profiles import Operator, Profile
+from autotune.measuring.profiles import Operator, Profile
 from autotune.report import telemetry
 from autotune.report.blocks import Block, Bullets, Folded, Pair, Picture, Section, Table, Text
 from autotune.report.charts import ceilings_picture, shares_picture
 from autotune.report.footprint import Footprint, footprint
 from autotune.report.scatters import blocks_picture, memory_picture
-from autotune.result import Result
-from autotune.summary import UNKNOWN, ceilings_text
+from autotune.results.result import Result
+from autotune.results.summary import UNKNOWN, ceilings_text
 from autotune.units import format_bytes, format_rate, format_seconds
 from autotune.wording import percent
 
@@ -94,7 +94,7 @@ def telemetry_section(result: Result) -> Section:
         legend = "samples/s of each timed block; hollow squares: before; dots: after; lines: medians"
         pictures.append(Picture(svg, finding, legend))
     blocks: list[Block] = [Pair(*pictures)] if len(pictures) == 2 else [*pictures]
-    if any(side.readings is None for side in sides.values()):
+    if any(side.telemetry is None for side in sides.values()):
         blocks.append(Text("What is missing below was not recorded, or this machine does not report it.", "note"))
     blocks.append(Table("Telemetry of the timed part", ("", "before", "after"), tuple(rows), numeric=RIGHT))
     return Section("telemetry", title, short, tuple(blocks))
@@ -151,14 +151,14 @@ def _share(value: float | None) -> str:
 
 
 def _profiles(before: Profile | None, after: Profile | None) -> list[Block]:
-    """The dearest operators of both sides, and what reading a sample takes."""
+    """The slowest operators of both sides, and what reading a sample takes."""
     old, new = ({one.name: one for one in profile.operators} if profile else {} for profile in (before, after))
-    dearest = sorted({**old, **new}, key=lambda name: -max(side[name].seconds for side in (old, new) if name in side))
-    rows = tuple((name, _time(old.get(name)), _time(new.get(name))) for name in dearest)
+    slowest = sorted({**old, **new}, key=lambda name: -max(side[name].seconds for side in (old, new) if name in side))
+    rows = tuple((name, _time(old.get(name)), _time(new.get(name))) for name in slowest)
     blocks: list[Block] = []
     if rows:
         table = Table("Operators, time a sample", ("operator", "before", "after"), rows, numeric=RIGHT)
-        blocks.append(Folded("The dearest operators", (table,)))
+        blocks.append(Folded("The slowest operators", (table,)))
     samples = [profile.sample for profile in (after, before) if profile is not None and profile.sample is not None]
     if samples:
         parts = [(part.name, part.where or "built in", format_seconds(part.seconds)) for part in samples[0].parts]
@@ -169,5 +169,5 @@ def _profiles(before: Profile | None, after: Profile | None) -> list[Block]:
 
 
 def _time(operator: Operator | None) -> str:
-    """An operator that is not among a profile's dearest has no figure."""
+    """An operator that is not among a profile's slowest has no figure."""
     return "–" if operator is None else format_seconds(operator.seconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from autotune.measurement import Measurement
+from autotune.measuring.records import Measurement
 from autotune.report.drawing import (
     AFTER,
     BEFORE,
@@ -20,11 +20,12 @@ from autotune.report.drawing import (
     steps,
 )
 from autotune.report.footprint import Footprint
-from autotune.result import Result
+from autotune.results.result import Result
 from autotune.units import format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
 
 Mark = TypeVar("Mark")
 HEIGHT = 250.0
@@ -59,7 +60,7 @@ def history_picture(result: Result) -> str | None:
         if line:
             axes.step(*zip(*[*line, (len(trials), best)], strict=True), where="post", color=AFTER, lw=1.4)
         for disturbed, face in ((False, AFTER), (True, SURFACE)):
-            marks = thinned([(number, rate) for number, rate, spoilt in ended if spoilt is disturbed])
+            marks = thinned([(number, rate) for number, rate, hit in ended if hit is disturbed])
             axes.plot(*_columns(marks), "o", ms=6, mfc=face, mec=AFTER, mew=1.4, clip_on=False)
         crosses = thinned(failed)
         axes.plot(crosses, [top * 0.03] * len(crosses), "x", color=FAILED, ms=8, mew=2.2, clip_on=False)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from autotune.hardware.description import hardware_rows
 from autotune.report.answer import ablation_section, numerics_section, rates_section, usage_section
 from autotune.report.blocks import Section, Table
 from autotune.report.history import history_section
 from autotune.report.limits import ceilings_section, diagnosis_section, memory_section, telemetry_section
-from autotune.report.machine import machine_rows
-from autotune.result import Result
+from autotune.results.result import Result
 
 
 def sections(result: Result, source: Path | None) -> list[Section]:
@@ -19,7 +19,8 @@ def sections(result: Result, source: Path | None) -> list[Section]:
         result: Any that can be read.
         source: Its file, as the script that trains will name it; None where it lies in none.
     """
-    machine = Table(result.hardware.hostname, ("", ""), tuple(machine_rows(result.hardware)))
+    rows = tuple((label, "\n".join(lines)) for label, lines in hardware_rows(result.hardware))
+    machine = Table(result.hardware.hostname, ("", ""), rows)
     return [
         rates_section(result),
         ablation_section(result),

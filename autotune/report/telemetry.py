@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from autotune.measurement import Measurement
-from autotune.readings import Readings
+from autotune.measuring.records import Measurement
+from autotune.measuring.telemetry_summary import TelemetrySummary
 from autotune.report.charts import Share
-from autotune.result import Result
+from autotune.results.result import Result
 from autotune.units import format_bytes, format_seconds
 from autotune.wording import percent
 
@@ -50,13 +50,13 @@ COSTS: tuple[tuple[str, str, Words], ...] = (
     ("optimizer steps skipped by the GradScaler", "skipped_steps", "{:d}".format),
     ("loss of the last step", "final_loss", "{:.4g}".format),
     ("breaks of the compiled graph", "graph_breaks", "{:d}".format),
-    ("parts compiled anew", "recompiles", "{:d}".format),
+    ("parts compiled again", "recompiles", "{:d}".format),
 )
 
 
 def shares(result: Result) -> list[Share]:
     """All shares that were read on either side."""
-    before, after = (_readings(side.measurement) for side in (result.baseline, result.best))
+    before, after = (_telemetry(side.measurement) for side in (result.baseline, result.best))
     waits = [
         side.measurement.data_wait_fraction if side.measurement else None for side in (result.baseline, result.best)
     ]
@@ -68,26 +68,26 @@ def shares(result: Result) -> list[Share]:
 def rows(result: Result) -> list[tuple[str, str, str]]:
     """All that was read, as label, before and after; what neither side knows is left out."""
     sides = (result.baseline.measurement, result.best.measurement)
-    readings = [_readings(side) for side in sides]
+    telemetry = [_telemetry(side) for side in sides]
     # Without a device of its own, the device's memory is the host's.
     same = {"device_memory_bytes"} if result.constraints.device == "cpu" else set()
     found = [(label, *_both(sides, field, words)) for label, field, words in COSTS if field not in same]
     found += [(share.label, _words(share.before, percent), _words(share.after, percent)) for share in shares(result)]
-    found += [(label, *_both(readings, field, words)) for label, field, words in FIGURES]
-    held, spoilt = zip(*(_events(reading) for reading in readings), strict=True)
-    found += [("GPU clock held down by", *held), ("disturbed by", *spoilt)]
+    found += [(label, *_both(telemetry, field, words)) for label, field, words in FIGURES]
+    held, disturbed = zip(*(_events(reading) for reading in telemetry), strict=True)
+    found += [("GPU clock held down by", *held), ("disturbed by", *disturbed)]
     return [(label, before, after) for label, before, after in found if (before, after) != ("–", "–")]
 
 
-def _readings(measurement: Measurement | None) -> Readings | None:
-    return measurement.readings if measurement is not None else None
+def _telemetry(measurement: Measurement | None) -> TelemetrySummary | None:
+    return measurement.telemetry if measurement is not None else None
 
 
-def _events(readings: Readings | None) -> tuple[str, str]:
-    """What held the clocks down, and what spoilt the figure."""
-    if readings is None:
+def _events(telemetry: TelemetrySummary | None) -> tuple[str, str]:
+    """What held the clocks down, and what disturbed the figure."""
+    if telemetry is None:
         return "–", "–"
-    return ", ".join(readings.clock_limits) or "–", readings.disturbance or "–"
+    return ", ".join(telemetry.clock_limits) or "–", telemetry.disturbance or "–"
 
 
 def _number(record: object, field: str) -> float | None:
@@ -95,7 +95,7 @@ def _number(record: object, field: str) -> float | None:
     return value
 
 
-def _both(records: tuple[object, object] | list[Readings | None], field: str, words: Words) -> tuple[str, str]:
+def _both(records: tuple[object, object] | list[TelemetrySummary | None], field: str, words: Words) -> tuple[str, str]:
     before, after = (_words(_number(record, field), words) for record in records)
     return before, after
 

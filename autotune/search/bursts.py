@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune.burst.protocol import BurstPlan, Part
-from autotune.measurement import Burst, Point
-from autotune.progress import Progress
+from autotune.bursts.protocol import BurstPlan, Part
+from autotune.measuring.records import Burst, Point
 from autotune.search.disturbance import RepeatingRunner
+from autotune.search.progress import Progress
 from autotune.search.stopping import Budget, burst_deadline, plan_for, predicted_seconds
 from autotune.search.trials import Trial, TrialLog
-from autotune.verify import Round
+from autotune.search.verify import Round
 
 BASELINE_SHARE = 0.8
 """Of what remains, for the first burst, should it take that long."""

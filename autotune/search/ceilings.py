@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from autotune.burst.protocol import Part
-from autotune.config import LOADER_KNOBS, Scalar
-from autotune.measurement import Measurement, Point
+from autotune.bursts.protocol import Part
+from autotune.knobs.config import LOADER_KNOBS, Scalar
+from autotune.measuring.records import Measurement, Point
 
 PARTS: tuple[Part, ...] = ("compute", "loader")
 HEADROOM = 1.3

@@ -9,16 +9,16 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Sequence
 
-from autotune.ablation import MIN_ROUNDS, ablate, ablation_rows, put_back
-from autotune.measurement import Burst, Point
-from autotune.numerics import Numerics, NumericsGuard
-from autotune.result import AblationRow
+from autotune.measuring.numerics import Numerics, NumericsGuard
+from autotune.measuring.records import Burst, Point
+from autotune.results.result import AblationRow
+from autotune.search.ablation import MIN_ROUNDS, ablate, ablation_rows, reverted
 from autotune.search.bursts import Bursts
 from autotune.search.disturbance import Drift
 from autotune.search.stages import ABLATION, CONFIRM
 from autotune.search.stopping import ablation_plan, burst_deadline, numerics_steps
-from autotune.search.trials import mean_rate, ranked_points, upkeep
-from autotune.verify import MIN_DECIDED_ROUNDS, Confirmed, as_good_as_the_fastest, confirm, rank
+from autotune.search.trials import mean_rate, ranked_points, resource_cost
+from autotune.search.verify import MIN_DECIDED_ROUNDS, Confirmed, as_good_as_the_fastest, confirm, rank
 
 MAX_FINALISTS = 4
 CHECKING_SHARE = 0.08
@@ -67,7 +67,7 @@ class Confirmation:
         Of those that cost the same the fastest does, which comes first.
         """
         equals = as_good_as_the_fastest(self.confirmed(), self._bursts.rounds(CONFIRM))
-        return min(equals, key=self._upkeep, default=self._baseline)
+        return min(equals, key=self._resource_cost, default=self._baseline)
 
     def confirmed(self) -> list[Confirmed]:
         """What has been confirmed so far, fastest first."""
@@ -83,7 +83,7 @@ class Confirmation:
         return self._numerics.known(point) if self._numerics is not None else None
 
     def race(self) -> None:
-        """Measures the finalists and the baseline anew, interleaved; then those that the winner's true rate lets in.
+        """Measures the finalists and the baseline again, interleaved; then those that the winner's true rate lets in.
 
         The first finalist may have been lucky: what seemed slower than its lucky figure, but not than its true one,
         races against it too, while there is time.
@@ -114,7 +114,7 @@ class Confirmation:
         names = {point: name for name, point in variants.items()}
 
         def run(point: Point, number: int) -> Burst:
-            what = f"{names[point]} put back" if point in names else "the winner"
+            what = f"{names[point]} reverted" if point in names else "the winner"
             return self._bursts.interleaved(point, number, ABLATION, f"{what}, round {number + 1}", plan)
 
         def affords(points: Sequence[Point]) -> bool:
@@ -141,19 +141,19 @@ class Confirmation:
     def _variants(self, winner: Point) -> dict[str, Point]:
         if winner == self._baseline:
             return {}
-        return {name: point for name, point in put_back(winner, self._baseline).items() if self._refuse(point) is None}
+        return {name: point for name, point in reverted(winner, self._baseline).items() if self._refuse(point) is None}
 
     def _finalists(self, raced: Collection[Point]) -> list[Point]:
         """The fastest points that are not the baseline; others than the first only if they came close, in time.
 
         Args:
-            raced: Points that were measured anew already: others must have come to the best of them.
+            raced: Points that were measured again already: others must have come to the best of them.
         """
         trials, budget = self._bursts.trials, self._bursts.budget
         searched = ranked_points(trial for trial in trials if trial.round is None)
         rates = {alike[0].burst.point: mean_rate(alike) for alike in searched}
-        anew = ranked_points(trial for trial in trials if trial.stage == CONFIRM and trial.burst.point in raced)
-        reached = max([self._baseline_rate(), *(mean_rate(alike) for alike in anew)])
+        again = ranked_points(trial for trial in trials if trial.stage == CONFIRM and trial.burst.point in raced)
+        reached = max([self._baseline_rate(), *(mean_rate(alike) for alike in again)])
         near: list[Point] = []
         for point in sorted(rates, key=lambda point: rates[point], reverse=True):
             if point == self._baseline or point in raced:
@@ -200,9 +200,9 @@ class Confirmation:
         known = [trial.rate for trial in self._bursts.trials if trial.burst.point == self._baseline and trial.rate]
         return statistics.fmean(known) if known else 0.0
 
-    def _upkeep(self, point: Point) -> tuple[bool, int, int]:
-        """What a config costs besides time, dearest first: compiling, workers, memory."""
+    def _resource_cost(self, point: Point) -> tuple[bool, int, int]:
+        """What a config costs besides time, most expensive first: compiling, workers, memory."""
         measured = self._bursts.log.measurement(point)
         memory = measured.device_memory_bytes if measured is not None else None
         step = round(math.log(memory or 1, NOTABLE_MEMORY))  # a few per cent of memory are worth no rate
-        return *upkeep(point.config), step
+        return *resource_cost(point.config), step

@@ -1,4 +1,4 @@
-"""Bursts that something else spoilt are run again; a machine that drifts is noticed by running the baseline again."""
+"""Disturbed bursts are run again; a machine that drifts is noticed by running the baseline again."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from autotune.burst.protocol import BurstPlan
-from autotune.burst.runner import Runner
-from autotune.measurement import Burst, Measurement, Point
+from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.runner import Runner
+from autotune.measuring.records import Burst, Measurement, Point
 from autotune.search.stages import ANCHOR, BASELINE
 from autotune.search.trials import Trial
 
@@ -136,10 +136,14 @@ def _lasting(changes: Sequence[float]) -> float:
 
 def _foreign_share(burst: Burst) -> float:
     """For ordering disturbed bursts: an undisturbed one comes first."""
-    readings = burst.measurement.readings if burst.measurement else None
-    if readings is None or readings.disturbance is None:
+    telemetry = burst.measurement.telemetry if burst.measurement else None
+    if telemetry is None or telemetry.disturbance is None:
         return -1.0
     return sum(
         share or 0.0
-        for share in (readings.foreign_cpu_fraction, readings.stolen_cpu_fraction, readings.foreign_gpu_fraction)
+        for share in (
+            telemetry.foreign_cpu_fraction,
+            telemetry.stolen_cpu_fraction,
+            telemetry.foreign_gpu_fraction,
+        )
     )

@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from autotune.burst.runner import Runner
+from autotune.bursts.runner import Runner
 from autotune.hardware.model import DeviceKind
-from autotune.measurement import Point
-from autotune.memory import MemoryModel
-from autotune.numerics import NumericsGuard
-from autotune.progress import Progress
+from autotune.knobs.space import Space
+from autotune.measuring.memory_model import MemoryModel
+from autotune.measuring.numerics import NumericsGuard
+from autotune.measuring.records import Point
 from autotune.search.bursts import Bursts
 from autotune.search.ceilings import Ceilings
 from autotune.search.confirmation import Confirmation
 from autotune.search.disturbance import REPEATS_SHARE, RepeatingRunner, anchor_due, drift_of
 from autotune.search.guard import refusal
+from autotune.search.progress import Progress
 from autotune.search.stages import ANCHOR, BASELINE, SAMPLER, Proposal, Stages
 from autotune.search.stopping import Budget, all_fail_alike, plateaued
 from autotune.search.trials import TrialLog
-from autotune.space import Space
 
 StoppedBy = Literal["budget", "target", "plateau", "exhausted", "interrupted"]
 SAMPLER_TRIES = 50
@@ -165,8 +165,10 @@ class Search:
         A ceiling alone is no target: another precision, or compiling, raises it.
         """
         best = self.log.best()
-        readings = best.burst.measurement.readings if best is not None and best.burst.measurement is not None else None
-        busy = readings.device_activity_fraction if readings is not None else None
+        telemetry = (
+            best.burst.measurement.telemetry if best is not None and best.burst.measurement is not None else None
+        )
+        busy = telemetry.device_activity_fraction if telemetry is not None else None
         if best is None or best.rate is None or busy is None or busy < self._utilization_target:
             return False
         ceiling = self.ceilings.compute(best.burst.point)
@@ -191,8 +193,8 @@ class Search:
 
     def _refuse_for_now(self, point: Point) -> str | None:
         """Passes over what takes too long to compile: cheaper proposals may follow."""
-        dear = point.config.compile_mode is not None and not self._affordable(point)
-        return self._refuse(point) or ("compiling it would take longer than there is" if dear else None)
+        expensive = point.config.compile_mode is not None and not self._affordable(point)
+        return self._refuse(point) or ("compiling it would take longer than there is" if expensive else None)
 
     def _refuse_or_unaffordable(self, point: Point) -> str | None:
         return self._refuse(point) or (None if self._affordable(point) else "it would take longer than the budget")

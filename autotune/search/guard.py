@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune.config import MEMORY_KNOBS
-from autotune.measurement import Outcome, Point
-from autotune.memory import MemoryModel
+from autotune.knobs.config import MEMORY_KNOBS
+from autotune.knobs.space import Space
+from autotune.measuring.memory_model import MemoryModel
+from autotune.measuring.records import Outcome, Point
 from autotune.search.trials import Trial
-from autotune.space import Space
 from autotune.units import format_bytes
 
 

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from autotune.config import Scalar
-from autotune.measurement import Point
+from autotune.knobs.config import Scalar
+from autotune.knobs.space import Space
+from autotune.measuring.records import Point
 from autotune.search.ceilings import unlikely_to_gain, with_workers, workers_needed
 from autotune.search.trials import Trial, fastest, mean_rate, ranked_points
-from autotune.space import Space
 
 BASELINE, WARM, SUGGESTED, FED = "baseline", "warm start", "suggestions", "fed better"
 WORKERS, LARGEST, RACE = "fewest workers", "largest batch", "once more"
@@ -195,7 +195,7 @@ class Stages:
         Args:
             trials: Those so far.
             pressing: Whether only what was not tried yet is wanted, and would soon take longer than there is. What is
-                dear, as compiling is, waits until the fastest point is a good one, but not for ever.
+                expensive, as compiling is, waits until the fastest point is a good one, but not for ever.
         """
         incumbent = fastest(trials)
         if incumbent is None:

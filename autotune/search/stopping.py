@@ -6,11 +6,11 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
-from autotune.ablation import MIN_BUDGET_SECONDS as ABLATION_MIN_BUDGET_SECONDS
-from autotune.burst.protocol import BurstPlan
-from autotune.config import TrainConfig
-from autotune.measurement import Burst
-from autotune.numerics import FEWEST_STEPS, MOST_STEPS
+from autotune.bursts.protocol import BurstPlan
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.numerics import FEWEST_STEPS, MOST_STEPS
+from autotune.measuring.records import Burst
+from autotune.results.result import ABLATION_MIN_BUDGET_SECONDS
 from autotune.search.stages import SAMPLER
 from autotune.search.trials import Trial
 

@@ -15,8 +15,8 @@ from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 
-from autotune.burst.remains import running, this_process
 from autotune.errors import UsageError
+from autotune.hardware.process import running, this_process
 
 LOCK_SECONDS = 15.0
 """A line is written in milliseconds: whoever holds the lock for longer is stuck."""
@@ -104,7 +104,7 @@ class FileLock:
 
 
 class Journal(JournalFileBackend):
-    """A journal that mends itself: what a writer that was killed left of a line would spoil the next one."""
+    """A journal that repairs itself: what a writer that was killed left of a line would disturbs the next one."""
 
     def __init__(self, path: Path) -> None:
         self._file_lock = FileLock(str(path))
@@ -151,12 +151,12 @@ def _resumable(storage: BaseStorage, attributes: dict[str, Any], where: str) -> 
     if not studies:
         raise UsageError(
             f"--resume found no earlier run of this workload on this device in {where}; "
-            "leave --resume out to begin anew"
+            "leave --resume out to begin again"
         )
     newest = max(studies, key=lambda study: study.user_attrs.get(_CREATED, 0.0))
     if (busy := running(newest.user_attrs.get(_PROCESS))) not in {None, os.getpid()}:
         raise UsageError(
             f"--resume: the run in {where} is still going on, as process {busy}; "
-            "wait for it, or leave --resume out to begin anew"
+            "wait for it, or leave --resume out to begin again"
         )
     return str(newest.study_name)

@@ -17,11 +17,10 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from autotune.config import Scalar, TrainConfig
-from autotune.measurement import Burst, Measurement, Outcome, Point, pool
-from autotune.space import Space
-from autotune.verify import TIE
-from autotune.wording import compiler_text
+from autotune.knobs.config import Scalar, TrainConfig
+from autotune.knobs.space import Space
+from autotune.measuring.records import Burst, Measurement, Outcome, Point, compiler_text, pool
+from autotune.search.verify import TIE
 
 ORDERED_KNOBS = {"batch_size": True, "num_workers": False, "prefetch_factor": True, "num_threads": False}
 """Knobs whose values lie on a scale, and whether that scale is logarithmic."""
@@ -235,12 +234,12 @@ def fastest(trials: Iterable[Trial]) -> Trial | None:
     if not ranked:
         return None
     tied = [alike for alike in ranked if mean_rate(alike) >= TIE * mean_rate(ranked[0])]
-    first = min(tied, key=lambda alike: upkeep(alike[0].burst.point.config))
+    first = min(tied, key=lambda alike: resource_cost(alike[0].burst.point.config))
     return min(first, key=lambda trial: abs((trial.rate or 0.0) - mean_rate(first)))
 
 
-def upkeep(config: TrainConfig) -> tuple[bool, int]:
-    """What a config costs besides time and memory, dearest first: compiling, workers."""
+def resource_cost(config: TrainConfig) -> tuple[bool, int]:
+    """What a config costs besides time and memory, most expensive first: compiling, workers."""
     return config.compile_mode is not None, config.num_workers
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import DataLoader
 
+
 QUIET = {
     "logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False
 }  # fmt: skip

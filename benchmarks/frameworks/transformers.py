@@ -15,6 +15,7 @@ from benchmarks.stopwatch import OnStep
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
+
 QUIET = {
     "report_to": "none", "logging_strategy": "no", "logging_nan_inf_filter": False, "save_strategy": "no",
     "disable_tqdm": True,

@@ -30,7 +30,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from autotune import TrainConfig, Workload
-from autotune.config import Parameters
+from autotune.knobs.config import Parameters
 from benchmarks.guides import Scale, chosen_scale, written_once
 
 BEFORE = TrainConfig(batch_size=12, accumulation_steps=4)

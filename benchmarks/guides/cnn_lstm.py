@@ -33,7 +33,7 @@ from torch.nn import functional
 from torch.utils.data import Dataset
 
 from autotune import TrainConfig, Workload
-from autotune.config import Parameters
+from autotune.knobs.config import Parameters
 from benchmarks.guides import Scale, chosen_scale, written_once
 
 BEFORE = TrainConfig(batch_size=256, num_workers=4, pin_memory=True)

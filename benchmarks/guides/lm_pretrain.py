@@ -28,7 +28,7 @@ from torch.nn import functional
 from torch.utils.data import Dataset
 
 from autotune import TrainConfig, Workload
-from autotune.config import Parameters
+from autotune.knobs.config import Parameters
 from benchmarks.charlm import read_text
 from benchmarks.guides import Scale, chosen_scale, written_once
 

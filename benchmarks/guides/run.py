@@ -26,9 +26,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from autotune.config import TrainConfig
 from autotune.hardware import probe_host
-from autotune.result import Result, Side, read_result
+from autotune.knobs.config import TrainConfig
+from autotune.results.result import Result, Side, read_result
 from benchmarks.fresh import afresh
 from benchmarks.guides import GUIDES
 from benchmarks.output import save, saved
@@ -94,7 +94,7 @@ def final_loss(target: str, side_json: str, device: str, samples: int, seed: int
     """Trains in this process over so many samples; returns the mean loss of the last quarter of the steps."""
     import torch
 
-    from autotune.workload import load_workload
+    from autotune.workload.target import load_workload
     from benchmarks.plain import Loop, set_process
 
     side = Side.model_validate_json(side_json)

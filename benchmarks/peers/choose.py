@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from autotune.config import TrainConfig, make_config
+from autotune.knobs.config import TrainConfig, make_config
 from benchmarks.peers import finders, samplers, tuners
 
 MARK = "CHOICE "

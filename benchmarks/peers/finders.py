@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from autotune import TrainConfig, Workload
-from autotune.workload import load_workload
+from autotune.workload.target import load_workload
 from benchmarks.plain import Loop, make_optimizer, set_process
 
 ACCELERATE_STARTS_AT = 128

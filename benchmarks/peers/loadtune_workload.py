@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from autotune.batches import move
-from autotune.workload import load_workload
+from autotune.workload.batches import move
+from autotune.workload.target import load_workload
 from benchmarks.plain import make_optimizer
 
 VARIABLE = "AUTOTUNE_PEER_TARGET"

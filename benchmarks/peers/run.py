@@ -31,8 +31,8 @@ from typing import Any
 import psutil
 from pydantic import BaseModel
 
-from autotune.config import TrainConfig
-from autotune.result import Side, read_result
+from autotune.knobs.config import TrainConfig
+from autotune.results.result import Side, read_result
 from benchmarks.output import save, saved
 from benchmarks.peers.choose import TOOLS, choices_in
 from benchmarks.peers.finders import device_name

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from autotune import TrainConfig
-from autotune.burst.isolation import Isolation
-from autotune.burst.protocol import BurstPlan, Request
-from autotune.burst.runner import ProcessRunner, result_of
-from autotune.config import Scalar, make_config
+from autotune.bursts.isolation import Isolation
+from autotune.bursts.protocol import BurstPlan, Request
+from autotune.bursts.runner import ProcessRunner, result_of
 from autotune.hardware import merge, probe_host
-from autotune.measurement import Point
-from autotune.space import Space, build_space
-from autotune.workload import load_workload
+from autotune.knobs.config import Scalar, make_config
+from autotune.knobs.space import Space, build_space
+from autotune.measuring.records import Point
+from autotune.workload.target import load_workload
 from benchmarks.peers.finders import device_name
 from benchmarks.plain import Loop, set_process
 

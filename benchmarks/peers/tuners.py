@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune import TrainConfig
-from autotune.workload import load_workload
+from autotune.workload.target import load_workload
 from benchmarks.peers import loadtune_workload
 from benchmarks.peers.finders import device_name
 from benchmarks.plain import make_loader, make_optimizer

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from autotune.burst.protocol import Part
-from autotune.config import Scalar, TrainConfig
-from autotune.facts import WorkloadFacts
+from autotune.bursts.protocol import Part
 from autotune.hardware.model import Hardware
-from autotune.measurement import Burst
+from autotune.knobs.config import Scalar, TrainConfig
+from autotune.knobs.facts import WorkloadFacts
+from autotune.measuring.records import Burst
 from autotune.search.stopping import COMPILED_KNOBS
 
 FOLDER = Path(__file__).parent

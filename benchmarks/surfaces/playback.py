@@ -8,10 +8,11 @@ import statistics
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
-from autotune.burst.protocol import BurstPlan, Part
-from autotune.config import Scalar, TrainConfig
-from autotune.measurement import Burst, Measurement, Outcome, Point
-from autotune.space import Choices, Space, build_space
+from autotune.bursts.protocol import BurstPlan, Part
+from autotune.knobs.config import Scalar, TrainConfig
+from autotune.knobs.rules import Choices
+from autotune.knobs.space import Space, build_space
+from autotune.measuring.records import Burst, Measurement, Outcome, Point
 from benchmarks.surfaces import GRIDS, Record, Surface, compute_part, graph_of, loader_part
 
 HOPELESS, HOPELESS_BLOCKS = 0.9, 3
@@ -162,7 +163,10 @@ class Playback:
         if measured is None:
             return None
         resampled = measured.model_copy(
-            update={"blocks": tuple(self._rng.choices(measured.blocks, k=len(measured.blocks))), "readings": None}
+            update={
+                "blocks": tuple(self._rng.choices(measured.blocks, k=len(measured.blocks))),
+                "telemetry": None,
+            }
         )
         if incumbent_rate is not None and max(resampled.block_rates) < HOPELESS * incumbent_rate:
             return resampled.model_copy(update={"blocks": resampled.blocks[:HOPELESS_BLOCKS]})

@@ -10,15 +10,15 @@ from itertools import product
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
-from autotune.burst.protocol import BurstPlan
-from autotune.config import Scalar, TrainConfig
-from autotune.measurement import Burst, Outcome, Point
-from autotune.progress import Quiet
+from autotune.bursts.protocol import BurstPlan
+from autotune.commands.tuning import judge
+from autotune.knobs.config import Scalar, TrainConfig
+from autotune.measuring.records import Burst, Outcome, Point
 from autotune.search.driver import Search
 from autotune.search.stopping import Budget
 from autotune.search.storage import make_sampler
 from autotune.search.trials import Trial, TrialLog, fastest
-from autotune.tune import judge
+from autotune.terminal.progress import Quiet
 from benchmarks.surfaces import Surface
 from benchmarks.surfaces.playback import Playback, RecordedSpace, VirtualClock
 

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from autotune.burst.protocol import BurstPlan
-from autotune.config import TrainConfig
-from autotune.measurement import Interval, Point, Speedup
+from autotune.bursts.protocol import BurstPlan
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Point
+from autotune.measuring.speedup import Speedup
+from autotune.measuring.statistics import Interval
 from benchmarks import aa, digits, output
 
 SHORT = BurstPlan(warmup_seconds=0.1, measure_seconds=0.1, block_seconds=0.02)

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from autotune import TrainConfig, Workload
-from autotune.workload import check_signature
+from autotune.workload.target import check_signature
 from benchmarks import guides
 from benchmarks.guides import GUIDES, asl_transformer, cnn_lstm, ctc_tips, lm_pretrain
 from benchmarks.plain import Loop

@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import SequentialSampler
 
 from autotune import TrainConfig, Tuned, Workload
-from autotune.measurement import Interval
-from autotune.result import Side, write_result
+from autotune.measuring.statistics import Interval
+from autotune.results.result import Side, write_result
 from benchmarks import import_cost, output
 from benchmarks.import_cost import Extra, ReadmeLoop, mean_difference, total
 from benchmarks.plain import Loop

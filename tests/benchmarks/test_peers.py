@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from autotune.config import TrainConfig
+from autotune.knobs.config import TrainConfig
 from benchmarks import output
 from benchmarks.peers import run
 from benchmarks.peers.choose import choices_in

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.measurement import Interval
+from autotune.measuring.statistics import Interval
 from benchmarks.ratios import Ratio, paired_ratio
 
 

@@ -8,9 +8,9 @@ import statistics
 
 import pytest
 
-from autotune.burst.protocol import BurstPlan
-from autotune.config import TrainConfig
-from autotune.measurement import Block, Burst, Measurement, Outcome, Point
+from autotune.bursts.protocol import BurstPlan
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
 from benchmarks import replay
 from benchmarks.surfaces import GRIDS, Grid, Header, Record, Surface, loader_part, read_surface, surface_path
 from benchmarks.surfaces.playback import Playback, VirtualClock, recorded_space, true_rates

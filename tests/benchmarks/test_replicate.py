@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from autotune import TrainConfig
-from autotune.measurement import Interval, Speedup
-from autotune.result import Side, write_result
+from autotune.measuring.speedup import Speedup
+from autotune.measuring.statistics import Interval
+from autotune.results.result import Side, write_result
 from benchmarks import output, replicate
 from benchmarks.ratios import Ratio
 from benchmarks.replicate import Replication

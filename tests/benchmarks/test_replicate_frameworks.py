@@ -18,8 +18,9 @@ pytest.importorskip("accelerate")
 
 from autotune import TrainConfig, Workload
 from autotune.errors import WorkloadError
-from autotune.measurement import Interval, Speedup
-from autotune.result import Side, write_result
+from autotune.measuring.speedup import Speedup
+from autotune.measuring.statistics import Interval
+from autotune.results.result import Side, write_result
 from benchmarks import frameworks, output, replicate
 from benchmarks.frameworks import NEEDED, loop_class
 from benchmarks.plain import Loop

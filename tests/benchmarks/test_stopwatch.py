@@ -10,7 +10,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from autotune import TrainConfig
-from autotune.workload import load_workload
+from autotune.workload.target import load_workload
 from benchmarks import stopwatch
 from benchmarks.plain import Loop
 from benchmarks.stopwatch import Mark, is_warm, timed_marks, timed_part
@@ -42,7 +42,7 @@ def test_all_of_the_time_counts_when_epochs_are_long(inner: list[Mark]) -> None:
 
 
 def test_epochs_are_really_crossed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each starts the loader anew, and from mark to mark lie its samples; a look at the clock takes a second here."""
+    """Each starts the loader again, and from mark to mark lie its samples; a look at the clock takes a second here."""
     ticks = itertools.count()
     monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: float(next(ticks)))
     started: list[object] = []

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from autotune.config import TrainConfig
+from autotune.knobs.config import TrainConfig
 from benchmarks import telemetry_cost
 
 

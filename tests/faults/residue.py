@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from autotune.burst.remains import RUN_VARIABLE
+from autotune.bursts.cleanup import RUN_VARIABLE
 
 SHARED_MEMORY = Path("/dev/shm")
 SEGMENTS = ("torch_*", "sem.*", "psm_*", "mp-*")

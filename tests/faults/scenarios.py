@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from autotune.measurement import Outcome
+from autotune.measuring.records import Outcome
 
 OK, CRASHED, TIMEOUT = Outcome.OK, Outcome.CRASHED, Outcome.TIMEOUT
 PACKAGE = "tests.faults.workloads"
@@ -182,7 +182,7 @@ class Importing:
         module: Under `tests.faults.workloads.at_import`.
         what: What happens, in words.
         error: What the error says; None when bursts run.
-        unsafe: Why each burst must import the module anew; None when it can be forked.
+        unsafe: Why each burst must import the module again; None when it can be forked.
         outcome: Of a burst.
         workers: DataLoader workers.
         by_path: Whether the target names the file, by a relative path.

@@ -11,12 +11,12 @@ from pathlib import Path
 import optuna
 import pytest
 
-from autotune.burst import remains
-from autotune.burst.isolation import Isolation
-from autotune.burst.protocol import BurstPlan
-from autotune.burst.runner import ProcessRunner
-from autotune.config import TrainConfig
-from autotune.measurement import Burst, Outcome, Point
+from autotune.bursts import cleanup
+from autotune.bursts.isolation import Isolation
+from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.runner import ProcessRunner
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Burst, Outcome, Point
 from autotune.search.trials import TrialLog
 from tests.faults.residue import Residue
 from tests.faults.scenarios import PACKAGE, SCENARIOS, Scenario, fault
@@ -66,7 +66,7 @@ def counters(temporary: Path) -> Iterator[Path]:
     file.write_text("oom_kill 7\n")
     os.environ["FAULTS_VMSTAT"] = str(file)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(remains, "KERNEL_COUNTERS", file)
+        patch.setattr(cleanup, "KERNEL_COUNTERS", file)
         yield file
     del os.environ["FAULTS_VMSTAT"]
 
@@ -96,8 +96,8 @@ def test_a_fault_is_told_and_survived(
     assert (burst.measurement is not None) == (burst.outcome is Outcome.OK)
     healthy = run(isolation, Scenario(f"{scenario.module}:healthy", "", Outcome.OK))
     assert healthy.outcome is Outcome.OK, healthy.reason
-    assert isolation._zygote is not None
-    assert residue.found(spare=isolation._zygote.pid, pids=notes) == []
+    assert isolation._forkserver is not None
+    assert residue.found(spare=isolation._forkserver.pid, pids=notes) == []
 
 
 @fault("Compiling", "the model breaks the compiler's graph, and has it compile again", "ok; both are counted and told")

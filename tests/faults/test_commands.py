@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.result import read_result
+from autotune.results.result import read_result
 from tests.faults.commands import TINY, Run, run
 from tests.faults.scenarios import COMMANDED, PACKAGE, STAGES, Stage, fault
 from tests.processes import BUDGET_OVERRUN_SECONDS, ROOT, budget

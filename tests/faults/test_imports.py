@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from autotune.burst.isolation import Isolation
-from autotune.burst.protocol import BurstPlan
-from autotune.burst.runner import ProcessRunner
-from autotune.config import TrainConfig
+from autotune.bursts.isolation import Isolation
+from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.runner import ProcessRunner
 from autotune.errors import WorkloadError
-from autotune.measurement import Outcome, Point
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Outcome, Point
 from tests.faults.residue import Residue
 from tests.faults.scenarios import IMPORTING, PACKAGE, Importing
 
@@ -30,7 +30,7 @@ def target_of(scenario: Importing) -> str:
 
 @pytest.mark.parametrize("scenario", IMPORTING, ids=lambda scenario: scenario.module)
 def test_an_import_is_told_or_lived_with(scenario: Importing, temporary: Path, notes: Path) -> None:
-    """An error names what happened; else two bursts run, with the reason why they import anew, if they do."""
+    """An error names what happened; else two bursts run, with the reason why they import again, if they do."""
     residue = Residue(temporary)
     notes.write_text("")
     began = time.monotonic()

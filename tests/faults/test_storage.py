@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.config import TrainConfig
 from autotune.errors import UsageError
-from autotune.measurement import Burst, Outcome, Point
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Burst, Outcome, Point
 from autotune.search import storage
 from autotune.search.storage import open_study
 from autotune.search.trials import TrialLog

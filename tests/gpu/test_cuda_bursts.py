@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from autotune.burst.isolation import Isolation
-from autotune.burst.protocol import BurstPlan
-from autotune.burst.runner import ProcessRunner
-from autotune.config import TrainConfig
+from autotune.bursts.isolation import Isolation
+from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.runner import ProcessRunner
 from autotune.hardware import probe_host
 from autotune.hardware.model import Gpu
-from autotune.measurement import Burst, Outcome, Point
-from autotune.numerics import judge_agreement
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.numerics import judge_agreement
+from autotune.measuring.records import Burst, Outcome, Point
 from tests.processes import ROOT
 
 PLAN = BurstPlan(warmup_seconds=2.0, measure_seconds=2.0)
@@ -112,15 +112,15 @@ def test_telemetry_sees_the_gpu(isolation: Isolation) -> None:
     """Utilisation, clocks, power, energy and memory are read while it trains; SM activity from Hopper on."""
     burst = run(isolation, batch_size=512)
     assert burst.measurement is not None
-    readings = burst.measurement.readings
-    assert readings is not None
-    assert (readings.gpu_utilization_fraction or 0) > 0
-    assert (readings.power_watts or 0) > 10
-    assert (readings.energy_joules or 0) > 0
-    assert (readings.device_allocated_bytes or 0) > MIB
-    assert (burst.measurement.device_memory_bytes or 0) >= (readings.device_allocated_bytes or 0)
+    telemetry = burst.measurement.telemetry
+    assert telemetry is not None
+    assert (telemetry.gpu_utilization_fraction or 0) > 0
+    assert (telemetry.power_watts or 0) > 10
+    assert (telemetry.energy_joules or 0) > 0
+    assert (telemetry.device_allocated_bytes or 0) > MIB
+    assert (burst.measurement.device_memory_bytes or 0) >= (telemetry.device_allocated_bytes or 0)
     if (gpu().compute_capability or (0, 0)) >= (9, 0):
-        assert readings.sm_activity_fraction is not None
+        assert telemetry.sm_activity_fraction is not None
 
 
 def test_a_module_that_initialises_cuda_gets_fresh_interpreters() -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.burst.feed import Feed
-from autotune.burst.isolation import Isolation
-from autotune.burst.protocol import BurstPlan
-from autotune.burst.runner import ProcessRunner
-from autotune.burst.trainer import Trainer, make_loader
-from autotune.config import TrainConfig
-from autotune.facts import WorkloadFacts
-from autotune.measurement import Burst, Point
-from autotune.runtime import Tuned
-from autotune.workload import Workload, adapt
+from autotune.bursts.feed import Feed
+from autotune.bursts.isolation import Isolation
+from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.runner import ProcessRunner
+from autotune.bursts.trainer import Trainer, make_loader
+from autotune.knobs.config import TrainConfig
+from autotune.knobs.facts import WorkloadFacts
+from autotune.measuring.records import Burst, Point
+from autotune.training.tuned import Tuned
+from autotune.workload.target import adapt
+from autotune.workload.workload import Workload
 
 PLAN = BurstPlan(warmup_seconds=0.3, measure_seconds=0.3, block_seconds=0.02)
 SECONDS = 90.0

@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-import autotune.runtime
-from autotune.config import TrainConfig
-from autotune.runtime import Tuned
+import autotune.training.tuned
+from autotune.knobs.config import TrainConfig
+from autotune.training.tuned import Tuned
 
 if TYPE_CHECKING:
     import pytest
@@ -100,7 +100,7 @@ class Steps:
 def process_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.device]]:
     """Puts the number of threads back; the allocator is not touched, but the devices it was tuned for are listed."""
     threads, devices = torch.get_num_threads(), []
-    monkeypatch.setattr(autotune.runtime, "tune_allocator", devices.append)
+    monkeypatch.setattr(autotune.training.tuned, "tune_allocator", devices.append)
     try:
         yield devices
     finally:

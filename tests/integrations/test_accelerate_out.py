@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from autotune.training.tuned import Tuned
+
 pytest.importorskip("accelerate")
 
 from accelerate import Accelerator
 
 from autotune.integrations.accelerate import accelerator_kwargs, prepare
-from autotune.runtime import Tuned
 from tests.integrations.models import (
     KNOBS,
     LOADER,
@@ -93,7 +94,7 @@ def test_gradients_are_accumulated(run: Run) -> None:
 
 
 def test_the_loader_has_the_tuned_settings(run: Run) -> None:
-    """The user's loader is made anew and prepared."""
+    """The user's loader is made again and prepared."""
     assert settings(run.loader) == LOADER
     assert run.loader.batch_sampler.batch_size == 4
     assert isinstance(run.loader.batch_sampler.sampler, torch.utils.data.RandomSampler)

@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from autotune.training.tuned import Tuned
+
 pytest.importorskip("lightning")
 
 from lightning.fabric import Fabric
 
 from autotune.integrations.fabric import fabric_kwargs, setup
-from autotune.runtime import Tuned
 from tests.integrations.models import (
     KNOBS,
     LOADER,
@@ -73,7 +74,7 @@ def test_gradients_are_accumulated(run: Run) -> None:
 
 
 def test_the_loader_has_the_tuned_settings(run: Run) -> None:
-    """The user's loader is made anew, shuffled as before, and set up."""
+    """The user's loader is made again, shuffled as before, and set up."""
     assert (run.loader.batch_size, settings(run.loader)) == (4, LOADER)
     assert isinstance(run.loader.sampler, torch.utils.data.RandomSampler)
 

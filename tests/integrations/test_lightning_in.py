@@ -11,10 +11,10 @@ pytest.importorskip("lightning")
 
 from lightning.pytorch import Callback, Trainer
 
-from autotune.burst.check import check_workload
-from autotune.config import TrainConfig
+from autotune.bursts.check_job import check_workload
 from autotune.errors import WorkloadError
-from autotune.measurement import Outcome
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Outcome
 from tests.integrations.bursts import check_and_run, of, train
 from tests.integrations.models import compiling, operators
 from tests.integrations.workloads import lightning_built as built
@@ -186,7 +186,7 @@ def test_the_other_package_is_known_too() -> None:
         ("several_loaders", "IterableBoringDataModule.train_dataloader() must give one torch DataLoader, but a list"),
         ("grouped", "with a batch_size, since autotune varies it, but a SequenceSampler makes the batches"),
         ("no_loader", "`train_dataloader` must be implemented"),
-        ("unready", "making a workload of what it returned raised: FileNotFoundError: no scans here; mend it"),
+        ("unready", "making a workload of what it returned raised: FileNotFoundError: no scans here; fix it"),
         ("dataset", "its LightningDataModule or train DataLoader was expected, but a RandomDataset came"),
         ("four", "but 3 things came; return (module, datamodule)"),
         ("double", "precision 32-true, bf16-mixed, 16-mixed was expected, but one with 64-true came"),

@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
+from autotune.training.tuned import Tuned
+
 pytest.importorskip("lightning")
 
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 
 from autotune.integrations.lightning import trainer_kwargs, tuned_callback, tuned_datamodule
-from autotune.runtime import Tuned
 from tests.integrations.models import (
     KNOBS,
     LOADER,

@@ -11,11 +11,11 @@ import torch
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from autotune.burst.check import check_workload
-from autotune.config import TrainConfig
+from autotune.bursts.check_job import check_workload
 from autotune.errors import WorkloadError
-from autotune.measurement import Outcome
-from autotune.workload import load_workload
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Outcome
+from autotune.workload.target import load_workload
 from tests.integrations.bursts import check_and_run, of, train
 from tests.integrations.models import compiling, operators
 from tests.integrations.workloads import transformers_built as built

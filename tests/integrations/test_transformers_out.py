@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from autotune.training.tuned import Tuned
+
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
 
 from autotune.integrations.transformers import training_kwargs, tune_trainer
-from autotune.runtime import Tuned
 from tests.integrations.models import (
     KNOBS,
     LOADER,

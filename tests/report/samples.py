@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.config import TrainConfig
-from autotune.measurement import Interval, Outcome, Speedup
-from autotune.numerics import Gate, Numerics
-from autotune.profiles import Operator, Profile, SampleCost, SamplePart
-from autotune.readings import Readings
-from autotune.result import AblationRow, Diagnosis, Result, Side, TrialRecord
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.numerics import Gate, Numerics
+from autotune.measuring.profiles import Operator, Profile, SampleCost, SamplePart
+from autotune.measuring.records import Outcome
+from autotune.measuring.speedup import Speedup
+from autotune.measuring.statistics import Interval
+from autotune.measuring.telemetry_summary import TelemetrySummary
+from autotune.results.result import AblationRow, Diagnosis, Result, Side, TrialRecord
 from tests.factories import GIB, make_gpu, make_hardware, make_measurement, make_result
 
 HOSTILE = "<script>alert(1)</script>"
@@ -38,11 +40,12 @@ def full_result(**changes: Any) -> Result:
         "hardware": make_hardware(make_gpu()),
         "constraints": make_result().constraints.model_copy(update={"device": "cuda"}),
         "baseline": Side(
-            config=TrainConfig(batch_size=64), measurement=make_measurement(1000, seed=1, readings=Readings(**busy))
+            config=TrainConfig(batch_size=64),
+            measurement=make_measurement(1000, seed=1, telemetry=TelemetrySummary(**busy)),
         ),
         "best": Side(
             config=TrainConfig(**BEST, compile_mode="default"),
-            measurement=make_measurement(2500, seed=2, compile_seconds=40.0, readings=Readings(**busy)),
+            measurement=make_measurement(2500, seed=2, compile_seconds=40.0, telemetry=TelemetrySummary(**busy)),
         ),
         "speedup": Speedup(ratio=2.5, ci95=Interval(2.4, 2.6), pairs=5),
         "ablation": (

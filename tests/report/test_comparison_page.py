@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 
-from autotune.compare import Comparison
-from autotune.config import TrainConfig
+from autotune.knobs.config import TrainConfig
 from autotune.report.comparison import render_comparison
-from autotune.result import Side
+from autotune.results.compare import Comparison
+from autotune.results.result import Side
 from tests.crosses import compared, make_cross, on_gpu
 from tests.factories import make_measurement, make_result
 from tests.report.pages import Page
@@ -40,17 +40,17 @@ def test_shared_and_particular_knobs_are_told_apart() -> None:
 
 
 def test_what_a_config_does_elsewhere_is_told_with_its_notes() -> None:
-    """The loss, against what, and what to beware of."""
+    """The loss, against what, and the warnings."""
     cross = make_cross(notes=("the model has changed",))
     text = shown(compared(on_gpu(), make_result(), crosses=[cross]))
     assert f"{cross.machine} {cross.finding}" in text
-    assert "beware: the model has changed" in text
+    assert "warning: the model has changed" in text
 
 
 def test_warnings_and_what_was_left_out_have_their_sections() -> None:
     """Nothing is hidden because it is inconvenient."""
     text = shown(compared(make_result(), warnings=["mind this"], problems=["x.json is broken"]))
-    assert "Beware mind this" in text
+    assert "Warnings mind this" in text
     assert "Left out x.json is broken" in text
 
 

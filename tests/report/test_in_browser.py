@@ -13,7 +13,7 @@ import pytest
 
 from autotune.report import render_report
 from autotune.report.comparison import render_comparison
-from autotune.result import parse_result, read_result
+from autotune.results.result import parse_result, read_result
 from tests.crosses import compared, make_cross, on_gpu
 from tests.factories import make_result
 from tests.report.samples import HOSTILE, full_result

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from autotune.config import TrainConfig
-from autotune.measurement import Burst, Interval, Outcome, Point
-from autotune.memory import Line, MemoryModel
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.memory_model import Line, MemoryModel
+from autotune.measuring.records import Burst, Outcome, Point
+from autotune.measuring.statistics import Interval
 from autotune.report import render_report
 from autotune.report.charts import Bar, Share, rates_picture, shares_picture, waterfall_steps
 from autotune.report.drawing import compact, inline, log_steps, shortened
 from autotune.report.footprint import Footprint, footprint
 from autotune.report.scatters import memory_picture, thinned
-from autotune.result import Side
+from autotune.results.result import Side
 from tests.factories import GIB, make_gpu, make_hardware, make_measurement, make_result
 from tests.report.pages import Page
 from tests.report.samples import full_result, trial

@@ -14,12 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autotune.config import TrainConfig
 from autotune.errors import ResultFileError
-from autotune.measurement import Interval, Speedup
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.speedup import Speedup
+from autotune.measuring.statistics import Interval
 from autotune.report import render_report, write_report
 from autotune.report.page import MOST_BYTES
-from autotune.result import Result, Side, parse_result, read_result, write_result
+from autotune.results.result import Result, Side, parse_result, read_result, write_result
 from tests.broken import json_values, leaves, with_value
 from tests.factories import make_gpu, make_hardware, make_measurement, make_result
 from tests.report.pages import Page
@@ -109,8 +110,8 @@ def test_partial_result_says_so_before_the_headline() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"ablation": ()}, "No changed knob was put back alone: no time was left"),
-        ({"ablation": (), "best": full_result().baseline}, "No knob was changed, so there is nothing to put back."),
+        ({"ablation": ()}, "No changed knob was reverted alone: no time was left"),
+        ({"ablation": (), "best": full_result().baseline}, "No knob was changed, so there is nothing to reverted."),
         ({"trials": ()}, "No burst in this file tells what memory it took."),
         ({"trials": ()}, "This file does not say which bursts were run."),
         (

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import optuna
 
-from autotune.burst.protocol import BurstPlan
-from autotune.config import TrainConfig
-from autotune.facts import WorkloadFacts
+from autotune.bursts.protocol import BurstPlan
 from autotune.hardware.model import Cpu, Hardware, Memory, Software
-from autotune.measurement import Block, Burst, Measurement, Outcome, Point
-from autotune.numerics import NumericsGuard
-from autotune.progress import Quiet
-from autotune.readings import Readings
+from autotune.knobs.config import TrainConfig
+from autotune.knobs.facts import WorkloadFacts
+from autotune.knobs.space import Space, build_space
+from autotune.measuring.numerics import NumericsGuard
+from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
+from autotune.measuring.telemetry_summary import TelemetrySummary
 from autotune.search.driver import Search
 from autotune.search.stages import Proposal
 from autotune.search.stopping import COMPILED_KNOBS, Budget
 from autotune.search.storage import make_sampler
 from autotune.search.trials import TrialLog
-from autotune.space import Space, build_space
+from autotune.terminal.progress import Quiet
 from benchmarks.surfaces.playback import VirtualClock
 
 GIB = 2**30
@@ -83,7 +83,7 @@ class SurfaceRunner:
         )
         measurement = Measurement(
             blocks=blocks, steady=True, start_seconds=0.1, build_seconds=0.1, warmup_seconds=spent / 4,
-            readings=Readings(seconds=1.0, sm_activity_fraction=self.activity),
+            telemetry=TelemetrySummary(seconds=1.0, sm_activity_fraction=self.activity),
             device_memory_bytes=round(self.bytes_of(point.config)) if self.bytes_of else None,
             compile_seconds=compiling or None,
         )  # fmt: skip

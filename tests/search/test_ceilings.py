@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.burst.protocol import Part
-from autotune.config import LOADER_KNOBS, TrainConfig
-from autotune.measurement import Block, Measurement, Point
+from autotune.bursts.protocol import Part
+from autotune.knobs.config import LOADER_KNOBS, TrainConfig
+from autotune.measuring.records import Block, Measurement, Point
 from autotune.search.ceilings import Ceilings, unlikely_to_gain
 from autotune.search.stages import SINGLE, WORKERS
 from tests.search.surface import example_rate, make_search

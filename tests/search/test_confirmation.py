@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from autotune.config import TrainConfig
+from autotune.commands.tuning import judge
 from autotune.errors import Interrupted
-from autotune.measurement import Point
-from autotune.numerics import Agreement, NumericsGuard, Trace
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.numerics import Agreement, NumericsGuard, Trace
+from autotune.measuring.records import Point
 from autotune.search.stages import CONFIRM
 from autotune.search.stopping import Budget
-from autotune.tune import judge
 from tests.search.surface import example_rate, make_search, make_space
 
 

@@ -6,30 +6,36 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from autotune.burst.protocol import BurstPlan
-from autotune.config import TrainConfig
-from autotune.measurement import Block, Burst, Measurement, Outcome, Point, Speedup
-from autotune.readings import Readings
+from autotune.bursts.protocol import BurstPlan
+from autotune.commands.tuning import judge
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
+from autotune.measuring.speedup import Speedup
+from autotune.measuring.telemetry_summary import TelemetrySummary
 from autotune.search.disturbance import RepeatingRunner, anchor_due, drift_of
 from autotune.search.stages import ANCHOR, BASELINE, SINGLE
 from autotune.search.trials import Trial
-from autotune.tune import judge
 from tests.search.surface import VirtualClock, example_rate, make_search
 
 POINT = Point(config=TrainConfig())
-QUIET = Readings(seconds=1.0, foreign_cpu_fraction=0.01, idle_cpu_fraction=0.05)
+QUIET = TelemetrySummary(seconds=1.0, foreign_cpu_fraction=0.01, idle_cpu_fraction=0.05)
 
 
-def busy(share: float = 0.5) -> Readings:
+def busy(share: float = 0.5) -> TelemetrySummary:
     """A machine whose CPUs others take a share of."""
-    return Readings(seconds=1.0, foreign_cpu_fraction=share, idle_cpu_fraction=0.0)
+    return TelemetrySummary(seconds=1.0, foreign_cpu_fraction=share, idle_cpu_fraction=0.0)
 
 
-def burst(readings: Readings | None, rate: float = 1000.0, outcome: Outcome = Outcome.OK) -> Burst:
-    """A burst of two seconds with these readings."""
+def burst(telemetry: TelemetrySummary | None, rate: float = 1000.0, outcome: Outcome = Outcome.OK) -> Burst:
+    """A burst of two seconds with these telemetry."""
     blocks = tuple(Block(samples=100, seconds=100 / rate * (1 + 0.001 * i), data_wait_seconds=0) for i in range(8))
     measurement = Measurement(
-        blocks=blocks, steady=True, start_seconds=0, build_seconds=0, warmup_seconds=0.5, readings=readings
+        blocks=blocks,
+        steady=True,
+        start_seconds=0,
+        build_seconds=0,
+        warmup_seconds=0.5,
+        telemetry=telemetry,
     )
     ok = outcome is Outcome.OK
     return Burst(point=POINT, outcome=outcome, measurement=measurement if ok else None, seconds=2.0)
@@ -126,33 +132,33 @@ def test_a_failed_burst_is_not_repeated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("readings", "words"),
+    ("telemetry", "words"),
     [
         (busy(), "other processes took 50%"),
-        (Readings(seconds=1, stolen_cpu_fraction=0.2), "virtual machines"),
-        (Readings(seconds=1, foreign_gpu_fraction=0.3), "of the GPU"),
-        (Readings(seconds=1, clock_limits=("hw_thermal_slowdown", "sw_power_cap")), "hw_thermal_slowdown"),
-        (Readings(seconds=1, sm_clock_mhz=1900, sm_clock_min_mhz=1200), "dropped by 37%"),
+        (TelemetrySummary(seconds=1, stolen_cpu_fraction=0.2), "virtual machines"),
+        (TelemetrySummary(seconds=1, foreign_gpu_fraction=0.3), "of the GPU"),
+        (TelemetrySummary(seconds=1, clock_limits=("hw_thermal_slowdown", "sw_power_cap")), "hw_thermal_slowdown"),
+        (TelemetrySummary(seconds=1, sm_clock_mhz=1900, sm_clock_min_mhz=1200), "dropped by 37%"),
     ],
 )
-def test_each_disturbance_is_named(readings: Readings, words: str) -> None:
+def test_each_disturbance_is_named(telemetry: TelemetrySummary, words: str) -> None:
     """The cause stands in the mark."""
-    assert words in (readings.disturbance or "")
+    assert words in (telemetry.disturbance or "")
 
 
 @pytest.mark.parametrize(
-    "readings",
+    "telemetry",
     [
         QUIET,
-        Readings(seconds=1),
-        Readings(seconds=1, foreign_cpu_fraction=0.2, idle_cpu_fraction=0.6),
-        Readings(seconds=1, clock_limits=("sw_power_cap",)),
-        Readings(seconds=1, sm_clock_mhz=1900, sm_clock_min_mhz=1850),
+        TelemetrySummary(seconds=1),
+        TelemetrySummary(seconds=1, foreign_cpu_fraction=0.2, idle_cpu_fraction=0.6),
+        TelemetrySummary(seconds=1, clock_limits=("sw_power_cap",)),
+        TelemetrySummary(seconds=1, sm_clock_mhz=1900, sm_clock_min_mhz=1850),
     ],
 )
-def test_what_does_no_harm_is_no_disturbance(readings: Readings) -> None:
+def test_what_does_no_harm_is_no_disturbance(telemetry: TelemetrySummary) -> None:
     """Load that leaves CPUs over, a power cap under full load and small clock changes are normal."""
-    assert readings.disturbance is None
+    assert telemetry.disturbance is None
 
 
 def trial(rate: float, stage: str, *, resumed: bool = False) -> Trial:

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from autotune.config import TrainConfig
+from autotune.commands.tuning import Options, Tuning, judge
 from autotune.errors import Interrupted, IsolationError
-from autotune.measurement import Outcome, Point
-from autotune.profiles import Profile
-from autotune.progress import Quiet
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.profiles import Profile
+from autotune.measuring.records import Outcome, Point
 from autotune.search.guard import refusal
 from autotune.search.stages import ANCHOR, BASELINE, CONFIRM, RACE, SAMPLER, SINGLE, SUGGESTED
 from autotune.search.stopping import Budget, plan_for, plateaued
 from autotune.search.trials import Trial
-from autotune.tune import Options, Tuning, judge
+from autotune.terminal.progress import Quiet
 from tests.factories import make_burst
 from tests.search.surface import example_rate, journal_storage, make_search, make_space
 

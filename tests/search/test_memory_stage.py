@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autotune.config import TrainConfig
-from autotune.measurement import Outcome
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Outcome
 from autotune.search.stages import LARGEST
 from tests.search.surface import make_search, make_space
 

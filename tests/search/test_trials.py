@@ -8,9 +8,9 @@ import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, IntDistribution
 
-from autotune.config import TrainConfig
 from autotune.errors import UsageError
-from autotune.measurement import Burst, Outcome, Point
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Burst, Outcome, Point
 from autotune.search.storage import FileLock, open_study
 from autotune.search.trials import Trial, TrialLog, fastest, make_distributions, nearest
 from tests.factories import make_burst

@@ -1,0 +1,222 @@
+"""One look at a workload before any burst: builds it, collates a batch, takes a step, and says what is wrong.
+
+Every mistake ends in one sentence with the remedy, within seconds, before the search starts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset, default_collate
+
+from autotune.bursts.largest_batch import find_largest
+from autotune.bursts.trainer import make_loader
+from autotune.errors import WorkloadError
+from autotune.knobs.facts import WorkloadFacts
+from autotune.training.tuned import Tuned
+from autotune.workload.batches import tensors_in
+from autotune.workload.fingerprint import fingerprint, length_of, model_facts
+from autotune.workload.user_errors import described, wrap_user_error
+from autotune.workload.workload import Workload, draw_samples
+
+FETCH_SECONDS = 4.0
+"""A batch that takes longer to fetch is tried in part."""
+AGAIN_SECONDS = 2.0
+"""A loss that takes longer is not computed once more to see its operators warm."""
+SMALL_OPERATOR_MICROSECONDS = 20.0
+"""Below, an operator is mostly what calling it costs."""
+_OPTIMIZER_IMPLS = ("foreach", "fused")
+
+
+def check_workload(workload: Workload, target: str, device: str) -> WorkloadFacts:
+    """What can be known about a workload from one batch and one step.
+
+    Raises:
+        WorkloadError: When its dataset, collation, loss or optimizer cannot be trained with.
+    """
+    config = workload.baseline_config
+    # Eager and in this process: what is checked is the user's code, and compiling or starting workers takes long.
+    tuned = Tuned(config.replace(compile_mode=None, num_workers=0), device=device)
+    _make_loader(workload, tuned, target)
+    samples, sample_seconds = _fetch_samples(workload, max(2, config.batch_size), target)
+    batch_samples = samples[: config.batch_size]
+    batch = _collate(workload, batch_samples, target)
+    optimizer = _make_optimizer(workload, target)
+    tuned.prepare(workload.model, optimizer)
+    loss, events = _loss(workload, tuned, tuned.to_device(batch), target)
+    _update(workload, optimizer, loss, target)
+    length = length_of(workload.dataset)
+    fixed_shapes = _fixed_shapes(workload, samples, target)
+    full_batch = config.batch_size if length is None else min(config.batch_size, length)
+    return WorkloadFacts(
+        target=target,
+        name=workload.name or target,
+        fingerprint=fingerprint(workload, optimizer, samples[0]),
+        model=model_facts(workload.model, optimizer),
+        samples=length,
+        baseline=config,
+        parameters=sum(parameter.numel() for parameter in workload.model.parameters()),
+        batch_bytes=round(sum(t.nbytes for t in tensors_in(batch)) * full_batch / len(batch_samples)),
+        sample_seconds=sample_seconds,
+        has_images=any(tensor.dim() == 4 for tensor in (*workload.model.parameters(), *tensors_in(batch))),
+        has_attention=any(event.name == "aten::scaled_dot_product_attention" for event in events),
+        small_operators_fraction=_small_fraction(
+            _operator_microseconds(events, lambda: _loss(workload, tuned, tuned.to_device(batch), target)[1])
+        ),
+        fixed_shapes=fixed_shapes,
+        largest_samples=() if fixed_shapes and workload.sample_size is None else _largest(workload, target),
+        notes=workload.notes,
+        optimizer_impls=tuple(name for name in _OPTIMIZER_IMPLS if name in optimizer.defaults),
+        fork_safe=True,
+    )
+
+
+def _largest(workload: Workload, target: str) -> tuple[int, ...]:
+    if isinstance(workload.dataset, IterableDataset):
+        return ()
+    try:
+        return find_largest(workload)
+    except Exception as error:
+        raise wrap_user_error(error, f"{target}: looking for the largest samples raised") from error
+
+
+def _make_loader(workload: Workload, tuned: Tuned, target: str) -> None:
+    """Makes the DataLoader once: it refuses, for example, a sampler for an iterable dataset."""
+    try:
+        make_loader(workload, tuned)
+    except Exception as error:
+        raise wrap_user_error(error, f"{target}: torch's DataLoader refuses the dataset or the sampler") from error
+
+
+def _fetch_samples(workload: Workload, count: int, target: str) -> tuple[list[Any], float]:
+    """Samples as the loader would draw them, and the seconds that one took; fewer when they take long."""
+    samples: list[Any] = []
+    started = time.perf_counter()
+    try:
+        for sample in itertools.islice(draw_samples(workload), count):
+            samples.append(sample)
+            if len(samples) > 1 and time.perf_counter() - started > FETCH_SECONDS:
+                break
+    except Exception as error:
+        raise wrap_user_error(error, f"{target}: reading a sample of the dataset raised") from error
+    if not samples:
+        raise WorkloadError(f"{target}: the dataset yields no sample; check its path or its filter")
+    return samples, (time.perf_counter() - started) / len(samples)
+
+
+def _collate(workload: Workload, samples: list[Any], target: str) -> Any:
+    collate: Callable[[list[Any]], Any] = workload.collate_fn or default_collate
+    try:
+        return collate(samples)
+    except Exception as error:
+        if workload.collate_fn is not None:
+            raise wrap_user_error(error, f"{target}: collate_fn raised") from error
+        summary = " ".join(str(error).split())[:300] or type(error).__name__
+        raise WorkloadError(
+            f"{target}: {len(samples)} samples of type {type(samples[0]).__name__} cannot be collated into a batch "
+            f"({summary}); return tensors of one shape, or give a collate_fn"
+        ) from error
+
+
+def _make_optimizer(workload: Workload, target: str) -> torch.optim.Optimizer:
+    try:
+        optimizer = workload.make_optimizer()
+    except Exception as error:
+        raise wrap_user_error(error, f"{target}: making the optimizer raised") from error
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise WorkloadError(
+            f"{target}: optimizer must return a torch.optim.Optimizer, but {described(optimizer)} came; "
+            "write optimizer=lambda params: torch.optim.AdamW(params)"
+        )
+    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if not any(id(parameter) in trained for parameter in workload.model.parameters()):
+        raise WorkloadError(
+            f"{target}: the optimizer holds no parameter of the model; make it from the params that it is called with"
+        )
+    return optimizer
+
+
+def _loss(workload: Workload, tuned: Tuned, batch: Any, target: str) -> tuple[torch.Tensor, list[Any]]:
+    """The loss of one batch, and the operators that ran, as the profiler's events."""
+    workload.model.train()
+    try:
+        with torch.autograd.profiler.profile() as profile, tuned.autocast():
+            loss: object = workload.loss(workload.model, batch)
+    except Exception as error:
+        raise wrap_user_error(error, f"{target}: loss(model, batch) raised", _remedy(error)) from error
+    if not isinstance(loss, torch.Tensor):
+        raise WorkloadError(
+            f"{target}: loss must return a scalar tensor, but {described(loss)} came; "
+            "return the tensor itself, such as output.loss, without .item()"
+        )
+    if loss.numel() != 1:
+        raise WorkloadError(
+            f"{target}: loss must return a scalar, but a tensor of shape {tuple(loss.shape)} came; take its .mean()"
+        )
+    if not loss.requires_grad:
+        raise WorkloadError(
+            f"{target}: the loss has no gradient; compute it from the model's output, "
+            "without .detach(), .item() or no_grad"
+        )
+    if not torch.isfinite(loss):
+        raise WorkloadError(
+            f"{target}: the loss of the first batch is {loss.item()}; check the data and the model's initial weights"
+        )
+    return loss, list(profile.function_events or ())
+
+
+def _operator_microseconds(first: list[Any], again: Callable[[], list[Any]]) -> list[float]:
+    """What each operator takes at its faster of two times.
+
+    The first step of a process chooses algorithms and starts threads, and on a busy machine one operator in a thousand
+    is interrupted for milliseconds.
+    """
+    times = [event.self_cpu_time_total for event in first]
+    if sum(times) > AGAIN_SECONDS * 1e6:
+        return times
+    warm = [event.self_cpu_time_total for event in again()]
+    return [min(pair) for pair in zip(times, warm, strict=True)] if len(warm) == len(times) else warm
+
+
+def _small_fraction(microseconds: list[float]) -> float:
+    small = sum(time for time in microseconds if time < SMALL_OPERATOR_MICROSECONDS)
+    return small / sum(microseconds) if small else 0.0
+
+
+def _update(workload: Workload, optimizer: torch.optim.Optimizer, loss: torch.Tensor, target: str) -> None:
+    """The rest of a training step."""
+    try:
+        loss.backward()  # type: ignore[no-untyped-call]
+        if workload.clip_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(workload.model.parameters(), workload.clip_grad_norm)
+        optimizer.step()
+    except Exception as error:
+        what = f"{target}: the backward pass or the optimizer step raised"
+        raise wrap_user_error(error, what, _remedy(error)) from error
+    if all(parameter.grad is None for parameter in workload.model.parameters()):
+        raise WorkloadError(
+            f"{target}: no parameter of the model got a gradient; compute the loss with the model that it is given"
+        )
+
+
+def _remedy(error: Exception) -> str:
+    """What to do about an error of the user's step."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return "state a baseline that fits, with a smaller batch_size and more accumulation_steps"
+    return "fix it and run again"
+
+
+def _fixed_shapes(workload: Workload, samples: list[Any], target: str) -> bool:
+    """Whether two halves of the samples collate to equal shapes."""
+    half = len(samples) // 2
+    if half == 0:
+        return False
+    shapes = [
+        [tuple(tensor.shape) for tensor in tensors_in(_collate(workload, part, target))]
+        for part in (samples[:half], samples[half : 2 * half])
+    ]
+    return shapes[0] == shapes[1]

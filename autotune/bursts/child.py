@@ -1,0 +1,133 @@
+"""A process that speaks the protocol, seen from its parent."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import IO, Any, cast
+
+import psutil
+
+from autotune.bursts.cleanup import GRACE_SECONDS
+from autotune.errors import IsolationError
+
+STDERR_TAIL_BYTES = 8192
+LAST_EVENTS_SECONDS = 0.5
+_IMPORT_ROOT = str(Path(__file__).parents[2])
+# Not `-m`: that would put the working directory first, where a file may shadow a module. This very package comes first
+# only until it is imported: another one may be installed too, and what lies beside this one must not shadow others.
+_BOOTSTRAP = (
+    "import sys; sys.path[0] = {root!r}; import autotune; sys.path.append(sys.path.pop(0)); "
+    "from autotune.bursts.{module} import main; main()"
+)
+
+
+class Child:
+    """A process of ours; threads drain its pipes, so that it can never block on them.
+
+    Args:
+        module: The module of this package whose `main` it runs.
+        arguments: Its command line.
+        environment: Its environment.
+        folder: Where it runs when this process's working directory has been deleted: some libraries do not load there.
+    """
+
+    def __init__(self, module: str, arguments: list[str], environment: dict[str, str], folder: Path) -> None:
+        code = _BOOTSTRAP.format(root=_IMPORT_ROOT, module=module)
+        try:
+            self._popen = subprocess.Popen(
+                [sys.executable, "-c", code, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                cwd=None if _has_working_directory() else folder,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise IsolationError(f"a child process could not be started ({error}); free memory or processes") from error
+        self.pid = self._popen.pid
+        # Held on to from the start: it also knows the start time, so that a later process of this id is not mistaken.
+        self.process = psutil.Process(self.pid)
+        self._events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._tail = b""
+        self._stdin = cast("IO[bytes]", self._popen.stdin)  # pipes were asked for, so there are pipes
+        self._reader = threading.Thread(target=self._read_events, args=(self._popen.stdout,), daemon=True)
+        self._reader.start()
+        threading.Thread(target=self._read_stderr, args=(self._popen.stderr,), daemon=True).start()
+        threading.Thread(target=self._wait_for_end, daemon=True).start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self._popen.poll() is None
+
+    def send(self, line: str) -> None:
+        """Writes a request; a process that is gone already shows in its events."""
+        with contextlib.suppress(OSError):
+            self._stdin.write(line.encode() + b"\n")
+            self._stdin.flush()
+
+    def wake(self) -> None:
+        """Ends a wait for the next event, after all those that have come; safe in a signal handler."""
+        self._events.put({"event": "woken"})
+
+    def next_event(self, deadline: float) -> dict[str, Any] | None:
+        """The next event, ``end`` being the process's own; None when the deadline passed first."""
+        try:
+            return self._events.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            return None
+
+    def exit_status(self) -> int | None:
+        """The exit status, after a moment's grace; None when it is still running."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._popen.wait(timeout=GRACE_SECONDS)
+        return None
+
+    def stderr_tail(self) -> str:
+        """The last lines that were printed."""
+        return self._tail.decode(errors="replace")[-2000:].strip()
+
+    def clear_stderr(self) -> None:
+        """Forgets what was printed so far."""
+        self._tail = b""
+
+    def close(self) -> None:
+        """Ends the process itself."""
+        with contextlib.suppress(OSError):
+            self._popen.kill()
+        self.exit_status()
+        with contextlib.suppress(OSError):
+            self._stdin.close()
+
+    def _read_events(self, pipe: IO[bytes]) -> None:
+        for line in pipe:
+            with contextlib.suppress(ValueError, RecursionError):  # the rest of a line whose writer was killed
+                event = json.loads(line)
+                if isinstance(event, dict) and "event" in event:
+                    self._events.put(event)
+
+    def _wait_for_end(self) -> None:
+        """Tells the process's end. The pipe's end would not do: what the user's code left running may hold it open."""
+        self._popen.wait()
+        self._reader.join(timeout=LAST_EVENTS_SECONDS)
+        self._events.put({"event": "end"})
+
+    def _read_stderr(self, pipe: IO[bytes]) -> None:
+        while chunk := os.read(pipe.fileno(), 65536):
+            self._tail = (self._tail + chunk)[-STDERR_TAIL_BYTES:]
+
+
+def _has_working_directory() -> bool:
+    try:
+        return bool(os.getcwd())
+    except OSError:
+        return False

@@ -1,0 +1,149 @@
+"""Ends what jobs leave running, and removes what they leave in shared memory and in temporary folders.
+
+Used on both sides: by the parent after each job, and by the forkserver when its parent has gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import psutil
+
+from autotune.hardware.process import running, this_process
+
+GRACE_SECONDS = 3.0
+TRACKER_SECONDS = 1.0
+RUN_VARIABLE = "AUTOTUNE_RUN"
+"""In the environment of all processes of a run: what has lost its parents is still known by it."""
+KERNEL_COUNTERS = Path("/proc/vmstat")
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps it, not a place for files of ours
+_FOLDER_PREFIX, _OWNER = "autotune-", "owner.json"
+_LONGEST_PLACE_BYTES = 107 - len("/autotune-12345678/pymp-12345678/listener-12345678")
+"""What Linux allows for a socket's path, less what `tempfile` and `multiprocessing` add to it."""
+_TRACKER = "resource_tracker import main"
+"""In the command line of Python's resource tracker, and of joblib's."""
+
+
+def end_processes(find: Callable[[], Sequence[psutil.Process]]) -> None:
+    """Kills what `find` finds, again and again until it finds nothing or the grace period is over.
+
+    Resource trackers come last: once all who use it have gone, a tracker unlinks the semaphores and shared memory that
+    they left, whose names tell nobody else whose they are, and ends by itself.
+    """
+    started = time.monotonic()
+    while alive := [process for process in find() if _is_running(process)]:
+        waited = time.monotonic() - started
+        others = [process for process in alive if not _is_tracker(process)]
+        for process in others or (alive if waited > TRACKER_SECONDS else []):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        if waited > GRACE_SECONDS:
+            return
+        psutil.wait_procs(others or alive, timeout=0.1 if others else 0.02)
+
+
+def descendants(process: psutil.Process) -> list[psutil.Process]:
+    """All processes below one; none when it has gone."""
+    try:
+        return process.children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def members_of_run(run: str, session: int) -> list[psutil.Process]:
+    """Processes that carry a run's mark or belong to a session, wherever their parents have gone."""
+    members = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid == os.getpid():
+                continue
+            in_session = hasattr(os, "getsid") and os.getsid(process.pid) == session
+            if in_session or process.environ().get(RUN_VARIABLE) == run:
+                members.append(process)
+    return members
+
+
+def remove_shared_memory(since: float) -> None:
+    """Removes torch's shared memory files whose process was killed between making and unlinking them.
+
+    Args:
+        since: `time.time()` of the run's start: older files are not its own.
+    """
+    for file in _torch_files():
+        with contextlib.suppress(OSError, ValueError):
+            owner = int(file.name.split("_")[1])
+            if file.stat().st_mtime >= since - 1 and not psutil.pid_exists(owner):
+                file.unlink()
+
+
+def make_run_folder() -> Path:
+    """A temporary folder for one run; those of runs that were killed before they could remove theirs are removed.
+
+    Raises:
+        OSError: There is no place for it.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir=_place_for_sockets()))
+    (folder / _OWNER).write_text(json.dumps(this_process()))
+    for other in folder.parent.glob(f"{_FOLDER_PREFIX}*/{_OWNER}"):
+        with contextlib.suppress(OSError, ValueError):
+            owner = json.loads(other.read_text())
+            if owner[0] == platform.node() and other.parent != folder and running(owner) is None:
+                remove_folder(other.parent)
+    return folder
+
+
+def _place_for_sockets() -> Path:
+    """The system's temporary folder; a shorter one where sockets in a run's folder would have too long a name.
+
+    DataLoader workers hand tensors over through such sockets, and a worker that cannot make one hangs the loader.
+    """
+    usual = Path(tempfile.gettempdir())
+    places = (usual, Path("/tmp"), Path("/var/tmp"))  # noqa: S108 - mkdtemp makes the folder in it
+    fitting = (p for p in places if len(os.fsencode(p)) <= _LONGEST_PLACE_BYTES and os.access(p, os.W_OK | os.X_OK))
+    return next(fitting, usual)
+
+
+def remove_folder(folder: Path) -> None:
+    """Removes a folder, with what was made read-only in it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        for inner, _, _ in os.walk(folder):
+            with contextlib.suppress(OSError):
+                Path(inner).chmod(stat.S_IRWXU)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def kernel_kills() -> int:
+    """How often the kernel's out-of-memory killer has struck on this machine; 0 where it is not told."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in KERNEL_COUNTERS.read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
+
+
+def _is_running(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _is_tracker(process: psutil.Process) -> bool:
+    try:
+        return any(_TRACKER in argument for argument in process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def _torch_files() -> Iterable[Path]:
+    return _SHARED_MEMORY.glob("torch_*") if _SHARED_MEMORY.is_dir() else ()

@@ -1,0 +1,121 @@
+"""What the end of an epoch costs: it is measured apart from the blocks, and charged as often as training meets it.
+
+Starting the loader again is the most of it, but not all: workers that fill the queue compete with training for the
+processors, a fork makes the first writes slow, the last batch may be incomplete. So wherever whole epochs were timed,
+the cost is what they took longer than their samples usually do; then the rate is that of whole epochs, however the
+blocks lie in them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autotune.bursts.feed import Feed
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Block
+
+
+@dataclass(frozen=True)
+class Lap:
+    """A timed run of whole optimizer steps, starts of the loader and all.
+
+    Attributes:
+        samples: That taught the model something.
+        consumed: All samples, those of skipped steps included.
+        seconds: From synchronisation to synchronisation.
+        wait_seconds: Waiting for batches, starts of the loader left out.
+        batches: Drawn.
+        starts: How often the loader started.
+        start_seconds: What that took the host.
+    """
+
+    samples: int
+    consumed: int
+    seconds: float
+    wait_seconds: float
+    batches: int
+    starts: int
+    start_seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Samples per second without the starts: a hopeful figure."""
+        return self.samples / max(self.seconds - self.start_seconds, 1e-9)
+
+
+def charge(
+    laps: Sequence[Lap], feed: Feed, config: TrainConfig, after_restart: Sequence[Lap] = ()
+) -> tuple[list[Block], float]:
+    """The laps as blocks within an epoch, and the seconds that an epoch's end costs.
+
+    Args:
+        laps: The timed ones.
+        feed: Where their batches came from.
+        config: What was run.
+        after_restart: Laps of the warm-up from the restart of the loader on.
+    """
+    # While the first batch is awaited each worker prepares one: so much ordinary waiting belongs to an epoch anyway.
+    waits = sum(lap.wait_seconds for lap in laps) / max(1, sum(lap.batches - lap.starts for lap in laps))
+    ordinary = max(1, config.num_workers) * waits
+    blocks = [_without_starts(lap, lap.starts * ordinary) for lap in laps]
+    usual = statistics.median(block.seconds / lap.consumed for block, lap in zip(blocks, laps, strict=True))
+    stretches = _epochs(laps)
+    if not stretches and config.num_workers:
+        queue = config.num_workers * (config.prefetch_factor or 0)
+        # Workers that do not persist start at a restart as they do at an epoch's end.
+        stretches = _starts(laps, queue) or _starts(() if config.persistent_workers else after_restart, queue)
+    if stretches:
+        cost = statistics.median(_excess(stretch, usual) for stretch in stretches)
+    else:
+        cost = _start_seconds(feed, config) - ordinary
+    return blocks, max(0.0, cost)
+
+
+def _epochs(laps: Sequence[Lap]) -> list[Sequence[Lap]]:
+    """The laps from each start of the loader up to the next."""
+    crossing = [index for index, lap in enumerate(laps) if lap.starts]
+    return [laps[first:last] for first, last in itertools.pairwise(crossing)]
+
+
+def _starts(laps: Sequence[Lap], queue: int) -> list[Sequence[Lap]]:
+    """The laps from each start of the loader until its queue could be full again."""
+    stretches = []
+    for first, lap in enumerate(laps):
+        if lap.starts:
+            last, batches = first + 1, lap.batches
+            while last < len(laps) and batches < queue:
+                batches += laps[last].batches
+                last += 1
+            stretches.append(laps[first:last])
+    return stretches
+
+
+def _excess(stretch: Sequence[Lap], usual: float) -> float:
+    """What each start in a stretch of laps cost over the usual seconds of a sample."""
+    return sum(lap.seconds - lap.consumed * usual for lap in stretch) / sum(lap.starts for lap in stretch)
+
+
+def _without_starts(lap: Lap, ordinary: float) -> Block:
+    """A lap as a block, without what starting the loader took the host beyond ordinary waiting."""
+    kept = min(lap.start_seconds, ordinary)
+    seconds = max(lap.seconds - (lap.start_seconds - kept), 1e-9)
+    return Block(samples=lap.samples, seconds=seconds, data_wait_seconds=min(lap.wait_seconds + kept, seconds))
+
+
+def _start_seconds(feed: Feed, config: TrainConfig) -> float:
+    """What a start of the loader took the host at an epoch's end; else what is alike of the burst's own start."""
+    if seen := [start.create_seconds + start.wait_seconds for start in feed.starts if start.after_epoch]:
+        return statistics.median(seen)
+    if not feed.starts:
+        return 0.0
+    last = feed.starts[-1]
+    if config.num_workers == 0:
+        return last.create_seconds
+    if not config.persistent_workers:
+        return last.create_seconds + last.wait_seconds
+    # Workers that persist only fetch; but what is not forked imports torch before its first batch.
+    return last.wait_seconds if multiprocessing.get_start_method() == "fork" else 0.0

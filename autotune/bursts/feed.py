@@ -1,0 +1,156 @@
+"""Batches without end, epoch after epoch, each with its number of samples; and what waiting for them cost.
+
+Samples are counted where they are collated, so that a batch may have any structure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sized
+from dataclasses import dataclass
+from time import perf_counter  # by name: the user's module may replace what `time` holds
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+    from autotune.training.tuned import Tuned
+
+CACHED_BATCHES = 4
+RESTART_LIMIT_SECONDS = 4.0
+"""A loader that is slower than this is not restarted: torch kills a worker that does not end within five seconds."""
+
+
+class NoBatchError(Exception):
+    """The loader yields nothing."""
+
+
+class CountedCollate:
+    """Collates samples to ``(how many, batch)``; a class, so that workers that are spawned can unpickle it."""
+
+    def __init__(self, collate: Callable[[Any], Any]) -> None:
+        self._collate = collate
+
+    def __call__(self, samples: Any) -> tuple[int, Any]:
+        """A batch and its number of samples; a dataset that fetches by the batch may hand over columns."""
+        rows: Sized = next(iter(samples.values())) if isinstance(samples, Mapping) else samples
+        return len(rows), self._collate(samples)
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start of the loader.
+
+    Attributes:
+        create_seconds: The end of the epoch before, and starting the workers.
+        wait_seconds: Until the first batch.
+        after_epoch: Whether an epoch had ended, as in training, rather than that the burst began or restarted it.
+    """
+
+    create_seconds: float
+    wait_seconds: float
+    after_epoch: bool
+
+
+class Feed:
+    """Endless ``(samples, batch)``, epoch after epoch.
+
+    Args:
+        make_loader: Makes a DataLoader that collates with a `CountedCollate`.
+
+    Attributes:
+        wait_seconds: Spent waiting for batches so far, starts of the loader left out.
+        starts: Each start of the loader.
+        start_seconds: Spent at them.
+        epoch_batches: Batches of the last whole epoch, None before its end.
+        epoch_samples: Its samples.
+        drawn: Batches drawn so far.
+    """
+
+    def __init__(self, make_loader: Callable[[], DataLoader[Any]]) -> None:
+        self._make_loader = make_loader
+        self.loader = make_loader()
+        self.wait_seconds = 0.0
+        self.starts: list[Start] = []
+        self.start_seconds = 0.0
+        self.epoch_batches: int | None = None
+        self.epoch_samples: int | None = None
+        self.drawn = 0
+        self._batches: Iterator[Any] | None = None
+        self._restarting = False
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        end_seconds, after_epoch = 0.0, False
+        while True:
+            batches, samples = 0, 0
+            began = perf_counter()
+            self._batches = iter(self.loader)
+            created = perf_counter()
+            item = next(self._batches, None)
+            # Starting workers and waiting for their first batch happens once an epoch: it is charged by the epoch.
+            waited = perf_counter() - created
+            self.starts.append(Start(end_seconds + created - began, waited, after_epoch))
+            self.start_seconds += end_seconds + created - began + waited
+            while item is not None:
+                self.drawn += 1
+                batches += 1
+                samples += item[0]
+                yield item
+                if self._restarting:
+                    break
+                asked = perf_counter()
+                item = next(self._batches, None)
+                end_seconds = perf_counter() - asked
+                if item is not None:
+                    self.wait_seconds += end_seconds
+            if batches == 0:
+                once = " after its first epoch; an iterable dataset must begin again at each iter()"
+                raise NoBatchError(f"the loader yields no batch{once if after_epoch else ''}")
+            after_epoch = not self._restarting
+            if self._restarting:
+                end_seconds, self._restarting = 0.0, False
+            else:
+                self.epoch_batches, self.epoch_samples = batches, samples
+
+    def restart(self) -> None:
+        """Drops what the workers have prepared, so that the next batch comes from a loader with an empty queue."""
+        self._batches = None
+        self.loader = self._make_loader()
+        self._restarting = True
+
+    def killing_signal(self) -> int | None:
+        """The signal by which a worker was ended, if one was."""
+        for worker in getattr(self._batches, "_workers", []):
+            with contextlib.suppress(ValueError):  # closed already
+                worker.join(timeout=0.5)
+                if worker.exitcode is not None and worker.exitcode < 0:
+                    return -int(worker.exitcode)
+        return _signal_of_dead_child()
+
+
+def _signal_of_dead_child() -> int | None:
+    """The signal that ended a child that nobody has waited for yet: workers may die while the loader starts them."""
+    if not hasattr(os, "waitid"):
+        return None
+    with contextlib.suppress(ChildProcessError):
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is not None and ended.si_code in {os.CLD_KILLED, os.CLD_DUMPED}:
+            return int(ended.si_status)
+    return None
+
+
+class DeviceFeed(Feed):
+    """A few batches that stay on the device, over and over: what compute alone could reach."""
+
+    def __init__(self, make_loader: Callable[[], DataLoader[Any]], tuned: Tuned) -> None:
+        super().__init__(make_loader)
+        self._cached = [tuned.to_device(batch) for batch in itertools.islice(self.loader, CACHED_BATCHES)]
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        if not self._cached:
+            raise NoBatchError("the loader yields no batch")
+        for item in itertools.cycle(self._cached):
+            self.drawn += 1
+            yield item

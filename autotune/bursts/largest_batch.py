@@ -1,0 +1,69 @@
+"""The worst batch: with variable lengths, an average batch says nothing about the memory that the longest will take.
+
+The check looks for the largest samples; each burst takes two optimizer steps on a batch made of them, after it was
+timed, so that a config that would run out of memory some day in training does so now.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import default_collate
+
+from autotune.workload.batches import tensors_in
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.workload.workload import Workload
+
+LARGEST_SAMPLES = 64
+SCAN_SECONDS = 1.0
+MOST_SCANNED = 100_000
+WORST_STEPS = 2
+
+
+def find_largest(workload: Workload, seconds: float = SCAN_SECONDS) -> tuple[int, ...]:
+    """Indices of the largest samples, largest first: by `sample_size`, else by their tensors' bytes.
+
+    Samples that training draws are looked at in random order until the time is up; an iterable dataset has no indices,
+    so none.
+    """
+    dataset: Any = workload.dataset
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        return ()
+    deadline = time.monotonic() + seconds
+    sizes: dict[Any, float] = {}
+    for index in _in_random_order(workload):
+        if sizes and time.monotonic() > deadline:
+            break
+        sizes[index] = sample_size(workload, dataset[index])
+    return tuple(sorted(sizes, key=lambda index: sizes[index], reverse=True)[:LARGEST_SAMPLES])
+
+
+def _in_random_order(workload: Workload) -> list[Any]:
+    """Indices that training draws, the sampler's where there is one; not all of a huge dataset's."""
+    rng = random.Random(0)
+    if workload.sampler is None:
+        count = len(workload.dataset)  # type: ignore[arg-type]
+        return rng.sample(range(count), min(count, MOST_SCANNED))
+    drawn = list(dict.fromkeys(itertools.islice(workload.sampler, MOST_SCANNED)))
+    rng.shuffle(drawn)
+    return drawn
+
+
+def sample_size(workload: Workload, sample: Any) -> float:
+    """How large a sample is, in the user's own measure, else in bytes."""
+    if workload.sample_size is not None:
+        return float(workload.sample_size(sample))
+    return float(sum(tensor.nbytes for tensor in tensors_in(sample)))
+
+
+def worst_batch(workload: Workload, largest: Sequence[int], batch_size: int) -> Any:
+    """A full batch of the largest samples, over and over where there are fewer."""
+    dataset: Any = workload.dataset
+    samples = [dataset[index] for index in itertools.islice(itertools.cycle(largest), batch_size)]
+    return (workload.collate_fn or default_collate)(samples)

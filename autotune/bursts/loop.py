@@ -1,0 +1,274 @@
+"""One burst: trains a config for a moment on real data and times it so that the figure can be believed.
+
+The method: take the first steps (compiling, allocating); restart the loader, whose queue has filled meanwhile and would
+flatter it; go on until two successive blocks agree; then time blocks of whole optimizer steps and synchronise only at
+their edges (a synchronise at every step destroys the overlap that is to be measured). A block is whole rounds of the
+workers where their batches may come in bunches, and whole epochs where epochs are short. What starting the loader
+costs over ordinary waiting is taken out of the blocks and charged once an epoch.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from time import perf_counter  # by name: the user's module may replace what `time` holds
+from typing import TYPE_CHECKING
+
+from torch.utils.data import IterableDataset
+
+from autotune.bursts.epochs import Lap, charge
+from autotune.bursts.feed import RESTART_LIMIT_SECONDS, DeviceFeed, Feed
+from autotune.bursts.protocol import BurstPlan, Part
+from autotune.bursts.trainer import Drain, NonFiniteLossError, Stepper, Trainer, WorkerKilledError, make_loader
+from autotune.measuring.records import Measurement
+from autotune.training.tuned import Tuned
+from autotune.workload.workload import Workload
+
+if TYPE_CHECKING:
+    from autotune.bursts.telemetry import Telemetry
+
+MIN_WARMUP_STEPS = 3
+QUEUE_DRAINS = 2
+HOPELESS = 0.9
+MEDIAN_ERROR_PER_MAD = 1.2533 * 1.4826
+"""Standard error of a median over n normal values is 1.2533 σ/√n, and σ is 1.4826 MAD."""
+
+
+class Timing:
+    """The warm-up and the timed laps of a burst.
+
+    Args:
+        trainer: What is timed.
+        plan: The caps and targets.
+    """
+
+    def __init__(self, trainer: Stepper, plan: BurstPlan) -> None:
+        self.trainer = trainer
+        self.plan = plan
+        self.opening_seconds = 0.0
+        self.opening_steps = 0
+        self.warmup_seconds = 0.0
+        self.steady = False
+        self.skipped_steps = 0
+        self.steps_per_lap = 1
+        self.after_restart: list[Lap] = []
+        self._step_seconds: float | None = None
+
+    def warm_up(self) -> None:
+        """Runs until it is steady, or until the cap; the first step, all three when compiled, come before the cap."""
+        began = perf_counter()
+        config, feed = self.trainer.tuned.config, self.trainer.feed
+        cap = began
+        for number in range(MIN_WARMUP_STEPS):
+            if number and perf_counter() > cap:
+                break
+            self._lap(1)
+            self.opening_steps += 1
+            if number == 0 or config.compile_mode is not None:
+                cap = perf_counter() + self.plan.warmup_seconds
+        self.opening_seconds = perf_counter() - began
+        workers = feed.loader.num_workers
+        if workers and feed.starts[0].wait_seconds < RESTART_LIMIT_SECONDS:
+            feed.restart()
+        queue = QUEUE_DRAINS * workers * (feed.loader.prefetch_factor or 0)
+        previous = None
+        while perf_counter() < cap:
+            lap = self._lap(self.steps_per_lap)
+            self.after_restart.append(lap)
+            resized = self._resize(lap)
+            alike = previous is not None and abs(lap.rate - previous) <= self.plan.steady_tolerance * max(
+                lap.rate, previous
+            )
+            if alike and not resized and feed.drawn >= queue:
+                self.steady = True
+                break
+            previous = None if resized else lap.rate
+        self.warmup_seconds = perf_counter() - began
+
+    def measure(self) -> list[Lap]:
+        """Timed laps until the interval is narrow enough, hope is lost, or the cap is reached.
+
+        Raises:
+            NonFiniteLossError: The loss became NaN or infinite, or the scaler skipped every step.
+        """
+        laps: list[Lap] = []
+        cap = perf_counter() + self.plan.measure_seconds
+        while not self._hopeless(laps) and (len(laps) < 2 or (perf_counter() < cap and not self._narrow(laps))):
+            laps.append(self._lap(self.steps_per_lap))
+            self.trainer.check_loss()
+        if not any(lap.samples for lap in laps):
+            raise NonFiniteLossError("the gradients overflow in fp16: the GradScaler skipped every timed step")
+        return laps
+
+    def _hopeless(self, laps: list[Lap]) -> bool:
+        """Whether even the fastest lap is far from what was reached before, three blocks' time having been spent."""
+        incumbent = self.plan.incumbent_rate
+        if incumbent is None or sum(lap.seconds for lap in laps) < 3 * self.plan.block_seconds:
+            return False
+        return max(lap.rate for lap in laps) < HOPELESS * incumbent
+
+    def _narrow(self, laps: list[Lap]) -> bool:
+        """Whether the median is known well enough; a quick estimate (from the MAD, as for normal noise) decides."""
+        if len(laps) < self.plan.min_blocks:
+            return False
+        rates = [lap.rate for lap in laps]
+        centre = statistics.median(rates)
+        mad = statistics.median(abs(rate - centre) for rate in rates)
+        half = 1.96 * MEDIAN_ERROR_PER_MAD * mad / math.sqrt(len(rates))
+        return half <= self.plan.interval_target * centre
+
+    def _lap(self, steps: int) -> Lap:
+        feed, scaler = self.trainer.feed, self.trainer.scaler
+        scale = scaler.get_scale()
+        waited, drawn = feed.wait_seconds, feed.drawn
+        starts, start_seconds = len(feed.starts), feed.start_seconds
+        self.trainer.synchronize()
+        began = perf_counter()
+        samples = 0
+        for _ in range(steps):
+            samples += self.trainer.step()
+        self.trainer.synchronize()
+        seconds = perf_counter() - began
+        skipped = _skipped_steps(scale, scaler.get_scale(), steps)
+        self.skipped_steps += skipped
+        return Lap(
+            # A step that the scaler skipped taught the model nothing: its samples do not count.
+            samples=round(samples * (1 - skipped / steps)),
+            consumed=samples,
+            seconds=max(seconds, 1e-9),
+            wait_seconds=feed.wait_seconds - waited,
+            batches=feed.drawn - drawn,
+            starts=len(feed.starts) - starts,
+            start_seconds=feed.start_seconds - start_seconds,
+        )
+
+    def _resize(self, lap: Lap) -> bool:
+        """Sizes the laps by what a step takes; returns whether the size changed."""
+        feed = self.trainer.feed
+        step_seconds = (lap.seconds - lap.start_seconds) / self.steps_per_lap
+        if self._step_seconds is None and (workers := feed.loader.num_workers):
+            # Too early to have waited: what the loader allows.
+            batch_seconds = feed.starts[-1].wait_seconds / workers
+            step_seconds = max(step_seconds, batch_seconds * self.trainer.tuned.accumulation_steps)
+        # The faster of two, so that one lap that was disturbed does not shrink those that count.
+        usual = min(step_seconds, self._step_seconds or step_seconds)
+        self._step_seconds = step_seconds
+        wanted = max(1, round(self.plan.block_seconds / max(usual, 1e-9)))
+        unit = self._unit(lap, wanted)
+        wanted = unit * max(1, round(wanted / unit))
+        near = wanted / 1.5 <= self.steps_per_lap <= wanted * 1.5
+        if near and self.steps_per_lap % unit == 0:
+            return False
+        self.steps_per_lap = wanted
+        return True
+
+    def _unit(self, lap: Lap, wanted: int) -> int:
+        """The steps that a lap must be a multiple of: those of whole epochs, of whole rounds of the workers, or 1."""
+        feed, accumulation = self.trainer.feed, self.trainer.tuned.accumulation_steps
+        epoch, workers = _epoch_batches(feed), feed.loader.num_workers
+        if epoch is not None:
+            steps = epoch // math.gcd(epoch, accumulation)
+            if steps <= 2 * wanted:
+                return steps
+        compute_seconds = (lap.seconds - lap.start_seconds - lap.wait_seconds) / max(lap.batches, 1)
+        # Each worker needs so long for a batch: if training needs less for a round of them, they come in bunches.
+        if workers and feed.starts[-1].wait_seconds > 0.5 * workers * compute_seconds:
+            return workers // math.gcd(workers, accumulation)
+        return 1
+
+
+def measure_burst(
+    workload: Workload,
+    tuned: Tuned,
+    plan: BurstPlan,
+    *,
+    start_seconds: float,
+    build_seconds: float,
+    telemetry: Telemetry | None = None,
+    largest_samples: Sequence[int] = (),
+) -> Measurement:
+    """Runs one burst in this process; memory is added by the caller, who watches it.
+
+    Args:
+        workload: What is trained.
+        tuned: The config at work.
+        plan: Caps and targets.
+        start_seconds: What starting the process took.
+        build_seconds: What `build()` took.
+        telemetry: Watches the timed part.
+        largest_samples: Indices of the samples for the worst batch, which two untimed steps are taken on.
+
+    Raises:
+        NonFiniteLossError: The loss became NaN or infinite.
+        NoBatchError: The dataset yields no batch.
+        WorkerKilledError: A DataLoader worker was ended by a signal.
+    """
+    timing = Timing(_make_stepper(workload, tuned, plan.part), plan)
+    feed = timing.trainer.feed
+    try:
+        timing.warm_up()
+        timing.trainer.check_loss()
+        if telemetry is not None:
+            telemetry.begin()
+        laps = timing.measure()
+        summary = telemetry.end() if telemetry is not None else None
+        timing.trainer.train_on_worst(largest_samples)
+    except RuntimeError as error:  # torch may raise it anywhere: from a signal handler, when a worker dies
+        killed_by = feed.killing_signal()  # the exit status is the truth; torch's message holds only its text
+        if killed_by is not None:
+            raise WorkerKilledError(killed_by) from error
+        raise
+    blocks, boundary_seconds = charge(laps, feed, tuned.config, timing.after_restart)
+    step_seconds = statistics.median(block.seconds for block in blocks) / timing.steps_per_lap
+    compiling = timing.opening_seconds - timing.opening_steps * step_seconds
+    return Measurement(
+        blocks=tuple(blocks),
+        steady=timing.steady,
+        start_seconds=start_seconds,
+        build_seconds=build_seconds,
+        warmup_seconds=timing.warmup_seconds,
+        compile_seconds=max(0.0, compiling) if tuned.config.compile_mode and plan.part != "loader" else None,
+        epoch_samples=_epoch_samples(feed, tuned.batch_size),
+        epoch_boundary_seconds=boundary_seconds,
+        skipped_steps=timing.skipped_steps,
+        final_loss=timing.trainer.check_loss(),
+        telemetry=summary,
+    )
+
+
+def _make_stepper(workload: Workload, tuned: Tuned, part: Part) -> Stepper:
+    if part == "compute":  # no workers: they would go on preparing batches that nobody draws
+        in_process = Tuned(tuned.config.replace(num_workers=0), device=tuned.device)
+        return Trainer(workload, tuned, DeviceFeed(lambda: make_loader(workload, in_process), tuned))
+    feed = Feed(lambda: make_loader(workload, tuned))
+    return Trainer(workload, tuned, feed) if part == "all" else Drain(tuned, feed)
+
+
+def _epoch_batches(feed: Feed) -> int | None:
+    """Batches of an epoch: of one that ended, else from the loader's length."""
+    if feed.epoch_batches is not None:
+        return feed.epoch_batches
+    try:
+        return len(feed.loader) or None
+    except TypeError:
+        return None
+
+
+def _epoch_samples(feed: Feed, batch_size: int) -> int | None:
+    """Samples of an epoch: of one that ended, else from the loader's length."""
+    if feed.epoch_samples is not None:
+        return feed.epoch_samples
+    loader = feed.loader
+    try:
+        source = loader.dataset if isinstance(loader.dataset, IterableDataset) else loader.sampler
+        return min(len(loader) * batch_size, len(source)) or None  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def _skipped_steps(scale_before: float, scale_after: float, steps: int) -> int:
+    """Of so many optimizer steps, those that the GradScaler skipped: each one halved the scale, in the end to 0."""
+    if scale_after == 0:
+        return steps
+    return min(steps, round(math.log2(scale_before / scale_after))) if scale_after < scale_before else 0

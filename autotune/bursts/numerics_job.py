@@ -1,0 +1,195 @@
+"""The job of a numerics check, in its own process: eager fp32 twice, then the config, from one state.
+
+Each step trains on one micro-batch. Samples are read and augmented once, so that all runs see the same batches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import itertools
+import math
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from autotune.bursts.burst_job import cap_memory, end_over_limit
+from autotune.bursts.feed import NoBatchError
+from autotune.bursts.protocol import Reporter, Request
+from autotune.bursts.telemetry import Telemetry
+from autotune.bursts.trainer import make_loader
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.numerics import Agreement, Trace
+from autotune.measuring.records import Point
+from autotune.training.tuned import Tuned
+from autotune.workload.target import load_workload
+from autotune.workload.workload import Workload
+
+SMALLEST_SCALE = 1.0
+"""A GradScaler that gets below this finds none with which gradients are finite."""
+
+Gradients = list[torch.Tensor | None]
+
+
+def run_agreement(request: Request, reporter: Reporter) -> Agreement:
+    """Trains a few steps under eager fp32, again, and under the config."""
+    point = request.point or Point(config=TrainConfig())
+    reporter.phase("build")
+    torch.manual_seed(request.seed)
+    cap_memory(request)
+    with Telemetry(request.memory_limit_bytes, end_over_limit(request, reporter)):
+        workload = load_workload(request.importable, point.parameters)
+        batches = _batches(workload, Tuned(point.config, device=request.device or "cpu"), request.steps)
+        _silence_dropout(workload.model)
+        return _compare(workload, point, batches, request, reporter)
+
+
+def _compare(
+    workload: Workload, point: Point, batches: Sequence[Any], request: Request, reporter: Reporter
+) -> Agreement:
+    state = copy.deepcopy(workload.model.state_dict())
+    eager = TrainConfig(batch_size=point.config.batch_size, num_threads=point.config.num_threads)
+    device = request.device or "cpu"
+    reporter.phase("eager fp32")
+    with _exact_fp32():
+        reference, gradients = _train(workload, Tuned(eager, device=device), batches, request.seed)
+        workload.model.load_state_dict(state)
+        rest = random.Random(request.seed).sample(batches[1:], k=len(batches) - 1)
+        control, of_control = _train(workload, Tuned(eager, device=device), [batches[0], *rest], request.seed + 1)
+    control_cosine = cosine(of_control, gradients)
+    del of_control
+    workload.model.load_state_dict(state)
+    reporter.phase("config")
+    candidate, of_candidate = _train(workload, Tuned(point.config, device=device), batches, request.seed)
+    return Agreement(
+        reference=reference,
+        control=control,
+        candidate=candidate,
+        cosine=cosine(of_candidate, gradients),
+        control_cosine=control_cosine,
+        has_batch_norm=any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in workload.model.modules()),
+    )
+
+
+def _batches(workload: Workload, tuned: Tuned, count: int) -> list[Any]:
+    """Batches as training draws them, by as many workers, read once; epoch after epoch where there are few."""
+    loader = make_loader(workload, tuned)
+    found: list[Any] = []
+    while len(found) < count:
+        drawn = [batch for _, batch in itertools.islice(loader, count - len(found))]
+        if not drawn:
+            raise NoBatchError("the loader yields no batch")
+        found += drawn
+    return found
+
+
+def _train(workload: Workload, tuned: Tuned, batches: Sequence[Any], seed: int) -> tuple[Trace, Gradients]:
+    """One step a batch; returns the losses and the first step's gradients, on the CPU."""
+    _seed(seed)
+    workload.model.zero_grad(set_to_none=True)
+    optimizer = workload.make_optimizer()
+    model, _ = tuned.prepare(workload.model, optimizer)
+    model.train()
+    scaler = tuned.scaler()
+    losses, skipped, gradients = [], 0, _Gradients()
+    for batch in batches:
+        losses.append(_backward(workload, tuned, scaler, batch))
+        scaler.unscale_(optimizer)
+        while not gradients.taken and not gradients.take(model) and scaler.get_scale() > SMALLEST_SCALE:
+            # The scaler starts too high on purpose: it steps down, on the first batch, until the gradients are finite.
+            _step(scaler, optimizer)
+            _seed(seed)
+            _backward(workload, tuned, scaler, batch)
+            scaler.unscale_(optimizer)
+        if workload.clip_grad_norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), workload.clip_grad_norm)
+        skipped += _step(scaler, optimizer)
+    return Trace(losses=tuple(losses), gradient_norm=gradients.norm, skipped_steps=skipped), gradients.copies
+
+
+def _seed(seed: int) -> None:
+    """What a loss may draw from: mixing, masking, dropping."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
+
+
+def _backward(workload: Workload, tuned: Tuned, scaler: torch.amp.GradScaler, batch: Any) -> float:
+    with tuned.autocast():
+        loss = workload.loss(workload.model, tuned.to_device(copy.deepcopy(batch)))
+    scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+    return float(loss.detach())
+
+
+def _step(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> bool:
+    """An optimizer step; returns whether the scaler skipped it."""
+    before = scaler.get_scale()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad(set_to_none=True)
+    return scaler.get_scale() < before
+
+
+class _Gradients:
+    """The first gradients that are finite, in the order of the model's parameters, and their norm."""
+
+    def __init__(self) -> None:
+        self.taken = False
+        self.norm = math.inf
+        self.copies: Gradients = []
+
+    def take(self, model: nn.Module) -> bool:
+        """Copies them; returns whether they are finite."""
+        parameters = list(model.parameters())
+        self.copies = [p.grad.detach().float().cpu().clone() if p.grad is not None else None for p in parameters]
+        squares = math.fsum(float(g.double().square().sum()) for g in self.copies if g is not None)
+        self.norm = math.sqrt(squares) if math.isfinite(squares) else squares
+        self.taken = math.isfinite(squares)
+        return self.taken
+
+
+def cosine(gradients: Gradients, others: Gradients) -> float:
+    """Of the angle between two gradients of a model: 1 when they point the same way, also when both are zero."""
+    dot = mine = theirs = 0.0
+    for gradient, other in zip(gradients, others, strict=True):
+        mine += float(gradient.double().square().sum()) if gradient is not None else 0.0
+        theirs += float(other.double().square().sum()) if other is not None else 0.0
+        if gradient is not None and other is not None:
+            dot += float(torch.dot(gradient.double().reshape(-1), other.double().reshape(-1)))
+    if mine == theirs == 0.0:
+        return 1.0
+    return dot / math.sqrt(mine * theirs) if mine and theirs else 0.0
+
+
+@contextlib.contextmanager
+def _exact_fp32() -> Iterator[None]:
+    """Without TF32, whatever the user's module has set."""
+    matmul, convolution = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    # The newer settings tell "never set" from "exact", and compiled code is cached by them: they are reverted exactly.
+    backends = torch.backends.cuda, torch.backends.mkldnn
+    parts: list[Any] = [getattr(backend, "matmul", None) for backend in backends]
+    newer = [part for part in parts if hasattr(part, "fp32_precision")]
+    before = [part.fp32_precision for part in newer]
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(matmul)
+        torch.backends.cudnn.allow_tf32 = convolution
+        for part, precision in zip(newer, before, strict=True):
+            part.fp32_precision = precision
+
+
+def _silence_dropout(model: nn.Module) -> None:
+    """Each precision draws other masks, which would hide any other difference; what is dropped otherwise stays."""
+    for part in model.modules():
+        if isinstance(part, nn.modules.dropout._DropoutNd):
+            part.p = 0.0
+        elif isinstance(part, (nn.RNNBase, nn.MultiheadAttention)):
+            part.dropout = 0.0

@@ -1,0 +1,209 @@
+"""The job of a profile, in its own process: the slowest operators, waits for the device, what a sample takes.
+
+Batches stay on the device, so that operators are not hidden by a slow loader; samples are read apart.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import itertools
+import os
+import pstats
+import traceback
+from collections import Counter
+from pathlib import Path
+from time import perf_counter  # by name: the user's module may replace what `time` holds
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import IterableDataset
+
+import autotune
+from autotune.bursts.burst_job import cap_memory, end_over_limit
+from autotune.bursts.feed import DeviceFeed
+from autotune.bursts.protocol import Reporter, Request
+from autotune.bursts.telemetry import Telemetry
+from autotune.bursts.trainer import Trainer, make_loader
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.profiles import Operator, Profile, SampleCost, SamplePart, Synchronisation
+from autotune.measuring.records import Point
+from autotune.training.tuned import Tuned
+from autotune.workload.target import load_workload
+from autotune.workload.workload import Workload, indices_of
+
+TOP_OPERATORS = 10
+WARMUP_STEPS, MOST_STEPS, STEPS_SECONDS = 3, 20, 1.0
+MOST_SAMPLES, SAMPLES_SECONDS = 200, 0.8
+NOTABLE_SHARE = 0.05
+WHOLE_SHARE = 0.9
+"""A dataset that spends this share in another one's ``__getitem__`` only wraps it."""
+_WAITING = ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal")
+_LIBRARIES = tuple(str(Path(module.__file__ or "").parent) + os.sep for module in (torch, autotune))
+
+Function = tuple[str, int, str]
+"""As cProfile names one: file, line, name."""
+
+
+def run_profile(request: Request, reporter: Reporter) -> Profile:
+    """Profiles a point."""
+    point = request.point or Point(config=TrainConfig())
+    reporter.phase("build")
+    torch.manual_seed(request.seed)
+    cap_memory(request)
+    with Telemetry(request.memory_limit_bytes, end_over_limit(request, reporter)):
+        tuned = Tuned(point.config.replace(num_workers=0), device=request.device or "cpu")
+        tuned.apply_process_settings()
+        workload = load_workload(request.importable, point.parameters)
+        reporter.phase("sample")
+        sample = sample_cost(workload)
+        reporter.phase("operators")
+        trainer = Trainer(workload, tuned, DeviceFeed(lambda: make_loader(workload, tuned), tuned))
+        profile = operators_of(trainer)
+        # Last: what is compiled cannot be watched, and what it says of the user's lines holds for it too.
+        found = synchronisations(trainer) if point.config.compile_mode is None else ()
+    return profile.model_copy(update={"sample": sample, "synchronisations": found})
+
+
+def operators_of(trainer: Trainer) -> Profile:
+    """The slowest operators of some steps."""
+    device = trainer.tuned.device
+    for _ in range(WARMUP_STEPS):
+        trainer.step()
+    trainer.synchronize()
+    began = perf_counter()
+    trainer.step()
+    trainer.synchronize()
+    steps = max(1, min(MOST_STEPS, int(STEPS_SECONDS / max(perf_counter() - began, 1e-9))))
+    began = perf_counter()
+    for _ in range(steps):
+        trainer.step()
+    trainer.synchronize()
+    seconds = perf_counter() - began
+    on_gpu = device.type == "cuda"
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+    with torch.profiler.profile(activities=activities) as profiler:
+        samples = sum(trainer.step() for _ in range(steps))
+        trainer.synchronize()
+    events = profiler.key_averages()
+    found = [
+        Operator(
+            name=event.key,
+            seconds=(event.self_device_time_total if on_gpu else event.self_cpu_time_total) / 1e6 / samples,
+            calls=event.count / steps,
+        )
+        for event in events
+    ]
+    busy = sum(event.self_device_time_total for event in events) / 1e6 / seconds if on_gpu else None
+    return Profile(
+        operators=tuple(sorted(found, key=lambda one: -one.seconds)[:TOP_OPERATORS]),
+        operator_calls=sum(one.calls for one in found if one.name.startswith("aten::")),
+        busy_fraction=busy,
+        empty_cache_seconds=_empty_cache_seconds(trainer, seconds / steps) if on_gpu else None,
+    )
+
+
+def _empty_cache_seconds(trainer: Trainer, step_seconds: float) -> float:
+    """What emptying the allocator's cache costs: the call, and what the next step takes longer."""
+    began = perf_counter()
+    torch.cuda.empty_cache()
+    trainer.step()
+    trainer.synchronize()
+    return max(0.0, perf_counter() - began - step_seconds)
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the user's lines at which the host must wait for a device."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: Counter[tuple[str, str]] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function.name().partition(".")[0]
+        if name in _WAITING or (name == "aten::_to_copy" and _leaves_device(args, kwargs or {})):
+            self.found[name, _users_line()] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def synchronisations(trainer: Trainer) -> tuple[Synchronisation, ...]:
+    """Where the user's loss, and the model in it, wait for the device, in one micro-step."""
+    _, batch = next(iter(trainer.feed))
+    with _Watch() as watch, trainer.tuned.autocast():
+        trainer.workload.loss(trainer.model, batch)
+    return tuple(
+        Synchronisation(operator=operator, where=where, calls=calls)
+        for (operator, where), calls in watch.found.most_common()
+    )
+
+
+def _leaves_device(args: Any, kwargs: Any) -> bool:
+    tensor = args[0] if args else None
+    target = kwargs.get("device")
+    return isinstance(tensor, torch.Tensor) and tensor.device.type != "cpu" and str(target) == "cpu"
+
+
+def _users_line() -> str:
+    """The innermost line of the stack that is neither torch's nor ours."""
+    for frame in reversed(traceback.extract_stack()):
+        if not frame.filename.startswith((*_LIBRARIES, "<")):
+            return f"{Path(frame.filename).name}:{frame.lineno}"
+    return "torch"
+
+
+def sample_cost(workload: Workload) -> SampleCost | None:
+    """What reading one sample takes, and the functions that it calls; None for an iterable dataset."""
+    dataset: Any = workload.dataset
+    if isinstance(dataset, IterableDataset) or not len(dataset):
+        return None
+    indices = list(itertools.islice(indices_of(workload), MOST_SAMPLES))
+    dataset[indices[0]]  # what is read or cached once is no part of the rest
+    began = perf_counter()
+    count = 0
+    for index in indices:
+        dataset[index]
+        count += 1
+        if perf_counter() - began > SAMPLES_SECONDS:
+            break
+    seconds = (perf_counter() - began) / count
+    profiler = cProfile.Profile()
+    for index in indices[:count]:
+        profiler.runcall(dataset.__getitem__, index)
+    return SampleCost(seconds=seconds, parts=tuple(_parts(profiler, seconds)))
+
+
+def _parts(profiler: cProfile.Profile, seconds: float) -> list[SamplePart]:
+    """What the function that reads a sample calls; profiled time is inflated, so its shares are taken of the plain."""
+    stats: dict[Function, Any] = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
+    whole = sum(own for _, _, own, _, _ in stats.values())
+    root = max(stats, key=lambda function: stats[function][3], default=None)
+    if root is None or not whole:
+        return []
+    while (inner := _wrapped(stats, root)) is not None:
+        root = inner
+    called = {f: callers[root][3] for f, (*_, callers) in stats.items() if root in callers and f != root}
+    slowest = sorted(called.items(), key=lambda entry: -entry[1])
+    return [
+        SamplePart(name=_name(function), where=_where(function), seconds=seconds * total / whole)
+        for function, total in slowest
+        if total >= NOTABLE_SHARE * whole
+    ]
+
+
+def _wrapped(stats: dict[Function, Any], function: Function) -> Function | None:
+    """The ``__getitem__`` of another dataset in which a function spends nearly all of its time."""
+    for inner, (*_, callers) in stats.items():
+        spends = function in callers and inner != function and callers[function][3] >= WHOLE_SHARE * stats[function][3]
+        if spends and inner[2] in {"__getitem__", "__getitems__"}:
+            return inner
+    return None
+
+
+def _name(function: Function) -> str:
+    return function[2].removeprefix("<built-in method ").removeprefix("<method ").removesuffix(">")
+
+
+def _where(function: Function) -> str | None:
+    file, line, _ = function
+    return f"{Path(file).name}:{line}" if line else None

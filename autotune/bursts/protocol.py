@@ -1,0 +1,157 @@
+"""What crosses the process boundary: one request to a child, and its lines of JSON back.
+
+A child writes lines ``{"event": ...}``: ``phase`` as it gets on, and in the end one of ``result``, ``failure``
+(an outcome other than ok) or ``error`` (the workload itself is wrong). Neither side imports torch for this.
+"""
+
+from __future__ import annotations
+
+import os
+from json import dumps  # by name: the user's module may replace what `json` holds
+from typing import Any, BinaryIO, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from autotune.errors import AutotuneError, ConfigError, TargetError, WorkloadError
+from autotune.hardware.model import DeviceKind
+from autotune.measuring.records import Outcome, Point
+
+PIPE_LOST_STATUS = 86
+"""Exit status of a child whose pipe to the parent was closed by the user's code."""
+REPORTED_ERRORS: dict[str, type[AutotuneError]] = {
+    error.__name__: error for error in (ConfigError, TargetError, WorkloadError)
+}
+
+
+Part = Literal["all", "compute", "loader"]
+"""Training as it is; on a few batches that stay on the device; or only the loader, whose batches nobody trains on."""
+
+
+class BurstPlan(BaseModel):
+    """How long a burst may take, and when its figures are good enough."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    warmup_seconds: float = Field(default=3.0, gt=0, description="cap on warm-up, compiling apart")
+    measure_seconds: float = Field(default=3.0, gt=0, description="cap on the timed blocks")
+    block_seconds: float = Field(default=0.15, gt=0, description="a block is whole steps that take about this")
+    min_blocks: int = Field(default=8, ge=2)
+    interval_target: float = Field(default=0.015, gt=0, description="stop at ± this share of the median")
+    steady_tolerance: float = Field(default=0.03, gt=0, description="two successive blocks agree within this")
+    incumbent_rate: float | None = Field(
+        default=None, description="samples/s reached before: a burst that stays far below stops early"
+    )
+    part: Part = Field(default="all", description="what of training runs: for a ceiling, one part of it alone")
+
+
+class Request(BaseModel):
+    """One job for a child process."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    job: Literal["probe", "check", "burst", "numerics", "profile"]
+    number: int = Field(default=0, description="of the job; its events carry it")
+    target: str = ""
+    import_as: str = Field(default="", description="the target with its path made absolute")
+    device: DeviceKind | None = None
+    point: Point | None = None
+    parameter_names: tuple[str, ...] = Field(default=(), description="arguments that build() will be asked to take")
+    plan: BurstPlan = BurstPlan()
+    steps: int = Field(default=20, ge=1, description="optimizer steps of a numerics check")
+    peak_seconds: float = Field(default=0.0, description="what measuring the machine's peaks may take; 0: none")
+    seed: int = 0
+    asked_at: float = Field(default=0.0, description="time.time() of the request, for what starting costs")
+    device_uuid: str | None = Field(default=None, description="of the NVIDIA GPU to watch, as NVML writes it")
+    largest_samples: tuple[int, ...] = Field(default=(), description="indices for the worst batch, largest first")
+    memory_limit_bytes: int | None = Field(default=None, description="more than this ends the burst as oom")
+    memory_fraction: float | None = Field(default=None, description="of the GPU's memory, as a cap")
+
+    @property
+    def importable(self) -> str:
+        """The target as it is found from any working directory."""
+        return self.import_as or self.target
+
+
+class PipeLostError(Exception):
+    """The user's code closed the pipe to the parent."""
+
+
+class Reporter:
+    """The child's end of the pipe: writes one line of JSON an event.
+
+    It speaks for the process that made it and for no other: a copy in a process that the user's code forked is silent.
+
+    Args:
+        stream: The pipe.
+        number: Of the job that is reported on.
+    """
+
+    def __init__(self, stream: BinaryIO, number: int = 0) -> None:
+        self._stream = stream
+        self._number = number
+        self._process_id = os.getpid()
+        # Made in advance: when memory has run out, there may be none left to make it.
+        self._out_of_memory = self._line("failure", outcome=Outcome.OOM.value, reason="MemoryError: nothing was left")
+
+    def send(self, event: str, **content: Any) -> None:
+        """Writes one event.
+
+        Raises:
+            PipeLostError: The pipe is closed on this side.
+        """
+        self._write(self._line(event, **content))
+
+    def end_of(self, number: int, status: int) -> None:
+        """Tells that the process of a job has ended, perhaps in the middle of a line."""
+        self._write(b"\n" + self._line("exit", status=status, number=number))
+
+    def out_of_memory(self) -> None:
+        """Tells that memory has run out, without taking any."""
+        self._write(self._out_of_memory)
+
+    def phase(self, name: str) -> None:
+        """Tells how far the burst has come."""
+        self.send("phase", phase=name)
+
+    def failure(self, outcome: Outcome, reason: str) -> None:
+        """Tells an outcome other than ok."""
+        self.send("failure", outcome=outcome.value, reason=reason[:2000])
+
+    def error(self, error: AutotuneError) -> None:
+        """Tells that the workload itself is wrong."""
+        self.send("error", kind=type(error).__name__, message=str(error), trace=getattr(error, "trace", None))
+
+    def _line(self, event: str, **content: Any) -> bytes:
+        return dumps({"event": event, "number": self._number, **content}).encode() + b"\n"
+
+    def _write(self, line: bytes) -> None:
+        if os.getpid() != self._process_id:
+            return
+        try:
+            self._stream.write(line)
+            self._stream.flush()
+        except (OSError, ValueError) as error:
+            raise PipeLostError from error
+
+
+def claim_stdio() -> tuple[BinaryIO, BinaryIO]:
+    """Takes standard input and output for the protocol: (requests, events).
+
+    Whatever the user's code prints goes to standard error from here on, and it reads an empty standard input,
+    so that it can neither break a line of the protocol nor swallow a request.
+    """
+    requests = os.fdopen(os.dup(0), "rb")
+    events = os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return requests, events
+
+
+def raise_reported(message: dict[str, Any]) -> None:
+    """Raises in the parent what a child reported by `Reporter.error`."""
+    kind = REPORTED_ERRORS.get(message["kind"], WorkloadError)
+    if kind is WorkloadError:
+        raise WorkloadError(message["message"], message.get("trace"))
+    raise kind(message["message"])

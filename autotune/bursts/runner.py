@@ -1,0 +1,227 @@
+"""Turns a point into a Burst: sends it to a process of its own and reads how that ended."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+
+from autotune.bursts.isolation import Ended, Isolation
+from autotune.bursts.protocol import PIPE_LOST_STATUS, BurstPlan, Request, raise_reported
+from autotune.errors import IsolationError, TargetError, WorkloadError
+from autotune.hardware import merge, probe_host
+from autotune.hardware.model import DeviceKind, Gpu, Hardware
+from autotune.knobs.facts import WorkloadFacts
+from autotune.measuring.numerics import Agreement
+from autotune.measuring.profiles import Profile
+from autotune.measuring.records import Burst, Measurement, Outcome, Point
+
+KILL = 9
+"""SIGKILL, which the kernel's out-of-memory killer sends; Windows has no name for it."""
+
+
+class Runner(Protocol):
+    """What the search needs: something that runs a point."""
+
+    def run(self, point: Point, plan: BurstPlan, deadline_seconds: float) -> Burst:
+        """Runs one burst; it is over, whatever happens, soon after the deadline."""
+
+
+class ProcessRunner:
+    """Runs bursts of one target on one device, each in a process of its own.
+
+    Args:
+        isolation: Where processes come from.
+        device: The device to train on.
+        seed: Each burst's seed is drawn from it, so that every burst sees other samples.
+        memory_limit_bytes: Host memory of the process tree above which a burst ends as out of memory.
+        memory_fraction: Cap on the GPU's memory.
+        device_uuid: Of the NVIDIA GPU to watch.
+    """
+
+    def __init__(
+        self,
+        isolation: Isolation,
+        device: DeviceKind,
+        *,
+        seed: int = 0,
+        memory_limit_bytes: int | None = None,
+        memory_fraction: float | None = None,
+        device_uuid: str | None = None,
+    ) -> None:
+        self._isolation = isolation
+        self._count = 0
+        self._request = Request(
+            job="burst",
+            target=isolation.target,
+            device=device,
+            seed=seed,
+            memory_limit_bytes=memory_limit_bytes,
+            memory_fraction=memory_fraction,
+            device_uuid=device_uuid,
+        )
+
+    def check(self, deadline_seconds: float, parameter_names: Iterable[str] = ()) -> WorkloadFacts:
+        """Looks at the workload once; bursts from then on also train on its largest samples.
+
+        Args:
+            deadline_seconds: What it may take.
+            parameter_names: Arguments that `build()` will be asked to take.
+
+        Raises:
+            TargetError, WorkloadError: What is wrong with it, with the remedy.
+        """
+        request = self._request.model_copy(update={"job": "check", "parameter_names": tuple(parameter_names)})
+        value = result_of(self._isolation.run(request, deadline_seconds), "checking the workload")
+        reason = self._isolation.fork_unsafe_reason
+        facts = WorkloadFacts.model_validate({**value, "fork_safe": reason is None, "fork_unsafe_reason": reason})
+        self._request = self._request.model_copy(update={"largest_samples": facts.largest_samples})
+        return facts
+
+    def agreement(self, point: Point, steps: int, deadline_seconds: float) -> Agreement:
+        """Trains a point and eager fp32 side by side, from one state and on the same batches.
+
+        Args:
+            point: What is compared with eager fp32.
+            steps: Optimizer steps, of one micro-batch each.
+            deadline_seconds: What it may take.
+
+        Raises:
+            AutotuneError: It crashed, hung, or ran out of memory.
+        """
+        request = self._request.model_copy(update={"job": "numerics", "point": point, "steps": steps})
+        value = result_of(self._isolation.run(request, deadline_seconds), "the numerics check")
+        return Agreement.model_validate(value)
+
+    def profile(self, point: Point, deadline_seconds: float) -> Profile:
+        """Where a point's steps and samples spend their time.
+
+        Raises:
+            AutotuneError: It crashed, hung, or ran out of memory.
+        """
+        request = self._request.model_copy(update={"job": "profile", "point": point})
+        return Profile.model_validate(result_of(self._isolation.run(request, deadline_seconds), "the profile"))
+
+    def run(self, point: Point, plan: BurstPlan, deadline_seconds: float) -> Burst:
+        """Runs one burst; it is over, whatever happens, soon after the deadline."""
+        self._count += 1
+        seed = self._request.seed + 1000 * self._count
+        request = self._request.model_copy(update={"point": point, "plan": plan, "seed": seed})
+        began = time.monotonic()
+        try:
+            ended = self._isolation.run(request, deadline_seconds)
+        except (TargetError, WorkloadError, IsolationError) as error:
+            # The forkserver had to be replaced, and the module's file is gone, or the system has no process left.
+            # What other bursts found must not be lost for that.
+            return Burst(point=point, outcome=Outcome.CRASHED, reason=str(error), seconds=time.monotonic() - began)
+        return burst_from(point, ended)
+
+
+def make_runner(
+    isolation: Isolation, hardware: Hardware, device: DeviceKind, *, memory_target: float, seed: int = 0
+) -> ProcessRunner:
+    """Bursts on a device of this machine that may take a share of its memory.
+
+    Args:
+        isolation: Where processes come from.
+        hardware: The machine.
+        device: The device to train on.
+        memory_target: Share of the memory that may be used.
+        seed: Each burst's seed is drawn from it.
+    """
+    record = hardware.device(device)
+    return ProcessRunner(
+        isolation,
+        device,
+        seed=seed,
+        memory_limit_bytes=round(memory_target * hardware.memory.available_bytes),
+        memory_fraction=None if device == "cpu" else memory_target,
+        device_uuid=record.uuid if isinstance(record, Gpu) else None,
+    )
+
+
+def burst_from(point: Point, ended: Ended) -> Burst:
+    """The burst that an ended job stands for: read from its message, else from its exit status."""
+    message = ended.message or {}
+    measurement, reason = None, None
+    if message.get("event") == "result":
+        try:
+            outcome, measurement = Outcome.OK, Measurement.model_validate(message["value"])
+        except ValidationError as error:
+            outcome, reason = Outcome.CRASHED, f"what it measured is no measurement: {error.errors()[0]['msg']}"
+    elif message.get("event") == "failure":
+        outcome, reason = Outcome(message["outcome"]), message["reason"]
+        if outcome is Outcome.CRASHED and ended.killed_by_kernel and "SIGKILL" in reason:  # one of its workers
+            outcome = Outcome.HOST_OOM
+    elif message.get("event") == "error":
+        outcome, reason = Outcome.CRASHED, message["message"]
+    elif ended.timed_out:
+        outcome, reason = Outcome.TIMEOUT, f"it was still in its phase {ended.phase!r} after {ended.seconds:.1f} s"
+    else:
+        killed = ended.killed_by_kernel and ended.status == -KILL
+        outcome = Outcome.HOST_OOM if killed else Outcome.CRASHED
+        printed = ended.stderr_tail.splitlines()
+        reason = describe_end(ended) + (f"; last output: {printed[-1].strip()[:300]}" if printed else "")
+    phase = "done" if outcome is Outcome.OK else ended.phase
+    return Burst(
+        point=point, outcome=outcome, measurement=measurement, reason=reason, phase=phase, seconds=ended.seconds
+    )
+
+
+def look_at_machine(
+    isolation: Isolation, deadline_seconds: float, *, device: DeviceKind | None = None, peak_seconds: float = 0.0
+) -> Hardware:
+    """The machine as host and torch see it.
+
+    Args:
+        isolation: Where the child runs that asks torch.
+        deadline_seconds: For that child.
+        device: Whose peaks are measured; the first accelerator when None.
+        peak_seconds: What measuring the peaks may take; 0 measures none.
+
+    Raises:
+        WorkloadError: It failed, or took too long.
+    """
+    request = Request(job="probe", device=device, peak_seconds=peak_seconds)
+    return merge(probe_host(), result_of(isolation.run(request, deadline_seconds), "probing the machine"))
+
+
+def result_of(ended: Ended, what: str) -> dict[str, Any]:
+    """The value that a job returned.
+
+    Raises:
+        TargetError, WorkloadError: It reported an error, crashed, or hung.
+    """
+    message = ended.message or {}
+    if message.get("event") == "result":
+        value: dict[str, Any] = message["value"]
+        return value
+    if message.get("event") == "error":
+        raise_reported(message)
+    if message.get("event") == "failure":
+        raise WorkloadError(f"{what} failed: {message['reason']}; fix it and run again")
+    if ended.timed_out:
+        raise WorkloadError(
+            f"{what} did not finish within {ended.seconds:.0f} s; "
+            "make build() or the dataset faster, or give a longer --budget"
+        )
+    raise WorkloadError(f"{what} failed: {describe_end(ended)}; last output: {ended.stderr_tail or 'none'}")
+
+
+def describe_end(ended: Ended) -> str:
+    """An exit status in words."""
+    if ended.status is None:
+        return "the process could not be ended"
+    if ended.status < 0:
+        try:
+            name = signal.Signals(-ended.status).name
+        except ValueError:
+            name = f"signal {-ended.status}"
+        by = " (the kernel's out-of-memory killer)" if ended.killed_by_kernel and ended.status == -KILL else ""
+        return f"the process was killed by {name}{by}"
+    if ended.status == PIPE_LOST_STATUS:
+        return "the process closed file descriptors that were not its own, and with them the way to tell its result"
+    return f"the process ended by itself with exit status {ended.status}"

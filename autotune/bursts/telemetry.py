@@ -1,0 +1,207 @@
+"""What runs beside a burst: a thread that watches memory, processors and the GPU, and who else uses them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic  # by name: the user's module may replace what `time` holds
+from typing import Any
+
+import psutil
+
+from autotune.bursts.gpu_telemetry import GpuTelemetry
+from autotune.measuring.telemetry_summary import TelemetrySummary
+
+SAMPLE_SECONDS = 0.2
+NOTABLE_GROWTH = 0.01
+"""Memory is counted again when the tree's resident size has grown by this share over its highest so far."""
+LONGEST_PAUSE = 5
+"""Samples between two looks at memory, once it has settled."""
+_BUSY_FIELDS = ("user", "nice", "system", "irq", "softirq")
+_IDLE_FIELDS = ("idle", "iowait")
+
+
+@dataclass(frozen=True)
+class CpuSeconds:
+    """CPU time spent until now, in seconds over all CPUs."""
+
+    at: float
+    busy: float
+    idle: float
+    stolen: float
+    own: float
+
+
+class Telemetry:
+    """Watches while it is open, from a thread of its own.
+
+    Memory is PSS where the system gives it (pages that forked workers share count once), else RSS; where it also gives
+    each process's highest RSS, a peak between two looks is seen all the same.
+
+    Args:
+        limit_bytes: Host memory of the process tree above which `on_limit` is called, from the watching thread.
+        on_limit: Takes the bytes that were seen; it is expected to end the process.
+        gpu: Watched too, if given.
+    """
+
+    def __init__(
+        self, limit_bytes: int | None, on_limit: Callable[[int], None], *, gpu: GpuTelemetry | None = None
+    ) -> None:
+        self._limit_bytes = limit_bytes
+        self._on_limit = on_limit
+        self._gpu = gpu
+        self._process = psutil.Process()
+        self._children: list[psutil.Process] = []
+        # The forkserver and the command are ours too: their work is no foreign load.
+        self._ancestors = self._process.parents()[:2]
+        self._peak_bytes = 0
+        self._counted_at_bytes = 0
+        self._began: CpuSeconds | None = None
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._watch, name="autotune-telemetry", daemon=True)
+
+    def __enter__(self) -> Telemetry:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(timeout=1.0)
+
+    def begin(self) -> None:
+        """The timed part of the burst begins: what was spent before does not count."""
+        with self._lock:
+            if self._gpu is not None:
+                self._gpu.begin()
+            self._began = self._cpu_seconds()
+
+    def end(self) -> TelemetrySummary:
+        """The timed part is over: what was seen in it."""
+        with self._lock:
+            ended = self._cpu_seconds()
+            cpu: dict[str, Any] = shares(self._began or ended, ended) if ended is not None else {"seconds": 0.0}
+            gpu: dict[str, Any] = self._gpu.end() if self._gpu is not None else {}
+            return TelemetrySummary.model_validate(cpu | gpu)
+
+    def peak_bytes(self) -> int:
+        """The tree's highest memory so far; looks once more first."""
+        self._sample_memory()
+        return self._peak_bytes
+
+    def _watch(self) -> None:
+        pause = left = 1
+        while not self._stop.wait(SAMPLE_SECONDS):
+            if self._gpu is not None:
+                with self._lock:
+                    self._gpu.sample()
+            left -= 1
+            if left == 0:
+                # A look takes a millisecond from training, and memory that has settled seldom grows again.
+                left = pause = 1 if self._sample_memory() else min(2 * pause, LONGEST_PAUSE)
+
+    def _sample_memory(self) -> bool:
+        """Looks at the tree's memory; returns whether it has grown notably."""
+        with contextlib.suppress(OSError):  # the user's code may have taken every file descriptor
+            self._children = self._process.children(recursive=True)
+        tree = (self._process, *self._children)
+        resident = sum(_highest_resident_bytes(process) for process in tree)
+        # Counting shared pages once takes the kernel milliseconds: only when there is something new to count.
+        if resident <= (1 + NOTABLE_GROWTH) * self._counted_at_bytes:
+            return False
+        self._counted_at_bytes = resident
+        total = sum(_memory_bytes(process) for process in tree)
+        self._peak_bytes = max(self._peak_bytes, total)
+        if self._limit_bytes is not None and total > self._limit_bytes:
+            self._on_limit(total)
+        return True
+
+    def _cpu_seconds(self) -> CpuSeconds | None:
+        """CPU time until now; None when it cannot be read, the user's code having taken every file descriptor."""
+        try:
+            times = psutil.cpu_times()
+            own = sum(_tree_seconds(process) for process in (self._process, *self._process.children(recursive=True)))
+            own += sum(_own_seconds(process) for process in self._ancestors)
+        except OSError:
+            return None
+        return CpuSeconds(
+            at=monotonic(),
+            busy=sum(getattr(times, name, 0.0) for name in _BUSY_FIELDS),
+            idle=sum(getattr(times, name, 0.0) for name in _IDLE_FIELDS),
+            stolen=getattr(times, "steal", 0.0),
+            own=own,
+        )
+
+
+def shares(before: CpuSeconds, after: CpuSeconds) -> dict[str, float | None]:
+    """Fractions of all CPUs between two readings, by the names of `TelemetrySummary`."""
+    capacity = (after.at - before.at) * (os.cpu_count() or 1)
+    if capacity <= 0:
+        return {"seconds": 0.0}
+    own = after.own - before.own
+    return {
+        "seconds": after.at - before.at,
+        "cpu_fraction": _fraction(own, capacity),
+        "foreign_cpu_fraction": _fraction(after.busy - before.busy - own, capacity),
+        "idle_cpu_fraction": _fraction(after.idle - before.idle, capacity),
+        "stolen_cpu_fraction": _fraction(after.stolen - before.stolen, capacity),
+    }
+
+
+def _fraction(part: float, whole: float) -> float:
+    # The system counts in ticks of 10 ms, so that short spans can come out below zero.
+    return min(1.0, max(0.0, part / whole))
+
+
+def _own_seconds(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.Error:
+        return 0.0
+    return times.user + times.system
+
+
+def _tree_seconds(process: psutil.Process) -> float:
+    """Of the process and of its children that have ended: workers come and go with the epochs."""
+    try:
+        times = process.cpu_times()
+    except psutil.Error:
+        return 0.0
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _highest_resident_bytes(process: psutil.Process) -> int:
+    """The highest RSS so far, else RSS: quick to read, but shared pages count everywhere; 0 for one that has gone."""
+    try:
+        return _high_water_bytes(process) or int(process.memory_info().rss)
+    except (psutil.Error, OSError):
+        return 0
+
+
+def _memory_bytes(process: psutil.Process) -> int:
+    """PSS at the process's peak, else now, else RSS; 0 for a process that has gone."""
+    try:
+        full = process.memory_full_info()
+        above = max(0, (_high_water_bytes(process) or 0) - full.rss)  # what came and went is its own, not shared
+    except (psutil.Error, OSError):
+        return 0
+    return int(getattr(full, "pss", full.rss)) + above
+
+
+def _high_water_bytes(process: psutil.Process) -> int | None:
+    """The highest RSS since the process began, by which the kernel knows what no look has seen; None elsewhere.
+
+    Raises:
+        OSError: The process has gone.
+    """
+    if sys.platform == "win32":
+        return int(process.memory_info().peak_wset)
+    if sys.platform != "linux":
+        return None
+    with open(f"/proc/{process.pid}/status", "rb") as status:
+        line = next((line for line in status if line.startswith(b"VmHWM:")), None)
+    return 1024 * int(line.split()[1]) if line is not None else None

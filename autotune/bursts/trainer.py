@@ -1,0 +1,153 @@
+"""Trains one optimizer step at a time, with the functions that the user's own training uses."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import signal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, default_collate
+
+from autotune.bursts.feed import CountedCollate, Feed
+from autotune.bursts.largest_batch import WORST_STEPS, worst_batch
+
+if TYPE_CHECKING:
+    from autotune.training.tuned import Tuned
+    from autotune.workload.workload import Workload
+
+
+class NonFiniteLossError(Exception):
+    """The loss became NaN or infinite, or no step could be taken because the gradients did."""
+
+
+class WorkerKilledError(Exception):
+    """A DataLoader worker was ended by a signal."""
+
+    def __init__(self, signal_number: int) -> None:
+        name = signal.Signals(signal_number).name
+        self.bus_error = name == "SIGBUS"
+        full = ", so shared memory is full" if self.bus_error else ""
+        super().__init__(f"a DataLoader worker was killed by {name}{full}")
+
+
+class Stepper(Protocol):
+    """What a burst times: something that goes on by one optimizer step's samples at a time."""
+
+    tuned: Tuned
+    feed: Feed
+    scaler: torch.amp.GradScaler
+
+    def step(self) -> int:
+        """Goes on by one; returns the samples that it consumed."""
+
+    def train_on_worst(self, largest_samples: Sequence[int]) -> None:
+        """Does what takes most memory."""
+
+    def synchronize(self) -> None:
+        """Waits for the device."""
+
+    def check_loss(self) -> float | None:
+        """The last loss, if there is one."""
+
+
+class Drain:
+    """Draws batches as training would, and drops them: what the loader alone could reach."""
+
+    def __init__(self, tuned: Tuned, feed: Feed) -> None:
+        self.tuned = tuned
+        self.feed = feed
+        self.scaler = torch.amp.GradScaler(enabled=False)
+        self._batches = iter(feed)
+
+    def step(self) -> int:
+        """Draws the batches of one optimizer step."""
+        return sum(samples for samples, _ in itertools.islice(self._batches, self.tuned.accumulation_steps))
+
+    def train_on_worst(self, largest_samples: Sequence[int]) -> None:
+        """Nothing: no memory is taken by training."""
+
+    def synchronize(self) -> None:
+        """Nothing: the device is not used."""
+
+    def check_loss(self) -> None:
+        """There is no loss."""
+
+
+class Trainer:
+    """Trains one optimizer step at a time, with the functions that the user's own training uses."""
+
+    def __init__(self, workload: Workload, tuned: Tuned, feed: Feed) -> None:
+        self.workload = workload
+        self.tuned = tuned
+        self.feed = feed
+        self.optimizer = workload.make_optimizer()
+        self.model, _ = tuned.prepare(workload.model, self.optimizer)
+        self.model.train()
+        self.scaler = tuned.scaler()
+        self.loss: torch.Tensor | None = None
+        self._groups = tuned.accumulate(feed)
+
+    def step(self) -> int:
+        """One optimizer step; returns the samples that it consumed."""
+        consumed = 0
+        micro_batches = next(self._groups)
+        for samples, batch in micro_batches:
+            consumed += samples
+            self._backward(batch, len(micro_batches))
+        self._update()
+        return consumed
+
+    def train_on_worst(self, largest_samples: Sequence[int]) -> None:
+        """Two optimizer steps on a batch of the largest samples: memory must hold for them too."""
+        if largest_samples:
+            batch = worst_batch(self.workload, largest_samples, self.tuned.batch_size)
+            for _ in range(WORST_STEPS):
+                self._backward(self.tuned.to_device(batch), 1)
+                self._update()
+            self.synchronize()
+
+    def _backward(self, batch: Any, parts: int) -> None:
+        with self.tuned.autocast():
+            loss = self.workload.loss(self.model, batch)
+        self.scaler.scale(loss / parts).backward()  # type: ignore[no-untyped-call]
+        self.loss = loss.detach()
+
+    def _update(self) -> None:
+        if self.workload.clip_grad_norm is not None:
+            self.scaler.unscale_(self.optimizer)
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.workload.clip_grad_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def synchronize(self) -> None:
+        """Waits for the device."""
+        if self.tuned.device.type != "cpu":
+            torch.accelerator.synchronize(self.tuned.device)
+
+    def check_loss(self) -> float:
+        """The last loss.
+
+        Raises:
+            NonFiniteLossError: When it is NaN or infinite.
+        """
+        value = float(self.loss) if self.loss is not None else math.nan
+        # While the GradScaler looks for its scale, gradients overflow but the loss itself stays finite.
+        if not math.isfinite(value):
+            raise NonFiniteLossError(f"the loss became {value} after {self.feed.drawn} batches")
+        return value
+
+
+def make_loader(workload: Workload, tuned: Tuned) -> DataLoader[Any]:
+    """The workload's loader under a config: its own sampler, else shuffled; its batches come with their samples."""
+    shuffle = workload.sampler is None and not isinstance(workload.dataset, IterableDataset)
+    return tuned.dataloader(
+        workload.dataset,
+        sampler=workload.sampler,
+        shuffle=shuffle or None,
+        collate_fn=CountedCollate(workload.collate_fn or default_collate),
+        worker_init_fn=workload.worker_init_fn,
+    )

@@ -1,0 +1,1 @@
+"""What each sub-command does."""

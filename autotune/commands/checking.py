@@ -1,0 +1,163 @@
+"""Does a result still hold here? Its baseline and its config once more, interleaved, for a minute."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from autotune.bursts.isolation import Isolation
+from autotune.bursts.runner import Runner, make_runner
+from autotune.hardware import probe_host
+from autotune.knobs.facts import WorkloadFacts
+from autotune.measuring.records import Burst, Outcome, Point
+from autotune.results.check import Check
+from autotune.results.result import Result
+from autotune.search.disturbance import RepeatingRunner
+from autotune.search.interrupts import Interrupts
+from autotune.search.progress import Progress
+from autotune.search.stopping import Budget, burst_deadline, plan_for, predicted_seconds
+from autotune.search.trials import Trial
+from autotune.search.verify import MIN_ROUNDS, Round, confirm, speedup_of
+
+STATUS = {"holds": 0, "drifted": 1, "no longer fits": 3}
+DRIFT = 0.05
+"""A ratio that is lower by more than this share has drifted, if the intervals do not overlap."""
+REPEATS_SHARE = 0.2
+FIRST_SHARE = 0.7
+"""Of what remains, for the first burst: should it hang, there is time left to see how the others end."""
+
+
+def check_result(
+    result: Result, target: str, budget: Budget, progress: Progress, interrupts: Interrupts | None = None
+) -> Check:
+    """Trains both sides of a result in interleaved bursts.
+
+    Args:
+        result: What was claimed.
+        target: The workload, as it is found from here.
+        budget: For everything.
+        progress: Who is told.
+        interrupts: The signals that end it.
+
+    Raises:
+        UsageError, TargetError, WorkloadError: The workload cannot be trained here at all.
+        Interrupted: Asked to end.
+    """
+    with imported(target, budget, progress, interrupts) as isolation:
+        device = result.constraints.device  # of a file: one that is not here is told
+        runner = make_runner(isolation, probe_host(), device, memory_target=result.constraints.memory_target)  # type: ignore[arg-type]
+        progress.stage("checking the workload")
+        facts = runner.check(budget.preparing, result.best.parameters)
+        progress.stage("baseline and tuned in turn")
+        baseline, best = points_of(result)
+        ran = run_in_turn(baseline, [best] if best != baseline else [], runner, budget, progress)
+        return judge_check(result, target, differences_of(result, facts), ran)
+
+
+@contextlib.contextmanager
+def imported(target: str, budget: Budget, progress: Progress, interrupts: Interrupts | None) -> Iterator[Isolation]:
+    """Where bursts of a target come from, with its module imported; signals end the burst that runs.
+
+    Raises:
+        TargetError, WorkloadError: It cannot be imported.
+        Interrupted: Asked to end.
+    """
+    with Isolation(target) as isolation:
+        if interrupts is not None:
+            interrupts.pass_on_to(isolation.interrupt)
+        progress.stage("importing")
+        isolation.start(budget.preparing)
+        yield isolation
+
+
+def run_in_turn(
+    reference: Point, others: Sequence[Point], runner: Runner, budget: Budget, progress: Progress
+) -> tuple[list[Round], list[Burst]]:
+    """Interleaved rounds of a reference and what is compared with it, while there is time.
+
+    Args:
+        reference: When it fails, nothing more is run; without others it runs once.
+        others: One that fails is left out of the rounds that follow.
+        runner: Runs bursts; what is disturbed runs again.
+        budget: For all of them.
+        progress: Who is told.
+
+    Returns:
+        What was measured in each round, and the bursts that failed.
+    """
+    plan = plan_for(budget.seconds)
+    patient = RepeatingRunner(runner, progress.note, allowance_seconds=REPEATS_SHARE * budget.seconds, clock=budget.now)
+    trials: list[Trial] = []
+    failed: list[Burst] = []
+    rounds: dict[int, Round] = {}
+
+    def run(point: Point, number: int) -> Burst:
+        available = budget.remaining * (1 if trials else FIRST_SHARE)
+        burst = patient.run(point, plan, burst_deadline(point.config, trials, plan, available))
+        trials.append(Trial(burst, "in turn", f"round {number + 1}"))
+        if burst.ok and burst.measurement is not None:
+            rounds.setdefault(number, {})[point] = burst.measurement
+        else:
+            failed.append(burst)
+        progress.burst(burst, None, budget.remaining)
+        return burst
+
+    def affords(points: Sequence[Point]) -> bool:
+        if any(burst.point == reference for burst in failed):
+            return False
+        return sum(predicted_seconds(point.config, trials, plan) for point in points) <= budget.remaining
+
+    if others:
+        confirm(reference, others, run, affords=affords, seed=0)
+    else:
+        run(reference, 0)
+    return list(rounds.values()), failed
+
+
+def judge_check(result: Result, target: str, differences: Sequence[str], ran: tuple[list[Round], list[Burst]]) -> Check:
+    """The verdict on what ran."""
+    rounds, failed = ran
+    baseline, best = points_of(result)
+    found = speedup_of(best, baseline, rounds) if best != baseline else None
+
+    def check(verdict: Literal["holds", "drifted", "no longer fits"], reason: str) -> Check:
+        return Check(
+            target=target, verdict=verdict, reason=reason, claimed=result.speedup, found=found,
+            differences=tuple(differences),
+        )  # fmt: skip
+
+    for name, point in (("tuned config", best), ("baseline", baseline)):
+        if (broken := breakdown(point, failed)) is not None:
+            return check("no longer fits", f"the {name} ended as {broken.outcome.value}: {broken.reason}")
+    if best == baseline:
+        return check("holds", "the file recommends the baseline, and it trains")
+    if found is None:
+        return check("no longer fits", f"fewer than {MIN_ROUNDS} rounds ended well; give a longer --budget")
+    claimed = result.speedup
+    if claimed is not None and found.ratio < (1 - DRIFT) * claimed.ratio and found.ci95.high < claimed.ci95.low:
+        return check("drifted", "the tuned config gains less than the file says")
+    if found.ci95.high < 1:
+        return check("drifted", "the tuned config is slower than the baseline here")
+    return check("holds", "the tuned config gains what the file says, as far as so few rounds can tell")
+
+
+def breakdown(point: Point, failed: Sequence[Burst]) -> Burst | None:
+    """The burst of a point that failed; one that was only too slow for the time there was does not count."""
+    return next((burst for burst in failed if burst.point == point and burst.outcome is not Outcome.TIMEOUT), None)
+
+
+def points_of(result: Result) -> tuple[Point, Point]:
+    """Baseline and best."""
+    baseline, best = (Point(config=side.config, parameters=side.parameters) for side in (result.baseline, result.best))
+    return baseline, best
+
+
+def differences_of(result: Result, facts: WorkloadFacts) -> list[str]:
+    """What is not as it was where the result was measured."""
+    if facts.fingerprint == result.workload.fingerprint:
+        return []
+    return [
+        f"the workload is not the one that was tuned (fingerprint {facts.fingerprint} here, "
+        f"{result.workload.fingerprint} there)"
+    ]

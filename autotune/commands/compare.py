@@ -1,0 +1,62 @@
+"""`autotune compare`: the same workload across machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autotune.commands.common import reported, write_text
+from autotune.commands.options import parse_comparison_format
+
+if TYPE_CHECKING:
+    from autotune.results.compare import Comparison
+
+
+@reported
+def compare(
+    paths: Annotated[list[Path], typer.Argument(help="Result files, files of cross, or folders that hold them.")],
+    form: Annotated[
+        str, typer.Option("--format", help="table, md, csv, json or html; by --out's ending when left out.")
+    ] = "",
+    out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """Shows the same workload across machines."""
+    from autotune.results.compare import compare as compare_results
+    from autotune.results.compare import require_rows
+    from autotune.results.gather import gather
+    from autotune.terminal.comparison import comparison_table, remarks
+    from autotune.terminal.console import make_console
+
+    chosen = parse_comparison_format(form, out, json=json)
+    comparison = compare_results(gather(paths))
+    if chosen == "csv" or not comparison.groups:  # in the others they are part of the text
+        make_console().print(remarks(comparison))
+    require_rows(comparison)
+    if chosen == "table":
+        make_console(stderr=not form).print(comparison_table(comparison))
+    else:
+        text = comparison_text(comparison, chosen, folder=out.parent if out is not None else None)
+        write_text(text, out)
+
+
+def comparison_text(comparison: Comparison, form: str, folder: Path | None) -> str:
+    """A comparison in one of the formats for files.
+
+    Args:
+        comparison: What was compared.
+        form: md, csv, json or html.
+        folder: Where the file will lie, for links from it to the results.
+    """
+    from autotune.report.comparison import render_comparison
+    from autotune.results.compare_formats import to_csv, to_markdown
+
+    texts = {
+        "md": lambda: to_markdown(comparison, folder),
+        "csv": lambda: to_csv(comparison),
+        "json": lambda: comparison.model_dump_json(indent=2),
+        "html": lambda: render_comparison(comparison),
+    }
+    return texts[form]()

@@ -1,0 +1,58 @@
+"""`autotune cross`: another machine's config, measured here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autotune.commands.common import STARTED, reported
+from autotune.commands.options import parse_device
+from autotune.errors import NothingFeasibleError
+from autotune.units import parse_duration
+
+CROSS_BUDGET = "60s"
+
+
+@reported
+def cross(
+    file: Annotated[Path, typer.Argument(help="Another machine's result file.")],
+    against: Annotated[
+        Path | None, typer.Option(help="This machine's own result; looked for in results/<machine> when left out.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="The workload, where it is not found as the file names it.")] = "",
+    device: Annotated[str, typer.Option(help="Train here: cpu, cuda, rocm or mps; as in the file when left out.")] = "",
+    budget: Annotated[str, typer.Option(help="Wall-clock time for everything.")] = CROSS_BUDGET,
+    out: Annotated[
+        Path | None, typer.Option(help="The file; results/<machine>/cross/<workload>-from-<other>.json when left out.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")] = False,
+) -> None:
+    """Measures another machine's config here. Exit status: 0 measured, 3 it cannot be trained with here."""
+    from autotune.commands.crossing import cross_result
+    from autotune.results.cross_file import default_cross_path, write_cross
+    from autotune.results.result import read_result
+    from autotune.search.interrupts import Interrupts
+    from autotune.search.stopping import Budget
+    from autotune.terminal.comparison import cross_lines
+    from autotune.terminal.console import make_console
+    from autotune.terminal.progress import make_progress
+
+    source = read_result(file)
+    own = (str(against), read_result(against)) if against is not None else None
+    clock = Budget(parse_duration(budget), started=STARTED)
+    console = make_console()
+    with Interrupts() as interrupts, make_progress(console, quiet=quiet) as progress:
+        found = cross_result(
+            source, model or source.workload.target, clock, progress, interrupts,
+            against=own, device=parse_device(device),
+        )  # fmt: skip
+    place = out or default_cross_path(found)
+    if json:
+        typer.echo(found.model_dump_json(by_alias=True, indent=2))
+    if not quiet:
+        console.print(cross_lines(found, place))
+    write_cross(found, place)  # last: a full disk must not swallow what was found
+    raise typer.Exit(0 if found.failure is None else NothingFeasibleError.exit_status)

@@ -1,0 +1,306 @@
+"""What another machine's config does here: beside this machine's own and the baseline, interleaved, for a minute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from autotune import __version__
+from autotune.bursts.runner import look_at_machine, make_runner
+from autotune.commands.checking import breakdown, differences_of, imported, points_of, run_in_turn
+from autotune.errors import ResultFileError, UsageError
+from autotune.hardware import Hardware
+from autotune.hardware.model import DeviceKind
+from autotune.knobs.config import TrainConfig
+from autotune.knobs.facts import WorkloadFacts
+from autotune.measuring.records import Burst, Measurement, Outcome, Point, pool
+from autotune.measuring.speedup import Speedup
+from autotune.results.cross_file import RESULTS, Cross, OwnSide, origin_of
+from autotune.results.result import Result, Side, WorkloadRecord, read_result
+from autotune.search.interrupts import Interrupts
+from autotune.search.progress import Progress
+from autotune.search.stopping import Budget
+from autotune.search.verify import MIN_ROUNDS, Round, speedup_of
+
+NamedResult = tuple[str, Result]
+"""A result, and its file as it was named."""
+PROBE_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the config is tried, and on what.
+
+    Attributes:
+        hardware: This machine.
+        device: What is trained on.
+        facts: The workload, as it is here.
+        own: This machine's own result, if there is one.
+        notes: What a person should know of all that.
+    """
+
+    hardware: Hardware
+    device: DeviceKind
+    facts: WorkloadFacts
+    own: NamedResult | None
+    notes: tuple[str, ...] = ()
+
+
+def cross_result(
+    source: Result,
+    target: str,
+    budget: Budget,
+    progress: Progress,
+    interrupts: Interrupts | None = None,
+    *,
+    against: NamedResult | None = None,
+    results: Path = RESULTS,
+    device: DeviceKind | None = None,
+) -> Cross:
+    """Trains with another machine's config here, in interleaved rounds with this machine's own and the baseline.
+
+    Args:
+        source: The other machine's result.
+        target: The workload, as it is found from here.
+        budget: For everything.
+        progress: Who is told.
+        interrupts: The signals that end it.
+        against: This machine's own result; looked for in its folder when None.
+        results: The folder that holds a folder for each machine.
+        device: Where to train; the kind of device that the config was found on when None.
+
+    Raises:
+        UsageError: This machine has no such device, or the budget holds too few rounds.
+        TargetError, WorkloadError: The workload cannot be trained here at all.
+        Interrupted: Asked to end.
+    """
+    with imported(target, budget, progress, interrupts) as isolation:
+        progress.stage("probing")
+        hardware = look_at_machine(isolation, min(PROBE_SECONDS, budget.preparing))
+        wanted = _device_here(source, device, hardware)
+        runner = make_runner(isolation, hardware, wanted, memory_target=source.constraints.memory_target)
+        progress.stage("checking the workload")
+        facts = runner.check(budget.preparing, _parameter_names(source, against))
+        own = against or own_result(results / hardware.slug, facts, wanted, progress.note)
+        notes = (
+            *differences_of(source, facts),
+            *learning_notes(source, own),
+            *device_notes(source, wanted),
+            *own_notes(source, own, facts, wanted),
+        )
+        place = Place(hardware, wanted, facts, own, notes)
+        theirs, others = points_in_turn(source, own)
+        progress.stage("both configs in turn")
+        return judge_cross(source, place, run_in_turn(theirs, others, runner, budget, progress))
+
+
+def points_in_turn(source: Result, own: NamedResult | None) -> tuple[Point, list[Point]]:
+    """The other machine's config, and the different ones that it is compared with: this machine's own first."""
+    baseline, theirs = points_of(source)
+    mine = [points_of(own[1])[1]] if own is not None else []
+    return theirs, [point for point in dict.fromkeys((*mine, baseline)) if point != theirs]
+
+
+def own_result(
+    folder: Path, facts: WorkloadFacts, device: DeviceKind, note: Callable[[str], None] = lambda _: None
+) -> NamedResult | None:
+    """This machine's own result of a workload: a complete one before a partial one, the newest of those.
+
+    Args:
+        folder: This machine's.
+        facts: The workload; another fingerprint is another workload.
+        device: What is trained on.
+        note: Told which files could not be read.
+    """
+    found: list[NamedResult] = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            result = read_result(path)
+        except ResultFileError as error:
+            note(f"passed over while looking for this machine's own result: {error}")
+            continue
+        if result.workload.fingerprint == facts.fingerprint and result.constraints.device == device:
+            found.append((str(path), result))
+    return max(found, key=lambda named: (named[1].status == "complete", named[1].created), default=None)
+
+
+def judge_cross(source: Result, place: Place, ran: tuple[list[Round], list[Burst]]) -> Cross:
+    """The record of what ran.
+
+    Args:
+        source: The other machine's result.
+        place: Where it ran.
+        ran: From `run_in_turn`.
+
+    Raises:
+        UsageError: The config trains here, but too few rounds ended well to compare it.
+    """
+    rounds, failed = ran
+    baseline, theirs = points_of(source)
+    own = points_of(place.own[1])[1] if place.own is not None else None
+    measured = [measurements[theirs] for measurements in rounds if theirs in measurements]
+    ending = breakdown(theirs, failed) or _hung(theirs, failed, measured)
+    failure = f"it ended as {ending.outcome.value}: {ending.reason}" if ending is not None else None
+    over_own, own_reason = _compared(theirs, own, ran, "this machine's own config", failure)
+    over_baseline, baseline_reason = _compared(theirs, baseline, ran, "the baseline", failure)
+    _, others = points_in_turn(source, place.own)
+    sound = [point for point in others if breakdown(point, failed) is None]
+    if failure is None and sound and over_own is None and over_baseline is None:
+        raise UsageError(
+            f"fewer than {MIN_ROUNDS} interleaved rounds ended well, which is nothing to compare by; "
+            "give a longer --budget"
+        )
+    return Cross(
+        created=datetime.now(timezone.utc),
+        workload=WorkloadRecord(
+            target=place.facts.target,
+            name=place.facts.name,
+            parameters=theirs.parameters,
+            samples=place.facts.samples,
+            fingerprint=place.facts.fingerprint,
+            model=place.facts.model,
+        ),
+        machine=place.hardware.machine(place.device),
+        hardware=place.hardware,
+        software=place.hardware.software.model_copy(update={"autotune": __version__}),
+        device=place.device,
+        config_of=origin_of(source),
+        theirs=_side(theirs, rounds),
+        baseline=_side(baseline, rounds),
+        own=_own_side(place.own, rounds),
+        outcome=ending.outcome if ending is not None else Outcome.OK,
+        failure=failure,
+        over_own=over_own,
+        over_own_reason=own_reason,
+        over_baseline=over_baseline,
+        over_baseline_reason=baseline_reason,
+        rounds=len(rounds),
+        notes=(*place.notes, *_disturbance_notes(rounds)),
+    )
+
+
+def device_notes(source: Result, device: DeviceKind) -> Iterable[str]:
+    """What becomes of the config's knobs on another kind of device."""
+    there, config = source.constraints.device, source.best.config
+    if there == device:
+        return
+    idle = [knob for knob, idles in _idle_knobs(config, device).items() if idles]
+    without = f", where {', '.join(idle)} {'has' if len(idle) == 1 else 'have'} no effect" if idle else ""
+    yield f"the config was tuned on {there}, and is tried on {device}{without}"
+
+
+def learning_notes(source: Result, own: NamedResult | None) -> Iterable[str]:
+    """Where the configs that are compared learn in different ways: a rate says nothing of that."""
+    theirs = source.best
+    sides = {"the baseline": source.baseline} | ({own[0]: own[1].best} if own is not None else {})
+    for name, side in sides.items():
+        if side.parameters != theirs.parameters:
+            yield f"{name} and the other machine's config give build() different arguments: what they train differs"
+        if side.config.effective_batch != theirs.config.effective_batch:
+            yield (
+                f"the other machine's config takes {theirs.config.effective_batch:,} samples a step, {name} "
+                f"{side.config.effective_batch:,}: they do not train alike"
+            )
+
+
+def own_notes(source: Result, own: NamedResult | None, facts: WorkloadFacts, device: DeviceKind) -> Iterable[str]:
+    """What makes this machine's own result less comparable than it looks; one that was named is taken as it is."""
+    if own is None:
+        return
+    path, result = own
+    if result == source:
+        yield f"{path} is the very result that is tried: autotune check tells whether it still holds here"
+    if result.workload.fingerprint != facts.fingerprint:
+        yield f"{path} is of another workload (fingerprint {result.workload.fingerprint}, here {facts.fingerprint})"
+    if result.constraints.device != device:
+        yield f"{path} was tuned on {result.constraints.device}, and is compared on {device}"
+    if result.status == "partial":
+        yield f"{path} is partial: this machine's own config may not be its best"
+
+
+def _device_here(source: Result, asked: DeviceKind | None, hardware: Hardware) -> DeviceKind:
+    """What to train on.
+
+    Raises:
+        UsageError: This machine has no such device.
+    """
+    there = source.constraints.device
+    for kind in hardware.devices:
+        if kind == (asked or there):
+            return kind
+    here = ", ".join(hardware.devices)
+    if asked is not None:
+        raise UsageError(f"--device {asked} was asked for, but this machine offers {here}")
+    raise UsageError(
+        f"the config was tuned on {there} ({source.machine}), but this machine offers {here}; "
+        f"pass --device {hardware.default_device} to train with it there all the same"
+    )
+
+
+def _parameter_names(source: Result, against: NamedResult | None) -> set[str]:
+    """Arguments that `build()` will be asked to take."""
+    results = [source] if against is None else [source, against[1]]
+    return {name for result in results for side in (result.baseline, result.best) for name in side.parameters}
+
+
+def _idle_knobs(config: TrainConfig, device: DeviceKind) -> dict[str, bool]:
+    """Whether each knob that only some kinds of device have is set in a config, and has no effect on this one."""
+    gpu, nvidia = device in {"cuda", "rocm"}, device == "cuda"
+    return {
+        "pin_memory": config.pin_memory and not gpu,
+        "non_blocking": config.non_blocking and not gpu,
+        "cudnn_benchmark": config.cudnn_benchmark and not nvidia,
+        "precision (tf32)": config.precision == "tf32" and not nvidia,
+        "num_threads": config.num_threads is not None and device != "cpu",
+    }
+
+
+def _disturbance_notes(rounds: Sequence[Round]) -> Iterable[str]:
+    """What disturbed the figures, if something did."""
+    measured = [measurement for measurements in rounds for measurement in measurements.values()]
+    disturbed = [m.telemetry.disturbance for m in measured if m.telemetry is not None and m.telemetry.disturbance]
+    if disturbed:
+        yield f"{len(disturbed)} of {len(measured)} runs were disturbed, as by the last of them: {disturbed[-1]}"
+
+
+def _hung(theirs: Point, failed: Sequence[Burst], measured: Sequence[Measurement]) -> Burst | None:
+    """The burst that ran out of its time, of a config of which none ended well."""
+    return None if measured else next((burst for burst in failed if burst.point == theirs), None)
+
+
+def _compared(
+    theirs: Point, other: Point | None, ran: tuple[list[Round], list[Burst]], name: str, failure: str | None
+) -> tuple[Speedup | None, str | None]:
+    """The speed-up over another config, or why there is none."""
+    rounds, failed = ran
+    if other is None:
+        return None, "there is no result of this machine; tune here, or name one with --against"
+    if other == theirs:
+        return None, f"it is {name}"
+    if failure is not None:
+        return None, failure
+    if (broken := breakdown(other, failed)) is not None:
+        return None, f"{name} ended as {broken.outcome.value}: {broken.reason}"
+    found = speedup_of(theirs, other, rounds)
+    return found, None if found is not None else f"fewer than {MIN_ROUNDS} rounds of both ended well"
+
+
+def _side(point: Point, rounds: Sequence[Round]) -> Side:
+    measured = [measurements[point] for measurements in rounds if point in measurements]
+    return Side(config=point.config, parameters=point.parameters, measurement=pool(measured) if measured else None)
+
+
+def _own_side(own: NamedResult | None, rounds: Sequence[Round]) -> OwnSide | None:
+    if own is None:
+        return None
+    path, result = own
+    side = _side(points_of(result)[1], rounds)
+    return OwnSide(
+        path=path,
+        created=result.created,
+        config=side.config,
+        parameters=side.parameters,
+        measurement=side.measurement,
+    )

@@ -1,0 +1,20 @@
+"""`autotune report`: one HTML page beside each result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autotune.commands.common import reported
+
+
+@reported
+def report(files: Annotated[list[Path], typer.Argument(help="Result files.")]) -> None:
+    """Writes one HTML page beside each result: opens from disk, and needs no network."""
+    from autotune.report import write_report
+    from autotune.results.result import read_result
+
+    for result, file in [(read_result(file), file) for file in files]:  # all are read before any is written
+        typer.echo(write_report(result, file))

@@ -1,0 +1,17 @@
+"""`autotune schema`: the JSON Schema of the result file."""
+
+from __future__ import annotations
+
+import typer
+
+from autotune.commands.common import reported
+
+
+@reported
+def schema() -> None:
+    """Prints the JSON Schema of the result file."""
+    import json
+
+    from autotune.results.result import Result
+
+    typer.echo(json.dumps(Result.model_json_schema(by_alias=True, mode="serialization"), indent=2))

@@ -1,0 +1,1 @@
+"""Every knob, once: its values here, what it changes, how torch is told."""

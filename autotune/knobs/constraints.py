@@ -1,0 +1,126 @@
+"""Brings what a person asked for into one start: pins, a worker limit, and the effective batch.
+
+What contradicts is refused here, before anything runs, with the way out in the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from autotune.errors import ConfigError
+from autotune.knobs.config import KNOBS, Scalar, TrainConfig, make_config
+from autotune.knobs.facts import WorkloadFacts
+from autotune.knobs.rules import LoaderRoom, divisors, spread
+
+
+def check_names(knobs: Collection[str]) -> None:
+    """Refuses names that are no knobs."""
+    if unknown := sorted(set(knobs) - set(KNOBS)):
+        raise ConfigError(f"{unknown[0]!r} is no knob; the knobs are {', '.join(KNOBS)}")
+
+
+def check_constraints(
+    pinned: Mapping[str, Scalar],
+    max_workers: int | None,
+    effective_batch: int | None,
+    explored: Mapping[str, tuple[Scalar, ...]],
+) -> None:
+    """Refuses caps that are out of range, or that contradict each other."""
+    # Checked beside what they need to have an effect, so that no value is swallowed.
+    make_config({"num_workers": 1, "pin_memory": True, **pinned})
+    if max_workers is not None and max_workers < 0:
+        raise ConfigError(f"max_workers={max_workers} cannot be used: expected 0 or more")
+    workers = pinned.get("num_workers")
+    if max_workers is not None and isinstance(workers, int) and workers > max_workers:
+        raise ConfigError(
+            f"num_workers={workers} is pinned, but at most {max_workers} workers are allowed; "
+            "pin fewer, or raise --max-workers"
+        )
+    if effective_batch is not None and effective_batch < 1:
+        raise ConfigError(f"the effective batch {effective_batch} cannot be used: expected 1 or more")
+    if empty := [name for name, values in explored.items() if not values]:
+        raise ConfigError(f"{empty[0]!r} is to be explored, but without values; use --explore {empty[0]}=a,b")
+
+
+def searched_knobs(pinned: Mapping[str, Scalar], only: Collection[str] | None, effective_batch: int | None) -> set[str]:
+    """The knobs that may be searched; batch and accumulation are one choice, under the name of the batch."""
+    searched = (set(KNOBS) if only is None else set(only)) - pinned.keys()
+    if "accumulation_steps" in searched:
+        searched |= {"batch_size"} - pinned.keys()
+    if effective_batch is not None and "accumulation_steps" in pinned:
+        searched.discard("batch_size")
+    return searched - {"accumulation_steps"}
+
+
+def accumulation_of(effective_batch: int, batch_size: int) -> int:
+    """Micro-steps that make up the effective batch."""
+    if effective_batch % batch_size:
+        allowed = ", ".join(map(str, spread(divisors(effective_batch), 12)))
+        raise ConfigError(
+            f"batch_size={batch_size} does not divide the effective batch of {effective_batch}; "
+            f"use a divisor of it ({allowed}), or --effective-batch free"
+        )
+    return effective_batch // batch_size
+
+
+def _batch(
+    baseline: TrainConfig, effective_batch: int | None, pinned: Mapping[str, Scalar], *, batch_free: bool
+) -> tuple[int, int]:
+    """Batch size and accumulation that candidates start from."""
+    batch, steps = pinned.get("batch_size"), pinned.get("accumulation_steps")
+    if effective_batch is None:
+        kept = baseline.accumulation_steps if not batch_free and batch is None else 1
+        return int(batch or baseline.batch_size), int(steps or kept)
+    if batch is not None:
+        derived = accumulation_of(effective_batch, int(batch))
+        if steps not in {None, derived}:
+            raise ConfigError(
+                f"batch_size={batch} and accumulation_steps={steps} are pinned, but the effective batch is "
+                f"{effective_batch}; pin only one, or pass --effective-batch {int(batch) * int(steps or 1)}"
+            )
+        return int(batch), derived
+    if steps is not None:
+        if effective_batch % int(steps):
+            raise ConfigError(
+                f"accumulation_steps={steps} is pinned, but does not divide the effective batch of "
+                f"{effective_batch}; pin a divisor of it, or use --effective-batch free"
+            )
+        return effective_batch // int(steps), int(steps)
+    nearest = max(value for value in divisors(effective_batch) if value <= baseline.batch_size)
+    return nearest, effective_batch // nearest
+
+
+def start_config(
+    facts: WorkloadFacts,
+    room: LoaderRoom,
+    effective_batch: int | None,
+    pinned: Mapping[str, Scalar],
+    max_workers: int | None,
+    *,
+    batch_free: bool,
+) -> TrainConfig:
+    """The baseline with pins and caps applied, its loader made smaller where its batches would not fit."""
+    baseline = facts.baseline
+    batch, steps = _batch(baseline, effective_batch, pinned, batch_free=batch_free)
+    values = {**baseline.model_dump(), **pinned, "batch_size": batch, "accumulation_steps": steps}
+    if max_workers is not None:
+        values["num_workers"] = min(values["num_workers"], max_workers)
+    start = make_config(values)
+    while room.shortage(start) is not None:
+        smaller = _smaller_loader(start, pinned)
+        if smaller is None:
+            break
+        start = smaller
+    return start
+
+
+def _smaller_loader(config: TrainConfig, pinned: Mapping[str, Scalar]) -> TrainConfig | None:
+    """The config with fewer batches waiting: less prefetching first, then fewer workers; None at the pins."""
+    workers, prefetch = config.num_workers, config.prefetch_factor or 1
+    if "prefetch_factor" not in pinned and (prefetch > 2 or (prefetch == 2 and workers == 1)):
+        return config.replace(prefetch_factor=prefetch - 1)
+    if "num_workers" not in pinned and workers > 0:
+        return config.replace(num_workers=workers - 1)
+    if "prefetch_factor" not in pinned and prefetch > 1:
+        return config.replace(prefetch_factor=prefetch - 1)
+    return None

@@ -1,0 +1,51 @@
+"""What one look at a workload found out: it decides which knobs apply before any burst is run."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from autotune.knobs.config import TrainConfig
+
+
+class ModelFacts(BaseModel):
+    """A model and its optimizer, as far as another one can be told from them."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str = Field(description="its class")
+    tensors: int = Field(description="of weights")
+    weights: int = Field(description="in all of them")
+    shapes: str = Field(description="hash of the tensors' shapes")
+    optimizer: str | None = Field(description="its class")
+
+    @property
+    def words(self) -> str:
+        """The model, for a person."""
+        return f"{self.name} with {self.weights:,} weights in {self.tensors} tensors"
+
+
+class WorkloadFacts(BaseModel):
+    """Found by building the workload once, collating one batch, and taking one step on it."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    target: str
+    name: str
+    fingerprint: str = Field(description="hash of what is trained: model, samples, optimizer, effective batch")
+    model: ModelFacts | None = Field(default=None, description="None in recordings of earlier versions")
+    samples: int | None = Field(description="length of the dataset; None for an iterable one without")
+    baseline: TrainConfig
+    parameters: int = Field(description="of the model, in all")
+    batch_bytes: int = Field(description="tensor bytes of one collated batch of the baseline")
+    sample_seconds: float = Field(description="fetching one sample took this long")
+    has_images: bool = Field(description="4-D tensors occur, so channels_last may matter")
+    has_attention: bool = Field(description="scaled dot-product attention runs")
+    small_operators_fraction: float = Field(
+        default=0.0, description="share of the loss's host time that goes into operators of a few microseconds"
+    )
+    fixed_shapes: bool = Field(description="two batches had equal shapes")
+    largest_samples: tuple[int, ...] = Field(default=(), description="indices, largest first, where sizes vary")
+    optimizer_impls: tuple[str, ...] = Field(description="that this optimizer accepts")
+    notes: tuple[str, ...] = Field(default=(), description="what the user's own training does and bursts do not")
+    fork_safe: bool = Field(description="False: bursts start in fresh interpreters")
+    fork_unsafe_reason: str | None = None

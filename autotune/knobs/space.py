@@ -1,0 +1,343 @@
+"""The space that is searched: which values are worth trying on this machine, and why.
+
+It comes from the machine and from one look at the workload, without torch and without a burst. Whatever the
+search proposes goes through `Space.config` and `Space.violation`: there the caps are kept that a person set
+with a pin, a worker limit or an effective batch, and the limits that memory sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from autotune.errors import ConfigError
+from autotune.hardware.model import Cpu, DeviceKind, Hardware, Memory
+from autotune.knobs.config import KNOBS, LOADER_KNOBS, Scalar, TrainConfig, make_config
+from autotune.knobs.constraints import accumulation_of, check_constraints, check_names, searched_knobs, start_config
+from autotune.knobs.facts import WorkloadFacts
+from autotune.knobs.rules import RAM_SHARE, RULES, SHM_SHARE, Choices, Circumstances, LoaderRoom
+
+__all__ = ["Choices", "Space", "build_space"]
+
+_CPU_ORDER = (
+    "allocator", "precision", "batch_size", "memory_format", "num_workers", "num_threads", "compile_mode",
+    "optimizer_impl", "prefetch_factor", "persistent_workers",
+)  # fmt: skip
+_GPU_ORDER = (
+    "precision", "batch_size", "compile_mode", "num_workers", "memory_format", "pin_memory", "sdpa_backend",
+    "prefetch_factor", "non_blocking", "optimizer_impl", "cudnn_benchmark", "persistent_workers", "allocator",
+)  # fmt: skip
+_HALF = ("bf16", "fp16")
+_HALF_ONLY_ATTENTION = ("flash_attention", "cudnn_attention")
+
+# Fetching a whole batch in less than this is cheaper than taking it from a worker; above the second, data
+# loading is likely to be what training waits for.
+_CHEAP_BATCH_SECONDS, _COSTLY_BATCH_SECONDS = 0.001, 0.02
+
+# The first of these that is offered belongs to the first guess; `_preferred` adds what the machine decides.
+_PREFERENCES: dict[str, tuple[Scalar, ...]] = {
+    "precision": ("bf16", "fp16", "tf32"),
+    "optimizer_impl": ("fused", "foreach"),
+    "cudnn_benchmark": (True,),
+    "prefetch_factor": (4, 2),
+    "pin_memory": (True,),
+    "persistent_workers": (True,),
+    "non_blocking": (True,),
+}
+
+
+@dataclass(frozen=True)
+class Space:
+    """What may be tried, and what must not.
+
+    Attributes:
+        baseline: The user's own config.
+        start: The baseline with pins and caps applied: what knobs that are not searched hold in candidates.
+        choices: The values of each searched knob, by expected effect on this device.
+        parameters: Arguments of the user's `build()` to explore, by name.
+        skipped: Why a knob is not searched.
+        effective_batch: Samples of an optimizer step in every candidate; None when free.
+        pinned: Values that every candidate holds.
+        max_workers: Most workers of a candidate; None for no cap of the person's.
+        room: What batches may take that wait in the loader; None for no limit.
+        preferred: The value of each knob that should help here, and costs little to try.
+        overhead_bound: Whether calling operators is most of the work, so that compiling promises most of all.
+    """
+
+    baseline: TrainConfig
+    start: TrainConfig
+    choices: Mapping[str, Choices]
+    parameters: Mapping[str, tuple[Scalar, ...]]
+    skipped: Mapping[str, str]
+    effective_batch: int | None = None
+    pinned: Mapping[str, Scalar] = field(default_factory=dict)
+    max_workers: int | None = None
+    room: LoaderRoom | None = None
+    preferred: Mapping[str, Scalar] = field(default_factory=dict)
+    overhead_bound: bool = False
+
+    def config(self, values: Mapping[str, Scalar]) -> TrainConfig:
+        """The candidate with these values; pins hold, and accumulation follows from the batch size.
+
+        Args:
+            values: Some of the searched knobs; the others hold the value of `start`.
+
+        Raises:
+            ConfigError: When a knob is unknown, or a value out of range or no divisor of the effective batch.
+        """
+        merged: dict[str, Any] = {**self.start.model_dump(), **values, **self.pinned}
+        config = make_config(merged)
+        if self.effective_batch is None:
+            return config
+        accumulation = accumulation_of(self.effective_batch, config.batch_size)
+        if accumulation != self.pinned.get("accumulation_steps", accumulation):
+            raise ConfigError(
+                f"batch_size={config.batch_size} cannot be tried: accumulation_steps is pinned, and the "
+                f"effective batch is held at {self.effective_batch}"
+            )
+        return config.replace(accumulation_steps=accumulation)
+
+    def changed(self, config: TrainConfig, values: Mapping[str, Scalar]) -> TrainConfig:
+        """The candidate that has some values, and those of another config in all other searched knobs.
+
+        Raises:
+            ConfigError: As in `config`.
+        """
+        return self.config({knob: getattr(config, knob) for knob in self.choices} | dict(values))
+
+    def violation(self, config: TrainConfig) -> str | None:
+        """Why a config must not be run, in one sentence, or None when it may."""
+        if self.max_workers is not None and config.num_workers > self.max_workers:
+            return f"{config.num_workers} workers are more than the {self.max_workers} that are allowed"
+        needs_half = config.sdpa_backend in _HALF_ONLY_ATTENTION and config.precision not in _HALF
+        if needs_half and config.sdpa_backend != self.baseline.sdpa_backend:
+            return f"{config.sdpa_backend} computes in bf16 or fp16 only, not in {config.precision}"
+        return self.room.shortage(config) if self.room is not None else None
+
+    def suggested(self) -> tuple[TrainConfig, ...]:
+        """The machine's own first guesses, the best one first.
+
+        First everything that should help at once; then milder variants: the computing alone, at full precision, at the
+        baseline's batch, and the loader alone. Compiling costs as much as several bursts: it is the second guess where
+        calling operators is most of the work, and else follows when all that is cheaper has been found. None of the
+        guesses is the baseline, and none is a violation.
+        """
+        everything = dict(self.preferred)
+        feeding = (*LOADER_KNOBS, "num_threads")  # workers want the cores that threads have
+        variants = [
+            everything,
+            _without(everything, *feeding),
+            _without(everything, "precision", "batch_size"),
+            _without(everything, "batch_size"),
+            {knob: value for knob, value in everything.items() if knob in feeding},
+            {},
+        ]
+        configs = [config for values in variants if (config := self.fitting(values)) is not None]
+        compiling = self.choices.get("compile_mode")
+        if configs and self.overhead_bound and compiling is not None and "default" in compiling.values:
+            configs.insert(1, self.changed(configs[0], {"compile_mode": "default"}))
+        return tuple(config for config in dict.fromkeys(configs) if config != self.baseline)
+
+    def fitting(self, values: Mapping[str, Scalar]) -> TrainConfig | None:
+        """The config with these values, its loader made smaller until it fits; None where that is not enough."""
+        wanted = self.config(values)
+        smaller = {
+            knob: _at_most(self.choices[knob], getattr(wanted, knob))
+            for knob in ("batch_size", "num_workers", "prefetch_factor")
+            if knob in self.choices
+        }
+        # The last knob turns fastest: prefetching is given up before workers, and workers before the batch.
+        for combination in product(*smaller.values()):
+            config = self.config({**values, **dict(zip(smaller, combination, strict=True))})
+            if self.violation(config) is None:
+                return config
+        return None
+
+
+def build_space(
+    hardware: Hardware,
+    facts: WorkloadFacts,
+    *,
+    device: DeviceKind,
+    effective_batch: int | None,
+    pinned: Mapping[str, Scalar] = {},
+    only: Collection[str] | None = None,
+    max_workers: int | None = None,
+    explored: Mapping[str, tuple[Scalar, ...]] = {},
+    budget_seconds: float = 600.0,
+) -> Space:
+    """The space for a workload on a machine.
+
+    Args:
+        hardware: The machine.
+        facts: What one look at the workload found.
+        device: The kind of device to train on.
+        effective_batch: Samples of an optimizer step that every candidate holds; None when free.
+        pinned: Values that every candidate holds, by knob.
+        only: The knobs to search; all that apply when None.
+        max_workers: Most workers of any candidate; the CPU budget when None.
+        explored: Arguments of `build()` to explore, with their values.
+        budget_seconds: Time of the whole search: compiling must be won back within it.
+
+    Raises:
+        ConfigError: When a knob is unknown, a value out of range, the device not there, or the pins, caps and
+            the effective batch contradict each other; the message says how to resolve it.
+    """
+    asked = frozenset(only) if only is not None else frozenset()
+    check_names({*pinned, *asked})
+    check_constraints(pinned, max_workers, effective_batch, explored)
+    record = hardware.device(device)
+    if isinstance(record, Cpu) != (device == "cpu"):
+        raise ConfigError(f"the device {device!r} was asked for, but this machine has none; use --device cpu")
+    searched = searched_knobs(pinned, only, effective_batch)
+    room = _loader_room(hardware.memory, facts)
+    budget = hardware.cpu.budget
+    worker_limit = budget if max_workers is None else min(budget, max_workers)
+    # Where workers are searched, nothing starts above what is searched.
+    most = worker_limit if "num_workers" in searched else max_workers
+    start = start_config(facts, room, effective_batch, pinned, most, batch_free="batch_size" in searched)
+    of = Circumstances(
+        hardware=hardware,
+        facts=facts,
+        device=device,
+        record=record,
+        start=start,
+        room=room,
+        worker_limit=worker_limit,
+        effective_batch=effective_batch,
+        budget_seconds=budget_seconds,
+        asked=asked,
+        fixed=frozenset(KNOBS) - searched,
+    )
+    found = {knob: RULES[knob](of) for knob in _order(of) if knob in searched}
+    found |= {knob: rule(of) for knob, rule in RULES.items() if knob in searched - found.keys()}
+    choices = {knob: choice for knob, choice in found.items() if isinstance(choice, Choices)}
+    space = Space(
+        baseline=facts.baseline,
+        start=start,
+        choices=choices,
+        parameters={name: tuple(values) for name, values in explored.items()},
+        skipped=_skipped(found, pinned, of),
+        effective_batch=effective_batch,
+        pinned=dict(pinned),
+        max_workers=max_workers,
+        room=room,
+        preferred=_preferred(of, choices),
+        overhead_bound=of.overhead_bound,
+    )
+    _check_room(space)
+    return space
+
+
+def _loader_room(memory: Memory, facts: WorkloadFacts) -> LoaderRoom:
+    """What the batches may take that wait in the loader."""
+    free = memory.available_bytes
+    unlimited = LoaderRoom(facts.batch_bytes / facts.baseline.batch_size, None, 0)
+    # The baseline's own loader works today: its memory is granted up to half of what is free.
+    granted = min(unlimited.needed(facts.baseline), free // 2)
+    shm = None if memory.shm_bytes is None else int(memory.shm_bytes * SHM_SHARE)
+    return LoaderRoom(unlimited.sample_bytes, shm, max(int(free * RAM_SHARE), granted))
+
+
+def _check_room(space: Space) -> None:
+    """Refuses pins that leave no candidate whose batches fit."""
+    smallest = {
+        knob: min(int(value or 0) for value in space.choices[knob].values)
+        for knob in ("batch_size", "num_workers", "prefetch_factor")
+        if knob in space.choices
+    }
+    if space.room is not None and (shortage := space.room.shortage(space.config(smallest))):
+        guilty = [
+            f"{knob}={value}"
+            for knob, value in space.pinned.items()
+            if knob in {"batch_size", "accumulation_steps", "num_workers", "prefetch_factor"}
+        ]
+        raise ConfigError(
+            f"with {', '.join(guilty)} pinned, {shortage}; pin less, or enlarge /dev/shm (docker run --shm-size)"
+        )
+
+
+def _order(of: Circumstances) -> tuple[str, ...]:
+    """The knobs by expected effect."""
+    order = _CPU_ORDER if of.device == "cpu" else _GPU_ORDER
+    if of.facts.sample_seconds * of.start.batch_size < _COSTLY_BATCH_SECONDS:
+        return order
+    return ("num_workers", *(knob for knob in order if knob != "num_workers"))
+
+
+def _skipped(found: Mapping[str, Choices | str], pinned: Mapping[str, Scalar], of: Circumstances) -> dict[str, str]:
+    """Why each knob is not searched that is neither searched nor pinned."""
+    skipped: dict[str, str] = {}
+    for knob in KNOBS:
+        why = found.get(knob)
+        if knob in pinned or isinstance(why, Choices):
+            continue
+        skipped[knob] = why or "it is not among the knobs that --only names"
+    if of.effective_batch is not None:
+        if "accumulation_steps" in skipped:
+            skipped["accumulation_steps"] = (
+                f"it follows from batch_size, since the effective batch is held at {of.effective_batch}"
+            )
+        if "batch_size" in skipped and "accumulation_steps" in pinned:
+            skipped["batch_size"] = "it follows from accumulation_steps, which is pinned"
+    elif "accumulation_steps" in skipped and "batch_size" in found:
+        skipped["accumulation_steps"] = "the effective batch is free, so nothing needs to be accumulated"
+    return skipped
+
+
+def _preferred(of: Circumstances, choices: Mapping[str, Choices]) -> dict[str, Scalar]:
+    """The value of each knob that should help on this machine."""
+    wanted: dict[str, tuple[Scalar, ...]] = dict(_PREFERENCES)
+    if of.overhead_bound:
+        # Autocast calls more operators still, and a second thread has nothing to do in any of them.
+        del wanted["precision"]
+        wanted["num_threads"] = (1,)
+    precision = _first(wanted.get("precision", ()), choices.get("precision")) or of.start.precision
+    if of.device == "cpu":
+        wanted["allocator"] = ("tuned",)
+    if of.device == "cpu" or precision != "fp32":
+        # Without tensor cores, convolutions are often slower in channels_last.
+        wanted["memory_format"] = ("channels_last",)
+    if of.device != "cpu" and precision in _HALF and "batch_size" in choices:
+        # Half the bytes an activation: twice the batch should fit.
+        larger = [value for value in of.batch_sizes() if value >= 2 * of.start.batch_size]
+        wanted["batch_size"] = tuple(larger[:1])
+    wanted["num_workers"] = tuple(reversed([count for count in of.worker_counts() if count <= _workers(of)]))
+    picked = {knob: _first(values, choices.get(knob)) for knob, values in wanted.items()}
+    if of.device == "cpu" and (workers := picked.get("num_workers")) and not of.overhead_bound:
+        # Threads wait for each other in a loop: beside workers on every core, training takes twice as long.
+        left = max(1, of.hardware.cpu.budget - int(workers))
+        picked["num_threads"] = _first((left,), choices.get("num_threads"))
+    return {knob: picked[knob] for knob in choices if picked.get(knob) is not None}
+
+
+def _workers(of: Circumstances) -> int:
+    """Workers that should do: beside a GPU half of the CPUs, or all of a few; else as few as will do."""
+    seconds = of.facts.sample_seconds * of.start.batch_size
+    if of.device != "cpu":
+        few = min(of.worker_limit, max(6, of.worker_limit // 2))
+        return of.start.num_workers if seconds < _CHEAP_BATCH_SECONDS else few
+    # Training needs the same cores.
+    if seconds < _CHEAP_BATCH_SECONDS:
+        return 0
+    return max(1, of.worker_limit // 2) if seconds >= _COSTLY_BATCH_SECONDS else of.start.num_workers
+
+
+def _first(wanted: tuple[Scalar, ...], offered: Choices | None) -> Scalar:
+    """The first wanted value that is offered, or None."""
+    return next((value for value in wanted if offered is not None and value in offered.values), None)
+
+
+def _without(values: Mapping[str, Scalar], *knobs: str) -> dict[str, Scalar]:
+    """The values less those of some knobs."""
+    return {knob: value for knob, value in values.items() if knob not in knobs}
+
+
+def _at_most(choices: Choices, most: int | None) -> tuple[int | None, ...]:
+    """The numbers among the choices up to one, the largest first."""
+    if most is None:
+        return (None,)
+    numbers = {most, *(value for value in choices.values if isinstance(value, int) and value <= most)}
+    return tuple(sorted(numbers, reverse=True))

@@ -1,0 +1,1 @@
+"""Records of what was measured, and the statistics derived from them."""

@@ -1,0 +1,149 @@
+"""Memory against batch size: fitted to the bursts so far, to predict the largest batch that stays under the target.
+
+What a step takes grows about linearly with the batch: weights, optimizer and context do not depend on it, activations
+are in proportion to it. About: heaps and libraries take scratch of their own, so larger batches, nearer to the one that
+is looked for, weigh more. Each combination of the other knobs that change memory has a line of its own. On the CPU the
+device's memory is that of the whole process tree, so the loader's workers belong to the combination there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from autotune.hardware.model import DeviceKind
+from autotune.knobs.config import MEMORY_KNOBS, Scalar
+from autotune.measuring.records import Burst, Outcome, Point
+
+MIN_MARGIN, MAX_MARGIN = 0.02, 0.2
+"""Of what the target leaves for samples: kept free, whatever the residuals say."""
+RESIDUAL_MARGIN = 2.0
+"""The margin is so many times the residual: what larger batches lie off the line, mostly."""
+_CPU_KNOBS = ("allocator", "num_threads", "num_workers", "prefetch_factor")
+Group = tuple[Scalar | tuple[tuple[str, Scalar], ...], ...]
+
+
+@dataclass(frozen=True)
+class Line:
+    """Memory of a combination of knobs, as ``base_bytes + sample_bytes × batch``.
+
+    Attributes:
+        base_bytes: What does not depend on the batch.
+        sample_bytes: Of one sample of the micro-batch.
+        margin: Share of what a limit leaves above the base that is to be kept free.
+        most: The largest batch to try where one ran out of memory that was expected to fit; None where none did.
+    """
+
+    base_bytes: float
+    sample_bytes: float
+    margin: float
+    most: int | None = None
+
+    def bytes_at(self, batch_size: int) -> float:
+        """What a batch is expected to take."""
+        return self.base_bytes + self.sample_bytes * batch_size
+
+    def largest_batch(self, limit_bytes: float) -> int | None:
+        """The largest batch that stays under a limit, margin included; None when memory does not grow with it."""
+        if self.sample_bytes <= 0:
+            return None
+        room = (1 - self.margin) * (limit_bytes - self.base_bytes)
+        fits = max(0, math.floor(room / self.sample_bytes))
+        return fits if self.most is None else min(fits, self.most)
+
+
+class MemoryModel:
+    """Lines for all combinations of which two batch sizes have been run.
+
+    Args:
+        bursts: All so far. Those that ended well are points; an out-of-memory one is censored: it took the limit or
+            more, so that a line which expects less there is turned up to the limit, and trusted to the geometric mean
+            of it and the largest that fitted.
+        limit_bytes: The memory target.
+        device: The kind of device.
+    """
+
+    def __init__(self, bursts: Iterable[Burst], limit_bytes: int, device: DeviceKind) -> None:
+        self.limit_bytes = limit_bytes
+        self._knobs = (*MEMORY_KNOBS, *(_CPU_KNOBS if device == "cpu" else ()))
+        taken: dict[Group, dict[int, float]] = {}
+        censored: dict[Group, int] = {}
+        for burst in bursts:
+            group, batch = self._group(burst.point), burst.point.config.batch_size
+            measured = burst.measurement.device_memory_bytes if burst.measurement is not None else None
+            if burst.ok and measured is not None:
+                points = taken.setdefault(group, {})
+                points[batch] = max(points.get(batch, 0.0), float(measured))
+            elif burst.outcome is Outcome.OOM:
+                censored[group] = min(batch, censored.get(group, batch))
+        self._lines = {
+            group: fit(points, censored.get(group), limit_bytes) for group, points in taken.items() if len(points) >= 2
+        }
+
+    def line(self, point: Point) -> Line | None:
+        """The line of a point's combination, if it is known."""
+        return self._lines.get(self._group(point))
+
+    def shortage(self, point: Point) -> float | None:
+        """The bytes that a point is expected to take, when they are more than the target.
+
+        Where the point's own combination is not known, the most similar one that is speaks for it: to learn its own,
+        smaller batches serve as well.
+        """
+        if not self._lines:
+            return None
+        group = self._group(point)
+        line = (
+            self._lines.get(group)
+            or max(self._lines.items(), key=lambda known: sum(a == b for a, b in zip(group, known[0], strict=True)))[1]
+        )
+        expected = line.bytes_at(point.config.batch_size)
+        return expected if expected > self.limit_bytes else None
+
+    def largest_batch(self, point: Point) -> int | None:
+        """The largest batch that is expected to stay under the target with a point's other knobs."""
+        line = self.line(point)
+        return line.largest_batch(self.limit_bytes) if line is not None else None
+
+    def _group(self, point: Point) -> Group:
+        config = point.config
+        return (*(getattr(config, knob) for knob in self._knobs), tuple(sorted(point.parameters.items())))
+
+
+def fit(points: dict[int, float], censored: int | None, limit_bytes: int) -> Line:
+    """Least squares through what was measured, relative to the batch, and not below the limit where memory ran out.
+
+    Args:
+        points: Bytes by batch size, at least two.
+        censored: The smallest batch that ran out of memory.
+        limit_bytes: What it ran out of.
+    """
+    known = dict(points)
+    most = None
+    if censored is not None and _line_through(known).bytes_at(censored) < limit_bytes:
+        known[censored] = float(limit_bytes)
+        # By how much it ran out is not known: between the two, the line is learnt again, and seldom runs out again.
+        fitted = max((batch for batch in points if batch < censored), default=0)
+        most = math.isqrt(fitted * censored)
+    line = _line_through(known)
+    weights = _weights(known)
+    residual = math.sqrt(sum(weights[batch] * (line.bytes_at(batch) - taken) ** 2 for batch, taken in known.items()))
+    growth = line.sample_bytes * max(known)
+    margin = min(MAX_MARGIN, max(MIN_MARGIN, RESIDUAL_MARGIN * residual / growth)) if growth else MAX_MARGIN
+    return Line(line.base_bytes, line.sample_bytes, margin, most)
+
+
+def _line_through(points: dict[int, float]) -> Line:
+    weights = _weights(points)
+    centre = sum(weights[batch] * batch for batch in points)
+    mean = sum(weights[batch] * taken for batch, taken in points.items())
+    spread = sum(weights[batch] * (batch - centre) ** 2 for batch in points)
+    slope = sum(weights[batch] * (batch - centre) * (taken - mean) for batch, taken in points.items()) / spread
+    slope = max(0.0, slope)  # noise on a model whose activations are next to nothing
+    return Line(mean - slope * centre, slope, MIN_MARGIN)
+
+
+def _weights(batches: Collection[int]) -> dict[int, float]:
+    """What each batch counts: its residual relative to itself does."""
+    return {batch: batch**2 / sum(other**2 for other in batches) for batch in batches}

@@ -1,0 +1,238 @@
+"""Does a config still train what eager fp32 trains? Figures of a short side-by-side run, judged by gates.
+
+The gates are those that PyTorch's own precision checks suggest, widened by what a second fp32 run, with other random
+numbers and another order of batches, differs from the first: the natural spread. A check of some twenty steps finds
+what is broken; it is no proof that training converges alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from autotune.errors import AutotuneError
+from autotune.knobs.config import TrainConfig, format_scalar
+from autotune.measuring.records import Point
+
+ARITHMETIC_KNOBS = ("precision", "memory_format", "compile_mode", "optimizer_impl", "sdpa_backend", "cudnn_benchmark")
+"""Knobs that change how results are rounded; others change when and where, but not what is computed."""
+MOST_STEPS, FEWEST_STEPS = 20, 5
+SPREAD = 3.0
+"""So many times the natural spread is still natural."""
+LOSS_TOLERANCE, HALF_LOSS_TOLERANCE = 1e-3, 2e-2
+MEAN_LOSS_TOLERANCE = 2e-2
+"""Of the mean loss over all steps: rounding grows along a trajectory, in fp32 too."""
+NORM_TOLERANCE = 0.1
+LEAST_COSINE, HALF_LEAST_COSINE = 0.99, 0.95
+MOST_SKIPPED = 0.05
+CAVEAT = "a check of a few steps finds what is broken; it does not prove that training converges alike"
+
+
+class Trace(BaseModel):
+    """One run from the common state.
+
+    Attributes:
+        losses: Of each step; NaN and infinity as they came.
+        gradient_norm: Of the first step, before clipping.
+        skipped_steps: That the GradScaler skipped after it had found its scale.
+    """
+
+    losses: tuple[float, ...]
+    gradient_norm: float
+    skipped_steps: int = 0
+
+
+class Agreement(BaseModel):
+    """What was measured of a config beside eager fp32, from one state and on one set of batches.
+
+    Attributes:
+        reference: Eager fp32.
+        control: Eager fp32 again, with other random numbers, the batches after the first in another order.
+        candidate: The config.
+        cosine: Of the first step's gradients, the candidate's and the reference's.
+        control_cosine: The same of the control.
+        has_batch_norm: Whether the model normalises over the micro-batch.
+    """
+
+    reference: Trace
+    control: Trace
+    candidate: Trace
+    cosine: float
+    control_cosine: float
+    has_batch_norm: bool
+
+
+class Gate(BaseModel):
+    """One criterion.
+
+    Attributes:
+        name: What was compared.
+        value: What came; None when it is not finite.
+        limit: What it may be: at most, for a cosine at least.
+        passed: Whether it is.
+    """
+
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+
+    name: str
+    value: float | None
+    limit: float
+    passed: bool
+
+
+class Numerics(BaseModel):
+    """The verdict on a config.
+
+    Attributes:
+        outcome: ``unchanged``: it computes as the baseline does; ``unchecked``: see the reason.
+        reason: In one sentence.
+        steps: Optimizer steps of one micro-batch each.
+        gates: What was compared.
+        notes: What else a person should know.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    outcome: Literal["agrees", "disagrees", "unchanged", "unchecked"]
+    reason: str
+    steps: int = Field(default=0, ge=0)
+    gates: tuple[Gate, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def judge_agreement(measured: Agreement, config: TrainConfig, baseline: TrainConfig) -> Numerics:
+    """Whether a config's figures agree with eager fp32.
+
+    Args:
+        measured: The figures.
+        config: Its precision decides how close they must be.
+        baseline: Where its micro-batch is of another size, BatchNorm sees other statistics.
+    """
+    natural = (measured.reference, measured.control)
+    if not all(map(math.isfinite, (v for run in natural for v in (*run.losses, run.gradient_norm)))):
+        return Numerics(outcome="unchecked", reason="eager fp32 itself yields losses or gradients that are not finite")
+    half = config.precision in {"bf16", "fp16"}
+    reference, control, candidate = measured.reference, measured.control, measured.candidate
+    loss_limit = max(HALF_LOSS_TOLERANCE if half else LOSS_TOLERANCE, SPREAD * _apart(control, reference, first=True))
+    mean_limit = max(MEAN_LOSS_TOLERANCE, SPREAD * _apart(control, reference))
+    norm_limit = max(NORM_TOLERANCE, SPREAD * _norms_apart(control, reference))
+    cosine_limit = min(HALF_LEAST_COSINE if half else LEAST_COSINE, 1 - SPREAD * (1 - measured.control_cosine))
+    not_finite = sum(not math.isfinite(loss) for loss in candidate.losses)
+    gates = [
+        Gate(name="steps with a loss that is not finite", value=not_finite, limit=0, passed=not_finite == 0),
+        _at_most("loss of the first step, relative difference", _apart(candidate, reference, first=True), loss_limit),
+        _at_most(
+            "gradient norm of the first step, relative difference", _norms_apart(candidate, reference), norm_limit
+        ),
+        _at_least("cosine of the first step's gradients", measured.cosine, cosine_limit),
+        _at_most("mean loss of all steps, relative difference", _apart(candidate, reference), mean_limit),
+    ]
+    if config.precision == "fp16":
+        skipped = candidate.skipped_steps / max(1, len(candidate.losses))
+        gates.append(_at_most("share of steps that the GradScaler skipped", skipped, MOST_SKIPPED))
+    failed = [gate for gate in gates if not gate.passed]
+    steps = len(candidate.losses)
+    notes = _batch_norm_note(measured, config, baseline)
+    if failed:
+        reason = "; ".join(f"{gate.name}: {_figure(gate.value)}, limit {_figure(gate.limit)}" for gate in failed)
+        return Numerics(outcome="disagrees", reason=reason, steps=steps, gates=tuple(gates), notes=notes)
+    return Numerics(
+        outcome="agrees", reason=f"as eager fp32 over {steps} steps", steps=steps, gates=tuple(gates), notes=notes
+    )
+
+
+class NumericsGuard:
+    """Checks configs once for each arithmetic.
+
+    Args:
+        measure: Measures a point's agreement over so many steps, within a deadline in seconds.
+        baseline: What the user trains with today: its arithmetic is theirs to choose.
+        note: Told what is left out, and why.
+    """
+
+    def __init__(
+        self,
+        measure: Callable[[Point, int, float], Agreement],
+        baseline: Point,
+        note: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._measure = measure
+        self._baseline = baseline
+        self._note = note
+        self._known: dict[tuple[object, ...], Numerics] = {}
+
+    def known(self, point: Point) -> Numerics | None:
+        """The verdict, if there is one already."""
+        if self._arithmetic(point) == self._arithmetic(self._baseline):
+            return Numerics(outcome="unchanged", reason="it computes as the baseline does")
+        return self._known.get(self._arithmetic(point))
+
+    def check(self, point: Point, steps: int, deadline_seconds: float) -> Numerics:
+        """The verdict, measured if need be; a check that fails to run is no verdict against the config."""
+        if (known := self.known(point)) is not None:
+            return known
+        if steps < FEWEST_STEPS:
+            return Numerics(outcome="unchecked", reason="there was no time; give a longer --budget")
+        try:
+            measured = self._measure(point, steps, deadline_seconds)
+        except AutotuneError as error:
+            verdict = Numerics(outcome="unchecked", reason=f"the check did not end well: {error}")
+        else:
+            verdict = judge_agreement(measured, point.config, self._baseline.config)
+        self._known[self._arithmetic(point)] = verdict
+        if verdict.outcome == "disagrees":
+            changes = point.config.changes_from(self._baseline.config)
+            changed = ", ".join(f"{knob}={format_scalar(now)}" for knob, (_, now) in changes.items())
+            self._note(f"left out, since it does not train what eager fp32 trains: {changed} ({verdict.reason})")
+        return verdict
+
+    @staticmethod
+    def _arithmetic(point: Point) -> tuple[object, ...]:
+        """What decides how results are rounded; with BatchNorm the micro-batch does too."""
+        knobs = tuple(getattr(point.config, knob) for knob in (*ARITHMETIC_KNOBS, "batch_size"))
+        return (*knobs, *sorted(point.parameters.items()))
+
+
+def _apart(trace: Trace, reference: Trace, *, first: bool = False) -> float:
+    """Relative difference of two runs' losses: of the first step, or of the means over all."""
+    mine, theirs = (run.losses[:1] if first else run.losses for run in (trace, reference))
+    return _relative(math.fsum(mine) / len(mine), math.fsum(theirs) / len(theirs))
+
+
+def _norms_apart(trace: Trace, reference: Trace) -> float:
+    return _relative(trace.gradient_norm, reference.gradient_norm)
+
+
+def _relative(value: float, reference: float) -> float:
+    """|value − reference| / |reference|; infinite when either is not finite."""
+    if not (math.isfinite(value) and math.isfinite(reference)):
+        return math.inf
+    return 0.0 if value == reference else abs(value - reference) / max(abs(reference), 1e-12)
+
+
+def _at_most(name: str, value: float, limit: float) -> Gate:
+    return Gate(name=name, value=_finite(value), limit=limit, passed=value <= limit)
+
+
+def _at_least(name: str, value: float, limit: float) -> Gate:
+    return Gate(name=name, value=_finite(value), limit=limit, passed=value >= limit)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _figure(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.3g}"
+
+
+def _batch_norm_note(measured: Agreement, config: TrainConfig, baseline: TrainConfig) -> tuple[str, ...]:
+    if not measured.has_batch_norm or config.batch_size == baseline.batch_size:
+        return ()
+    return (
+        f"the model has BatchNorm, whose statistics now come from micro-batches of {config.batch_size} "
+        f"instead of {baseline.batch_size}: that changes what is learned, though the effective batch is the same",
+    )

@@ -1,0 +1,204 @@
+"""What a burst is, how it can end, and what is derived from its raw block times.
+
+Raw values are kept; rates, spreads and intervals are derived from them on every read, so that a better
+statistic can be applied to old results.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from enum import Enum
+
+from pydantic import BaseModel, ConfigDict, Field, computed_field
+
+from autotune.knobs.config import Parameters, TrainConfig
+from autotune.measuring.statistics import Interval, bootstrap_interval
+from autotune.measuring.telemetry_summary import TelemetrySummary
+
+
+class Outcome(str, Enum):
+    """How a burst ended."""
+
+    OK = "ok"
+    OOM = "oom"
+    """The device's memory, or the memory target, was exceeded."""
+    HOST_OOM = "host_oom"
+    SHM_EXHAUSTED = "shm_exhausted"
+    TIMEOUT = "timeout"
+    CRASHED = "crashed"
+    INVALID = "invalid"
+    """Numerics: the loss became non-finite."""
+    UNSUPPORTED = "unsupported"
+    """This config cannot work here, e.g. the model does not compile."""
+
+    @property
+    def is_memory(self) -> bool:
+        """Whether a smaller batch may help."""
+        return self in {Outcome.OOM, Outcome.HOST_OOM, Outcome.SHM_EXHAUSTED}
+
+
+class Block(BaseModel):
+    """A timed run of whole optimizer steps between two synchronisations."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    # The upper bounds are beyond any real block: a broken file must not overflow what is derived from it.
+    samples: int = Field(ge=0, le=2**53)
+    seconds: float = Field(gt=0, le=1e9)
+    data_wait_seconds: float = Field(ge=0, le=1e9, description="spent waiting for the loader")
+
+
+class Measurement(BaseModel):
+    """What one config (one or several bursts of it) was measured to do."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    blocks: tuple[Block, ...] = Field(min_length=1)
+    steady: bool = Field(description="False: warm-up hit its cap before two successive blocks agreed")
+    start_seconds: float = Field(ge=0, description="process start")
+    build_seconds: float = Field(ge=0, description="the user's build()")
+    warmup_seconds: float = Field(ge=0, description="compile included")
+    compile_seconds: float | None = Field(default=None, description="of the warm-up; null when eager")
+    device_memory_bytes: int | None = Field(
+        default=None, description="peak: reserved on the GPU; PSS of the process tree on the CPU"
+    )
+    host_memory_bytes: int | None = Field(default=None, description="peak PSS of the process tree")
+    epoch_samples: int | None = Field(default=None, ge=1, description="samples of an epoch; null: endless")
+    epoch_boundary_seconds: float = Field(
+        default=0.0, ge=0, description="restarting the loader at an epoch's end; kept out of the blocks"
+    )
+    skipped_steps: int = Field(default=0, description="optimizer steps skipped by the GradScaler")
+    final_loss: float | None = None
+    graph_breaks: int | None = Field(default=None, description="where the compiler split the model; null when eager")
+    recompiles: int | None = Field(default=None, description="of parts compiled before; null when eager")
+    telemetry: TelemetrySummary | None = Field(default=None, description="telemetry over the timed part")
+
+    @property
+    def block_rates(self) -> list[float]:
+        """Samples per second of each block: an epoch's boundary is spread over the epoch's samples."""
+        boundary = self.epoch_boundary_seconds / self.epoch_samples if self.epoch_samples else 0.0
+        return [block.samples / (block.seconds + block.samples * boundary) for block in self.blocks]
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def samples_per_second(self) -> float:
+        """Median rate of the blocks, each charged its share of the epoch boundaries."""
+        return statistics.median(self.block_rates)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def mad_samples_per_second(self) -> float:
+        """Median absolute deviation of the blocks' rates."""
+        centre = self.samples_per_second
+        return statistics.median(abs(rate - centre) for rate in self.block_rates)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def ci95_samples_per_second(self) -> Interval:
+        """Bootstrap interval of the median rate."""
+        return bootstrap_interval(self.block_rates, statistics.median)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def data_wait_fraction(self) -> float:
+        """Share of the timed seconds in which training waited for data."""
+        return sum(block.data_wait_seconds for block in self.blocks) / self.measure_seconds
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def measure_seconds(self) -> float:
+        """Timed seconds, warm-up apart."""
+        return math.fsum(block.seconds for block in self.blocks)
+
+
+class Point(BaseModel):
+    """A config together with the arguments of `build()`: what a burst runs."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    config: TrainConfig
+    parameters: Parameters = {}
+
+    def __hash__(self) -> int:
+        """By content: the parameters are a dict, which pydantic cannot hash."""
+        return hash((self.config, tuple(sorted(self.parameters.items()))))
+
+
+class Burst(BaseModel):
+    """One burst: what ran, how it ended, and what it measured."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    point: Point
+    outcome: Outcome
+    measurement: Measurement | None = None
+    reason: str | None = Field(default=None, description="why it did not end well, in one sentence")
+    phase: str = Field(default="start", description="how far it came: start, build, warmup, measure, done")
+    seconds: float = Field(ge=0, description="from the request to the last process gone")
+    repeats: int = Field(default=0, ge=0, description="runs of it that were thrown away, being disturbed")
+    repeated_seconds: float = Field(default=0.0, ge=0, description="warm-up and timed steps of those")
+
+    @property
+    def rate(self) -> float | None:
+        """Samples per second, or None when it did not end well."""
+        return self.measurement.samples_per_second if self.ok and self.measurement else None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended well."""
+        return self.outcome is Outcome.OK
+
+    @property
+    def disturbance(self) -> str | None:
+        """What disturbed its figure, in a few words; None when nothing notable did."""
+        telemetry = self.measurement.telemetry if self.measurement else None
+        return telemetry.disturbance if telemetry else None
+
+    @property
+    def measuring_seconds(self) -> float:
+        """Seconds of warm-up and timed steps, repeats included."""
+        measurement = self.measurement
+        kept = measurement.warmup_seconds + measurement.measure_seconds if measurement else 0.0
+        return kept + self.repeated_seconds
+
+
+def pool(measurements: Sequence[Measurement]) -> Measurement:
+    """Several measurements of one config as one: all blocks, the worst memory, the mean start costs."""
+    first = measurements[0]
+
+    def worst(values: Sequence[int | None]) -> int | None:
+        return max((value for value in values if value is not None), default=None)
+
+    def mean(values: Sequence[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return statistics.fmean(known) if known else None
+
+    return first.model_copy(
+        update={
+            "blocks": tuple(block for m in measurements for block in m.blocks),
+            "steady": all(m.steady for m in measurements),
+            "start_seconds": mean([m.start_seconds for m in measurements]),
+            "build_seconds": mean([m.build_seconds for m in measurements]),
+            "warmup_seconds": mean([m.warmup_seconds for m in measurements]),
+            "compile_seconds": mean([m.compile_seconds for m in measurements]),
+            "epoch_boundary_seconds": mean([m.epoch_boundary_seconds for m in measurements]),
+            "device_memory_bytes": worst([m.device_memory_bytes for m in measurements]),
+            "host_memory_bytes": worst([m.host_memory_bytes for m in measurements]),
+            "graph_breaks": worst([m.graph_breaks for m in measurements]),
+            "recompiles": worst([m.recompiles for m in measurements]),
+            "skipped_steps": sum(m.skipped_steps for m in measurements),
+        }
+    )
+
+
+def compiler_text(measurement: Measurement) -> str | None:
+    """How the compiler failed to take the model whole, and where its lines are told; None when it did not fail."""
+    breaks, recompiles = measurement.graph_breaks or 0, measurement.recompiles or 0
+    if not (breaks or recompiles):
+        return None
+    return (
+        f"torch.compile broke the graph {breaks} times and compiled parts again {recompiles} times; "
+        "TORCH_LOGS=graph_breaks,recompiles names the lines"
+    )

@@ -1,0 +1,1 @@
+"""Result files: written, read, gathered, compared, and what they say in words."""

@@ -1,0 +1,357 @@
+"""The same workload across machines: results side by side. Needs no torch.
+
+Rows can be compared only when the same thing was trained, so they are grouped by the workload's
+fingerprint, and a target that hides two workloads behind one name is told.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from autotune.errors import ResultFileError
+from autotune.measuring.records import Measurement, Outcome
+from autotune.measuring.speedup import Speedup
+from autotune.measuring.statistics import Interval
+from autotune.results.cross_file import Cross
+from autotune.results.gather import Gathered, Machine, machine_of
+from autotune.results.result import Result, Side
+from autotune.results.summary import knob_text
+
+Named = tuple[str, Result]
+"""A result, and its file."""
+
+
+class Record(BaseModel):
+    """Base of all parts of a comparison: frozen."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Row(Record):
+    """One result: what the workload did on a machine before and after tuning."""
+
+    path: str
+    machine: str = Field(description="what trained")
+    hostname: str
+    label: str = Field(description="the machine, with its host where two of a kind are compared")
+    device: str
+    torch: str | None
+    created: datetime
+    status: Literal["complete", "partial"]
+    judged: bool = Field(description="the newest complete result of its machine, by which knobs are judged")
+    before_samples_per_second: float | None
+    before_ci95: Interval | None
+    after_samples_per_second: float | None
+    after_ci95: Interval | None
+    speedup: Speedup | None
+    speedup_reason: str | None
+    memory_bytes: int | None = Field(description="peak of the best config")
+    memory_of: Literal["device", "host"]
+    samples_per_joule: float | None = Field(description="of the GPU, by the best config; None: not known")
+    knobs: dict[str, Any] = Field(description="all of the best config, and build's arguments")
+    changed_knobs: dict[str, tuple[Any, Any]]
+    held_knobs: dict[str, str] = Field(description="that were not searched there, and why")
+
+
+class CrossRow(Record):
+    """What another machine's config did on a machine."""
+
+    path: str
+    machine: str = Field(description="where it was measured, as the rows label it")
+    config_of: str = Field(description="whose config")
+    created: datetime
+    outcome: Outcome
+    over_own: Speedup | None = Field(description="of the other's config over the machine's own")
+    over_baseline: Speedup | None
+    finding: str = Field(description="what came of it, in words that follow the machine's name")
+    notes: tuple[str, ...]
+
+
+class WorkloadGroup(Record):
+    """All rows of one workload, the fastest first."""
+
+    name: str
+    target: str
+    fingerprint: str
+    rows: tuple[Row, ...]
+    machines: int = Field(description="by which knobs are judged; with fewer than two there is nothing to judge")
+    shared_knobs: dict[str, Any] = Field(description="on which all machines agree, and that some baseline has not")
+    particular_knobs: dict[str, dict[str, Any]] = Field(description="that differ: the value of each machine")
+    crosses: tuple[CrossRow, ...] = ()
+
+    @property
+    def all_machines(self) -> str:
+        """Those that agree on the shared knobs: ``both machines``, ``all 3 machines``."""
+        return "both machines" if self.machines == 2 else f"all {self.machines} machines"
+
+    def values_text(self, knob: str) -> str:
+        """A particular knob's values: ``4 on A, B; 0 on C (not searched)``."""
+        searched = {row.label: knob not in row.held_knobs for row in self.rows if row.judged}
+        machines: dict[str, list[str]] = {}
+        for label, value in self.particular_knobs[knob].items():
+            where = label if searched.get(label, True) else f"{label} (not searched)"
+            machines.setdefault(knob_text(knob, value), []).append(where)
+        return "; ".join(f"{value} on {', '.join(where)}" for value, where in machines.items())
+
+
+class Comparison(Record):
+    """What `compare` found out."""
+
+    groups: tuple[WorkloadGroup, ...]
+    warnings: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def compare(gathered: Gathered) -> Comparison:
+    """Results side by side, those of one workload together."""
+    members: dict[str, list[Named]] = {}
+    for path, result in sorted(gathered.results, key=lambda named: (named[1].workload.name, named[1].workload.target)):
+        members.setdefault(result.workload.fingerprint, []).append((path, result))
+    groups = [
+        _group(named, [(path, cross) for path, cross in gathered.crosses if cross.workload.fingerprint == fingerprint])
+        for fingerprint, named in members.items()
+    ]
+    warnings = [*_workload_warnings([[result for _, result in named] for named in members.values()])]
+    for group, named in zip(groups, members.values(), strict=True):
+        results = [result for _, result in named]
+        warnings += [*_row_warnings(group), *_baseline_warnings(results), *_best_warnings(results)]
+        warnings += _cross_warnings(group, gathered.crosses)
+    homeless = [
+        f"{path} tells what a config did with {cross.workload.name} ({cross.workload.target}), "
+        "but no result of that workload is among the files"
+        for path, cross in gathered.crosses
+        if cross.workload.fingerprint not in members
+    ]
+    return Comparison(
+        groups=tuple(groups),
+        warnings=(*warnings, *gathered.warnings),
+        problems=(*gathered.problems, *homeless),
+    )
+
+
+def require_rows(comparison: Comparison) -> None:
+    """Makes sure that something was compared.
+
+    Raises:
+        ResultFileError: There is no row; why each file gave none is among the problems.
+    """
+    if not comparison.groups:
+        raise ResultFileError("there is nothing to compare: name result files of autotune, or folders that hold some")
+
+
+def _group(named: Sequence[Named], crosses: Sequence[tuple[str, Cross]]) -> WorkloadGroup:
+    results = [result for _, result in named]
+    labels = _labels({machine_of(result) for result in results})
+    judging = _newest_complete(results)
+    rows = [
+        _row(path, result, labels[machine_of(result)], judged=any(result is one for one in judging))
+        for path, result in named
+    ]
+    rows.sort(key=lambda row: (-(row.after_samples_per_second or 0.0), row.label, row.created.isoformat(), row.path))
+    order = [row.label for row in rows]
+    judging.sort(key=lambda result: order.index(labels[machine_of(result)]))
+    shared, particular = _judged_knobs({labels[machine_of(result)]: result for result in judging})
+    workload = results[0].workload
+    return WorkloadGroup(
+        name=workload.name,
+        target=workload.target,
+        fingerprint=workload.fingerprint,
+        rows=tuple(rows),
+        machines=len(judging),
+        shared_knobs=shared,
+        particular_knobs=particular,
+        crosses=tuple(_cross_row(path, cross, labels) for path, cross in crosses),
+    )
+
+
+def _labels(machines: Collection[Machine]) -> dict[Machine, str]:
+    """What to call each machine: by what trained there, and where that is one of several by its host too."""
+    kinds = Counter(kind for kind, _ in machines)
+    return {(kind, host): kind if kinds[kind] == 1 else f"{kind} on {host}" for kind, host in machines}
+
+
+def _newest_complete(results: Sequence[Result]) -> list[Result]:
+    """Of each machine the newest complete result, if it has one."""
+    newest: dict[Machine, Result] = {}
+    for result in sorted(results, key=lambda result: result.created):
+        if result.status == "complete":
+            newest[machine_of(result)] = result
+    return list(newest.values())
+
+
+def _judged_knobs(results: Mapping[str, Result]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Knobs on which all machines agree though some baseline does not, and knobs in which they differ, by machine."""
+    shared: dict[str, Any] = {}
+    particular: dict[str, dict[str, Any]] = {}
+    if len(results) < 2:
+        return shared, particular
+    best = {label: _knobs(result.best) for label, result in results.items()}
+    baselines = [_knobs(result.baseline) for result in results.values()]
+    for knob in dict.fromkeys(knob for knobs in best.values() for knob in knobs):
+        values = {label: knobs.get(knob) for label, knobs in best.items()}
+        first, *others = values.values()
+        if any(knob_text(knob, other) != knob_text(knob, first) for other in others):
+            particular[knob] = values
+        elif any(knob_text(knob, knobs.get(knob)) != knob_text(knob, first) for knobs in baselines):
+            shared[knob] = first
+    return shared, particular
+
+
+def _knobs(side: Side) -> dict[str, Any]:
+    return {**side.config.model_dump(), **side.parameters}
+
+
+def _row(path: str, result: Result, label: str, *, judged: bool) -> Row:
+    before_rate, before_ci95 = _rate(result.baseline.measurement)
+    after_rate, after_ci95 = _rate(result.best.measurement)
+    on_device = result.constraints.device != "cpu"
+    measured = result.best.measurement
+    return Row(
+        path=path,
+        machine=result.machine,
+        hostname=result.hardware.hostname,
+        label=label,
+        device=result.constraints.device,
+        torch=result.software.torch,
+        created=result.created,
+        status=result.status,
+        judged=judged,
+        before_samples_per_second=before_rate,
+        before_ci95=before_ci95,
+        after_samples_per_second=after_rate,
+        after_ci95=after_ci95,
+        speedup=result.speedup,
+        speedup_reason=result.speedup_reason,
+        memory_bytes=getattr(measured, "device_memory_bytes" if on_device else "host_memory_bytes", None),
+        memory_of="device" if on_device else "host",
+        samples_per_joule=_samples_per_joule(measured),
+        knobs=_knobs(result.best),
+        changed_knobs=result.changed_knobs,
+        held_knobs=_held_knobs(result),
+    )
+
+
+def _rate(measurement: Measurement | None) -> tuple[float | None, Interval | None]:
+    if measurement is None:
+        return None, None
+    return measurement.samples_per_second, measurement.ci95_samples_per_second
+
+
+def _samples_per_joule(measurement: Measurement | None) -> float | None:
+    """The rate over the GPU's mean power meanwhile; None where the card reports neither energy nor power."""
+    telemetry = measurement.telemetry if measurement is not None else None
+    if measurement is None or telemetry is None:
+        return None
+    watts = telemetry.power_watts
+    if telemetry.energy_joules and telemetry.seconds:
+        watts = telemetry.energy_joules / telemetry.seconds
+    return measurement.samples_per_second / watts if watts else None
+
+
+def _held_knobs(result: Result) -> dict[str, str]:
+    """Knobs that were not searched, and why; accumulation that follows from a searched batch size is not held."""
+    held = dict.fromkeys(result.constraints.pinned, "pinned") | result.search.skipped_knobs
+    if "batch_size" not in held and "accumulation_steps" not in result.constraints.pinned:
+        held.pop("accumulation_steps", None)
+    return held
+
+
+def _cross_row(path: str, cross: Cross, labels: Mapping[Machine, str]) -> CrossRow:
+    there = (cross.config_of.machine, cross.config_of.hostname)
+    return CrossRow(
+        path=path,
+        machine=labels.get(machine_of(cross), cross.machine),
+        config_of=labels.get(there, cross.config_of.machine),
+        created=cross.created,
+        outcome=cross.outcome,
+        over_own=cross.over_own,
+        over_baseline=cross.over_baseline,
+        finding=cross.finding,
+        notes=cross.notes,
+    )
+
+
+# What makes rows less comparable than they look.
+
+
+def _workload_warnings(groups: Sequence[Sequence[Result]]) -> Iterator[str]:
+    """Targets that hide several workloads behind one name."""
+    targets = sorted({result.workload.target for results in groups for result in results})
+    for target in targets:
+        of_target = [result for results in groups for result in results if result.workload.target == target]
+        found = {result.workload.fingerprint: result for result in of_target}
+        if len(found) > 1:
+            yield (
+                f"{target} stands for {len(found)} workloads (fingerprints {', '.join(sorted(found))}): "
+                f"{_what_differs(list(found.values()))}, so rates cannot be compared"
+            )
+
+
+def _what_differs(results: Sequence[Result]) -> str:
+    """In what workloads differ, as far as their records tell."""
+    parts: dict[str, list[str]] = {}
+    for result in results:
+        workload, model = result.workload, result.workload.model
+        parts.setdefault("samples", []).append("none" if workload.samples is None else f"{workload.samples:,}")
+        parts.setdefault("effective batch", []).append(f"{result.baseline.config.effective_batch:,}")
+        if model is not None:
+            parts.setdefault("model", []).append(model.words)
+            parts.setdefault("optimizer", []).append(model.optimizer or "not known")
+    differing = {part: dict.fromkeys(values) for part, values in parts.items() if len(set(values)) > 1}
+    if not differing:
+        return "the model, the data, the optimizer or the effective batch differ"
+    return "they differ in " + ", ".join(f"{part} ({'; '.join(values)})" for part, values in differing.items())
+
+
+def _row_warnings(group: WorkloadGroup) -> Iterator[str]:
+    """Partial results, and machines with several."""
+    for row in group.rows:
+        if row.status == "partial":
+            yield f"{row.path} is partial, tuning did not finish: the knobs of {row.label} are not judged by it"
+    for label in dict.fromkeys(row.label for row in group.rows):
+        rows = [row for row in group.rows if row.label == label]
+        judged = next((row.path for row in rows if row.judged), None)
+        if len(rows) > 1 and judged is not None:
+            yield (
+                f"{label} has {len(rows)} results of {group.name}; its knobs are judged by the newest complete one, "
+                f"{judged}"
+            )
+
+
+def _baseline_warnings(results: Sequence[Result]) -> Iterator[str]:
+    first, *rest = results
+    knobs = {knob for other in rest for knob in other.baseline.config.changes_from(first.baseline.config)}
+    if knobs:
+        yield (
+            f"the baselines of {first.workload.name} differ in {', '.join(sorted(knobs))}: "
+            "what each machine gained is not against the same config"
+        )
+
+
+def _best_warnings(results: Sequence[Result]) -> Iterator[str]:
+    """Tuned configs that learn in another way: a rate says nothing of that."""
+    name = results[0].workload.name
+    batches = sorted({result.best.config.effective_batch for result in results})
+    if len(batches) > 1:
+        sizes = ", ".join(f"{batch:,}" for batch in batches)
+        yield f"the tuned configs of {name} differ in their effective batch ({sizes}): they do not train alike"
+    if any(result.best.parameters != results[0].best.parameters for result in results):
+        yield f"the tuned configs of {name} give build() different arguments: they do not train the same thing"
+
+
+def _cross_warnings(group: WorkloadGroup, crosses: Sequence[tuple[str, Cross]]) -> Iterator[str]:
+    """Crosses that measured another config than a machine's row has by now."""
+    judged = {(row.machine, row.hostname): row for row in group.rows if row.judged}
+    for path, cross in crosses:
+        if cross.workload.fingerprint != group.fingerprint:
+            continue
+        there = (cross.config_of.machine, cross.config_of.hostname)
+        for machine, side in ((machine_of(cross), cross.own), (there, cross.theirs)):
+            row = judged.get(machine)
+            if row is not None and side is not None and row.knobs != _knobs(side):
+                yield f"{path} measured another config of {row.label} than {row.path} holds: measure it again"

@@ -1,0 +1,213 @@
+"""A comparison as Markdown, for a README or a pull request, and as CSV, for a spreadsheet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from autotune.knobs.config import KNOBS
+from autotune.results.compare import Comparison, Row, WorkloadGroup
+from autotune.results.summary import bare_rate, knob_text, ratios
+from autotune.units import format_bytes
+from autotune.wording import as_text, ratio_text
+
+_NOT_KNOWN = "–"
+_ESCAPES = (
+    (re.compile(r"&"), "&amp;"),
+    (re.compile(r"([\\`*\[\]|~$])"), r"\\\1"),
+    (re.compile(r"(?<![^\W_])_|_(?![^\W_])"), r"\\_"),  # between letters it is only itself: batch_size
+    (re.compile(r"<"), "&lt;"),
+    (re.compile(r">"), "&gt;"),
+    (re.compile(r"@(?=\w)"), "&#64;"),  # would call a person
+    (re.compile(r":(?=[\w+-]+:)"), "&#58;"),  # would become an emoji
+    (re.compile(r"^(\d+)(?=[.)]\s)"), r"\1\\"),  # would begin a list, a heading or a quotation
+    (re.compile(r"^(?=[#+=-])"), r"\\"),
+)
+"""What Markdown, HTML or GitHub would take for more than text."""
+_FORMULA_STARTS = ("=", "+", "-", "@")
+CSV_COLUMNS = (
+    "file", "workload", "target", "fingerprint", "machine", "hostname", "device", "torch", "created", "status",
+    "before_samples_per_second", "before_ci95_low", "before_ci95_high",
+    "after_samples_per_second", "after_ci95_low", "after_ci95_high",
+    "speedup", "speedup_ci95_low", "speedup_ci95_high", "speedup_pairs", "speedup_reason",
+    "memory_bytes", "memory_of", "samples_per_joule", "changed_knobs",
+)  # fmt: skip
+"""Before one column for each knob of the best config."""
+LEGEND = (
+    "Before and after are samples per second, per joule those for each joule of the GPU; the speed-up is of "
+    "interleaved pairs of runs; below each stands its 95 % interval. Memory is the peak of the tuned config."
+)
+
+
+def to_markdown(comparison: Comparison, relative_to: Path | None = None) -> str:
+    """Markdown that GitHub shows well: a heading and a table a workload, then the warnings.
+
+    Args:
+        comparison: What was compared.
+        relative_to: The folder that the text will lie in, for links to the files; None: no links.
+    """
+    lines = ["# Tuned by autotune", "", LEGEND, ""]
+    for group in comparison.groups:
+        lines += [f"## {_escaped(group.name)}", "", f"`{_code(group.target)}`", ""]
+        lines += [*_table(group, relative_to), "", *_knob_lines(group), *_cross_section(group, relative_to)]
+    if not comparison.groups:
+        lines += ["No results to compare.", ""]
+    for heading, sentences in (("Warnings", comparison.warnings), ("Left out", comparison.problems)):
+        if sentences:
+            lines += [f"## {heading}", "", *(f"- {_escaped(sentence)}" for sentence in sentences), ""]
+    return "\n".join(lines)
+
+
+def to_csv(comparison: Comparison) -> str:
+    """CSV, one row a result: figures in full, with their units in the header; text that no spreadsheet computes."""
+    knobs = dict.fromkeys((*KNOBS, *(knob for group in comparison.groups for row in group.rows for knob in row.knobs)))
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*CSV_COLUMNS, *(_harmless(f"knob:{knob}") for knob in knobs)])
+    for group in comparison.groups:
+        for row in group.rows:
+            values = [*_fields(group, row), *(_knob_field(row, knob) for knob in knobs)]
+            writer.writerow([_harmless(value) for value in values])
+    return out.getvalue()
+
+
+# Markdown.
+
+
+def _table(group: WorkloadGroup, folder: Path | None) -> Iterator[str]:
+    efficient = any(row.samples_per_joule is not None for row in group.rows)
+    headings = ["machine", "before", "after", "speed-up", "memory", *(["per joule"] if efficient else [])]
+    headings += ["changed knobs", "measured"]
+    yield _table_line(headings)
+    yield _table_line(["---", *["---:"] * (len(headings) - 3), "---", "---"])
+    for row in group.rows:
+        before = _rate(row.before_samples_per_second, row.before_ci95)
+        after = _rate(row.after_samples_per_second, row.after_ci95)
+        memory = _NOT_KNOWN if row.memory_bytes is None else f"{format_bytes(row.memory_bytes)} ({row.memory_of})"
+        joule = _NOT_KNOWN if row.samples_per_joule is None else bare_rate(row.samples_per_joule)
+        cells = [_escaped(row.label), before, after, _speedup(row), memory, *([joule] if efficient else [])]
+        yield _table_line([*cells, _changes(row), _when(row, folder)])
+
+
+def _table_line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _rate(rate: float | None, ci95: tuple[float, float] | None) -> str:
+    if rate is None:
+        return _NOT_KNOWN
+    return bare_rate(rate) + (f"<br>{bare_rate(ci95[0])} – {bare_rate(ci95[1])}" if ci95 is not None else "")
+
+
+def _speedup(row: Row) -> str:
+    if row.speedup is None:
+        return "not confirmed"
+    ratio = ratio_text(row.speedup.ratio)
+    shown = f"**{ratio}**" if row.speedup.confirmed else f"{ratio}, not confirmed"
+    return f"{shown}<br>{ratios(row.speedup.ci95)}"
+
+
+def _changes(row: Row) -> str:
+    changes = [
+        f"{_escaped(knob)} {_escaped(knob_text(knob, before))} → {_escaped(knob_text(knob, after))}"
+        for knob, (before, after) in row.changed_knobs.items()
+    ]
+    return "<br>".join(changes) or "none"
+
+
+def _when(row: Row, folder: Path | None) -> str:
+    about = [_linked(f"{row.created:%Y-%m-%d}", row.path, folder)]
+    about += [_escaped(f"torch {row.torch}")] if row.torch else []
+    return "<br>".join([*about, *(["**partial**"] if row.status == "partial" else [])])
+
+
+def _knob_lines(group: WorkloadGroup) -> Iterator[str]:
+    """What all machines agree on, and what is particular to each."""
+    if group.machines < 2:
+        return
+    shared = ", ".join(f"{_escaped(knob)}={_escaped(knob_text(knob, v))}" for knob, v in group.shared_knobs.items())
+    yield f"**Shared by {group.all_machines}:** {shared or 'no changed knob'}"
+    yield ""
+    if group.particular_knobs:
+        yield "**Particular to machines:**"
+        yield ""
+        yield from (f"- {_escaped(knob)}: {_escaped(group.values_text(knob))}" for knob in group.particular_knobs)
+        yield ""
+
+
+def _cross_section(group: WorkloadGroup, folder: Path | None) -> Iterator[str]:
+    """What a machine loses with another's config."""
+    if not group.crosses:
+        return
+    yield "**With another machine's config:**"
+    yield ""
+    for cross in group.crosses:
+        warning = "".join(f" Warning: {_escaped(note)}." for note in cross.notes)
+        when = _linked(f"{cross.created:%Y-%m-%d}", cross.path, folder)
+        yield f"- {_escaped(cross.machine)} {_escaped(cross.finding)} ({when}).{warning}"
+    yield ""
+
+
+def _linked(text: str, path: str, folder: Path | None) -> str:
+    if folder is None:
+        return text
+    try:
+        place = os.path.relpath(path, folder)
+    except ValueError:  # on another drive of Windows
+        return text
+    return f"[{text}]({quote(Path(place).as_posix())})"
+
+
+def _escaped(text: str) -> str:
+    """Text that Markdown and HTML leave as it is, on one line."""
+    text = _plain(text)
+    for pattern, replacement in _ESCAPES:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def _code(text: str) -> str:
+    """Text between backticks, which end at the first one in it."""
+    return _plain(text).replace("`", "'")
+
+
+def _plain(text: str) -> str:
+    """On one line, without control characters."""
+    return " ".join(as_text(text).plain.split())
+
+
+# CSV.
+
+
+def _fields(group: WorkloadGroup, row: Row) -> Iterator[Any]:
+    """In the order of `CSV_COLUMNS`."""
+    yield from (row.path, group.name, group.target, group.fingerprint, row.machine, row.hostname, row.device)
+    yield from (row.torch, row.created.isoformat(), row.status)
+    yield from (row.before_samples_per_second, *(row.before_ci95 or (None, None)))
+    yield from (row.after_samples_per_second, *(row.after_ci95 or (None, None)))
+    speedup = row.speedup
+    yield from (speedup.ratio, *speedup.ci95, speedup.pairs) if speedup is not None else [None] * 4
+    yield from (row.speedup_reason, row.memory_bytes, row.memory_of, row.samples_per_joule)
+    yield " ".join(f"{knob}={knob_text(knob, after)}" for knob, (_, after) in row.changed_knobs.items())
+
+
+def _knob_field(row: Row, knob: str) -> Any:
+    """A number as it is, what else there is as it is typed; nothing for an argument that the config does not give."""
+    value = row.knobs.get(knob)
+    if value is None and knob not in KNOBS:
+        return None
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else knob_text(knob, value)
+
+
+def _harmless(value: Any) -> Any:
+    """A figure as it is; text that a spreadsheet would take for a formula behind an apostrophe."""
+    if not isinstance(value, str):
+        return value
+    text = _plain(value)
+    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text

@@ -1,0 +1,104 @@
+"""Gathers result files, and those of `autotune cross`, from files and folders; what gives none is told by name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from autotune.errors import ResultFileError
+from autotune.results.cross_file import Cross, is_cross_file, read_cross
+from autotune.results.result import Result, read_result
+
+Machine = tuple[str, str]
+"""What trained, and on which host."""
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What was found in files and folders.
+
+    Attributes:
+        results: Each with its file as it was named.
+        crosses: Other machines' configs as they were measured, each with its file.
+        problems: A sentence for each file or folder that gave nothing; it names it.
+        warnings: A sentence for each file that is left out beside another one; it names both.
+    """
+
+    results: list[tuple[str, Result]] = field(default_factory=list)
+    crosses: list[tuple[str, Cross]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def gather(paths: Iterable[Path | str]) -> Gathered:
+    """The results in files and folders; a folder is searched with all that lies below it.
+
+    A file that cannot be read is no reason to show none: each becomes a sentence, and the rest goes on.
+
+    Args:
+        paths: Result files, files of `autotune cross`, and folders of both; what is named twice is read once.
+
+    Returns:
+        All of them in the order of their paths, copies left out.
+    """
+    found = Gathered()
+    seen: set[str] = set()
+    for path in paths:
+        files: list[Path | str] = [path]
+        if os.path.isdir(path):
+            files = [*sorted(file for file in Path(path).rglob("*.json") if file.is_file())]
+            if not files:
+                found.problems.append(f"{path} holds no result files: no *.json lies in it or below it")
+        for file in files:
+            real = os.path.realpath(file)
+            if real not in seen:
+                seen.add(real)
+                _read(file, found)
+    results, copies = distinct(found.results)
+    crosses, superseded = newest(found.crosses)
+    return Gathered(results, crosses, found.problems, [*copies, *superseded])
+
+
+def machine_of(record: Result | Cross) -> Machine:
+    """What trained, and on which host."""
+    return record.machine, record.hardware.hostname
+
+
+def distinct(results: Iterable[tuple[str, Result]]) -> tuple[list[tuple[str, Result]], list[str]]:
+    """Each result once, however many copies of its file there are, and a sentence for each copy."""
+    kept: dict[tuple[Machine, str, datetime], tuple[str, Result]] = {}
+    told = []
+    for path, result in results:
+        first, known = kept.setdefault(
+            (machine_of(result), result.workload.fingerprint, result.created), (path, result)
+        )
+        if known is not result:
+            differing = "" if known == result else ", but their contents differ: the first is compared"
+            told.append(f"{first} and {path} are one result and count once{differing}")
+    return list(kept.values()), told
+
+
+def newest(crosses: Iterable[tuple[str, Cross]]) -> tuple[list[tuple[str, Cross]], list[str]]:
+    """The newest cross of each workload, machine and other machine, and a sentence for each older one."""
+    kept: dict[tuple[Machine, Machine, str], tuple[str, Cross]] = {}
+    told = []
+    for path, cross in sorted(crosses, key=lambda named: named[1].created):
+        there = (cross.config_of.machine, cross.config_of.hostname)
+        key = (machine_of(cross), there, cross.workload.fingerprint)
+        if key in kept:
+            told.append(f"{kept[key][0]} is left out: {path} measured the same config here later, or is a copy of it")
+        kept[key] = (path, cross)
+    return list(kept.values()), told
+
+
+def _read(file: Path | str, found: Gathered) -> None:
+    try:
+        if is_cross_file(file):
+            found.crosses.append((str(file), read_cross(file)))
+        else:
+            found.results.append((str(file), read_result(file)))
+    except ResultFileError as error:
+        found.problems.append(str(error))

@@ -1,0 +1,236 @@
+"""What a result says, in rows and sentences of plain text: the terminal and the report word it alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from autotune.knobs.config import KNOBS, format_scalar
+from autotune.measuring.numerics import CAVEAT
+from autotune.measuring.speedup import Speedup
+from autotune.measuring.statistics import Interval
+from autotune.results.result import Result, Side, WarmStartRecord
+from autotune.units import format_bytes, format_rate, format_seconds
+from autotune.wording import percent, ratio_text
+
+UNKNOWN = "not measured"
+INTERVAL = "95 % interval"
+
+
+class Figure(NamedTuple):
+    """One figure of both sides; `of` is the row that an interval belongs to."""
+
+    label: str
+    before: str
+    after: str
+    of: str = ""
+
+
+class Change(NamedTuple):
+    """A knob that was changed, and what that was worth where it is known."""
+
+    knob: str
+    before: str
+    after: str
+    worth: str
+
+
+class Verdict(NamedTuple):
+    """Whether training became faster, and by how much or why not."""
+
+    confirmed: bool
+    words: str
+    reason: str
+
+
+def title(result: Result) -> str:
+    """What was tuned, and where."""
+    return f"{result.workload.name} ({result.workload.target}) on {result.machine}"
+
+
+def unfinished(result: Result) -> str | None:
+    """Why a partial result is one."""
+    if result.status != "partial":
+        return None
+    why = "tuning was interrupted" if result.stopped_by == "interrupted" else "tuning did not finish"
+    return f"{why}; what follows was known by then"
+
+
+def usage_snippet(path: Path) -> str:
+    """The lines of Python that train with a result.
+
+    Args:
+        path: The result file, as the script will name it.
+    """
+    literal = json.dumps(path.as_posix(), ensure_ascii=False)
+    return (
+        "import autotune\n"
+        f"tuned = autotune.load({literal})\n"
+        "loader = tuned.dataloader(dataset, shuffle=True)\n"
+        "model, optimizer = tuned.prepare(model, optimizer)"
+    )
+
+
+# Figures.
+
+
+def knob_text(knob: str, value: Any) -> str:
+    """A knob's value as it is typed; an argument of `build()` that a config does not give has its own default."""
+    if value is None and knob not in KNOBS:
+        return "build's own"
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return format_scalar(value)
+    return json.dumps(value)  # a file may hold any kind
+
+
+def ratios(interval: Interval) -> str:
+    """An interval of ratios: ``1.47 – 1.53``."""
+    return f"{ratio_text(interval.low).removesuffix('×')} – {ratio_text(interval.high).removesuffix('×')}"
+
+
+def bare_rate(rate: float) -> str:
+    """A rate where its unit is told elsewhere."""
+    return format_rate(rate).removesuffix(" samples/s")
+
+
+def figures(result: Result) -> Iterator[Figure]:
+    """What both sides were measured to do."""
+    for label, of, figure in _readers(result):
+        yield Figure(label, figure(result.baseline), figure(result.best), of)
+
+
+def changes(result: Result) -> list[Change]:
+    """The changed knobs and arguments of `build()`."""
+    worth = {row.knob: f"{ratio_text(row.ratio)} ({ratios(row.ci95)})" for row in result.ablation}
+    found = []
+    for knob, (before, after) in result.changed_knobs.items():
+        found.append(Change(knob, knob_text(knob, before), knob_text(knob, after), worth.get(knob, "")))
+    return found
+
+
+def _readers(result: Result) -> Iterator[tuple[str, str, Callable[[Side], str]]]:
+    """Label of each row, the row that it belongs to, and how it is read from a side."""
+    yield "rate", "", _rate
+    yield INTERVAL, "rate", _interval
+    if samples := result.workload.samples:
+        epoch = f"epoch of {samples:,}"
+        yield epoch, "", lambda side: _epoch(side, samples)
+        yield INTERVAL, epoch, lambda side: _epoch_interval(side, samples)
+    yield "effective batch", "", lambda side: f"{side.config.effective_batch:,}"
+    # Without a device of its own, the device's memory is the host's.
+    if result.constraints.device != "cpu":
+        yield "device memory", "", lambda side: _memory(side, "device_memory_bytes")
+    yield "host memory", "", lambda side: _memory(side, "host_memory_bytes")
+    yield "waiting for data", "", _data_wait
+
+
+def _rate(side: Side) -> str:
+    if side.measurement is None:
+        return UNKNOWN
+    text = format_rate(side.measurement.samples_per_second)
+    return text if side.measurement.steady else f"{text} (not steady)"
+
+
+def _interval(side: Side) -> str:
+    low, high = rate_interval(side)
+    return f"{bare_rate(low)} – {bare_rate(high)}" if high else "none"
+
+
+def _epoch(side: Side, samples: int) -> str:
+    rate = side.measurement.samples_per_second if side.measurement else 0.0
+    return format_seconds(samples / rate) if rate else UNKNOWN
+
+
+def _epoch_interval(side: Side, samples: int) -> str:
+    low, high = rate_interval(side)
+    return f"{format_seconds(samples / high)} – {format_seconds(samples / low)}" if low else "none"
+
+
+def rate_interval(side: Side) -> Interval:
+    """The ends of a side's rate in samples per second; zeros where there is no spread to tell them by."""
+    if side.measurement is None or len(side.measurement.blocks) == 1:
+        return Interval(0.0, 0.0)
+    return side.measurement.ci95_samples_per_second
+
+
+def _memory(side: Side, field: str) -> str:
+    size: int | None = getattr(side.measurement, field, None)
+    return UNKNOWN if size is None else format_bytes(size)
+
+
+def _data_wait(side: Side) -> str:
+    return f"{percent(side.measurement.data_wait_fraction)} of the time" if side.measurement else UNKNOWN
+
+
+# What it was worth, and why.
+
+
+def spread_text(speedup: Speedup) -> str:
+    """How sure a speed-up is: ``95 % interval 1.47 – 1.53, 5 interleaved pairs``."""
+    return f"{INTERVAL} {ratios(speedup.ci95)}, {speedup.pairs} interleaved pairs"
+
+
+def verdict(result: Result) -> Verdict:
+    """Whether there is a confirmed speed-up: the figure, or the reason why there is none."""
+    speedup = result.speedup
+    if speedup is None:
+        reason = result.speedup_reason or "it was not measured in pairs"
+        return Verdict(confirmed=False, words="no confirmed speed-up", reason=reason)
+    figure = f"{ratio_text(speedup.ratio)} ({spread_text(speedup)})"
+    if speedup.confirmed:
+        return Verdict(confirmed=True, words="confirmed speed-up", reason=figure)
+    reason = result.speedup_reason or "the interval includes 1, so there may be no gain"
+    return Verdict(confirmed=False, words="no confirmed speed-up", reason=f"{figure}; {reason}")
+
+
+def break_even(result: Result) -> str | None:
+    """After how many optimizer steps compiling has paid for itself, by the confirmed speed-up."""
+    before, after, speedup = result.baseline.measurement, result.best.measurement, result.speedup
+    if before is None or after is None or not after.compile_seconds:
+        return None
+    if speedup is None or not speedup.confirmed or speedup.ratio <= 1:
+        return None
+    cost = after.compile_seconds
+    compiled_steps = cost * before.samples_per_second / result.best.config.effective_batch
+
+    def steps(ratio: float) -> str:
+        return f"{compiled_steps * ratio / (ratio - 1):,.0f}"
+
+    spread = f"{INTERVAL} {steps(speedup.ci95.high)} – {steps(speedup.ci95.low)}"
+    won = f"won back after about {steps(speedup.ratio)} optimizer steps ({spread})"
+    return f"compiling takes {format_seconds(cost)}, {won}"
+
+
+def numerics_text(result: Result) -> str | None:
+    """Whether the config still trains the same thing; None where the file does not say."""
+    found = result.numerics
+    if found is None:
+        return None
+    caveat = f" ({CAVEAT})" if found.outcome == "agrees" else ""
+    words = {"agrees": "agrees", "disagrees": "DISAGREES", "unchanged": "unchanged", "unchecked": "not checked"}
+    return f"{words[found.outcome]}: {found.reason}{caveat}"
+
+
+def ceilings_text(result: Result) -> str | None:
+    """What each part alone could reach; None where no part was measured."""
+    known = [f"{part} {format_rate(rate)}" for part, rate in result.diagnosis.ceilings.items() if rate is not None]
+    return f"what each part alone could reach: {', '.join(known)}" if known else None
+
+
+def search_text(result: Result) -> str:
+    """How the search went, in one line."""
+    search = result.search
+    failed = [f"{count} {outcome}" for outcome, count in search.outcomes.items() if outcome != "ok" and count]
+    line = f"{search.bursts} bursts in {format_seconds(search.seconds)}"
+    line += f", and {search.resumed_bursts} from an earlier run" if search.resumed_bursts else ""
+    line += f" ({', '.join(failed)})" if failed else ""
+    return f"{line}, {percent(search.measuring_fraction)} of the time measuring; stopped by: {result.stopped_by}"
+
+
+def warm_start_text(record: WarmStartRecord) -> str:
+    """What became of a candidate, for a person."""
+    other = "" if record.same_workload else ", measured on another workload"
+    adapted = f" (here {', '.join(record.adapted)})" if record.adapted else ""
+    return f"warm start from {record.machine} ({record.source}{other}){adapted}: {record.verdict}"

@@ -1,0 +1,90 @@
+"""Ablation: what each changed knob is worth, by the winner with that knob reverted, side by side with the winner."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+from autotune.knobs.config import Scalar, format_scalar
+from autotune.measuring.records import Burst, Point
+from autotune.measuring.speedup import paired_speedup
+from autotune.results.result import AblationRow
+from autotune.search.verify import Round, interleaved_round
+
+MIN_ROUNDS, MAX_ROUNDS = 2, 5
+KNOB_ORDER = (
+    "precision", "cudnn_benchmark", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory",
+    "non_blocking", "batch_size", "compile_mode", "memory_format", "optimizer_impl", "sdpa_backend", "num_threads",
+    "allocator",
+)  # fmt: skip
+"""The order in which tuning guides change them: arithmetic, loading, batch, compiling, the rest."""
+
+
+def reverted(winner: Point, baseline: Point) -> dict[str, Point]:
+    """The winner with each changed knob or argument of `build()` reverted to the baseline's, in the guides' order.
+
+    The accumulation goes with the batch size, so that the effective batch stays; a knob is left out where reverting it
+    has no effect, as that of a prefetch factor that is torch's own.
+    """
+    found: dict[str, Point] = {}
+    before = baseline.config
+    for knob in KNOB_ORDER:
+        changes: dict[str, Scalar] = {knob: getattr(before, knob)}
+        if knob == "batch_size":
+            changes["accumulation_steps"] = before.accumulation_steps
+        found[knob] = Point(config=winner.config.replace(**changes), parameters=winner.parameters)
+    for name in sorted(winner.parameters):
+        kept = {key: value for key, value in winner.parameters.items() if key != name}
+        own = {name: baseline.parameters[name]} if name in baseline.parameters else {}
+        found[name] = Point(config=winner.config, parameters=kept | own)
+    return {name: point for name, point in found.items() if point != winner}
+
+
+def ablate(
+    winner: Point,
+    variants: Sequence[Point],
+    run: Callable[[Point, int], Burst],
+    *,
+    affords: Callable[[Sequence[Point]], bool],
+    seed: int,
+) -> list[Round]:
+    """Interleaved rounds of the winner and its variants, in random order within each, while there is time.
+
+    Args:
+        winner: What they are compared with.
+        variants: One that fails drops out.
+        run: Runs a point in a round.
+        affords: Whether there is time for so many bursts.
+        seed: Of the order.
+    """
+    rng = random.Random(seed)
+    rounds: list[Round] = []
+    standing = list(variants)
+    for number in range(MAX_ROUNDS):
+        order = [winner, *standing]
+        if not standing or not affords(order * max(1, MIN_ROUNDS - number)):  # fewer have no spread to judge by
+            break
+        rounds.append(interleaved_round(order, number, run, rng))
+        standing = [point for point in standing if point in rounds[-1]]
+    return rounds
+
+
+def ablation_rows(
+    winner: Point, baseline: Point, variants: Mapping[str, Point], rounds: Sequence[Round]
+) -> tuple[AblationRow, ...]:
+    """What each knob is worth: the winner's rate over its rate without that change, in the order of the variants."""
+    rows = []
+    for name, point in variants.items():
+        pairs = [(one[point], one[winner]) for one in rounds if point in one and winner in one]
+        if len(pairs) < MIN_ROUNDS:
+            continue
+        worth = paired_speedup(pairs)
+        before, after = (_value(side, name) for side in (baseline, winner))
+        rows.append(AblationRow(knob=name, before=before, after=after, ratio=worth.ratio, ci95=worth.ci95))
+    return tuple(rows)
+
+
+def _value(point: Point, name: str) -> str:
+    if name in type(point.config).model_fields:
+        return format_scalar(getattr(point.config, name))
+    return format_scalar(point.parameters[name]) if name in point.parameters else "build's own"

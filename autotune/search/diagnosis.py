@@ -1,0 +1,236 @@
+"""What limits the training now, and what only its author can change: the tuning guides' trees, with evidence.
+
+Advice comes with what it could gain, measured or bounded; what has no evidence is not said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from autotune.hardware.model import Hardware
+from autotune.knobs.config import TrainConfig
+from autotune.knobs.facts import WorkloadFacts
+from autotune.measuring.profiles import Profile, SampleCost
+from autotune.measuring.records import Measurement, compiler_text
+from autotune.measuring.telemetry_summary import SLOWDOWNS
+from autotune.results.result import Diagnosis
+from autotune.units import format_bytes, format_seconds
+from autotune.wording import percent, ratio_text
+
+NEAR_CEILING = 0.9
+"""Within this share of a ceiling, the ceiling is what limits."""
+NOTABLE_WAIT = 0.1
+NOTABLE_GAIN = 1.05
+"""Advice that could gain less is not worth a line."""
+CPUS_FULL, CPUS_TAKEN = 0.95, 0.1
+MEMORY_FULL = 0.95
+NOTABLE_BOUNDARY = 0.05
+GPU_BUSY = 0.8
+POWER_SWINGS = 1.5
+CACHE_INTERVAL = 50
+"""Micro-steps between two calls of ``torch.cuda.empty_cache()``, as a guide has it."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that is known of the chosen config.
+
+    Attributes:
+        config: What was chosen.
+        measured: Its end-to-end measurement.
+        ceilings: Samples per second of each part alone: ``compute``, ``loader``, ``copy``; None where it is not known.
+        device: The kind of device.
+        cpus: That may be used.
+        memory_limit_bytes: The memory target.
+        profile: Of the chosen config.
+    """
+
+    config: TrainConfig
+    measured: Measurement
+    ceilings: Mapping[str, float | None] = field(default_factory=dict)
+    device: str = "cpu"
+    cpus: int = 1
+    memory_limit_bytes: int | None = None
+    profile: Profile | None = None
+
+    @property
+    def rate(self) -> float:
+        """Samples per second that training reaches."""
+        return self.measured.samples_per_second
+
+
+def diagnose(evidence: Evidence | None, before: Profile | None = None) -> Diagnosis:
+    """The bottleneck of the chosen config, and what would lift it.
+
+    Args:
+        evidence: None when it was not measured.
+        before: The baseline's profile.
+    """
+    if evidence is None:
+        return Diagnosis(bottleneck=None, data_wait_fraction=None)
+    return Diagnosis(
+        bottleneck=_bottleneck(evidence),
+        ceilings=dict(evidence.ceilings),
+        data_wait_fraction=evidence.measured.data_wait_fraction,
+        advice=tuple(line for tree in _TREES for line in tree(evidence)),
+        before=before,
+        after=evidence.profile,
+    )
+
+
+def _bottleneck(evidence: Evidence) -> str | None:
+    """The lowest ceiling that training comes near; ``overhead`` when it stays below all of them without waiting."""
+    ceilings, waits = evidence.ceilings, evidence.measured.data_wait_fraction
+    near = {part: rate for part, rate in ceilings.items() if rate is not None and evidence.rate >= NEAR_CEILING * rate}
+    if near:
+        return min(near, key=lambda part: near[part])
+    if ceilings.get("compute") is None:
+        return "loader" if waits > 0.5 else None
+    return "loader" if waits >= NOTABLE_WAIT else "overhead"
+
+
+def _feeding(evidence: Evidence) -> Iterator[str]:
+    """The loader cannot keep up, even as it was tuned."""
+    waits, compute = evidence.measured.data_wait_fraction, evidence.ceilings.get("compute")
+    gain = compute / evidence.rate if compute else 1 / max(1 - waits, 1e-3)
+    if waits < NOTABLE_WAIT or gain < NOTABLE_GAIN:
+        return
+    workers = evidence.config.num_workers
+    with_workers = f"with {workers} worker{'s' * (workers != 1)}" if workers else "without workers"
+    reached = "computing alone reaches" if compute else "at most, training could reach"
+    line = f"training waits for data {percent(waits)} of the time {with_workers}"
+    line += _power_swing(evidence.measured)
+    if evidence.profile is not None and evidence.profile.sample is not None:
+        line += f": {describe_sample(evidence.profile.sample)}"
+    yield f"{line}; {reached} {ratio_text(gain)} what you get"
+
+
+def _power_swing(measured: Measurement) -> str:
+    """How far the GPU's power swings, where it does: it starves between batches."""
+    telemetry = measured.telemetry
+    low, high = (telemetry.power_min_watts, telemetry.power_max_watts) if telemetry is not None else (None, None)
+    if low is None or high is None or high < POWER_SWINGS * low:
+        return ""
+    return f", and the GPU's power swings between {low:.0f} and {high:.0f} W"
+
+
+def describe_sample(sample: SampleCost) -> str:
+    """What a sample takes, and what most of it is."""
+    text = f"one sample takes {format_seconds(sample.seconds)}"
+    parts = [
+        f"{format_seconds(part.seconds)} in {part.name}{f' ({part.where})' if part.where else ''}"
+        for part in sample.parts[:3]
+    ]
+    return f"{text}, of which {', '.join(parts)}" if parts else text
+
+
+def _cpus(evidence: Evidence) -> Iterator[str]:
+    """More workers cannot help where no CPU is left; other programs take some."""
+    telemetry, waits = evidence.measured.telemetry, evidence.measured.data_wait_fraction
+    if telemetry is None:
+        return
+    taken, foreign = telemetry.cpu_fraction, telemetry.foreign_cpu_fraction or 0.0
+    if taken is not None and taken >= CPUS_FULL and waits >= NOTABLE_WAIT:
+        yield (
+            f"all {evidence.cpus} CPUs are busy ({percent(taken)}), so that more workers gain nothing: only cheaper "
+            f"samples do, up to {ratio_text(1 / max(1 - waits, 1e-3))}"
+        )
+    if foreign >= CPUS_TAKEN:
+        yield (
+            f"other programs took {percent(foreign)} of the CPUs meanwhile: alone on this machine, training could run "
+            f"at up to {ratio_text(1 / (1 - min(foreign, 0.9)))}"
+        )
+
+
+def _epochs(evidence: Evidence) -> Iterator[str]:
+    """Short epochs: the loader starts again too often."""
+    measured = evidence.measured
+    if not measured.epoch_samples:
+        return
+    boundary = measured.epoch_boundary_seconds
+    share = boundary * evidence.rate / measured.epoch_samples
+    if share >= NOTABLE_BOUNDARY:
+        yield (
+            f"the loader's start takes {format_seconds(boundary)} an epoch, {percent(share)} of the training: longer "
+            f"epochs (a sampler that draws the dataset several times) could gain up to {ratio_text(1 / (1 - share))}"
+        )
+
+
+def _memory(evidence: Evidence) -> Iterator[str]:
+    """Memory near its target, and an allocator that had to free and ask again."""
+    measured, limit = evidence.measured, evidence.memory_limit_bytes
+    used = measured.device_memory_bytes
+    if used is not None and limit is not None and used >= MEMORY_FULL * limit:
+        yield (
+            f"memory is nearly full: {format_bytes(used)} of a target of {format_bytes(limit)}; a longer sequence or "
+            "another process may end the training"
+        )
+    retries = measured.telemetry.allocator_retries if measured.telemetry is not None else None
+    if retries:
+        yield (
+            f"the allocator freed its cache and asked again {retries} times during a burst: a smaller micro-batch with "
+            "more accumulation avoids these waits"
+        )
+
+
+def _compiling(evidence: Evidence) -> Iterator[str]:
+    """The compiler could not take the model whole."""
+    told = compiler_text(evidence.measured)
+    if told is not None:
+        yield told
+
+
+def _device(evidence: Evidence) -> Iterator[str]:
+    """A GPU that is not always busy, though data are there; synchronisations; a cache that is emptied."""
+    profile = evidence.profile
+    if profile is None or evidence.device == "cpu":
+        return
+    busy = profile.busy_fraction
+    if busy is not None and busy < GPU_BUSY:
+        gain = ratio_text(1 / max(busy, 0.01))
+        if profile.synchronisations:
+            places = ", ".join(
+                f"{one.operator.removeprefix('aten::')} at {one.where}" for one in profile.synchronisations[:3]
+            )
+            yield (
+                f"the host waits for the GPU inside the loss ({places}), and kernels run only {percent(busy)} of the "
+                f"time: without these waits training could gain up to {gain}"
+            )
+        else:
+            yield (
+                f"kernels run only {percent(busy)} of the time, since {profile.operator_calls:,.0f} operators a step "
+                f"are started one by one: fusing them, or larger micro-batches, could gain up to {gain}"
+            )
+    if profile.empty_cache_seconds is not None:
+        step = evidence.config.batch_size / evidence.rate
+        share = profile.empty_cache_seconds / (profile.empty_cache_seconds + CACHE_INTERVAL * step)
+        if share >= NOTABLE_GAIN - 1:
+            yield (
+                f"torch.cuda.empty_cache() costs {format_seconds(profile.empty_cache_seconds)}: called every "
+                f"{CACHE_INTERVAL} batches, {percent(share)} of the training; leave it out"
+            )
+
+
+def _clocks(evidence: Evidence) -> Iterator[str]:
+    """Clocks that were held down."""
+    telemetry = evidence.measured.telemetry
+    if telemetry is None:
+        return
+    slowed = [name for name in telemetry.clock_limits if name in SLOWDOWNS]
+    if slowed and telemetry.sm_clock_mhz:
+        hot = f" at {telemetry.temperature_celsius:.0f} °C" if telemetry.temperature_celsius is not None else ""
+        clock = f"{telemetry.sm_clock_mhz:.0f} MHz{hot}"
+        yield f"the GPU's clock was held down to {clock} ({', '.join(slowed)}): mind its cooling"
+
+
+_TREES = (_feeding, _cpus, _epochs, _memory, _compiling, _device, _clocks)
+
+
+def copy_ceiling(hardware: Hardware, device: str, facts: WorkloadFacts) -> float | None:
+    """Samples per second that the copy to the device alone could bring; None without a measured bandwidth."""
+    peaks = hardware.peaks if device != "cpu" else None
+    bandwidth = peaks.host_to_device_bytes_per_second if peaks is not None else None
+    if bandwidth is None or facts.batch_bytes <= 0:
+        return None
+    return bandwidth * facts.baseline.batch_size / facts.batch_bytes

@@ -1,0 +1,200 @@
+"""Other machines' results as the first candidates here: their configs, brought into what this machine allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.hardware.model import DeviceKind, Hardware
+from autotune.knobs.config import KNOBS, Scalar, TrainConfig, format_scalar
+from autotune.knobs.rules import Choices
+from autotune.knobs.space import Space
+from autotune.measuring.records import Point
+from autotune.results.result import Result, WarmStartRecord, read_result
+from autotune.search.stages import WARM, Proposal
+from autotune.search.trials import Trial
+from autotune.wording import percent
+
+HELPED = 0.95
+"""A candidate helped when it was faster than the baseline, and reached this share of the answer's rate at once."""
+CPU_KNOBS = ("num_workers", "num_threads")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Another machine's config, as it can be tried here.
+
+    Attributes:
+        source: The result file.
+        machine: Where it was measured.
+        point: What to run here; None where nothing that comes close to it fits.
+        adapted: What had to be changed for this machine, in words.
+        same_workload: Whether the very same thing was trained there, by the fingerprints.
+    """
+
+    source: str
+    machine: str
+    point: Point | None
+    adapted: tuple[str, ...]
+    same_workload: bool
+
+    @property
+    def proposal(self) -> Proposal | None:
+        """What the search is asked to run, if anything."""
+        return Proposal(self.point, WARM, f"the best on {self.machine} ({self.source})") if self.point else None
+
+
+def read_results(paths: Iterable[Path]) -> list[tuple[str, Result]]:
+    """The results to start from, each with the name of its file.
+
+    Raises:
+        ResultFileError: One of them cannot be read.
+    """
+    return [(str(path), read_result(path)) for path in paths]
+
+
+def candidates(
+    results: Iterable[tuple[str, Result]],
+    space: Space,
+    hardware: Hardware,
+    *,
+    fingerprint: str,
+    device: DeviceKind,
+    memory_limit_bytes: int | None,
+) -> list[Candidate]:
+    """What other machines' results suggest here, in their order.
+
+    Args:
+        results: From `read_results`.
+        space: What may be tried here.
+        hardware: This machine.
+        fingerprint: Of the workload, as it is here.
+        device: What is trained on here.
+        memory_limit_bytes: What a burst may take of this device; None where it is not known.
+    """
+    batch_free = space.effective_batch is None
+    found = []
+    for source, result in results:
+        wanted = rescaled(result, hardware, device, memory_limit_bytes, batch_free=batch_free)
+        same = result.workload.fingerprint == fingerprint
+        found.append(_candidate(source, result, space, wanted, same_workload=same))
+    return found
+
+
+def _candidate(source: str, result: Result, space: Space, wanted: TrainConfig, *, same_workload: bool) -> Candidate:
+    offered = {knob: _offered(getattr(wanted, knob), choices) for knob, choices in space.choices.items()}
+    config = space.fitting({knob: values[0] for knob, values in offered.items() if values})
+    parameters = {
+        name: value for name, value in result.best.parameters.items() if value in space.parameters.get(name, ())
+    }
+    left_out = [f"without {name}={value}" for name, value in result.best.parameters.items() if name not in parameters]
+    adapted = [*_adaptations(result.best.config, config), *left_out] if config is not None else []
+    return Candidate(
+        source=source,
+        machine=result.machine,
+        point=Point(config=config, parameters=parameters) if config is not None else None,
+        adapted=tuple(adapted),
+        same_workload=same_workload,
+    )
+
+
+def rescaled(
+    result: Result, hardware: Hardware, device: DeviceKind, memory_limit_bytes: int | None, *, batch_free: bool
+) -> TrainConfig:
+    """The best config of another machine with its sizes in proportion to this one.
+
+    Workers and threads keep their share of the CPU budget. On the same kind of device, the batch shrinks until what it
+    took there fits here; on a GPU, where the effective batch is free, it also grows with the memory.
+    """
+    config = result.best.config
+    share = hardware.cpu.budget / max(1, result.hardware.cpu.budget)
+    changes: dict[str, Scalar] = {
+        knob: max(1, round(share * value)) for knob in CPU_KNOBS if (value := getattr(config, knob))
+    }
+    measured = result.best.measurement
+    taken = measured.device_memory_bytes if measured is not None else None
+    there = result.constraints.memory_limit_bytes
+    on_gpu = device != "cpu"
+    if on_gpu == (result.constraints.device != "cpu") and memory_limit_bytes and taken:
+        room = memory_limit_bytes / taken
+        # What is free of a host's memory differs from hour to hour: there is no proportion to grow by.
+        growth = memory_limit_bytes / there if on_gpu and batch_free and there else 1.0
+        factor = room if room < 1 else max(1.0, min(room, growth))
+        changes["batch_size"] = max(1, math.floor(factor * config.batch_size))
+    return config.replace(**changes)
+
+
+def records(
+    tried: Sequence[Candidate], trials: Sequence[Trial], answer: Point, baseline: Point
+) -> tuple[WarmStartRecord, ...]:
+    """What became of each candidate, and whether it helped.
+
+    Args:
+        tried: From `candidates`.
+        trials: All bursts of the search.
+        answer: What the search recommends.
+        baseline: What the user trains with today.
+    """
+    return tuple(_record(candidate, trials, answer, baseline) for candidate in tried)
+
+
+def _record(candidate: Candidate, trials: Sequence[Trial], answer: Point, baseline: Point) -> WarmStartRecord:
+    point = candidate.point
+    position = next((n for n, trial in enumerate(trials) if trial.burst.point == point), None)
+    trial = trials[position] if position is not None else None
+    rate = trial.rate if trial is not None else None
+    known = {point: _first_rate(point, trials) for point in (answer, baseline)}
+    helped = False
+    if point is None:
+        verdict = "nothing that comes close to it fits here"
+    elif point == baseline:
+        verdict = "it is the baseline here"
+    elif trial is None:
+        verdict = "it was not run: memory or a cap forbade it, or the search ended before"
+    elif rate is None:
+        verdict = f"it ended as {trial.burst.outcome.value}: {trial.burst.reason}"
+    elif rate <= (known[baseline] or 0.0):
+        verdict = "it was not faster than the baseline"
+    elif answer == baseline:
+        verdict = "it seemed faster than the baseline, but that was not confirmed"
+    else:
+        reached = rate / (known[answer] or rate)
+        helped = point == answer or reached >= HELPED
+        verdict = (
+            "it is the answer"
+            if point == answer
+            else f"it reached {percent(min(1.0, reached))} of the answer's rate with burst {(position or 0) + 1}"
+        )
+    return WarmStartRecord(
+        source=candidate.source,
+        machine=candidate.machine,
+        same_workload=candidate.same_workload,
+        changes={knob: now for knob, (_, now) in point.config.changes_from(baseline.config).items()} if point else {},
+        adapted=candidate.adapted,
+        samples_per_second=rate,
+        helped=helped,
+        verdict=verdict,
+    )
+
+
+def _offered(wanted: Scalar, choices: Choices) -> list[Scalar]:
+    """The choice that comes nearest to a value: itself, else on a scale the nearest by ratio; none for other words."""
+    if wanted in choices.values:
+        return [wanted]
+    numbers = [value for value in choices.values if isinstance(value, int) and not isinstance(value, bool)]
+    if not isinstance(wanted, int) or isinstance(wanted, bool) or not numbers:
+        return []
+    return [min(numbers, key=lambda value: abs(math.log(max(value, 0.5) / max(wanted, 0.5))))]
+
+
+def _adaptations(there: TrainConfig, here: TrainConfig) -> Iterator[str]:
+    for knob in KNOBS:
+        was, now = getattr(there, knob), getattr(here, knob)
+        if was != now:
+            yield f"{knob}={format_scalar(now)} for {format_scalar(was)}"
+
+
+def _first_rate(point: Point, trials: Sequence[Trial]) -> float | None:
+    return next((trial.rate for trial in trials if trial.burst.point == point and trial.rate is not None), None)

@@ -1,0 +1,59 @@
+"""A console that a terminal which goes away cannot break: a tuning of hours must not end with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from typing import IO, TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def lasting(console: Console) -> Console:
+    """The same console, made to drop what it can no longer write (a closed terminal or pipe)."""
+    if not isinstance(console.file, _LastingStream):
+        console.file = cast("IO[str]", _LastingStream(console.file))
+    return console
+
+
+class _LastingStream:
+    """A text stream that a closed terminal cannot break: what cannot be written is dropped.
+
+    The guard is here and not around printing, since rich writes from a thread of its own too, and turns a
+    broken pipe into SystemExit.
+    """
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Writes, or drops the text."""
+        self._try(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flushes, or drops what is pending."""
+        self._try(self._stream.flush)
+
+    def _try(self, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except BlockingIOError:  # full for the moment
+            pass
+        except OSError:
+            self._give_up()
+        except ValueError:  # Python's word for a stream that was closed under it
+            if not self._stream.closed:
+                raise
+
+    def _give_up(self) -> None:
+        """Leads the stream to nowhere: what it still holds would else fail at the end, and be the exit status (120)."""
+        with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor holds nothing back
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

@@ -1,0 +1,1 @@
+"""A config at work, in bursts and in your training alike."""

@@ -1,0 +1,80 @@
+"""A result file, loaded into a training script; what has changed since it was measured is told in one sentence."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.errors import ConfigError, WorkloadError
+from autotune.results.result import Result, read_result
+from autotune.training.differences import comparable, machine_differences
+from autotune.training.tuned import Tuned
+from autotune.workload.fingerprint import fingerprint
+from autotune.workload.target import adapt
+from autotune.workload.workload import draw_samples
+
+if TYPE_CHECKING:
+    import torch
+
+
+def load(
+    path: str | Path,
+    *,
+    device: str | torch.device | None = None,
+    workload: Any = None,
+    strict: bool = False,
+) -> Tuned:
+    """The tuned configuration of a result file, ready to be used in training.
+
+    Warns when this machine, its torch, or the workload is not what was measured. Without `workload`, the model and the
+    optimizer are compared when `Tuned.prepare` gets them.
+
+    Args:
+        path: A result file.
+        device: Where to train; the kind of device that was measured when None.
+        workload: What ``build()`` returns, to be compared at once with what was measured, data and effective batch too.
+        strict: Raise instead of warning.
+
+    Raises:
+        ResultFileError: When the file is missing, broken or of another schema.
+        ConfigError: When this machine has no such device; with `strict`, when something differs.
+        WorkloadError: When `workload` is none.
+    """
+    result = read_result(path)
+    measured = result.constraints.device
+    try:
+        tuned = Tuned(result.best.config, device=device or measured, result=result, source=str(path), strict=strict)
+    except ConfigError as error:
+        if device is not None:
+            raise
+        raise ConfigError(
+            f"{path} was measured on {measured}, which torch does not find here; "
+            "tune on this machine, or pass device= to use its settings on another device all the same"
+        ) from error
+    differences = machine_differences(result, tuned.device)
+    if workload is not None and _is_another(workload, result):
+        differences.append(f"the workload is not {result.workload.name} ({result.workload.target}) as it was measured")
+    if differences:
+        told = (
+            f"{path} was measured elsewhere ({'; '.join(differences)}): expect another speed; "
+            f"'autotune check {path}' tells whether it holds here"
+        )
+        if strict:
+            raise ConfigError(f"{told}; tune on this machine, or load it without strict")
+        warnings.warn(told, stacklevel=2)
+    return tuned
+
+
+def _is_another(workload: Any, result: Result) -> bool:
+    """Whether the fingerprint is another one; it takes one sample, and an optimizer that is thrown away.
+
+    Raises:
+        WorkloadError: It is no workload, or its dataset is empty.
+    """
+    built = adapt(workload, "workload")
+    if not comparable(built.model, result):
+        return False
+    for sample in draw_samples(built):
+        return fingerprint(built, built.make_optimizer(), sample) != result.workload.fingerprint
+    raise WorkloadError("workload: the dataset yields no sample; check its path or its filter")

@@ -1,0 +1,58 @@
+"""Workloads of what other frameworks train: a LightningModule with its data, or a ``transformers.Trainer``.
+
+No framework is imported here: what `build()` returned can only be one of theirs if `build()` has imported it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from autotune.errors import WorkloadError
+from autotune.workload.user_errors import described, wrap_user_error
+
+
+def from_framework(built: Any, target: str) -> Any:
+    """A Workload of what `build()` returned when that is a framework's; else what it returned.
+
+    Raises:
+        WorkloadError: It is a framework's, and cannot be trained by bursts, or its own code raised.
+    """
+    try:
+        return _adapted(built, target)
+    except WorkloadError:
+        raise
+    except Exception as error:
+        raise wrap_user_error(error, f"{target}: making a workload of what it returned raised") from error
+
+
+def _adapted(built: Any, target: str) -> Any:
+    first, *rest = built if isinstance(built, tuple) and built else (built,)
+    for name in ("lightning.pytorch", "pytorch_lightning"):
+        package = sys.modules.get(name)
+        if package is not None and isinstance(first, package.LightningModule):
+            return _from_lightning(package, first, rest, target) or built
+    package = sys.modules.get("transformers.trainer")
+    if package is not None and isinstance(built, package.Trainer):
+        from autotune.workload.adapters.transformers import from_trainer
+
+        return from_trainer(built, target)
+    return built
+
+
+def _from_lightning(package: Any, module: Any, rest: list[Any], target: str) -> Any:
+    """A Workload of ``module``, ``(module, data)`` or ``(module, data, trainer)``; None when it is a plain triple."""
+    from torch.utils.data import DataLoader
+
+    from autotune.workload.adapters.lightning import from_module
+
+    data, trainer = (*rest, None, None)[:2]
+    if len(rest) == 2 and not isinstance(trainer, package.Trainer):
+        return None  # (model, dataset, loss): the module is used as any other
+    if len(rest) > 2 or not isinstance(data, (package.LightningDataModule, DataLoader, type(None))):
+        came = described(data) if len(rest) < 3 else f"{len(rest)} things"
+        raise WorkloadError(
+            f"{target}: beside a LightningModule its LightningDataModule or train DataLoader was expected, but "
+            f"{came} came; return (module, datamodule), or (module, datamodule, trainer) to state how you train today"
+        )
+    return from_module(package, module, data, trainer, target)

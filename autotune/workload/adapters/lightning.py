@@ -1,0 +1,314 @@
+"""A LightningModule with its data as a Workload: the loss is its `training_step`, the optimizer its own.
+
+The module is attached to a real Trainer that never runs, so that whatever a step or `configure_optimizers` asks of
+``self.trainer`` has an answer. `self.log` does nothing in bursts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from autotune.errors import WorkloadError
+from autotune.knobs.config import Precision
+from autotune.workload.adapters.loaders import baseline, loader_notes, require_loader, workload_parts
+from autotune.workload.user_errors import described
+from autotune.workload.workload import Workload
+
+MAX_EPOCHS = 1000
+"""Lightning's own, where none is given: schedules of learning rates are made for it."""
+_PRECISIONS: dict[str, Precision] = {"32-true": "fp32", "bf16-mixed": "bf16", "16-mixed": "fp16"}
+_TRANSFERS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+_NOT_RUN = (
+    "on_train_batch_start", "on_train_batch_end", "on_train_epoch_start", "on_train_epoch_end", "backward",
+    "on_before_backward", "on_after_backward", "on_before_zero_grad", "optimizer_zero_grad", "on_before_optimizer_step",
+    "optimizer_step", "configure_gradient_clipping", "lr_scheduler_step",
+)  # fmt: skip
+"""Hooks of a training step that bursts leave out."""
+
+
+class TrainingStep(nn.Module):
+    """Calls a module's `training_step`, so that all of it is compiled, as Lightning compiles it."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *arguments: Any) -> Any:
+        """The loss, of what the step returns."""
+        output = self.module.training_step(*arguments)
+        return output.get("loss") if isinstance(output, Mapping) else output
+
+    def to(self, *args: Any, **kwargs: Any) -> TrainingStep:
+        """Moves the module by its own method, which keeps its ``device`` true."""
+        self.module.to(*args, **kwargs)
+        return self
+
+    def train(self, mode: bool = True) -> TrainingStep:
+        """Leaves the modules' modes as they are, as Lightning does: a frozen part stays in evaluation."""
+        self.training = mode
+        return self
+
+
+def from_module(package: Any, module: Any, data: Any, trainer: Any, target: str) -> Workload:
+    """A Workload of a module and its data.
+
+    Args:
+        package: ``lightning.pytorch`` or ``pytorch_lightning``, whichever the module comes from.
+        module: The LightningModule.
+        data: Its LightningDataModule or its train DataLoader; None when the module has a `train_dataloader`.
+        trainer: States the baseline: accumulation, precision, clipping. None: Lightning's defaults.
+        target: Named in errors.
+
+    Raises:
+        WorkloadError: It steps by itself, has several optimizers, or loads in a way that bursts cannot.
+    """
+    _check(module, target)
+    notes = _trainer_notes(package, trainer)
+    trainer = _attach(package, module, data, trainer)
+    source, loader = _load(module, data, package)
+    parts = require_loader(loader, target, source)
+    configure = _Optimizers(module, trainer, target)
+    with contextlib.suppress(TypeError):  # an iterable dataset without a length
+        configure.steps_of_epoch = math.ceil(len(parts.loader) / trainer.accumulate_grad_batches)
+    configure()
+    notes += [f"{name}() of {type(module).__name__}" for name in _NOT_RUN if overrides(module, name, package)]
+    return Workload(
+        TrainingStep(module),
+        loss=_Loss(module, _transfers(module, data, package), _takes_index(module)),
+        optimizer=lambda _: configure(),
+        baseline=baseline(
+            parts,
+            accumulation_steps=trainer.accumulate_grad_batches,
+            precision=_precision(trainer, target),
+            cudnn_benchmark=torch.backends.cudnn.benchmark,
+            non_blocking=True,  # Lightning copies so wherever memory is pinned
+        ),
+        clip_grad_norm=None if _clips_by_value(trainer) else (trainer.gradient_clip_val or None),
+        name=type(module).__name__,
+        notes=(*notes, *loader_notes(parts)),
+        **workload_parts(parts),
+    )
+
+
+def overrides(owner: Any, name: str, package: Any) -> bool:
+    """Whether a LightningModule or a LightningDataModule has a hook of its own."""
+    base = package.LightningModule if isinstance(owner, package.LightningModule) else package.LightningDataModule
+    return name in vars(owner) or getattr(type(owner), name, None) is not getattr(base, name, None)
+
+
+def _check(module: Any, target: str) -> None:
+    """The module leaves stepping to its trainer, and takes a batch."""
+    name = type(module).__name__
+    if not module.automatic_optimization:
+        raise WorkloadError(
+            f"{target}: a LightningModule that leaves its optimizer steps to the trainer was expected, but {name} sets "
+            "automatic_optimization = False; return an autotune.Workload whose loss does what its step does"
+        )
+    if "dataloader_iter" in inspect.signature(module.training_step).parameters:
+        raise WorkloadError(
+            f"{target}: training_step(batch, batch_idx) was expected, but {name}.training_step takes dataloader_iter; "
+            "let it take the batch"
+        )
+
+
+def _attach(package: Any, module: Any, data: Any, trainer: Any) -> Any:
+    """A trainer that the module and its data belong to; it answers questions and never trains."""
+    from importlib import import_module
+
+    name = package.__name__
+    logger = import_module(f"{name}.loggers.logger").DummyLogger()  # answers self.logger.experiment.anything()
+    if trainer is None:
+        trainer = package.Trainer(
+            accelerator="cpu", devices=1, logger=logger, max_epochs=MAX_EPOCHS, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False,
+        )  # fmt: skip
+    trainer.logger = logger
+    if trainer.max_epochs is None:
+        trainer.fit_loop.max_epochs = MAX_EPOCHS if trainer.max_steps == -1 else -1
+    trainer.state.fn = import_module(f"{name}.trainer.states").TrainerFn.FITTING
+    trainer.training = True
+    trainer.strategy.connect(module)
+    given = {"train_dataloaders" if isinstance(data, DataLoader) else "datamodule": data}
+    trainer._data_connector.attach_data(module, **given)
+    for part in module.modules():
+        if isinstance(part, package.LightningModule):
+            part.log = part.log_dict = _ignore
+    return trainer
+
+
+def _ignore(*_args: Any, **_kwargs: Any) -> None:
+    """In place of ``self.log``: what would take the figures is a running trainer."""
+
+
+def _load(module: Any, data: Any, package: Any) -> tuple[str, Any]:
+    """Prepares and sets up the data and the module in Lightning's order; returns whence the loader comes, and it."""
+    both = [data, module] if isinstance(data, package.LightningDataModule) else [module]
+    for part in both:
+        part.prepare_data()
+    for part in both:
+        part.setup("fit")
+    module.configure_model()
+    if isinstance(data, DataLoader):
+        return "what build() returned", data
+    return f"{type(both[0]).__name__}.train_dataloader()", both[0].train_dataloader()
+
+
+class _Optimizers:
+    """Makes the module's optimizer again at each call, by its own `configure_optimizers`; its schedules go with it.
+
+    Attributes:
+        steps_of_epoch: Optimizer steps of the baseline's epoch; None where its end is not known.
+
+    Raises:
+        WorkloadError: There is not exactly one.
+    """
+
+    def __init__(self, module: Any, trainer: Any, target: str) -> None:
+        self.steps_of_epoch: int | None = None
+        self._module = module
+        self._trainer = trainer
+        self._target = target
+
+    def __call__(self) -> Optimizer:
+        module, trainer = self._module, self._trainer
+        configured = module.configure_optimizers()
+        found = list(optimizers_in(configured))
+        if len(found) != 1:
+            came = f"{len(found)} optimizers" if found else described(configured)
+            raise WorkloadError(
+                f"{self._target}: configure_optimizers() must return one optimizer, alone, in a list or a dict, or "
+                f"with schedulers, but {came} came; return an autotune.Workload whose optimizer holds all parameters"
+            )
+        with _instead(module, "configure_optimizers", lambda: configured):
+            trainer.strategy.setup_optimizers(trainer)  # self.optimizers() and self.lr_schedulers() answer now
+        trainer.fit_loop.teardown()  # estimated_stepping_batches may have begun to load
+        _follow_schedules(found[0], list(trainer.lr_scheduler_configs), self.steps_of_epoch)
+        return found[0]
+
+
+def _follow_schedules(optimizer: Optimizer, schedules: list[Any], steps_of_epoch: int | None) -> None:
+    """Steps the schedules of learning rates after each step of the optimizer, or each epoch's, as Lightning does.
+
+    Those that follow a metric stay where they are.
+    """
+    lengths = {"step": 1, "epoch": steps_of_epoch}
+    periods = [
+        (one.scheduler, one.frequency * length)
+        for one in schedules
+        if (length := lengths[one.interval]) is not None and not one.reduce_on_plateau
+    ]
+    numbers = itertools.count(1)
+
+    def follow(*_: Any) -> None:
+        number = next(numbers)
+        for schedule, period in periods:
+            if number % period == 0:
+                with contextlib.suppress(ValueError):  # some end with the training that they were made for
+                    schedule.step()
+
+    if periods:
+        optimizer.register_step_post_hook(follow)
+
+
+def optimizers_in(configured: Any) -> Iterator[Optimizer]:
+    """The optimizers in what `configure_optimizers` may return: one, several, dicts, or beside their schedulers."""
+    if isinstance(configured, Optimizer):
+        yield configured
+    elif isinstance(configured, Mapping):
+        yield from optimizers_in(configured.get("optimizer"))
+    elif isinstance(configured, (list, tuple)):
+        beside_schedulers = len(configured) == 2 and isinstance(configured[0], (list, tuple))
+        for part in configured[0] if beside_schedulers else configured:
+            yield from optimizers_in(part)
+
+
+def _precision(trainer: Any, target: str) -> Precision:
+    if trainer.precision not in _PRECISIONS:
+        raise WorkloadError(
+            f"{target}: a Trainer with precision {', '.join(_PRECISIONS)} was expected, but one with "
+            f"{trainer.precision} came; leave the trainer out, or give it one of these"
+        )
+    return _PRECISIONS[trainer.precision]
+
+
+def _takes_index(module: Any) -> bool:
+    """Whether `training_step` takes the batch's index too."""
+    parameters = inspect.signature(module.training_step).parameters.values()
+    positional = [p for p in parameters if p.kind in {p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD}]
+    return len(positional) > 1 or any(p.kind is p.VAR_POSITIONAL for p in parameters)
+
+
+def _transfers(module: Any, data: Any, package: Any) -> list[tuple[str, Callable[..., Any]]]:
+    """The hooks that change a batch on its way to the device: of the data where it has them, else of the module."""
+    owners = [data, module] if isinstance(data, package.LightningDataModule) else [module]
+    found = []
+    for name in _TRANSFERS:
+        owner = next((owner for owner in owners if overrides(owner, name, package)), None)
+        if owner is not None:
+            found.append((name, getattr(owner, name)))
+    return found
+
+
+class _Loss:
+    """The loss of a batch by `training_step`, after the hooks that change it; counts the batches."""
+
+    def __init__(self, module: Any, transfers: list[tuple[str, Callable[..., Any]]], takes_index: bool) -> None:
+        self._module = module
+        self._transfers = transfers
+        self._takes_index = takes_index
+        self._indices = itertools.count()
+
+    def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        index = next(self._indices)
+        if self._transfers:
+            batch = self._transfer(copy.copy(batch))
+        loss: torch.Tensor = model(batch, index) if self._takes_index else model(batch)
+        return loss
+
+    def _transfer(self, batch: Any) -> Any:
+        device = self._module.device
+        with torch.autocast(device.type, enabled=False):  # Lightning's begins with the step
+            for name, hook in self._transfers:
+                moves = name == "transfer_batch_to_device"
+                batch = hook(batch, device, 0) if moves else hook(batch, 0)
+        return batch
+
+
+def _trainer_notes(package: Any, trainer: Any) -> list[str]:
+    """What the user's trainer does beside training, and how it clips where bursts cannot."""
+    if trainer is None:
+        return []
+    notes = []
+    if _clips_by_value(trainer):
+        notes.append("gradient_clip_algorithm='value' of the Trainer")
+    kinds = [type(callback) for callback in trainer.callbacks]
+    own = f"{package.__name__}."
+    return [*notes, *(f"the callback {kind.__name__}" for kind in kinds if not kind.__module__.startswith(own))]
+
+
+def _clips_by_value(trainer: Any) -> bool:
+    return bool(trainer.gradient_clip_val and trainer.gradient_clip_algorithm == "value")
+
+
+@contextlib.contextmanager
+def _instead(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Gives an object another attribute for a moment."""
+    before = vars(owner).get(name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        delattr(owner, name)
+        if before is not None:
+            setattr(owner, name, before)

@@ -1,0 +1,115 @@
+"""What a DataLoader was made of, so that one with other settings can be made of the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, default_collate
+
+from autotune.errors import WorkloadError
+from autotune.knobs.config import TrainConfig
+from autotune.workload.user_errors import described
+
+
+@dataclass(frozen=True)
+class LoaderParts:
+    """The parts of a DataLoader.
+
+    Attributes:
+        loader: The loader itself, without what a framework has wrapped around it.
+        batch_size: None when the loader does not batch single samples.
+        batches: The user's own batch sampler, where there is one.
+        sampler: Draws single samples; None for an iterable dataset.
+        drop_last: Whether an incomplete batch is left out.
+    """
+
+    loader: DataLoader[Any]
+    batch_size: int | None
+    batches: Any
+    sampler: Any
+    drop_last: bool
+
+    @property
+    def shuffles(self) -> bool:
+        """Whether every sample is drawn once, in random order: what ``shuffle=True`` does."""
+        sampler = self.sampler
+        whole = isinstance(sampler, RandomSampler) and not sampler.replacement
+        return whole and sampler.num_samples == len(sampler.data_source)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The knobs of `TrainConfig` that the loader has, under their names."""
+        loader = self.loader
+        return {
+            "batch_size": self.batch_size,
+            "num_workers": loader.num_workers,
+            "prefetch_factor": loader.prefetch_factor,
+            "pin_memory": loader.pin_memory,
+            "persistent_workers": loader.persistent_workers,
+        }
+
+
+def read_loader(loader: DataLoader[Any]) -> LoaderParts:
+    """The parts of a loader, also of one that Accelerate has prepared."""
+    loader = getattr(loader, "base_dataloader", loader)
+    batches: Any = loader.batch_sampler
+    draws = not isinstance(loader.dataset, IterableDataset)
+    if type(batches) is BatchSampler:  # torch's own: made from batch_size and drop_last, or as if it were
+        return LoaderParts(loader, batches.batch_size, None, batches.sampler if draws else None, batches.drop_last)
+    return LoaderParts(loader, None, batches, loader.sampler if draws and batches is None else None, drop_last=False)
+
+
+def require_loader(loader: object, target: str, source: str) -> LoaderParts:
+    """The parts of a loader whose batch size can be varied.
+
+    Raises:
+        WorkloadError: It is no DataLoader, or makes its batches itself.
+    """
+    if not isinstance(loader, DataLoader):
+        raise WorkloadError(
+            f"{target}: {source} must give one torch DataLoader, but {described(loader)} came; "
+            "combine the data in one dataset"
+        )
+    parts = read_loader(loader)
+    if parts.batch_size is None:
+        whose = "a loader with batch_size=None" if parts.batches is None else described(parts.batches)
+        raise WorkloadError(
+            f"{target}: {source} must give a DataLoader with a batch_size, since autotune varies it, but {whose} "
+            "makes the batches; give the DataLoader batch_size= and a sampler of single samples"
+        )
+    return parts
+
+
+def workload_parts(parts: LoaderParts) -> dict[str, Any]:
+    """The fields of a Workload that a loader decides, but for the baseline."""
+    loader = parts.loader
+    return {
+        "dataset": loader.dataset,
+        "collate_fn": None if loader.collate_fn is default_collate else loader.collate_fn,
+        "sampler": None if parts.shuffles else parts.sampler,
+        "worker_init_fn": loader.worker_init_fn,
+    }
+
+
+def baseline(parts: LoaderParts, **knobs: Any) -> TrainConfig:
+    """How is trained today: the loader's settings, and the other knobs.
+
+    Raises:
+        ConfigError: When a value is out of range.
+    """
+    pinned = parts.loader.pin_memory and torch.accelerator.is_available()  # else torch pins nothing
+    return TrainConfig().replace(**{**parts.settings, "pin_memory": pinned, **knobs})
+
+
+def loader_notes(parts: LoaderParts) -> list[str]:
+    """What a loader does and bursts do not."""
+    loader, notes = parts.loader, []
+    if parts.drop_last:
+        notes.append("drop_last=True of the train loader: a last incomplete batch is trained on")
+    if loader.multiprocessing_context is not None:
+        notes.append("multiprocessing_context of the train loader: its workers start as torch chooses")
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        notes.append(f"the iteration of {type(loader).__name__}: a plain DataLoader reads its dataset")
+    return notes

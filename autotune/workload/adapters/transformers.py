@@ -1,0 +1,141 @@
+"""A ``transformers.Trainer`` as a Workload: its model, data, collator, loss, optimizer and arguments as they are."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import IterableDataset
+
+from autotune.errors import WorkloadError
+from autotune.knobs.config import TrainConfig
+from autotune.workload.adapters.loaders import LoaderParts, baseline, loader_notes, require_loader, workload_parts
+from autotune.workload.workload import Workload
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+IDS = "input_ids"
+
+
+def from_trainer(trainer: Any, target: str) -> Workload:
+    """A Workload of a Trainer that is ready for ``train()``.
+
+    Raises:
+        WorkloadError: It has no train dataset, or batches in a way that bursts cannot.
+    """
+    if trainer.train_dataset is None:
+        raise WorkloadError(f"{target}: a Trainer with a train_dataset was expected, but it has none; give it one")
+    parts = require_loader(trainer.get_train_dataloader(), target, "the Trainer")
+    model = trainer.model.to("cpu")  # a Trainer moves it as soon as it is made; autotune moves it itself
+    _checkpoint_activations(model, trainer.args)
+    fields = workload_parts(parts)
+    return Workload(
+        model,
+        loss=_Loss(trainer),
+        optimizer=_Optimizers(trainer),
+        baseline=_baseline(trainer, parts),
+        clip_grad_norm=trainer.args.max_grad_norm or None,
+        sample_size=_token_count if _has_token_lists(fields["dataset"]) else None,
+        name=type(model).__name__,
+        notes=(*_notes(trainer), *loader_notes(parts)),
+        **fields,
+    )
+
+
+def _baseline(trainer: Any, parts: LoaderParts) -> TrainConfig:
+    """What the arguments say, for one device."""
+    args, accelerator = trainer.args, trainer.accelerator
+    precision = accelerator.mixed_precision if accelerator.native_amp else "no"
+    if precision not in {"bf16", "fp16"}:
+        precision = "tf32" if args.tf32 else "fp32"
+    return baseline(
+        parts,
+        batch_size=max(1, (parts.batch_size or 1) // max(1, args.n_gpu)),  # several GPUs share it
+        accumulation_steps=args.gradient_accumulation_steps,
+        precision=precision,
+        compile_mode=(args.torch_compile_mode or "default") if args.torch_compile else None,
+        cudnn_benchmark=torch.backends.cudnn.benchmark,
+        non_blocking=args.accelerator_config.non_blocking,
+    )
+
+
+class _Loss:
+    """The Trainer's own loss of a batch, with the count of labels that it divides by."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+
+    def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        inputs = copy.copy(batch)  # some losses take the labels out of it
+        device = next(model.parameters()).device
+        _, items = self._trainer.get_batch_samples(iter([inputs]), 1, device)
+        loss: torch.Tensor = self._trainer.compute_loss(model, inputs, num_items_in_batch=items)
+        return loss
+
+
+class _Optimizers:
+    """Makes the Trainer's optimizer again at each call: by its arguments, or as a copy of the one it was given."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._given: Optimizer | None = trainer.optimizer
+
+    def __call__(self, _params: Any) -> Optimizer:
+        if self._given is not None:
+            held = [parameter for group in self._given.param_groups for parameter in group["params"]]
+            return copy.deepcopy(self._given, {id(parameter): parameter for parameter in held})
+        self._trainer.optimizer = None
+        made: Optimizer = self._trainer.create_optimizer()
+        return made
+
+
+def _checkpoint_activations(model: Any, args: Any) -> None:
+    """Does what ``train()`` does first when activations are to be computed twice rather than kept."""
+    if not args.gradient_checkpointing:
+        return
+    options = dict(args.gradient_checkpointing_kwargs or {})
+    if hasattr(model, "activation_checkpointing_enable"):
+        rest = {name: options.pop(name) for name in ("every_n_layers", "offload") if name in options}
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs=options or None, **rest)
+    else:  # the older name
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options or None)
+
+
+def _has_token_lists(dataset: Any) -> bool:
+    """Whether samples hold lists of tokens, whose bytes no tensor tells."""
+    if isinstance(dataset, IterableDataset):
+        return False
+    sample = dataset[0]
+    return isinstance(sample, Mapping) and IDS in sample and not isinstance(sample[IDS], torch.Tensor)
+
+
+def _token_count(sample: Any) -> float:
+    return float(len(sample[IDS]))
+
+
+def _notes(trainer: Any) -> list[str]:
+    """What ``train()`` does and bursts do not."""
+    from transformers import Trainer
+
+    args = trainer.args
+    notes = [f"the callback {name}" for name in map(_name, trainer.callback_handler.callbacks) if name is not None]
+    if type(trainer).training_step is not Trainer.training_step:
+        notes.append(f"training_step() of {type(trainer).__name__}: its compute_loss() is called")
+    given = {
+        "neftune_noise_alpha": args.neftune_noise_alpha is not None,
+        "use_liger_kernel": args.use_liger_kernel,
+        f"torch_compile_backend={args.torch_compile_backend}": args.torch_compile_backend not in {None, "inductor"},
+    }
+    return [*notes, *itertools.compress(given, given.values())]
+
+
+def _name(callback: Any) -> str | None:
+    """The name of a callback that is not the library's own."""
+    own = type(callback).__module__.startswith("transformers.")
+    return None if own else type(callback).__name__

@@ -1,0 +1,255 @@
+"""How `module:attr` leads to a workload: the import, the call, and the checks of what came back."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import ConfigError, TargetError, WorkloadError
+from autotune.knobs.config import Parameters, TrainConfig
+from autotune.workload.user_errors import described, wrap_user_error
+from autotune.workload.workload import Workload
+
+Build = Callable[..., Any]
+_FRAMEWORKS = {"lightning.pytorch", "pytorch_lightning", "transformers.trainer"}
+"""Where what `autotune.workload.adapters` adapts is defined: it cannot have come while none of them is imported."""
+
+
+def split_target(target: str) -> tuple[str, str]:
+    """The module (or path) and the attribute of ``module:attr`` or ``path.py:attr``.
+
+    Raises:
+        TargetError: When the target is not of that form.
+    """
+    module, colon, attribute = target.rpartition(":")
+    if not colon or not module or not attribute or module.startswith("."):
+        raise TargetError(
+            f"--model expects module:attr or path/to/file.py:attr, such as train:build, but {target!r} came"
+        )
+    return module, attribute
+
+
+def import_target(target: str) -> Build:
+    """The build callable that a target names; the working directory is importable, as under uvicorn.
+
+    Raises:
+        TargetError: The module or the attribute does not exist, or is not callable.
+        WorkloadError: The module's own code raised while it was imported.
+    """
+    named, attribute = split_target(target)
+    path = Path(named).resolve() if named.endswith(".py") else None
+    folder, module_name = _locate(path, target) if path else (Path.cwd(), named)
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise TargetError(
+                f"{target!r}: there is no module {error.name!r} in {folder} or among the installed packages; "
+                "run autotune in the folder that holds it, or give a path such as folder/train.py:build"
+            ) from None
+        raise wrap_user_error(error, f"{target!r}: importing {module_name!r} failed") from error
+    except SystemExit as error:
+        raise wrap_user_error(
+            error,
+            f"{target!r}: importing {module_name!r} ended the process",
+            'put what is not for import under `if __name__ == "__main__":`',
+        ) from error
+    except Exception as error:
+        raise wrap_user_error(error, f"{target!r}: importing {module_name!r} failed") from error
+    origin = getattr(module, "__file__", None)
+    if path is not None and (origin is None or Path(origin).resolve() != path):
+        owner = origin or "Python itself"
+        raise TargetError(f"{target!r}: the module name {module_name!r} already belongs to {owner}; rename {path.name}")
+    return _find_build(module, attribute, target)
+
+
+def _locate(path: Path, target: str) -> tuple[Path, str]:
+    """The folder to import from, and the module's name there: a file inside a package is imported as part of it."""
+    if not path.is_file():
+        raise TargetError(f"{target!r}: there is no file {path}; check the path before the colon")
+    names = [] if path.stem == "__init__" else [path.stem]
+    folder = path.parent
+    while (folder / "__init__.py").is_file():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    if dotted := [name for name in names if "." in name]:
+        raise TargetError(f"{target!r}: {dotted[0]!r} cannot be imported, since its name holds a dot; rename it")
+    return folder, ".".join(names)
+
+
+def _find_build(module: Any, attribute: str, target: str) -> Build:
+    """The callable at a dotted attribute of a module."""
+    from torch import nn
+
+    found = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            names = [
+                name
+                for name, value in getattr(found, "__dict__", {}).items()
+                if callable(value) and getattr(value, "__module__", None) == module.__name__ and name[0] != "_"
+            ]
+            raise TargetError(
+                f"{target!r}: there is no {part!r} in {getattr(module, '__file__', None) or module.__name__}; "
+                f"callables that it defines: {', '.join(names[:8]) or 'none'}"
+            )
+        found = getattr(found, part)
+    if not callable(found) or isinstance(found, nn.Module):
+        raise TargetError(
+            f"{target!r} is {described(found)}, but a function that returns a Workload was expected; "
+            "wrap it in `def build():`"
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def load_workload(target: str, parameters: Parameters | None = None) -> Workload:
+    """Imports the target, calls it with the parameters, and adapts what it returns.
+
+    Raises:
+        TargetError: The target leads nowhere, or does not take these parameters.
+        WorkloadError: The user's code raised, or returned what cannot be adapted.
+    """
+    build = import_target(target)
+    parameters = parameters or {}
+    check_signature(build, target, parameters)
+    import torch
+
+    seed = torch.initial_seed()
+    try:
+        built = build(**parameters)
+    except (Exception, SystemExit) as error:
+        raise wrap_user_error(error, f"{target} raised") from error
+    workload = adapt(built, target)
+    if torch.initial_seed() != seed:  # a transformers.Trainer seeds: every burst would draw the same samples
+        torch.manual_seed(seed)
+    return workload
+
+
+def adapt(built: Any, target: str) -> Workload:
+    """A Workload from what `build()` returned: a Workload, a ``(model, dataset, loss)`` tuple, or a framework's.
+
+    Raises:
+        WorkloadError: When it is none of these, or its parts are of the wrong kind.
+    """
+    if not isinstance(built, Workload) and not _FRAMEWORKS.isdisjoint(sys.modules):
+        from autotune.workload.adapters import from_framework
+
+        built = from_framework(built, target)
+    if isinstance(built, tuple) and len(built) == 3:
+        built = Workload(*built)
+    if not isinstance(built, Workload):
+        raise WorkloadError(
+            f"{target} must return an autotune.Workload or a tuple (model, dataset, loss), a LightningModule with its "
+            f"data or a transformers.Trainer, but {described(built)} came; see 'How to write a build()' in the README"
+        )
+    _check_parts(built, target)
+    _check_dataset(built, target)
+    return built
+
+
+def check_signature(build: Build, target: str, parameters: Collection[str]) -> None:
+    """`build` takes only keyword arguments with defaults, and all the named ones.
+
+    Raises:
+        TargetError: When an argument has no default, or a named one is not taken.
+    """
+    try:
+        signature = inspect.signature(build)
+    except (TypeError, ValueError):  # some builtins have none
+        return
+    kinds = signature.parameters.values()
+    named = {p.name: p for p in kinds if p.kind in {p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY}}
+    required = [p.name for p in kinds if p.default is p.empty and p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD}]
+    if missing := [name for name in required if name not in parameters or name not in named]:
+        raise TargetError(f"{target} needs the argument {missing[0]!r}; give it a default: build() is called without")
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in kinds)
+    if not takes_any and (unknown := [name for name in parameters if name not in named]):
+        raise TargetError(f"{target} takes no argument {unknown[0]!r}; it takes {', '.join(named) or 'none'}")
+
+
+def _check_parts(workload: Workload, target: str) -> None:
+    """The model, the callables and the baseline are of the kind that the contract names; costs no computation."""
+    from torch import nn
+
+    def wrong(part: str, expected: str, came: object, remedy: str) -> WorkloadError:
+        return WorkloadError(f"{target}: {part} must be {expected}, but {described(came)} came; {remedy}")
+
+    model = workload.model
+    if not isinstance(model, nn.Module):
+        remedy = "call it" if isinstance(model, type) else "return (model, dataset, loss) in this order"
+        raise wrong("model", "an nn.Module", model, remedy)
+    callables = {
+        "loss": workload.loss, "optimizer": workload.optimizer, "collate_fn": workload.collate_fn,
+        "worker_init_fn": workload.worker_init_fn, "sample_size": workload.sample_size,
+    }  # fmt: skip
+    for part, value in callables.items():
+        if not callable(value) and not (value is None and part != "loss"):
+            raise wrong(part, "a callable", value, "pass the function itself, not its result")
+    if str(getattr(workload.loss, "__module__", "")).startswith("torch.nn"):
+        name = getattr(workload.loss, "__name__", type(workload.loss).__name__)
+        raise WorkloadError(
+            f"{target}: loss must take the model and a batch, but torch's {name}, which takes scores and labels, came; "
+            "call it in a function of your own: def loss(model, batch)"
+        )
+    _check_baseline(workload, target)
+    parameters = list(model.parameters())
+    if not any(parameter.requires_grad for parameter in parameters):
+        raise WorkloadError(f"{target}: the model has no trainable parameter; set requires_grad on what is trained")
+    if elsewhere := {str(t.device) for t in (*parameters, *model.buffers()) if t.device.type != "cpu"}:
+        raise WorkloadError(
+            f"{target}: the model must be on the CPU, but some of it is on {', '.join(sorted(elsewhere))}; "
+            "leave out .to(device): autotune moves it"
+        )
+
+
+def _check_baseline(workload: Workload, target: str) -> None:
+    """The baseline is a config in range, and stated once."""
+    if workload.baseline is not None and not isinstance(workload.baseline, TrainConfig):
+        raise WorkloadError(
+            f"{target}: baseline must be an autotune.TrainConfig, but {described(workload.baseline)} came; "
+            "write TrainConfig(batch_size=…)"
+        )
+    try:
+        config = workload.baseline_config
+    except ConfigError as error:
+        raise WorkloadError(f"{target}: {error}") from None
+    for knob in ("batch_size", "accumulation_steps"):
+        stated, used = getattr(workload, knob), getattr(config, knob)
+        if stated not in {used, getattr(Workload, knob)}:
+            raise WorkloadError(
+                f"{target}: {knob} is {stated}, but that of the baseline is {used}; state it in the baseline only"
+            )
+
+
+def _check_dataset(workload: Workload, target: str) -> None:
+    """The dataset is one that a DataLoader takes, and holds something."""
+    from torch.utils.data import DataLoader, IterableDataset
+
+    def wrong(remedy: str) -> WorkloadError:
+        came = described(workload.dataset)
+        return WorkloadError(f"{target}: dataset must be a map-style or iterable Dataset, but {came} came; {remedy}")
+
+    dataset: Any = workload.dataset
+    if isinstance(dataset, DataLoader):
+        raise wrong("pass loader.dataset: autotune makes the DataLoader itself")
+    if isinstance(dataset, Mapping) and 0 not in dataset:
+        raise wrong('pass one of its splits, such as dataset["train"]')
+    if isinstance(dataset, (str, bytes, type)) or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
+        raise wrong("pass the Dataset itself, not its path or its class")
+    if not isinstance(dataset, IterableDataset):
+        if not hasattr(dataset, "__getitem__"):
+            raise wrong("derive it from torch.utils.data.IterableDataset, or DataLoader will not iterate it")
+        if not hasattr(dataset, "__len__") and workload.sampler is None:
+            raise wrong("give it __len__, or give a sampler: it cannot be shuffled without")
+    try:
+        length = len(dataset) if hasattr(dataset, "__len__") else None
+    except Exception as error:
+        raise wrap_user_error(error, f"{target}: the len() of the dataset raised") from error
+    if length == 0:
+        raise WorkloadError(f"{target}: the dataset is empty (len() is 0); check its path or its filter")

@@ -1,0 +1,261 @@
+"""The look at a workload before the search: what is wrong in one sentence, and what is found out when nothing is."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
+
+from autotune import TrainConfig
+from autotune.bursts import check_job as check
+from autotune.bursts.check_job import check_workload
+from autotune.errors import ConfigError, WorkloadError
+from autotune.knobs.facts import WorkloadFacts
+from autotune.workload.target import load_workload
+from tests.workloads import mistakes
+
+
+def facts_of(**changes: Any) -> WorkloadFacts:
+    """What is found out about a sound workload with some changes."""
+    return check_workload(mistakes.workload(**changes), "train:build", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("empty_stream", "the dataset yields no sample; check its path or its filter"),
+        ("sampler_of_a_stream", "torch's DataLoader refuses the dataset or the sampler: ValueError"),
+        ("sample_raises", "reading a sample of the dataset raised: FileNotFoundError: scan-0.png; fix it"),
+        ("ragged_samples", "8 samples of type tuple cannot be collated into a batch (stack expects each tensor"),
+        ("none_samples", "samples of type NoneType cannot be collated"),
+        ("collate_raises", "collate_fn raised: KeyError: 'input_ids'"),
+        ("collate_raises_on_few", "collate_fn raised: ValueError: eight are needed"),
+        ("loss_raises", "loss(model, batch) raised: "),
+        ("loss_per_sample", "loss must return a scalar, but a tensor of shape (8,) came; take its .mean()"),
+        ("loss_as_float", "loss must return a scalar tensor, but a float came; return the tensor itself"),
+        ("loss_as_output", "loss must return a scalar tensor, but a dict came; return the tensor itself"),
+        ("loss_detached", "the loss has no gradient; compute it from the model's output"),
+        ("loss_nan", "the loss of the first batch is nan; check the data"),
+        ("loss_of_another_model", "no parameter of the model got a gradient; compute the loss with the model"),
+        ("optimizer_raises", "making the optimizer raised: ValueError: Invalid learning rate: -1.0"),
+        ("optimizer_of_wrong_type", "optimizer must return a torch.optim.Optimizer, but a list came"),
+        ("optimizer_of_another_model", "the optimizer holds no parameter of the model; make it from the params"),
+        ("optimizer_with_closure", "the backward pass or the optimizer step raised: TypeError: LBFGS.step()"),
+        ("clip_as_text", "the backward pass or the optimizer step raised: "),
+        ("out_of_memory", "with a smaller batch_size and more accumulation_steps"),
+    ],
+)
+def test_a_mistake_is_told_in_one_sentence(name: str, words: str) -> None:
+    """Target, what was expected, what came, the remedy: for all that only a step can show."""
+    target = f"tests.workloads.mistakes:{name}"
+    workload = load_workload(target)
+    with pytest.raises(WorkloadError) as caught:
+        check_workload(workload, target, "cpu")
+    message = str(caught.value)
+    assert message.startswith(f"{target}: ")
+    assert words in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("sample_raises", 'raise FileNotFoundError(f"scan-{index}.png")'),
+        ("collate_raises", 'raise KeyError("input_ids")'),
+        ("loss_raises", "features, labels = batch"),
+        ("optimizer_raises", "return torch.optim.SGD(params, lr=-1.0)"),
+    ],
+)
+def test_the_users_last_frame_is_theirs(name: str, line: str) -> None:
+    """Where their code raised, the trace ends in the line of theirs that did, below nobody else's."""
+    workload = load_workload(f"tests.workloads.mistakes:{name}")
+    with pytest.raises(WorkloadError) as caught:
+        check_workload(workload, "train:build", "cpu")
+    trace = caught.value.trace or ""
+    assert line in trace
+    files = [text for text in trace.splitlines() if text.lstrip().startswith('File "')]
+    assert all("mistakes.py" in text for text in files)
+
+
+@pytest.mark.parametrize("name", ["loss_as_float", "loss_per_sample", "ragged_samples", "empty_stream"])
+def test_without_an_exception_of_theirs_there_is_no_trace(name: str) -> None:
+    """What we found out by looking has no traceback to show."""
+    workload = load_workload(f"tests.workloads.mistakes:{name}")
+    with pytest.raises(WorkloadError) as caught:
+        check_workload(workload, "train:build", "cpu")
+    assert caught.value.trace is None
+
+
+def test_an_interruption_is_not_swallowed() -> None:
+    """Ctrl-C in the user's loss is an interruption."""
+
+    def interrupted(model: nn.Module, batch: Any) -> torch.Tensor:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        facts_of(loss=interrupted)
+
+
+def test_an_implementation_that_the_optimizer_lacks_is_told() -> None:
+    """A baseline that asks for what there is none of cannot be measured."""
+    baseline = TrainConfig(batch_size=8, optimizer_impl="fused")
+    with pytest.raises(ConfigError, match="RMSprop has no such form; use optimizer_impl=default"):
+        facts_of(baseline=baseline, optimizer=torch.optim.RMSprop)
+
+
+def test_a_sound_workload_is_described() -> None:
+    """Sizes, shapes and what applies to it, as the search needs them."""
+    facts = facts_of(name="toy")
+    assert (facts.target, facts.name, facts.samples, facts.parameters) == ("train:build", "toy", 64, 10)
+    assert facts.batch_bytes == 8 * 4 * 4 + 8 * 8
+    assert facts.baseline == TrainConfig(batch_size=8)
+    assert facts.optimizer_impls == ("foreach", "fused")
+    assert facts.fixed_shapes
+    assert not facts.has_images
+    assert not facts.has_attention
+
+
+def test_a_stream_has_no_length() -> None:
+    """An iterable dataset without a length is sound; its samples are not counted."""
+    assert facts_of(dataset=mistakes.Stream(64)).samples is None
+
+
+def test_a_stream_may_tell_a_length() -> None:
+    """It cannot be indexed all the same: its largest samples are not looked for."""
+    facts = facts_of(dataset=mistakes.SizedStream(64), sample_size=len)
+    assert (facts.samples, facts.largest_samples) == (64, ())
+
+
+def test_a_dataset_smaller_than_a_batch_is_sound() -> None:
+    """All there is makes the batch."""
+    facts = facts_of(dataset=mistakes.dataset(3))
+    assert (facts.samples, facts.batch_bytes) == (3, 3 * 4 * 4 + 3 * 8)
+
+
+def test_images_are_noticed() -> None:
+    """A convolution's weights have four dimensions, so the memory format may matter."""
+    model = nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 2, 2), nn.Flatten())
+    assert facts_of(model=model).has_images
+
+
+def test_attention_is_noticed() -> None:
+    """Scaled dot-product attention is seen when it runs, wherever it is called from."""
+
+    def attends(model: nn.Module, batch: Any) -> torch.Tensor:
+        features = model(batch[0])[None, None]
+        return functional.scaled_dot_product_attention(features, features, features).square().mean()
+
+    assert facts_of(loss=attends).has_attention
+
+
+@pytest.mark.parametrize("batch_size", [8, 1])
+def test_padded_batches_have_no_fixed_shapes(batch_size: int) -> None:
+    """Sentences of several lengths make batches of several shapes, which a batch of one sample cannot hide."""
+
+    def pad(samples: list[tuple[torch.Tensor, int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        words, labels = zip(*samples, strict=True)
+        return pad_sequence(words, batch_first=True), torch.tensor(labels)
+
+    sentences = mistakes.Mapped(lambda index: (torch.ones(1 + index), 0))
+    model = nn.Linear(1, 2)
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        return functional.cross_entropy(model(batch[0].sum(1, keepdim=True)), batch[1])
+
+    facts = facts_of(dataset=sentences, collate_fn=pad, model=model, loss=loss, batch_size=batch_size)
+    assert not facts.fixed_shapes
+
+
+def test_a_slow_batch_is_tried_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check takes seconds, however large the batch; the bytes are those of a whole one all the same."""
+    monkeypatch.setattr(check, "FETCH_SECONDS", 0.02)
+    read = []
+
+    def slow(index: int) -> tuple[torch.Tensor, int]:
+        read.append(index)
+        time.sleep(0.02)
+        return torch.ones(4), 0
+
+    facts = facts_of(dataset=mistakes.Mapped(slow), batch_size=64)
+    assert len(read) < 10
+    assert facts.batch_bytes == 64 * (4 * 4 + 8)
+    assert facts.sample_seconds >= 0.02
+
+
+def test_samples_are_drawn_by_the_sampler() -> None:
+    """A sampler that knows which samples can be read is followed."""
+
+    def read(index: int) -> tuple[torch.Tensor, int]:
+        if index < 32:
+            raise FileNotFoundError(index)
+        return torch.ones(4), 0
+
+    dataset = mistakes.Mapped(read)
+    assert facts_of(dataset=dataset, sampler=list(range(32, 64))).samples == 64
+
+
+def test_lazy_parameters_are_counted_once_they_exist() -> None:
+    """A model that takes its sizes from the first batch is sound."""
+    assert facts_of(model=nn.LazyLinear(2)).parameters == 10
+
+
+def test_the_fingerprint_is_of_what_is_trained() -> None:
+    """The same workload has the same one; another model, dataset, optimizer or effective batch another."""
+    same = facts_of().fingerprint
+    assert facts_of(name="renamed").fingerprint == same
+    assert facts_of(batch_size=4, accumulation_steps=2).fingerprint == same
+    others = [
+        facts_of(model=nn.Sequential(nn.Linear(4, 2))),
+        facts_of(dataset=mistakes.dataset(32)),
+        facts_of(optimizer=torch.optim.SGD),
+        facts_of(batch_size=16),
+    ]
+    assert len({same, *(facts.fingerprint for facts in others)}) == 5
+
+
+def test_operators_of_a_few_microseconds_are_told_from_long_ones() -> None:
+    """By the share of the loss's time that they take: there compiling promises most."""
+
+    class Steps(nn.Module):
+        """Many tiny operations, or one large one."""
+
+        def __init__(self, width: int, steps: int) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.rand(width, width))
+            self.steps = steps
+
+        def forward(self, features: torch.Tensor) -> torch.Tensor:
+            value = self.weight
+            for _ in range(self.steps):
+                value = value @ self.weight if self.steps == 1 else value * 0.999
+            return value.mean() + 0 * features.mean()
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        return model(batch[0])  # type: ignore[no-any-return]
+
+    assert facts_of(model=Steps(4, 2000), loss=loss).small_operators_fraction > 0.9
+    assert facts_of(model=Steps(1000, 1), loss=loss).small_operators_fraction < 0.1
+
+
+def test_a_model_and_its_optimizer_are_described() -> None:
+    """By which a training script's own are compared with them."""
+    model = facts_of(optimizer=torch.optim.SGD).model
+    assert model is not None
+    assert (model.optimizer, model.weights) == ("SGD", facts_of().parameters)
+
+
+def test_no_worker_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check runs in its own process, whatever the baseline's workers."""
+
+    def started(loader: DataLoader[Any]) -> None:
+        raise AssertionError("a loader was iterated")
+
+    monkeypatch.setattr(DataLoader, "__iter__", started)
+    baseline = TrainConfig(batch_size=8, num_workers=2, compile_mode="default")
+    assert facts_of(baseline=baseline).baseline == baseline

@@ -1,0 +1,144 @@
+"""Batches without end: counted as they are collated, waiting told apart from starting, restarted when asked."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import time
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch.nn.utils.rnn import pack_sequence
+from torch.utils.data import Dataset, default_collate
+
+from autotune.bursts.feed import CountedCollate, DeviceFeed, Feed
+from autotune.bursts.trainer import make_loader
+from autotune.knobs.config import TrainConfig
+from autotune.training.tuned import Tuned
+from autotune.workload.workload import Workload
+from tests.workloads import mistakes, sleepy
+
+
+def feed_of(workload: Workload) -> Feed:
+    """The feed of a workload's baseline."""
+    tuned = Tuned(workload.baseline_config)
+    return Feed(lambda: make_loader(workload, tuned))
+
+
+def drawn_from(feed: Feed, batches: int) -> list[tuple[int, Any]]:
+    """The first batches of a feed, with their samples."""
+    items = iter(feed)
+    return [next(items) for _ in range(batches)]
+
+
+def test_an_iterable_dataset_is_counted_as_it_comes() -> None:
+    """Its epoch is known when one has ended: each of two workers yields all ten samples, in 4 + 4 + 2."""
+    workload = mistakes.workload(dataset=mistakes.Stream(10), baseline=TrainConfig(batch_size=4, num_workers=2))
+    workload = Workload(**{**vars(workload), "batch_size": 4})
+    feed = feed_of(workload)
+    assert sorted(samples for samples, _ in drawn_from(feed, 7)[:6]) == [2, 2, 4, 4, 4, 4]
+    assert (feed.epoch_batches, feed.epoch_samples) == (6, 20)
+
+
+class Rows(Dataset[Any]):
+    """Ten samples, the last batch of which is incomplete."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.ones(2, 3)
+
+
+class Columns(Rows):
+    """A dataset that fetches a batch at once, by columns."""
+
+    def __getitems__(self, indices: list[int]) -> dict[str, list[int]]:
+        return {"x": indices, "y": indices}
+
+
+COLLATIONS = {
+    "lists in a dict": lambda samples: {"images": list(samples), "sizes": [3] * len(samples)},
+    "scalars only": lambda samples: {"mean": torch.stack(samples).mean()},
+    "packed": pack_sequence,
+    "an object": lambda samples: type("Batch", (), {"samples": samples})(),
+    "broken samples left out": lambda samples: samples[:1],
+    "time first": lambda samples: torch.stack(samples, dim=1),
+    "nothing of torch": len,
+}
+
+
+@pytest.mark.parametrize("collate", COLLATIONS.values(), ids=COLLATIONS.keys())
+def test_samples_are_counted_whatever_the_batch(collate: Any) -> None:
+    """Counted where they are collated, so that no structure of a batch can mislead."""
+    workload = mistakes.workload(dataset=Rows(), collate_fn=collate, batch_size=4)
+    feed = feed_of(workload)
+    assert [samples for samples, _ in drawn_from(feed, 4)] == [4, 4, 2, 4]
+    assert feed.epoch_samples == 10
+
+
+def test_columns_are_counted_by_their_length() -> None:
+    """A dataset may hand over whole columns; its batch has as many samples as a column has values."""
+    workload = mistakes.workload(dataset=Columns(), collate_fn=lambda columns: columns, batch_size=4)
+    assert [samples for samples, _ in drawn_from(feed_of(workload), 3)] == [4, 4, 2]
+
+
+def test_waiting_is_told_apart_from_starting() -> None:
+    """Four batches of 0.04 s an epoch: one is the start's, three are waited for."""
+    feed = feed_of(sleepy.build(samples=16, read_seconds=0.01, batch_size=4))
+    drawn_from(feed, 12)
+    assert len(feed.starts) == 3
+    assert [start.after_epoch for start in feed.starts] == [False, True, True]
+    assert feed.start_seconds == pytest.approx(3 * 0.04, rel=0.3)
+    assert feed.wait_seconds == pytest.approx(9 * 0.04, rel=0.3)
+
+
+def test_a_restart_empties_the_queue_and_ends_no_epoch() -> None:
+    """The old workers are gone, the next batch has to be read, and nothing is taken for the length of an epoch."""
+    feed = feed_of(sleepy.build(samples=400, read_seconds=0.02, batch_size=4, num_workers=2, prefetch_factor=4))
+    items = iter(feed)
+    next(items)
+    old = {process.pid for process in multiprocessing.active_children()}
+    time.sleep(0.6)
+    feed.restart()
+    assert not any(psutil.pid_exists(pid) for pid in old)
+    began = time.perf_counter()
+    next(items)
+    assert time.perf_counter() - began > 0.06
+    assert [start.after_epoch for start in feed.starts] == [False, False]
+    assert feed.epoch_batches is None
+
+
+def test_a_restart_replaces_workers_that_persist() -> None:
+    """Their queue would be worked off first, were they only reset."""
+    config = {"batch_size": 4, "num_workers": 2, "persistent_workers": True}
+    feed = feed_of(sleepy.build(samples=400, read_seconds=0.02, **config))
+    items = iter(feed)
+    next(items)
+    old = {process.pid for process in multiprocessing.active_children()}
+    feed.restart()
+    next(items)
+    assert not old & {process.pid for process in multiprocessing.active_children()}
+
+
+def test_batches_on_the_device_need_no_workers() -> None:
+    """None is started, for it would go on reading beside what is timed; each batch is moved once."""
+    workload = sleepy.build(samples=100, batch_size=8)
+    tuned = Tuned(workload.baseline_config)
+    moved: list[Any] = []
+    tuned.to_device = lambda batch: moved.append(batch) or batch  # type: ignore[method-assign,func-returns-value]
+    feed = DeviceFeed(lambda: make_loader(workload, tuned), tuned)
+    drawn = drawn_from(feed, 10)
+    assert len(moved) == 4
+    assert [id(batch) for _, batch in drawn[:4]] == [id(batch) for _, batch in drawn[4:8]]
+    assert [samples for samples, _ in drawn] == [8] * 10
+    assert feed.drawn == 10
+
+
+def test_the_collation_can_be_sent_to_a_spawned_worker() -> None:
+    """What wraps the user's collation must be picklable where theirs is."""
+    again = pickle.loads(pickle.dumps(CountedCollate(default_collate)))  # noqa: S301 - our own bytes
+    samples, batch = again([torch.ones(2), torch.ones(2)])
+    assert (samples, tuple(batch.shape)) == (2, (2, 2))

@@ -1,0 +1,57 @@
+"""Variable lengths: the largest samples are found, and a config has run on a batch of them before it can win."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from torch.utils.data import SubsetRandomSampler
+
+from autotune.bursts.isolation import Isolation
+from autotune.bursts.largest_batch import find_largest, worst_batch
+from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.runner import ProcessRunner
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Outcome, Point
+from tests.workloads import lengths
+
+PLAN = BurstPlan(warmup_seconds=0.3, measure_seconds=0.3, block_seconds=0.02)
+
+
+def test_the_largest_are_found_by_the_bytes_of_their_tensors() -> None:
+    """Without a size of the user's own, the tensors' bytes tell."""
+    largest = find_largest(lengths.build())
+    assert largest[0] == lengths.LONGEST
+    assert len(largest) == 64
+
+
+def test_the_users_own_measure_wins() -> None:
+    """`sample_size` decides where it is given."""
+    assert find_largest(lengths.build_with_sample_size())[0] == lengths.SHORTEST
+
+
+def test_only_what_training_draws_is_looked_at() -> None:
+    """A sampler that leaves out the longest sample keeps it out of the worst batch."""
+    few = [index for index in range(50) if index != lengths.LONGEST]
+    workload = dataclasses.replace(lengths.build(), sampler=SubsetRandomSampler(few))
+    assert set(find_largest(workload)) == set(few)
+
+
+def test_an_iterable_dataset_has_no_largest() -> None:
+    """There is no index to come back to."""
+    assert find_largest(lengths.build_iterable()) == ()
+
+
+def test_the_worst_batch_is_full() -> None:
+    """A few large samples are repeated to a full batch."""
+    batch, _ = worst_batch(lengths.build(), (lengths.LONGEST,), 8)
+    assert batch.shape == (8, lengths.LONGEST_LENGTH, lengths.WIDTH)
+
+
+def test_a_config_that_fails_on_its_worst_batch_is_oom() -> None:
+    """Memory that holds for the batches that happened to come, but not for the longest, is not enough."""
+    with Isolation("tests.workloads.lengths:build_rarely_too_long") as isolation:
+        isolation.start(30)
+        runner = ProcessRunner(isolation, "cpu")
+        assert runner.check(30).largest_samples[0] == lengths.LONGEST
+        burst = runner.run(Point(config=TrainConfig(batch_size=4)), PLAN, 30)
+    assert burst.outcome is Outcome.OOM

@@ -1,0 +1,121 @@
+"""The numerics check for real: eager fp32, again, and a config, each from one state, in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from autotune.bursts.isolation import Isolation
+from autotune.bursts.numerics_job import _exact_fp32, cosine
+from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.runner import ProcessRunner
+from autotune.errors import WorkloadError
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.numerics import Agreement, Numerics, judge_agreement
+from autotune.measuring.records import Outcome, Point
+
+PLAN = BurstPlan(warmup_seconds=0.2, measure_seconds=0.2)
+
+
+@contextmanager
+def runner_of(workload: str) -> Iterator[ProcessRunner]:
+    """Bursts of one of the workloads with known numerics."""
+    with Isolation(f"tests.workloads.precision:{workload}") as isolation:
+        isolation.start(60.0)
+        yield ProcessRunner(isolation, "cpu")
+
+
+def measured(workload: str, **knobs: object) -> Agreement:
+    """The figures of a config over ten steps."""
+    with runner_of(workload) as runner:
+        return runner.agreement(Point(config=TrainConfig(**{"batch_size": 32, **knobs})), 10, 120.0)
+
+
+def verdict(workload: str, **knobs: object) -> Numerics:
+    """What is made of them."""
+    config = TrainConfig(**{"batch_size": 32, **knobs})
+    return judge_agreement(measured(workload, **knobs), config, TrainConfig(batch_size=32))
+
+
+def test_fp32_agrees_with_itself_to_the_bit() -> None:
+    """One state, one set of batches, the same random numbers."""
+    found = measured("sound")
+    assert found.candidate == found.reference
+    assert found.cosine == pytest.approx(1.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_agrees_where_it_is_sound(precision: str) -> None:
+    """Within the limits of its rounding."""
+    found = verdict("sound", precision=precision)
+    assert found.outcome == "agrees", found.reason
+
+
+def test_a_compiled_model_agrees() -> None:
+    """The compiler orders sums again, and no more."""
+    found = verdict("sound", compile_mode="default")
+    assert found.outcome == "agrees", found.reason
+
+
+def test_dropout_does_not_hide_the_rest() -> None:
+    """Each precision draws other masks, so none are drawn."""
+    assert measured("with_dropout", precision="bf16").cosine > 0.99
+
+
+def test_another_loss_in_bf16_is_found() -> None:
+    """It is finite and it falls; only beside fp32 can one see that it is wrong."""
+    assert verdict("wrong_in_bf16", precision="bf16").outcome == "disagrees"
+
+
+def test_ctc_that_overflows_in_fp16_is_found() -> None:
+    """Its sum passes what fp16 holds: infinity."""
+    found = verdict("ctc", precision="fp16", batch_size=64)
+    assert found.outcome == "disagrees"
+    assert "not finite" in found.reason
+
+
+def test_ctc_that_overflows_in_fp16_is_no_burst_that_ended_well() -> None:
+    """So it is never even a candidate."""
+    with runner_of("ctc") as runner:
+        burst = runner.run(Point(config=TrainConfig(batch_size=64, precision="fp16")), PLAN, 60.0)
+    assert burst.outcome is Outcome.INVALID
+
+
+def test_ctc_summed_in_fp32_agrees() -> None:
+    """The remedy of the one above."""
+    found = verdict("ctc_summed_in_fp32", precision="fp16", batch_size=64)
+    assert found.outcome == "agrees", found.reason
+
+
+def test_batch_norm_is_seen() -> None:
+    """What it means is told where the micro-batch has changed."""
+    assert measured("with_batch_norm").has_batch_norm
+    assert not measured("sound").has_batch_norm
+
+
+def test_a_check_that_takes_too_long_says_so() -> None:
+    """It is ended like any burst."""
+    with runner_of("slow") as runner, pytest.raises(WorkloadError, match="numerics check did not finish"):
+        runner.agreement(Point(config=TrainConfig()), 20, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [([1.0, 0.0], [2.0, 0.0], 1.0), ([1.0, 0.0], [0.0, 1.0], 0.0), ([1.0], [-1.0], -1.0), ([0.0], [0.0], 1.0)],
+)
+def test_cosines(one: list[float], other: list[float], expected: float) -> None:
+    """Of gradients with as many parts as there are parameters, some without a gradient."""
+    gradients = ([torch.tensor(part), None] for part in (one, other))
+    assert cosine(*gradients) == pytest.approx(expected)
+
+
+def test_exact_fp32_leaves_no_setting_behind() -> None:
+    """Not even "exact" where nothing was set: compiled code is cached by it, and would be compiled once more."""
+    parts = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    before = [part.fp32_precision for part in parts]
+    with _exact_fp32():
+        assert {part.fp32_precision for part in parts} == {"ieee"}
+    assert [part.fp32_precision for part in parts] == before

@@ -1,0 +1,119 @@
+"""Profiles for real: the slowest operators, waits for the device, and what reading a sample takes."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import Dataset, IterableDataset, Subset
+
+from autotune.bursts.feed import DeviceFeed
+from autotune.bursts.isolation import Isolation
+from autotune.bursts.profile_job import operators_of, sample_cost, synchronisations
+from autotune.bursts.runner import ProcessRunner
+from autotune.bursts.trainer import Trainer, make_loader
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Point
+from autotune.training.tuned import Tuned
+from autotune.workload.workload import Workload
+
+
+def read() -> torch.Tensor:
+    """Takes two milliseconds."""
+    time.sleep(0.002)
+    return torch.ones(8)
+
+
+def augment(sample: torch.Tensor) -> torch.Tensor:
+    """Takes six milliseconds."""
+    time.sleep(0.006)
+    return sample * 2
+
+
+class Slow(Dataset[torch.Tensor]):
+    """Its samples take eight milliseconds."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return augment(read())
+
+
+class Endless(IterableDataset[torch.Tensor]):
+    """Without indices."""
+
+    def __iter__(self) -> Any:
+        while True:
+            yield torch.ones(8)
+
+
+def make_workload(dataset: Any, loss: Any = None) -> Workload:
+    """A linear model on some samples."""
+    plain = lambda model, batch: model(batch).square().mean()  # noqa: E731
+    return Workload(nn.Linear(8, 512), dataset, loss or plain, batch_size=4)
+
+
+def trainer_of(workload: Workload) -> Trainer:
+    """Its baseline, eager."""
+    tuned = Tuned(workload.baseline_config)
+    return Trainer(workload, tuned, DeviceFeed(lambda: make_loader(workload, tuned), tuned))
+
+
+@pytest.mark.parametrize("wrap", [lambda data: data, lambda data: Subset(data, range(32))])
+def test_a_sample_is_split_by_what_reading_it_calls(wrap: Any) -> None:
+    """Through a dataset that only wraps another one, too."""
+    cost = sample_cost(make_workload(wrap(Slow())))
+    assert cost is not None
+    assert [part.name for part in cost.parts] == ["augment", "read"]
+    assert cost.parts[0].seconds == pytest.approx(0.75 * cost.seconds, rel=0.15)
+    assert (cost.parts[0].where or "").startswith("test_profiling.py:")
+
+
+def test_an_iterable_dataset_has_no_samples_to_read_apart() -> None:
+    """They come when they come."""
+    assert sample_cost(make_workload(Endless())) is None
+
+
+def test_the_dearest_operators_are_those_of_the_model() -> None:
+    """Forward, backward and optimizer; the time of one sample."""
+    profile = operators_of(trainer_of(make_workload(Slow())))
+    names = [operator.name for operator in profile.operators]
+    assert {"aten::addmm", "aten::mm"} & set(names)
+    assert 0 < len(names) <= 10
+    assert profile.operator_calls > 10
+    assert profile.busy_fraction is None
+
+
+def test_a_loss_that_waits_for_the_device_is_found_by_its_line() -> None:
+    """Every value that it asks for is waited for."""
+
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        value = functional.mse_loss(model(batch), torch.zeros(len(batch), 512))
+        assert value.item() >= 0
+        return value
+
+    (found,) = synchronisations(trainer_of(make_workload(Slow(), loss)))
+    assert found.operator == "aten::_local_scalar_dense"
+    assert found.where.startswith("test_profiling.py:")
+    assert found.calls == 1
+
+
+def test_a_loss_that_does_not_wait_has_nothing_to_report() -> None:
+    """Whatever torch and autotune do themselves is not the user's."""
+    assert synchronisations(trainer_of(make_workload(Slow()))) == ()
+
+
+@pytest.mark.parametrize("compile_mode", [None, "default"])
+def test_a_profile_comes_from_a_process_of_its_own(compile_mode: Any) -> None:
+    """Compiled or not."""
+    with Isolation("tests.workloads.tiny:build") as isolation:
+        isolation.start(60.0)
+        runner = ProcessRunner(isolation, "cpu")
+        profile = runner.profile(Point(config=TrainConfig(compile_mode=compile_mode)), 120.0)
+    assert profile.operators
+    assert profile.sample is not None

@@ -1,0 +1,215 @@
+"""Telemetry: who used the processors, what the GPU did, and how much memory the tree took."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from autotune.bursts.gpu_telemetry import GpuTelemetry, open_gpu_telemetry
+from autotune.bursts.isolation import Isolation
+from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.runner import ProcessRunner
+from autotune.bursts.telemetry import CpuSeconds, Telemetry, shares
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Burst, Point
+
+ONE_THREAD = Point(config=TrainConfig(num_threads=1))
+PLAN = BurstPlan(warmup_seconds=0.5, measure_seconds=1.0, block_seconds=0.05, min_blocks=20)
+
+
+def seconds(at: float, *, busy: float, idle: float, own: float, stolen: float = 0.0) -> CpuSeconds:
+    """A reading of the CPU counters."""
+    return CpuSeconds(at=at, busy=busy, idle=idle, stolen=stolen, own=own)
+
+
+def test_cpu_time_that_is_not_ours_is_foreign() -> None:
+    """Of what all CPUs did, our own part is taken away; the rest others did."""
+    cpus = os.cpu_count() or 1
+    after = seconds(1.0, busy=0.75 * cpus, idle=0.25 * cpus, own=0.5 * cpus)
+    fractions = shares(seconds(0.0, busy=0, idle=0, own=0), after)
+    assert fractions["cpu_fraction"] == pytest.approx(0.5)
+    assert fractions["foreign_cpu_fraction"] == pytest.approx(0.25)
+    assert fractions["idle_cpu_fraction"] == pytest.approx(0.25)
+
+
+def test_rounding_of_the_counters_never_shows_as_negative_load() -> None:
+    """Counters in ticks can put our own time above everyone's: that is no foreign load."""
+    fractions = shares(seconds(0.0, busy=0, idle=0, own=0), seconds(1.0, busy=0.5, idle=1, own=0.51))
+    assert fractions["foreign_cpu_fraction"] == 0.0
+
+
+def test_the_memory_of_children_counts() -> None:
+    """The peak holds what a child allocated while it ran."""
+    with Telemetry(None, lambda _: None) as telemetry:
+        before = telemetry.peak_bytes()
+        code = "import time; block = bytearray(200_000_000); block[::4096] = b'x' * len(block[::4096]); time.sleep(1.5)"
+        subprocess.run([sys.executable, "-c", code], check=True)
+        assert telemetry.peak_bytes() > before + 150_000_000
+
+
+def test_passing_the_limit_is_told() -> None:
+    """The one who asked learns what was seen when the tree takes more than the limit."""
+    seen: list[int] = []
+    with Telemetry(1000, seen.append):
+        deadline = time.monotonic() + 10
+        while not seen and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert seen
+    assert seen[0] > 1000
+
+
+def run_burst() -> Burst:
+    """One burst of the tiny workload on one thread."""
+    with Isolation("tests.workloads.tiny:build") as isolation:
+        isolation.start(30)
+        return ProcessRunner(isolation, "cpu").run(ONE_THREAD, PLAN, 30)
+
+
+def test_a_burst_beside_a_busy_process_is_marked() -> None:
+    """A second program that burns all cores is seen, and named as the cause."""
+    code = "import time\nend = time.time() + 60\nwhile time.time() < end: pass"
+    burners = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(os.cpu_count() or 1)]
+    try:
+        burst = run_burst()
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+    assert burst.ok
+    assert "other processes" in (burst.disturbance or "")
+
+
+def test_a_burst_alone_is_not_marked() -> None:
+    """Without other load there is no mark; tried several times, since the machine may be shared."""
+    assert any(run_burst().disturbance is None for _ in range(6))
+
+
+class FakeNvml:
+    """NVML's answers for a card at work, as its documentation has them: MHz, milliwatts, millijoules, per cent."""
+
+    NVML_CLOCK_SM, NVML_TEMPERATURE_GPU = 1, 0
+    NVML_GPM_METRICS_GET_VERSION, NVML_GPM_METRIC_SM_UTIL, NVML_GPM_METRIC_ANY_TENSOR_UTIL = 1, 2, 5
+    nvmlClocksEventReasonSwPowerCap, nvmlClocksThrottleReasonHwThermalSlowdown = 0x4, 0x40
+
+    class NVMLError(Exception):
+        """What the driver answers to a question that it cannot answer."""
+
+    def __init__(self, *, hopper: bool = True, foreign: tuple[SimpleNamespace, ...] = ()) -> None:
+        self.hopper = hopper
+        self.processes = foreign
+        self.energy = 1_000_000
+        self.clocks = iter([1900, 1890, 1400, 1880])
+        self.freed = 0
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        return uuid
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> tuple[SimpleNamespace, ...]:
+        return self.processes
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:
+        self.energy += 500_000
+        return self.energy
+
+    def nvmlDeviceGetUtilizationRates(self, handle: str) -> SimpleNamespace:
+        return SimpleNamespace(gpu=97, memory=40)
+
+    def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:
+        return next(self.clocks)
+
+    def nvmlDeviceGetTemperature(self, handle: str, sensor: int) -> int:
+        return 71
+
+    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:
+        return 250_000
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:
+        return 0x44
+
+    def nvmlDeviceGetProcessUtilization(self, handle: str, since: int) -> list[SimpleNamespace]:
+        return [SimpleNamespace(pid=process.pid, smUtil=30) for process in self.processes]
+
+    def nvmlDeviceGetMemoryInfo(self, handle: str) -> SimpleNamespace:
+        return SimpleNamespace(used=3 * 2**30)
+
+    def nvmlGpmQueryDeviceSupport(self, handle: str) -> SimpleNamespace:
+        if not self.hopper:
+            raise self.NVMLError("Not Supported")
+        return SimpleNamespace(isSupportedDevice=1)
+
+    def nvmlGpmSampleAlloc(self) -> object:
+        return object()
+
+    def nvmlGpmSampleGet(self, handle: str, sample: object) -> object:
+        return sample
+
+    def nvmlGpmSampleFree(self, sample: object) -> None:
+        self.freed += 1
+
+    def c_nvmlGpmMetricsGet_t(self) -> SimpleNamespace:
+        return SimpleNamespace(metrics=[SimpleNamespace(value=0.0), SimpleNamespace(value=0.0)])
+
+    def nvmlGpmMetricsGet(self, request: SimpleNamespace) -> None:
+        request.metrics[0].value, request.metrics[1].value = 88.0, 41.0
+
+
+def watched(nvml: FakeNvml) -> dict[str, object]:
+    """The figures after four samples."""
+    gpu = GpuTelemetry(nvml, "GPU-1")
+    gpu.begin()
+    for _ in range(4):
+        gpu.sample()
+    return gpu.end()
+
+
+def test_the_gpus_figures_are_in_si_units() -> None:
+    """Milliwatts, millijoules and per cent become watts, joules and fractions."""
+    figures = watched(FakeNvml())
+    assert figures["power_watts"] == 250
+    assert figures["energy_joules"] == 500
+    assert figures["gpu_utilization_fraction"] == pytest.approx(0.97)
+    assert (figures["sm_activity_fraction"], figures["tensor_activity_fraction"]) == (0.88, 0.41)
+    assert figures["temperature_celsius"] == 71
+    assert (figures["sm_clock_mhz"], figures["sm_clock_min_mhz"]) == (1885, 1400)
+    assert figures["clock_limits"] == ("hw_thermal_slowdown", "sw_power_cap")
+
+
+def test_a_card_without_performance_counters_gives_the_rest() -> None:
+    """Before Hopper, SM activity is None and costs no other figure."""
+    figures = watched(FakeNvml(hopper=False))
+    assert figures["sm_activity_fraction"] is None
+    assert figures["power_watts"] == 250
+
+
+def test_counter_samples_are_given_back() -> None:
+    """Each burst takes two samples of the counters, and frees both."""
+    nvml = FakeNvml()
+    watched(nvml)
+    assert nvml.freed == 2
+
+
+def test_who_held_the_gpu_before_us_is_foreign() -> None:
+    """Processes that were there first are counted with their memory and their share."""
+    others = (SimpleNamespace(pid=7, usedGpuMemory=2**30), SimpleNamespace(pid=8, usedGpuMemory=None))
+    figures = watched(FakeNvml(foreign=others))
+    assert figures["foreign_gpu_processes"] == 2
+    assert figures["foreign_gpu_memory_bytes"] == 2**30
+    assert figures["foreign_gpu_fraction"] == pytest.approx(0.6)
+
+
+def test_every_function_of_the_fake_exists_in_nvml() -> None:
+    """The fake answers nothing that the real library would not be asked."""
+    pynvml = pytest.importorskip("pynvml")
+    names = [name for name in dir(FakeNvml) if name.startswith(("nvml", "NVML", "c_nvml"))]
+    assert [name for name in names if not hasattr(pynvml, name)] == []
+
+
+def test_without_a_gpu_there_is_no_gpu_telemetry() -> None:
+    """No UUID, or no such card, is no error."""
+    assert open_gpu_telemetry(None) is None
+    assert open_gpu_telemetry("GPU-there-is-none") is None

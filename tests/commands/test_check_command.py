@@ -1,0 +1,159 @@
+"""Does a result still hold? The verdict on rounds, and the command on a real workload."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.commands.checking import STATUS, check_result, judge_check, points_of, run_in_turn
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Burst, Outcome, Point
+from autotune.measuring.speedup import Speedup
+from autotune.measuring.statistics import Interval
+from autotune.results.result import Result, Side, write_result
+from autotune.search.stopping import Budget
+from autotune.terminal.progress import Quiet
+from tests.factories import make_burst, make_measurement, make_result
+from tests.processes import budget, run
+
+BEFORE, AFTER = TrainConfig(batch_size=32), TrainConfig(batch_size=32, precision="bf16")
+
+
+def result_of(ratio: float | None = 1.5, **changes: Any) -> Result:
+    """A result that claims a speed-up, or recommends its baseline."""
+    best = AFTER if ratio is not None else BEFORE
+    speedup = Speedup(ratio=ratio, ci95=Interval(0.97 * ratio, 1.03 * ratio), pairs=5) if ratio is not None else None
+    fields: dict[str, Any] = {
+        "baseline": Side(config=BEFORE, measurement=make_measurement(1000)),
+        "best": Side(config=best, measurement=make_measurement(1000 * (ratio or 1))),
+        "speedup": speedup,
+    }
+    return make_result(**fields | changes)
+
+
+def rounds_of(ratio: float, count: int = 5) -> list[Any]:
+    """Interleaved rounds in which the tuned side is so many times as fast."""
+    return [
+        {
+            Point(config=BEFORE): make_measurement(1000, seed=number),
+            Point(config=AFTER): make_measurement(1000 * ratio, seed=100 + number),
+        }
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize(("found", "verdict"), [(1.5, "holds"), (1.7, "holds"), (1.2, "drifted"), (0.8, "drifted")])
+def test_the_verdict_follows_from_the_ratio(found: float, verdict: str) -> None:
+    """A file that claims 1.5 ×."""
+    check = judge_check(result_of(), "t:build", (), (rounds_of(found), []))
+    assert check.verdict == verdict
+    assert check.found is not None
+    assert check.found.ratio == pytest.approx(found, rel=0.02)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.OOM, Outcome.CRASHED, Outcome.UNSUPPORTED])
+def test_a_tuned_config_that_fails_no_longer_fits(outcome: Outcome) -> None:
+    """With how it ended."""
+    burst = Burst(point=Point(config=AFTER), outcome=outcome, reason="it broke", seconds=1.0)
+    check = judge_check(result_of(), "t:build", (), ([], [burst]))
+    assert (check.verdict, STATUS[check.verdict]) == ("no longer fits", 3)
+    assert "it broke" in check.reason
+
+
+def test_a_result_that_recommends_its_baseline_holds_if_that_trains() -> None:
+    """There is nothing to compare."""
+    check = judge_check(result_of(None), "t:build", (), (rounds_of(1.0), []))
+    assert check.verdict == "holds"
+    assert check.found is None
+
+
+class Runner:
+    """Bursts of a known ratio, on a clock of their own."""
+
+    def __init__(self, ratio: float) -> None:
+        self.ratio = ratio
+        self.now = 0.0
+        self.ran: list[Point] = []
+
+    def clock(self) -> float:
+        """Seconds so far."""
+        return self.now
+
+    def run(self, point: Point, plan: Any, deadline_seconds: float) -> Burst:
+        """Takes two seconds."""
+        self.ran.append(point)
+        self.now += 2.0
+        rate = 1000 * (self.ratio if point.config == AFTER else 1)
+        return make_burst(rate, seed=len(self.ran), **point.config.model_dump()).model_copy(update={"seconds": 2.0})
+
+
+@pytest.mark.parametrize("budget_seconds", [20.0, 50.0])
+def test_both_sides_run_in_turn_within_the_budget(budget_seconds: float) -> None:
+    """As often the one as the other."""
+    runner = Runner(1.5)
+    baseline, best = points_of(result_of())
+    rounds, failed = run_in_turn(baseline, [best], runner, Budget(budget_seconds, clock=runner.clock), Quiet())
+    assert runner.now <= budget_seconds
+    assert not failed
+    assert len(rounds) >= 2
+    assert runner.ran.count(Point(config=BEFORE)) == runner.ran.count(Point(config=AFTER)) == len(rounds)
+
+
+def write(folder: Path, target: str, **changes: Any) -> Path:
+    """A result file of a workload."""
+    result = result_of(**changes)
+    workload = result.workload.model_copy(update={"target": target})
+    path = folder / "result.json"
+    write_result(result.model_copy(update={"workload": workload}), path)
+    return path
+
+
+def test_the_command_says_whether_a_result_holds(tmp_path: Path) -> None:
+    """From the file to the exit status, with JSON; the fingerprint in the file is another one, which is told."""
+    path = write(tmp_path, "tests.workloads.tiny:build", ratio=None)
+    done = run(["check", str(path), "--budget", budget(20), "--json"], tmp_path)
+    assert done.status == 0, done.err
+    assert json.loads(done.out)["verdict"] == "holds"
+    assert "fingerprint" in done.err
+    assert not done.left
+
+
+def test_a_claim_that_is_not_true_here_has_drifted(tmp_path: Path) -> None:
+    """Nothing makes so small a model twenty times as fast."""
+    path = write(tmp_path, "tests.workloads.tiny:build", ratio=20.0)
+    done = run(["check", str(path), "--budget", budget(30)], tmp_path)
+    assert done.status == 1, done.err
+    assert "drifted" in done.err
+
+
+def test_a_workload_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
+    """With the way to name another."""
+    done = run(["check", str(write(tmp_path, "no_such_module:build"))], tmp_path)
+    assert done.status == 2
+    assert "no_such_module" in done.err
+
+
+def test_a_workload_may_lie_elsewhere(tmp_path: Path) -> None:
+    """A result from another checkout names a path that is not here."""
+    path = write(tmp_path, "gone/train.py:build", ratio=None)
+    done = run(["check", str(path), "--model", "tests.workloads.tiny:build", "--budget", budget(20)], tmp_path)
+    assert done.status == 0, done.err
+
+
+def test_a_device_that_is_not_here_is_told(tmp_path: Path) -> None:
+    """A result of a GPU, on a machine without."""
+    constraints = make_result().constraints.model_copy(update={"device": "mps"})
+    path = write(tmp_path, "tests.workloads.tiny:build", constraints=constraints)
+    done = run(["check", str(path), "--budget", budget(20)], tmp_path)
+    assert done.status in {1, 2}
+    assert "mps" in done.err
+
+
+def test_checking_needs_no_command() -> None:
+    """The function that the command calls is there for scripts."""
+    workload = result_of(None).workload.model_copy(update={"target": "tests.workloads.tiny:build"})
+    result = result_of(None).model_copy(update={"workload": workload})
+    assert check_result(result, workload.target, Budget(30.0), Quiet()).verdict == "holds"

@@ -1,0 +1,250 @@
+"""The command as a person uses it: real processes, another folder, wrong arguments, interruptions."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import autotune
+from autotune.results.result import read_result
+from tests.processes import BUDGET_OVERRUN_SECONDS, ROOT, Command, budget, run, slowness
+
+TINY = "tests.workloads.tiny:build"
+
+
+def test_tuning_writes_a_result_that_training_can_use(tmp_path: Path) -> None:
+    """One command yields a complete result inside its budget, leaves nothing behind, and its config trains."""
+    out = tmp_path / "tiny.json"
+    finished = run(["--model", TINY, "--budget", budget(15), "--out", str(out)], tmp_path)
+    assert finished.status == 0, finished.err
+    assert finished.left == ()
+    assert finished.seconds <= 15 * slowness() + BUDGET_OVERRUN_SECONDS
+    result = read_result(out)
+    assert result.status == "complete"
+    assert result.search.outcomes["ok"] >= 1
+    assert finished.out == ""
+    assert "baseline" in finished.err
+    assert "autotune.load" in finished.err
+    tuned = autotune.load(out)
+    assert len(next(iter(tuned.dataloader(list(range(256)), shuffle=True)))) == tuned.batch_size  # type: ignore[arg-type]
+
+
+def test_the_budget_counts_from_the_command_not_from_the_shell(tmp_path: Path) -> None:
+    """A shell that executes its last command in its own place does not make the budget older than the command."""
+    tuning = f"{sys.executable} -m autotune --model {TINY} --budget {budget(15)} --json --quiet"
+    command = f"sleep {13 * slowness():.0f} && exec {tuning}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    finished = subprocess.run(["sh", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+    document = json.loads(finished.stdout)
+    assert document["search"]["bursts"] >= 2
+
+
+def test_json_is_the_only_thing_on_stdout(tmp_path: Path) -> None:
+    """With --json and --quiet, stdout is one JSON document and stderr is empty."""
+    finished = run(["--model", TINY, "--budget", budget(10), "--json", "--quiet"], tmp_path)
+    assert finished.status == 0, finished.err
+    document = json.loads(finished.out)
+    assert document["schema"] == "autotune.result/1"
+    assert finished.err == ""
+    written = list(tmp_path.glob("results/*/*.json"))
+    assert [read_result(path).workload.target for path in written] == [TINY]
+
+
+def test_a_model_in_another_folder_is_found_by_path(tmp_path: Path) -> None:
+    """`folder/train.py:build` needs no package and no installation, and modules beside it can be imported."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "helper.py").write_text("WIDTH = 8\n")
+    (folder / "train.py").write_text(
+        "import torch\nfrom torch.nn import functional\nfrom helper import WIDTH\n"
+        "def build():\n"
+        "    data = torch.utils.data.TensorDataset(torch.randn(256, WIDTH), torch.randn(256, 1))\n"
+        "    def loss(model, batch):\n        return functional.mse_loss(model(batch[0]), batch[1])\n"
+        "    return torch.nn.Linear(WIDTH, 1), data, loss\n"
+    )
+    finished = run(["--model", "project/train.py:build", "--budget", budget(10)], tmp_path)
+    assert finished.status == 0, finished.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--model is required"),
+        (["--model", TINY, "--budget", "soon"], "duration"),
+        (["--model", TINY, "--memory-target", "2"], "fraction"),
+        (["--model", TINY, "--device", "tpu"], "expects one of cpu"),
+        (["--model", TINY, "--sampler", "luck"], "tpe, gp, random"),
+        (["--model", TINY, "--pin", "speed=9"], "is no knob"),
+        (["--model", TINY, "--pin", "precision"], "name=value"),
+        (["--model", TINY, "--pin", "precision=fp8"], "expected one of fp32"),
+        (["--model", TINY, "--only", "speed"], "is no knob"),
+        (["--model", TINY, "--effective-batch", "-4"], "whole number"),
+        (["--model", TINY, "--explore", "width="], "name=value"),
+        (["--model", "tiny"], "module:attr"),
+        (["--model", "nowhere.at.all:build"], "no module"),
+        (["--model", "tests.workloads.tiny:nothing"], "there is no 'nothing'"),
+        (["--model", TINY, "--explore", "depth=1,2"], "takes no argument"),
+        (["--model", TINY, "--out", "."], "is a folder"),
+        (["--model", TINY, "--resume"], "no earlier run"),
+        (["--model", TINY, "--device", "cuda"], "cuda"),
+        (["--model", TINY, "--storage", "nonsense://x"], "cannot be opened"),
+        (["show", "missing.json"], "there is none"),
+        (["compare"], "PATHS"),
+    ],
+)
+def test_a_mistake_costs_seconds_and_is_told_with_its_remedy(arguments: list[str], words: str, tmp_path: Path) -> None:
+    """Usage errors end with status 2 before anything is measured, and no file is written."""
+    finished = run(arguments, tmp_path, seconds=30)
+    assert finished.status == 2, finished.err
+    assert words.lower() in " ".join(finished.err.lower().split())
+    assert "Traceback" not in finished.err
+    assert finished.left == ()
+    assert not list(tmp_path.glob("**/*.json"))
+
+
+def test_a_failing_build_shows_the_users_own_frames(tmp_path: Path) -> None:
+    """Status 1, one sentence, and a traceback that holds the user's file and none of ours."""
+    (tmp_path / "broken.py").write_text("def inner():\n    return {}['missing']\n\ndef build():\n    return inner()\n")
+    finished = run(["--model", "broken:build", "--budget", "30s"], tmp_path, seconds=30)
+    assert finished.status == 1
+    assert "broken.py" in finished.err
+    assert "in inner" in finished.err
+    assert "autotune/workload.py" not in finished.err
+
+
+def test_nothing_feasible_has_a_status_of_its_own(tmp_path: Path) -> None:
+    """When every burst crashes, there is no result, the status is 3, and the baseline's end is told."""
+    finished = run(["--model", "tests.workloads.faults:raises", "--budget", budget(12)], tmp_path)
+    assert finished.status == 3, finished.err
+    assert "the loss went wrong" in " ".join(finished.err.split())
+    assert finished.left == ()
+    assert not list(tmp_path.glob("**/*.json"))
+
+
+def test_hanging_configs_do_not_hang_the_search(tmp_path: Path) -> None:
+    """Every config with workers hangs here; the search gets past them, inside its budget."""
+    out = tmp_path / "slow.json"
+    arguments = [
+        "--model",
+        "tests.workloads.faults:slow_with_workers",
+        "--budget",
+        budget(30),
+        "--only",
+        "num_workers,allocator",
+    ]
+    finished = run([*arguments, "--out", str(out)], tmp_path)
+    assert finished.status == 0, finished.err
+    assert finished.seconds <= 30 * slowness() + BUDGET_OVERRUN_SECONDS
+    assert finished.left == ()
+    assert read_result(out).search.outcomes["timeout"] >= 1
+
+
+def test_a_build_that_hangs_ends_within_the_budget(tmp_path: Path) -> None:
+    """The check has a deadline, and says what hung."""
+    finished = run(["--model", "tests.workloads.faults:hang_in_build", "--budget", budget(10)], tmp_path)
+    assert finished.status == 1
+    assert finished.seconds <= 10 * slowness() + BUDGET_OVERRUN_SECONDS
+    assert finished.left == ()
+    assert "did not finish" in " ".join(finished.err.split())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interruption_writes_a_partial_result(number: signal.Signals, tmp_path: Path) -> None:
+    """A signal in the search ends it in good order: a partial result, status 130, and nothing left running."""
+    out = tmp_path / "tiny.json"
+    command = Command(["--model", TINY, "--budget", "1m", "--out", str(out)], tmp_path)
+    journal = out.with_suffix(".journal")
+    command.wait_for(lambda: journal.exists() and journal.read_text().count('"burst"') >= 3)
+    command.signal(number)
+    finished = command.finish(seconds=15)
+    assert finished.status == 130, finished.err
+    assert finished.left == ()
+    result = read_result(out)
+    assert (result.status, result.stopped_by) == ("partial", "interrupted")
+    assert result.best.config == result.baseline.config
+
+
+def test_an_interruption_while_importing_writes_nothing(tmp_path: Path) -> None:
+    """Before the workload is known there is nothing to write, and nothing is left running."""
+    command = Command(["--model", "tests.workloads.hangs_at_import:build", "--budget", "5m"], tmp_path)
+    command.wait_for(lambda: len(command.tree()) > 0)
+    command.signal(signal.SIGINT)
+    finished = command.finish(seconds=15)
+    assert finished.status == 130
+    assert finished.left == ()
+
+
+def test_a_killed_run_resumes_without_repeating_a_burst(tmp_path: Path) -> None:
+    """After SIGKILL, --resume goes on from the journal; the killed run's children are gone by then."""
+    out = tmp_path / "tiny.json"
+    command = Command(["--model", TINY, "--budget", "1m", "--out", str(out)], tmp_path)
+    journal = out.with_suffix(".journal")
+    command.wait_for(lambda: journal.exists() and journal.read_text().count('"burst"') >= 4)
+    command.signal(signal.SIGKILL)
+    killed = command.finish(seconds=15)
+    assert killed.left == ()
+    assert not out.exists()
+    finished = run(["--model", TINY, "--budget", budget(15), "--out", str(out), "--resume"], tmp_path)
+    assert finished.status == 0, finished.err
+    result = read_result(out)
+    assert result.search.resumed_bursts >= 4
+    assert "not run again" in " ".join(finished.err.split())
+
+
+def test_show_and_compare_read_what_was_written(tmp_path: Path) -> None:
+    """A result can be shown and compared, as text and as JSON."""
+    out = tmp_path / "tiny.json"
+    assert run(["--model", TINY, "--budget", budget(8), "--out", str(out), "--quiet"], tmp_path).status == 0
+    assert "samples/s" in run(["show", str(out)], tmp_path).err
+    assert json.loads(run(["show", str(out), "--json"], tmp_path).out)["status"] == "complete"
+    assert "tiny" in run(["compare", str(tmp_path)], tmp_path).err
+    assert json.loads(run(["compare", str(tmp_path), "--json"], tmp_path).out)
+
+
+def test_probe_tells_the_machine_as_json(tmp_path: Path) -> None:
+    """The probe names the processor, torch's version and a measured peak, and gives a reason for what it lacks."""
+    finished = run(["probe", "--json"], tmp_path)
+    assert finished.status == 0, finished.err
+    machine = json.loads(finished.out)
+    assert machine["cpu"]["budget"] >= 1
+    assert machine["software"]["torch"]
+    assert machine["peaks"]["matmul_flops_per_second"]["fp32"] > 1e8
+    assert finished.left == ()
+
+
+@pytest.mark.parametrize("arguments", [["--model", TINY, "--quiet", "--budget"], ["probe", "--json"]])
+def test_the_parent_never_imports_torch(arguments: list[str], tmp_path: Path) -> None:
+    """An import of torch in the parent would hold the memory that is being measured."""
+    code = (
+        "import sys\nfrom autotune.cli import app\n"
+        "try:\n    app(sys.argv[1:])\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    if "--budget" in arguments:
+        arguments = [*arguments, budget(8)]
+    finished = subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr
+
+
+def test_the_options_are_the_promised_ones(tmp_path: Path) -> None:
+    """A script that calls the command goes on working: no option disappears unseen."""
+    from typer.main import get_command
+
+    from autotune.cli import app
+
+    options = {option for parameter in get_command(app).params for option in parameter.opts}
+    assert options >= {
+        "--model", "--budget", "--device", "--out", "--effective-batch", "--memory-target", "--utilization-target",
+        "--pin", "--only", "--max-workers", "--explore", "--sampler", "--seed", "--storage", "--resume", "--json",
+        "--quiet",
+    }  # fmt: skip

@@ -1,0 +1,265 @@
+"""The rules: which knobs apply, with which values, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from autotune.errors import ConfigError
+from autotune.hardware.model import Gpu
+from autotune.knobs.config import KNOBS, Scalar, TrainConfig
+from autotune.knobs.facts import WorkloadFacts
+from autotune.knobs.rules import divisors, spread
+from tests.hardware.readings import (
+    I5_9400F,
+    SAPPHIRE_RAPIDS,
+    HostSpec,
+    hardware_of,
+    rtx_2070,
+)
+from tests.spaces import cpu_machine, gpu_machine, make_facts, space_of
+
+
+@pytest.mark.parametrize(
+    ("effective", "batch", "expected"),
+    [
+        (48, 12, (1, 2, 3, 4, 6, 8, 12, 16, 24, 48)),
+        (128, 32, (2, 4, 8, 16, 32, 64, 128)),
+        (30, 30, (2, 3, 5, 6, 10, 15, 30)),
+    ],
+)
+def test_divisors_of_the_effective_batch(effective: int, batch: int, expected: tuple[int, ...]) -> None:
+    """All of them, but for those so small that launching costs more than computing."""
+    space = space_of(gpu_machine(), make_facts(batch_size=batch), effective_batch=effective)
+    assert space.choices["batch_size"].values == expected
+    assert "accumulation_steps" in space.skipped
+
+
+def test_many_divisors_are_thinned_out() -> None:
+    """At most ten, well spread, and the baseline's own among them."""
+    space = space_of(gpu_machine(), make_facts(batch_size=36), effective_batch=5040)
+    values = space.choices["batch_size"].values
+    assert len(values) == 10
+    assert 36 in values
+    assert values[-1] == 5040
+
+
+def test_baseline_that_does_not_divide_starts_at_the_nearest() -> None:
+    """A new effective batch of 32 cannot hold micro-batches of 12."""
+    space = space_of(gpu_machine(), make_facts(batch_size=12), effective_batch=32)
+    assert (space.start.batch_size, space.start.accumulation_steps) == (8, 4)
+    assert space.baseline.batch_size == 12
+
+
+def test_prime_effective_batch_has_no_choice() -> None:
+    """97 × 1 it is, and the reason says so."""
+    space = space_of(gpu_machine(), make_facts(batch_size=97))
+    assert "no other divisor" in space.skipped["batch_size"]
+
+
+def test_batch_larger_than_the_data_set_is_not_tried() -> None:
+    """It would never be filled."""
+    space = space_of(gpu_machine(), make_facts(samples=40, batch_size=16, accumulation_steps=8))
+    assert max(space.choices["batch_size"].values) == 32
+
+
+def test_free_effective_batch_doubles_and_halves() -> None:
+    """From a quarter of the baseline up to where the data set ends; nothing is accumulated."""
+    facts = make_facts(batch_size=12, accumulation_steps=4, samples=100)
+    space = space_of(gpu_machine(), facts, effective_batch=None)
+    assert space.choices["batch_size"].values == (3, 6, 12, 24, 48, 96)
+    assert space.start.accumulation_steps == 1
+    assert "free" in space.skipped["accumulation_steps"]
+
+
+def test_free_effective_batch_without_searching_it() -> None:
+    """What is not searched stays as the baseline has it."""
+    facts = make_facts(batch_size=12, accumulation_steps=4)
+    space = space_of(gpu_machine(), facts, effective_batch=None, only=["precision"])
+    assert (space.start.batch_size, space.start.accumulation_steps) == (12, 4)
+
+
+def test_config_refuses_a_batch_that_does_not_divide() -> None:
+    """A sampler cannot leave the effective batch by accident."""
+    with pytest.raises(ConfigError, match="does not divide the effective batch of 32"):
+        space_of(gpu_machine()).config({"batch_size": 12})
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("images", [True, False])
+@pytest.mark.parametrize("effective", [32, None])
+@pytest.mark.parametrize("pinned", [{}, {"precision": "fp32", "num_workers": 0}])
+def test_every_knob_is_accounted_for(
+    device: Any, images: bool, effective: int | None, pinned: dict[str, Scalar]
+) -> None:
+    """Each is searched with at least two values, or skipped with a sentence, or pinned; just one of these."""
+    facts = make_facts(has_images=images, has_attention=images, fixed_shapes=images)
+    space = space_of(gpu_machine(), facts, effective_batch=effective, device=device, pinned=pinned)
+    assert sorted([*space.choices, *space.skipped, *pinned]) == sorted(KNOBS)
+    assert all(space.skipped.values())
+    for knob, choices in space.choices.items():
+        assert len(set(choices.values)) >= 2
+        assert choices.reason
+        for value in choices.values:
+            space.config({knob: value})
+
+
+@pytest.mark.parametrize(
+    ("knob", "facts"),
+    [
+        ("memory_format", make_facts(has_images=False)),
+        ("sdpa_backend", make_facts(has_attention=False)),
+        ("cudnn_benchmark", make_facts(fixed_shapes=False)),
+        ("optimizer_impl", make_facts(optimizer_impls=("default",))),
+        ("num_workers", make_facts(samples=None)),
+    ],
+)
+def test_knob_that_the_workload_gives_no_use(knob: str, facts: WorkloadFacts) -> None:
+    """It is searched with the facts that call for it, and skipped without."""
+    assert knob in space_of(gpu_machine()).choices
+    assert knob in space_of(gpu_machine(), facts).skipped
+
+
+def test_cpu_has_its_own_knobs() -> None:
+    """Threads and the allocator, but nothing that belongs to GPUs."""
+    space = space_of(cpu_machine())
+    assert {"num_threads", "allocator", "memory_format"} <= space.choices.keys()
+    assert {"pin_memory", "non_blocking", "cudnn_benchmark", "sdpa_backend"} <= space.skipped.keys()
+    assert space.choices["compile_mode"].values == (None, "default")
+    assert "precision" in space.skipped
+
+
+@pytest.mark.parametrize(
+    ("kind", "searched", "skipped"),
+    [
+        (
+            "rocm",
+            {"pin_memory", "non_blocking", "compile_mode", "sdpa_backend"},
+            {"cudnn_benchmark", "allocator", "num_threads"},
+        ),
+        (
+            "mps",
+            {"num_workers", "memory_format", "precision"},
+            {"pin_memory", "non_blocking", "compile_mode", "sdpa_backend", "allocator", "num_threads"},
+        ),
+    ],
+)
+def test_other_gpus_get_what_applies_to_them(kind: Any, searched: set[str], skipped: set[str]) -> None:
+    """AMD's copies batches to memory of its own, Apple's does not; neither has cuDNN."""
+    gpu = Gpu(kind=kind, index=0, name="a GPU", precisions=("fp32", "fp16"), precision_reason="it computes in fp16")
+    space = space_of(cpu_machine().model_copy(update={"gpus": (gpu,)}))
+    assert searched <= space.choices.keys()
+    assert skipped <= space.skipped.keys()
+    assert space.suggested()[0].precision == "fp16"
+
+
+def test_cpu_with_bf16_instructions_tries_bf16() -> None:
+    """fp16 is not offered on any CPU."""
+    space = space_of(hardware_of(SAPPHIRE_RAPIDS))
+    assert space.choices["precision"].values == ("fp32", "bf16")
+    assert space.suggested()[0].allocator == "tuned"
+
+
+@pytest.mark.parametrize(
+    ("spec", "threads"),
+    [
+        (I5_9400F, (None, 1, 3, 4)),  # torch takes 6 by itself
+        (HostSpec(cores=4, threads_per_core=2), (None, 2, 4, 6, 8)),
+        (HostSpec(cores=2), (None, 1)),
+    ],
+)
+def test_threads_within_the_budget(spec: HostSpec, threads: tuple[int | None, ...]) -> None:
+    """A few values, and none that is the same as torch's own."""
+    assert space_of(hardware_of(spec)).choices["num_threads"].values == threads
+
+
+def test_single_cpu_has_no_threads_to_choose() -> None:
+    """There is one way to use it; a worker beside training may still help where samples wait for the disk."""
+    space = space_of(hardware_of(HostSpec(cores=1)))
+    assert "num_threads" in space.skipped
+    assert space.choices["num_workers"].values == (0, 1)
+
+
+@pytest.mark.parametrize(("system", "offered"), [("Windows-11", False), ("macOS-15", False), ("Linux 6.8", True)])
+def test_allocator_of_the_cpu_needs_glibc(system: str, offered: bool) -> None:
+    """Other systems have no such switch."""
+    software = cpu_machine().software.model_copy(update={"os": system})
+    space = space_of(cpu_machine().model_copy(update={"software": software}))
+    assert ("allocator" in space.choices) is offered
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_compiling_needs_a_budget(device: Any) -> None:
+    """In less than three minutes its time is not won back."""
+    assert "compile_mode" in space_of(gpu_machine(), device=device, budget_seconds=180.0).choices
+    skipped = space_of(gpu_machine(), device=device, budget_seconds=60.0).skipped
+    assert "too short to win that back" in skipped["compile_mode"]
+
+
+@pytest.mark.parametrize(("seconds", "small", "tried"), [(90, 0.9, True), (89, 0.9, False), (90, 0.1, False)])
+def test_tiny_operators_are_compiled_in_a_shorter_budget(seconds: float, small: float, tried: bool) -> None:
+    """Compiling promises most where calling operators is most of the work."""
+    space = space_of(cpu_machine(), make_facts(small_operators_fraction=small), budget_seconds=seconds)
+    assert ("compile_mode" in space.choices) == tried
+
+
+@pytest.mark.parametrize(
+    ("fixed", "budget", "modes"),
+    [
+        (True, 600.0, (None, "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")),
+        (False, 600.0, (None, "default", "max-autotune-no-cudagraphs")),
+        (True, 300.0, (None, "default", "reduce-overhead")),
+    ],
+)
+def test_modes_of_compiling_on_a_gpu(fixed: bool, budget: float, modes: tuple[str | None, ...]) -> None:
+    """CUDA graphs want fixed shapes, and the thorough modes want time."""
+    space = space_of(gpu_machine(), make_facts(fixed_shapes=fixed), budget_seconds=budget)
+    assert space.choices["compile_mode"].values == modes
+
+
+def test_own_value_is_always_among_the_choices() -> None:
+    """Else a knob could not be reverted, and the person's own idea would not be tried."""
+    facts = make_facts(sdpa_backend="math", num_workers=3, prefetch_factor=3, compile_mode="max-autotune")
+    space = space_of(gpu_machine(), facts, budget_seconds=200.0)
+    for knob in ("sdpa_backend", "num_workers", "prefetch_factor", "compile_mode"):
+        assert getattr(facts.baseline, knob) in space.choices[knob].values
+
+
+def test_iterable_data_set_gets_workers_only_on_request() -> None:
+    """Without sharding each worker would repeat every sample: faster, and wrong."""
+    facts = make_facts(samples=None)
+    assert "repeats its samples" in space_of(gpu_machine(), facts).skipped["num_workers"]
+    assert all(config.num_workers == 0 for config in space_of(gpu_machine(), facts).suggested())
+    assert "num_workers" in space_of(gpu_machine(), facts, only=["num_workers"]).choices
+    assert "num_workers" in space_of(gpu_machine(), make_facts(samples=None, num_workers=2)).choices
+
+
+def test_flash_attention_needs_ampere() -> None:
+    """Tensor cores for fp16 are not enough: its kernels start with compute capability 8.0."""
+    turing = space_of(hardware_of(I5_9400F, rtx_2070()))
+    assert turing.choices["sdpa_backend"].values == ("default", "efficient_attention")
+    ampere = space_of(gpu_machine())
+    assert {"flash_attention", "cudnn_attention"} <= set(ampere.choices["sdpa_backend"].values)
+
+
+def test_flash_attention_needs_half_precision() -> None:
+    """In fp32 there is no such kernel: that burst would only fail."""
+    space = space_of(gpu_machine())
+    flash = TrainConfig(sdpa_backend="flash_attention", precision="tf32")
+    assert "bf16 or fp16 only" in (space.violation(flash) or "")
+    assert space.violation(flash.replace(precision="bf16")) is None
+
+
+@pytest.mark.parametrize(("number", "expected"), [(1, (1,)), (12, (1, 2, 3, 4, 6, 12)), (49, (1, 7, 49))])
+def test_divisors(number: int, expected: tuple[int, ...]) -> None:
+    """All of them, in order, squares once."""
+    assert divisors(number) == expected
+
+
+def test_spread_keeps_the_ends_and_the_wanted_value() -> None:
+    """Fewer values than asked for are left alone."""
+    assert spread([4, 1, 2, 2], 5) == (1, 2, 4)
+    kept = spread(range(1, 101), 5, keep=37)
+    assert len(kept) == 5
+    assert {1, 37, 100} <= set(kept)

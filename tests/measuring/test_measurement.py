@@ -1,0 +1,208 @@
+"""Statistics that are derived from raw blocks, and whether the intervals keep their promise."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+
+import pytest
+
+from autotune.knobs.config import TrainConfig
+from autotune.measuring import speedup as module
+from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point, pool
+from autotune.measuring.speedup import Speedup, paired_speedup
+from autotune.measuring.statistics import Interval, bootstrap_interval, student_t_975
+from tests.factories import make_burst, make_measurement
+
+STUDENT_T_975 = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764, 5: 2.5706, 7: 2.3646, 10: 2.2281, 30: 2.0423}
+"""From the tables."""
+
+SIMULATIONS = 1000
+
+
+def measured(*blocks: tuple[int, float, float], **changes: object) -> Measurement:
+    """A measurement of given (samples, seconds, data wait seconds)."""
+    made = tuple(Block(samples=n, seconds=s, data_wait_seconds=w) for n, s, w in blocks)
+    return make_measurement(1, blocks=1).model_copy(update={"blocks": made, **changes})
+
+
+def simulated_speedups(true_ratio: float, *, pairs: int, process_noise: float, seed: int) -> list[Speedup]:
+    """Many confirmations of one true ratio: drift by the round, noise by the process and by the block."""
+    rng = random.Random(seed)
+
+    def noisy(rate: float) -> Measurement:
+        rate *= math.exp(rng.gauss(0, process_noise))
+        return make_measurement(rate, spread=0.01, seed=rng.randrange(2**31))
+
+    def one_round() -> tuple[Measurement, Measurement]:
+        drift = math.exp(rng.gauss(0, 0.05))
+        return noisy(1000 * drift), noisy(1000 * drift * true_ratio)
+
+    return [paired_speedup([one_round() for _ in range(pairs)]) for _ in range(SIMULATIONS)]
+
+
+@pytest.fixture
+def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulations need many intervals, and none of them to the last digit."""
+    monkeypatch.setattr(module, "BOOTSTRAP_RESAMPLES", 40)
+
+
+def test_rate_is_the_median_of_the_blocks() -> None:
+    """One block that was disturbed does not move the rate."""
+    assert measured((100, 1.0, 0), (100, 1.0, 0), (100, 50.0, 0)).samples_per_second == 100
+
+
+def test_deviation_is_that_of_the_median() -> None:
+    """The spread, like the rate, is not moved by one block."""
+    assert measured((90, 1.0, 0), (100, 1.0, 0), (110, 1.0, 0), (100, 1.0, 0)).mad_samples_per_second == 5
+
+
+def test_interval_lies_around_the_rate_and_within_the_blocks() -> None:
+    """A bootstrap invents no rates beyond those that were seen."""
+    measurement = make_measurement(1000, blocks=12, spread=0.05)
+    low, high = measurement.ci95_samples_per_second
+    assert min(measurement.block_rates) <= low < measurement.samples_per_second < high
+    assert high <= max(measurement.block_rates)
+
+
+def test_interval_of_one_block_has_no_width() -> None:
+    """One value tells nothing of its spread; readers look at the number of blocks."""
+    assert measured((100, 2.0, 0)).ci95_samples_per_second == Interval(50, 50)
+
+
+def test_data_wait_is_a_share_of_the_timed_seconds() -> None:
+    """Longer blocks count for more."""
+    assert measured((1, 1.0, 1.0), (1, 3.0, 0.0)).data_wait_fraction == pytest.approx(0.25)
+
+
+def test_epoch_boundaries_are_charged_to_the_rate() -> None:
+    """Restarting the loader costs time in training, though no block holds it."""
+    measurement = measured((100, 1.0, 0), epoch_samples=1000, epoch_boundary_seconds=5.0)
+    assert measurement.samples_per_second == pytest.approx(1000 / 15)
+
+
+def test_rate_without_epochs_has_no_boundaries() -> None:
+    """An endless dataset is never restarted."""
+    assert measured((100, 1.0, 0), epoch_samples=None).samples_per_second == 100
+
+
+def test_measurement_survives_json_with_derived_figures_beside_it() -> None:
+    """A file shows the derived figures, and they are derived again when it is read."""
+    measurement = make_measurement(1000)
+    text = measurement.model_dump_json()
+    assert '"samples_per_second":' in text
+    assert Measurement.model_validate_json(text) == measurement
+
+
+@pytest.mark.parametrize("block", [(1, 0.0, 0.0), (1, math.inf, 0.0), (-1, 1.0, 0.0), (2**60, 1.0, 0.0)])
+def test_impossible_blocks_are_refused(block: tuple[int, float, float]) -> None:
+    """A block that would make a rate infinite or overflow is an error where it enters."""
+    with pytest.raises(ValueError, match="Block"):
+        measured(block)
+
+
+def test_pooling_keeps_all_blocks_and_the_worst_memory() -> None:
+    """Several bursts of one config are one measurement, as careful as the worst of them."""
+    first = make_measurement(1000, seed=1, device_memory_bytes=10, compile_seconds=4.0)
+    second = make_measurement(1100, seed=2, device_memory_bytes=30, compile_seconds=None, steady=False)
+    pooled = pool([first, second])
+    assert pooled.blocks == first.blocks + second.blocks
+    assert (pooled.device_memory_bytes, pooled.compile_seconds, pooled.steady) == (30, 4.0, False)
+
+
+def test_points_that_run_alike_are_one() -> None:
+    """The order in which parameters are named is no difference, a value is one: no burst is run twice."""
+    one = Point(config=TrainConfig(), parameters={"a": 1, "b": None})
+    same = Point(config=TrainConfig(prefetch_factor=4), parameters={"b": None, "a": 1})
+    other = Point(config=TrainConfig(), parameters={"a": 2, "b": None})
+    assert len({one, same, other}) == 2
+
+
+def test_only_a_burst_that_ended_well_has_a_rate() -> None:
+    """A rate of a burst that failed could be taken for a result."""
+    well = make_burst(1000)
+    failed = Burst(point=well.point, outcome=Outcome.TIMEOUT, measurement=well.measurement, seconds=1)
+    assert well.rate == pytest.approx(1000, rel=0.05)
+    assert failed.rate is None
+
+
+def test_measuring_time_is_warm_up_and_blocks() -> None:
+    """The rest of a burst is overhead."""
+    burst = make_burst(1000)
+    assert burst.measurement is not None
+    assert burst.measuring_seconds == burst.measurement.warmup_seconds + burst.measurement.measure_seconds
+    assert make_burst(None, outcome=Outcome.OOM).measuring_seconds == 0
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_outcomes_of_memory_are_those_that_a_smaller_batch_may_cure(outcome: Outcome) -> None:
+    """The guard against larger batches learns from these and from no others."""
+    assert outcome.is_memory == (outcome.value in {"oom", "host_oom", "shm_exhausted"})
+
+
+@pytest.mark.parametrize(("degrees", "quantile"), STUDENT_T_975.items())
+def test_students_quantile_agrees_with_the_tables(degrees: int, quantile: float) -> None:
+    """The expansion is within 0.8 % where pairs are few, and nearer where they are many."""
+    assert student_t_975(degrees) == pytest.approx(quantile, rel=0.008 if degrees < 5 else 0.0015)
+
+
+def test_bootstrap_is_the_same_for_the_same_seed() -> None:
+    """A file that is read twice shows the same interval twice."""
+    rng = random.Random(3)
+    values = [rng.gauss(0, 1) for _ in range(20)]
+    assert bootstrap_interval(values, statistics.fmean) == bootstrap_interval(values, statistics.fmean)
+    assert bootstrap_interval(values, statistics.fmean, seed=1) != bootstrap_interval(values, statistics.fmean)
+
+
+def test_one_pair_is_no_comparison() -> None:
+    """Without a second pair there is no spread to judge a ratio by."""
+    with pytest.raises(ValueError, match="at least 2 pairs"):
+        paired_speedup([(make_measurement(1000), make_measurement(2000))])
+
+
+def test_speedup_is_the_geometric_mean_of_the_pairs() -> None:
+    """Twice as fast and half as fast are no gain."""
+    pairs = [
+        (measured((100, 1.0, 0)), measured((200, 1.0, 0))),
+        (measured((200, 1.0, 0)), measured((100, 1.0, 0))),
+    ]
+    speedup = paired_speedup(pairs)
+    assert speedup.ratio == pytest.approx(1.0)
+    assert not speedup.confirmed
+
+
+def test_speedup_is_blind_to_drift_between_the_rounds() -> None:
+    """A machine that slows down slows both sides of a pair: the ratio keeps its narrow interval."""
+    slower = [1.0, 0.8, 0.6, 0.4]
+    pairs = [
+        (make_measurement(1000 * drift, spread=0, seed=1), make_measurement(1100 * drift, spread=0, seed=2))
+        for drift in slower
+    ]
+    speedup = paired_speedup(pairs)
+    assert speedup.ratio == pytest.approx(1.1, rel=0.001)
+    assert speedup.ci95.high - speedup.ci95.low < 0.002
+
+
+@pytest.mark.usefixtures("_few_resamples")
+def test_the_baseline_against_itself_is_rarely_a_gain() -> None:
+    """Of 100 comparisons of a config with itself, at most 5 may confirm a speed-up."""
+    speedups = simulated_speedups(1.0, pairs=4, process_noise=0.02, seed=0)
+    assert sum(speedup.confirmed for speedup in speedups) <= 0.05 * SIMULATIONS
+
+
+@pytest.mark.parametrize("pairs", [2, 5])
+@pytest.mark.usefixtures("_few_resamples")
+def test_the_interval_covers_the_true_ratio(pairs: int) -> None:
+    """A 95 % interval holds the truth in 95 of 100 cases, within what the simulations can tell."""
+    speedups = simulated_speedups(1.25, pairs=pairs, process_noise=0.02, seed=1)
+    covered = sum(speedup.ci95.low <= 1.25 <= speedup.ci95.high for speedup in speedups)
+    two_sigma = 2 * math.sqrt(0.95 * 0.05 / SIMULATIONS)
+    assert covered / SIMULATIONS >= 0.95 - two_sigma
+
+
+@pytest.mark.usefixtures("_few_resamples")
+def test_a_real_gain_is_confirmed() -> None:
+    """The interval is not so wide that a gain of 10 % in 5 pairs goes unseen."""
+    speedups = simulated_speedups(1.10, pairs=5, process_noise=0.02, seed=0)
+    assert sum(speedup.confirmed for speedup in speedups) >= 0.95 * SIMULATIONS

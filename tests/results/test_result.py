@@ -1,0 +1,232 @@
+"""The result file: whole or not at all, read back as it was, and an error of its own for each way to fail."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from autotune.errors import ResultFileError
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.numerics import Numerics
+from autotune.results.compare import compare
+from autotune.results.gather import Gathered
+from autotune.results.result import SCHEMA, Side, parse_result, read_result, write_result
+from autotune.terminal.comparison import comparison_table
+from autotune.terminal.console import result_table
+from autotune.terminal.hardware import hardware_table
+from tests.broken import json_values, leaves, with_value
+from tests.factories import make_gpu, make_hardware, make_measurement, make_result
+
+AGREES = Numerics(outcome="agrees", reason="as eager fp32")
+WHOLE = json.loads(make_result(hardware=make_hardware(make_gpu()), numerics=AGREES).model_dump_json(by_alias=True))
+
+
+def show(*renderables: Any) -> str:
+    """What is printed of them."""
+    console = Console(file=io.StringIO(), width=100)
+    console.print(*renderables)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_result_survives_the_file(tmp_path: Path) -> None:
+    """What is written is what is read, in folders that are made on the way."""
+    result = make_result(hardware=make_hardware(make_gpu()))
+    path = tmp_path / "rtx-4070" / "digits.json"
+    write_result(result, path)
+    assert read_result(path) == result
+    assert read_result(str(path)) == result
+
+
+def test_the_file_is_plain_json_that_names_its_schema(tmp_path: Path) -> None:
+    """Other programs read it without this package; NaN is no figure and no JSON."""
+    path = tmp_path / "digits.json"
+    measurement = make_measurement(1000, final_loss=float("nan"))
+    write_result(make_result(best=Side(config=TrainConfig(), measurement=measurement)), path)
+
+    def no_constant(name: str) -> None:
+        raise AssertionError(f"{name} is not JSON")
+
+    data = json.loads(path.read_text(encoding="utf-8"), parse_constant=no_constant)
+    assert data["schema"] == "autotune.result/1"
+    assert data["best"]["measurement"]["final_loss"] is None
+
+
+def test_a_new_result_replaces_the_old_one(tmp_path: Path) -> None:
+    """Tuning again leaves one file, the new one."""
+    path = tmp_path / "digits.json"
+    write_result(make_result(status="partial"), path)
+    write_result(make_result(status="complete"), path)
+    assert read_result(path).status == "complete"
+    assert os.listdir(tmp_path) == ["digits.json"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions are those of POSIX")
+def test_a_result_is_for_others_to_read(tmp_path: Path) -> None:
+    """The file has the permissions that any new file gets, not those of a secret."""
+    plain, path = tmp_path / "plain", tmp_path / "digits.json"
+    plain.touch()
+    write_result(make_result(), path)
+    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+
+
+@pytest.mark.parametrize("step", ["replace", "fsync"])
+def test_a_failed_write_leaves_nothing_behind_and_the_old_file_whole(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk costs the new result, not the old one, and the message says what to do."""
+    path = tmp_path / "digits.json"
+    write_result(make_result(status="partial"), path)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, step, full)
+    with pytest.raises(ResultFileError, match=r"digits\.json: No space left on device; .* --out"):
+        write_result(make_result(), path)
+    assert os.listdir(tmp_path) == ["digits.json"]
+    assert read_result(path).status == "partial"
+
+
+def test_an_interrupted_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second Ctrl-C ends at once, and no half file stays."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_result(make_result(), tmp_path / "digits.json")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_place_that_is_no_folder_is_an_error(tmp_path: Path) -> None:
+    """A file where a folder should be cannot take a result, nor can a folder be replaced by one."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "file" / "digits.json", tmp_path / "folder", Path()):
+        with pytest.raises(ResultFileError, match="could not be written"):
+            write_result(make_result(), path)
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_permission_is_an_error(tmp_path: Path) -> None:
+    """A folder of others cannot take a result."""
+    tmp_path.chmod(0o500)
+    with pytest.raises(ResultFileError, match="could not be written"):
+        write_result(make_result(), tmp_path / "digits.json")
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    """The most common mistake has its own words."""
+    with pytest.raises(ResultFileError, match="there is none"):
+        read_result(tmp_path / "digits.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "not valid JSON"),
+        (b'{"schema": "autotune.result/1"', "not valid JSON"),
+        (b"[" * 100_000, "not valid JSON"),
+        (b"\xff\xfe\x00", "cannot be read"),
+        (b"[]", "is not a result of autotune"),
+        (b'{"schema": 1}', "is not a result of autotune"),
+        (b'{"schema": "autotune.result/2"}', "newer autotune .* upgrade"),
+        (b'{"schema": "autotune.result/99999999999999999999"}', "newer autotune"),
+        (b'{"schema": "autotune.result/0"}', "older autotune .* tune again"),
+        (b'{"schema": "autotune.result/x"}', "another program"),
+        (b'{"schema": "other.result/1"}', "another program"),
+        (b'{"schema": "autotune.result/1"}', "is broken: status: field required"),
+    ],
+)
+def test_each_wrong_file_is_told_apart(content: bytes, words: str, tmp_path: Path) -> None:
+    """Cut off, foreign, newer and older files each say what they are, and name themselves."""
+    path = tmp_path / "digits.json"
+    path.write_bytes(content)
+    with pytest.raises(ResultFileError, match=words) as caught:
+        read_result(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_folder_and_an_impossible_path_are_told(tmp_path: Path) -> None:
+    """What cannot be opened at all is an error like the others."""
+    for path in (str(tmp_path), "digits\0.json"):
+        with pytest.raises(ResultFileError, match="cannot be read"):
+            read_result(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("best", "config", "batch_size"), 0),
+        (("best", "config", "prefech_factor"), 2),
+        (("best", "measurement", "blocks"), []),
+        (("best", "measurement", "blocks", 0, "seconds"), 0.0),
+        (("speedup", "ratio"), float("inf")),
+        (("workload", "samples"), 10**400),
+        (("status",), "finished"),
+        (("search",), None),
+    ],
+)
+def test_a_broken_value_is_told_by_its_place(path: tuple[Any, ...], value: Any) -> None:
+    """A file that was edited by hand says where it is wrong."""
+    with pytest.raises(ResultFileError) as caught:
+        parse_result(with_value(WHOLE, path, value), "digits.json")
+    assert str(caught.value).startswith(f"digits.json is broken: {'.'.join(map(str, path))}: ")
+
+
+def test_fields_of_later_versions_are_ignored() -> None:
+    """A later version may add figures to the same schema."""
+    assert parse_result({**WHOLE, "energy_joules": 1.0}, "digits.json") == parse_result(WHOLE, "digits.json")
+
+
+def test_changed_knobs_are_before_and_after_with_parameters_of_build() -> None:
+    """A reader sees at one place all that is different, build's own arguments included."""
+    baseline = Side(config=TrainConfig(), parameters={"max_len": 512, "mixup": 0.1}, measurement=None)
+    best = Side(config=TrainConfig(precision="bf16"), parameters={"max_len": 256, "mixup": 0.1}, measurement=None)
+    result = make_result(baseline=baseline, best=best)
+    assert result.changed_knobs == {"precision": ("fp32", "bf16"), "max_len": (512, 256)}
+
+
+@given(json_values)
+def test_no_json_makes_parsing_fail_in_another_way(data: Any) -> None:
+    """Whatever a file holds that is none of ours, the answer is a ResultFileError."""
+    for candidate in (data, {"schema": data}, {"schema": SCHEMA, "status": data}):
+        with pytest.raises(ResultFileError):
+            parse_result(candidate, "digits.json")
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(st.sampled_from(leaves(WHOLE)[1:]), json_values)
+def test_what_is_accepted_can_be_shown(path: tuple[Any, ...], value: Any) -> None:
+    """A result with any one value replaced is refused with our error, or it can be shown and compared."""
+    with contextlib.suppress(ResultFileError):
+        result = parse_result(with_value(WHOLE, path, value), "digits.json")
+        shown = show(
+            result_table(result),
+            hardware_table(result.hardware),
+            comparison_table(compare(Gathered([("a.json", result)]))),
+        )
+        assert "samples/s" in shown
+
+
+@given(st.binary(max_size=200))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_file_makes_reading_fail_in_another_way(tmp_path: Path, content: bytes) -> None:
+    """Whatever bytes a file holds, the answer is a ResultFileError."""
+    path = tmp_path / "digits.json"
+    path.write_bytes(content)
+    with pytest.raises(ResultFileError):
+        read_result(path)

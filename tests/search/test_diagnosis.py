@@ -1,0 +1,160 @@
+"""What limits the training: the lowest ceiling that it comes near, else what it waits for, else overhead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from autotune.hardware.model import Peaks
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.profiles import Profile, SampleCost, SamplePart, Synchronisation
+from autotune.measuring.records import Block, Measurement
+from autotune.measuring.telemetry_summary import TelemetrySummary
+from autotune.search.diagnosis import Evidence, copy_ceiling, diagnose
+from tests.factories import make_gpu, make_hardware
+from tests.search.surface import make_facts
+
+
+def measured(rate: float, wait: float = 0.0, **changes: Any) -> Measurement:
+    """A second of training at a rate, of which a share was spent waiting."""
+    return Measurement(
+        blocks=(Block(samples=round(rate), seconds=1.0, data_wait_seconds=wait),), steady=True, start_seconds=0.0,
+        build_seconds=0.0, warmup_seconds=0.0, **changes,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wait", "compute", "loader", "copy", "bottleneck"),
+    [
+        (0.02, 1050.0, 4000.0, None, "compute"),
+        (0.3, 1800.0, 1050.0, None, "loader"),
+        (0.02, 3000.0, 4000.0, 1050.0, "copy"),
+        (0.02, 3000.0, 4000.0, 9000.0, "overhead"),
+        (0.3, 3000.0, 4000.0, None, "loader"),
+        (0.6, None, None, None, "loader"),
+        (0.1, None, None, None, None),
+    ],
+)
+def test_the_bottleneck(
+    wait: float, compute: float | None, loader: float | None, copy: float | None, bottleneck: str | None
+) -> None:
+    """At 1,000 samples/s, by what each part alone could reach."""
+    ceilings = {"compute": compute, "loader": loader, "copy": copy}
+    found = diagnose(Evidence(TrainConfig(), measured(1000, wait), ceilings))
+    assert found.bottleneck == bottleneck
+    assert found.ceilings == ceilings
+    assert found.data_wait_fraction == pytest.approx(wait)
+
+
+def test_nothing_measured_says_nothing() -> None:
+    """Rather than a guess."""
+    assert diagnose(None).bottleneck is None
+
+
+def test_the_copy_is_bounded_by_the_measured_bandwidth() -> None:
+    """Batches of 64 samples and a megabyte, at a gigabyte a second."""
+    peaks = Peaks(host_to_device_bytes_per_second=1e9)
+    hardware = make_hardware(make_gpu(), peaks=peaks)
+    facts = make_facts(batch_bytes=10**6)
+    assert copy_ceiling(hardware, "cuda", facts) == pytest.approx(64_000)
+    assert copy_ceiling(hardware, "cpu", facts) is None
+
+
+def advice(wait: float = 0.0, *, ceilings: dict[str, float | None] | None = None, **changes: Any) -> str:
+    """What is advised to a training of 1,000 samples/s, in one text."""
+    fields = {name: changes.pop(name) for name in ("device", "memory_limit_bytes", "profile") if name in changes}
+    evidence = Evidence(
+        TrainConfig(batch_size=10, num_workers=2), measured(1000, wait, **changes), ceilings or {}, cpus=2, **fields
+    )
+    return "\n".join(diagnose(evidence).advice)
+
+
+def test_without_evidence_nothing_is_advised() -> None:
+    """A training that waits for nothing and lacks nothing needs no advice."""
+    assert advice(0.01, ceilings={"compute": 1020.0}, profile=Profile(), device="cuda") == ""
+
+
+def test_a_slow_sample_is_named_with_its_parts_and_the_gain() -> None:
+    """Where training waits, its author learns what for, and what could be gained."""
+    parts = (SamplePart(name="augment", where="data.py:40", seconds=0.011),)
+    text = advice(0.5, ceilings={"compute": 2300.0}, profile=Profile(sample=SampleCost(seconds=0.014, parts=parts)))
+    assert text == (
+        "training waits for data 50 % of the time with 2 workers: one sample takes 14 ms, of which 11 ms in augment "
+        "(data.py:40); computing alone reaches 2.30× what you get"
+    )
+
+
+def test_without_a_ceiling_the_wait_bounds_the_gain() -> None:
+    """Half of the time waiting: twice as fast at most."""
+    assert "at most, training could reach 2.00× what you get" in advice(0.5)
+
+
+def test_full_cpus_rule_more_workers_out() -> None:
+    """Only cheaper samples help."""
+    assert "more workers gain nothing" in advice(0.4, telemetry=TelemetrySummary(seconds=1, cpu_fraction=0.99))
+    assert "more workers gain nothing" not in advice(0.4, telemetry=TelemetrySummary(seconds=1, cpu_fraction=0.6))
+
+
+def test_foreign_load_is_named_with_what_it_takes() -> None:
+    """A fifth of the CPUs."""
+    assert "up to 1.25×" in advice(telemetry=TelemetrySummary(seconds=1, foreign_cpu_fraction=0.2))
+
+
+def test_short_epochs_are_named() -> None:
+    """A loader that takes a tenth of a second to start, five times a second."""
+    text = advice(epoch_samples=200, epoch_boundary_seconds=0.1)
+    assert "100 ms an epoch" in text
+
+
+@pytest.mark.parametrize(("used", "told"), [(98, True), (80, False)])
+def test_memory_near_its_target_is_named(used: int, told: bool) -> None:
+    """The next long sample may end the training."""
+    assert ("nearly full" in advice(device_memory_bytes=used * 2**20, memory_limit_bytes=100 * 2**20)) is told
+
+
+def test_allocator_retries_are_named() -> None:
+    """They are waits that a smaller micro-batch avoids."""
+    assert "asked again 3 times" in advice(telemetry=TelemetrySummary(seconds=1, allocator_retries=3))
+
+
+def test_graph_breaks_are_named() -> None:
+    """With the way to find their lines."""
+    assert "broke the graph 4 times" in advice(graph_breaks=4, recompiles=0)
+
+
+def test_waits_for_the_gpu_are_named_by_line() -> None:
+    """What removing them could gain is bounded by the share of time in which kernels run."""
+    waits = (Synchronisation(operator="aten::_local_scalar_dense", where="train.py:31", calls=1),)
+    profile = Profile(busy_fraction=0.5, synchronisations=waits)
+    text = advice(device="cuda", profile=profile)
+    assert "train.py:31" in text
+    assert "up to 2.00×" in text
+    assert "train.py" not in advice(device="cpu", profile=profile)
+    assert "train.py" not in advice(device="cuda", profile=profile.model_copy(update={"busy_fraction": 0.97}))
+
+
+def test_many_small_operators_are_named() -> None:
+    """A GPU that idles although nobody waits for it."""
+    assert "9,000 operators a step" in advice(device="cuda", profile=Profile(busy_fraction=0.3, operator_calls=9000))
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.1, True), (0.001, False)])
+def test_emptying_the_cache_is_answered(seconds: float, told: bool) -> None:
+    """Fifty batches of ten samples take half a second: a tenth of a second more is a sixth."""
+    assert ("empty_cache()" in advice(device="cuda", profile=Profile(empty_cache_seconds=seconds))) is told
+
+
+def test_clocks_that_are_held_down_are_named() -> None:
+    """With the temperature."""
+    telemetry = TelemetrySummary(
+        seconds=1, clock_limits=("hw_thermal_slowdown",), sm_clock_mhz=1200, temperature_celsius=88
+    )
+    assert "1200 MHz at 88 °C" in advice(telemetry=telemetry, device="cuda")
+
+
+def test_power_that_swings_while_the_gpu_waits_is_told() -> None:
+    """A guide's own sign of starving."""
+    swinging = TelemetrySummary(seconds=1, power_min_watts=60, power_max_watts=200)
+    assert "swings between 60 and 200 W" in advice(0.5, device="cuda", telemetry=swinging)
+    assert "swings" not in advice(0.5, telemetry=TelemetrySummary(seconds=1, power_min_watts=180, power_max_watts=200))

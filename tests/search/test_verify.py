@@ -1,0 +1,98 @@
+"""Racing: near-equals run in interleaved rounds, the clearly slower drop out, and of equals the cheapest wins."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from autotune.commands.tuning import judge
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
+from autotune.measuring.speedup import Speedup
+from autotune.measuring.statistics import Interval
+from autotune.search.verify import Confirmed, Round, as_good_as_the_fastest, confirm, rank
+from tests.search.surface import make_search
+
+BASELINE, FIRST, SECOND, THIRD = (Point(config=TrainConfig(batch_size=size)) for size in (64, 32, 16, 8))
+
+
+def measured(rate: float) -> Measurement:
+    """Blocks at about this rate."""
+    blocks = tuple(Block(samples=1000, seconds=1000 / (rate * f), data_wait_seconds=0.0) for f in (0.995, 1.0, 1.005))
+    return Measurement(blocks=blocks, steady=True, start_seconds=0.0, build_seconds=0.0, warmup_seconds=0.0)
+
+
+def race(rates: dict[Point, float], noise: float = 0.005) -> list[list[Point]]:
+    """Who ran in each round."""
+    rng = random.Random(3)
+    rounds: list[list[Point]] = []
+
+    def run(point: Point, number: int) -> Burst:
+        while len(rounds) <= number:
+            rounds.append([])
+        rounds[number].append(point)
+        rate = rates[point] * rng.gauss(1, noise)
+        return Burst(point=point, outcome=Outcome.OK, measurement=measured(rate), seconds=1.0)
+
+    confirm(BASELINE, [point for point in rates if point != BASELINE], run, affords=lambda _: True, seed=0)
+    return rounds
+
+
+def test_a_finalist_that_is_clearly_beaten_drops_out() -> None:
+    """It runs in the first three rounds and in no later one; those that are close go on."""
+    rounds = race({BASELINE: 1000, FIRST: 2000, SECOND: 1990, THIRD: 1500}, noise=0.03)
+    assert all(THIRD in who for who in rounds[:3])
+    assert all(THIRD not in who for who in rounds[3:])
+    assert len(rounds) > 3
+    assert all({BASELINE, FIRST, SECOND} <= set(who) for who in rounds)
+
+
+def rounds_of(*ratios: dict[Point, float]) -> list[Round]:
+    """Rounds with the baseline at 1,000 samples/s."""
+    return [{BASELINE: measured(1000)} | {point: measured(1000 * r) for point, r in each.items()} for each in ratios]
+
+
+def test_a_tie_is_told_from_a_clear_lead() -> None:
+    """Within 2 % and with overlapping rounds two are equals; 5 % behind in every round is not."""
+    rounds = rounds_of(
+        {FIRST: 2.00, SECOND: 1.98, THIRD: 1.90}, {FIRST: 2.02, SECOND: 2.03, THIRD: 1.91},
+        {FIRST: 2.01, SECOND: 1.99, THIRD: 1.90}, {FIRST: 2.03, SECOND: 2.01, THIRD: 1.92},
+    )  # fmt: skip
+    assert set(as_good_as_the_fastest(rank(BASELINE, rounds), rounds)) == {FIRST, SECOND}
+
+
+def test_what_is_not_faster_than_the_baseline_is_no_equal() -> None:
+    """Only a confirmed gain displaces the baseline."""
+    rounds = rounds_of({FIRST: 1.00}, {FIRST: 1.02}, {FIRST: 0.99})
+    assert as_good_as_the_fastest(rank(BASELINE, rounds), rounds) == []
+
+
+def test_the_interval_allows_for_the_choice_among_several() -> None:
+    """One finalist's interval is as it is; of three, each is widened by a fifth, on the scale of logarithms."""
+    alone = Speedup(ratio=1.5, ci95=Interval(1.4, 1.6), pairs=5)
+    assert alone.best_of(1).ci95 == pytest.approx(alone.ci95)
+    of_three = alone.best_of(3).ci95
+    assert math.log(of_three.high / 1.5) == pytest.approx(1.22 * math.log(1.6 / 1.5), rel=0.01)
+    rounds = rounds_of({FIRST: 2.0, SECOND: 1.9}, {FIRST: 2.1, SECOND: 1.95})
+    both = {one.point: one for one in rank(BASELINE, rounds)}
+    (one,) = rank(BASELINE, [{p: m for p, m in each.items() if p != SECOND} for each in rounds])
+    assert isinstance(one, Confirmed)
+    assert both[FIRST].speedup.ci95.low < one.speedup.ci95.low
+
+
+def test_of_equals_the_cheapest_is_recommended() -> None:
+    """Workers that gain nothing, and compiling that gains nothing, are not recommended."""
+
+    def rate(config: TrainConfig) -> float:
+        return 2000.0 if config.precision == "bf16" else 1000.0
+
+    search, _ = make_search(rate, budget_seconds=300, noise=0.01)
+    search.run()
+    config = judge(search)[0].config
+    assert config.precision == "bf16"
+    finalists = {trial.burst.point.config for trial in search.log.trials if trial.round is not None}
+    assert len(finalists) > 2
+    costs = [(c.compile_mode is not None, c.num_workers) for c in finalists if c.precision == "bf16"]
+    assert (config.compile_mode is not None, config.num_workers) == min(costs)

@@ -1,0 +1,170 @@
+"""Loading a result file into training: on the machine that was measured, and on others."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import autotune
+from autotune.errors import ConfigError, ResultFileError, WorkloadError
+from autotune.hardware.host import read_cpu
+from autotune.results.result import Result, write_result
+from autotune.training.loading import load
+from autotune.workload.fingerprint import fingerprint, model_facts
+from tests.factories import make_gpu, make_hardware, make_result, make_software
+from tests.workloads import mistakes
+
+
+def write(tmp_path: Path, **changes: Any) -> tuple[Path, Result]:
+    """A result file of this very machine, with some changes."""
+    cpu = {"cpu": read_cpu({}), "software": make_software(torch=str(torch.__version__))}
+    fields = {"hardware": make_hardware(**cpu), "software": cpu["software"]}
+    result = make_result(**{**fields, **changes})
+    path = tmp_path / "result.json"
+    write_result(result, path)
+    return path, result
+
+
+def test_a_result_file_is_loaded(tmp_path: Path) -> None:
+    """It holds the best config, on the kind of device that was measured; on the same machine nothing is warned of."""
+    path, result = write(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loaded = autotune.load(str(path))
+    assert loaded.config == result.best.config
+    assert (loaded.batch_size, loaded.accumulation_steps) == (32, 2)
+    assert loaded.device == torch.device("cpu")
+    assert loaded.result == result
+
+
+def test_another_machine_is_warned_of(tmp_path: Path) -> None:
+    """What differs is named, since another machine has another best config."""
+    path, _ = write(tmp_path, hardware=make_hardware(), software=make_software(torch="2.7.0"))
+    told = r"measured elsewhere \(torch 2.7.0 there, .*; CPU Intel.* there.*autotune check"
+    with pytest.warns(UserWarning, match=told):
+        load(path)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_result_of_a_gpu_is_told_on_a_machine_without(tmp_path: Path) -> None:
+    """Rather than trained slowly on the CPU; but a device can be named on purpose."""
+    constraints = make_result().constraints.model_copy(update={"device": "cuda"})
+    path, _ = write(tmp_path, hardware=make_hardware(make_gpu()), constraints=constraints)
+    with pytest.raises(ConfigError, match=f"{path} was measured on cuda, which torch does not find here; tune on"):
+        load(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert load(path, device="cpu").device == torch.device("cpu")
+
+
+def test_another_machine_is_refused_when_strict(tmp_path: Path) -> None:
+    """The error names what differs, and the command that checks."""
+    path, _ = write(tmp_path, software=make_software(torch="2.7.0"))
+    with pytest.raises(ConfigError, match=r"torch 2\.7\.0 there.*autotune check"):
+        load(path, strict=True)
+
+
+def test_a_missing_result_is_told(tmp_path: Path) -> None:
+    """As wherever result files are read."""
+    with pytest.raises(ResultFileError):
+        load(tmp_path / "none.json")
+
+
+def build_linear(features: int = 4) -> torch.nn.Module:
+    """A small model."""
+    return torch.nn.Sequential(torch.nn.Linear(features, 8), torch.nn.Linear(8, 2))
+
+
+def measured_with(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
+    """The workload of a result that was measured with this model."""
+    record = make_result().workload
+    return {"workload": record.model_copy(update={"model": model_facts(model, optimizer)})}
+
+
+def test_the_measured_model_is_silent(tmp_path: Path) -> None:
+    """Also inside another module, as frameworks wrap it."""
+    path, _ = write(tmp_path, **measured_with(build_linear()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for model in (build_linear(), torch.nn.Sequential(build_linear())):
+            load(path).prepare(model, torch.optim.AdamW(model.parameters()))
+
+
+def test_another_model_is_warned_of(tmp_path: Path) -> None:
+    """With what differs and the command that checks, when the model is known."""
+    model = build_linear(5)
+    path, _ = write(tmp_path, **measured_with(build_linear()))
+    told = r"another workload \(the model is Sequential with 58 .* there, Sequential with 66 .* here\).*autotune check"
+    with pytest.warns(UserWarning, match=told):
+        load(path).prepare(model)
+
+
+def test_another_optimizer_is_warned_of(tmp_path: Path) -> None:
+    """Its state and its step are part of what was measured."""
+    model = build_linear()
+    path, _ = write(tmp_path, **measured_with(model, torch.optim.AdamW(model.parameters())))
+    with pytest.warns(UserWarning, match="the optimizer is AdamW there, SGD here"):
+        load(path).prepare(model, torch.optim.SGD(model.parameters(), momentum=0.9))
+
+
+def test_another_model_is_refused_when_strict(tmp_path: Path) -> None:
+    """Before anything is changed in place."""
+    path, _ = write(tmp_path, **measured_with(build_linear()))
+    with pytest.raises(ConfigError, match=r"another workload.*tune this workload"):
+        load(path, strict=True).prepare(build_linear(5))
+
+
+def test_a_model_that_was_explored_is_not_compared(tmp_path: Path) -> None:
+    """Arguments of build() that the search chose make another model on purpose."""
+    best = make_result().best.model_copy(update={"parameters": {"features": 5}})
+    path, _ = write(tmp_path, best=best, **measured_with(build_linear()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(path).prepare(build_linear(5))
+
+
+def test_a_workload_is_compared_at_once(tmp_path: Path) -> None:
+    """By its fingerprint: data set and effective batch too."""
+    same = mistakes.workload()
+    print_ = fingerprint(same, same.make_optimizer(), same.dataset[0])
+    record = make_result().workload.model_copy(update={"fingerprint": print_})
+    path, _ = write(tmp_path, workload=record)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(path, workload=same)
+    with pytest.warns(UserWarning, match=r"the workload is not digits \(train:build\) as it was measured"):
+        load(path, workload=mistakes.workload(dataset=mistakes.dataset(32)))
+
+
+def test_another_kind_of_device_is_warned_of(tmp_path: Path) -> None:
+    """Settings of a GPU say little about the CPU beside it."""
+    constraints = make_result().constraints.model_copy(update={"device": "cuda"})
+    path, _ = write(tmp_path, constraints=constraints)
+    with pytest.warns(UserWarning, match="device cuda there, cpu here"):
+        load(path, device="cpu")
+
+
+def test_a_second_model_is_not_compared(tmp_path: Path) -> None:
+    """A teacher, or an average of the weights, was not measured."""
+    path, _ = write(tmp_path, **measured_with(build_linear()))
+    tuned = load(path, strict=True)
+    tuned.prepare(build_linear())
+    tuned.prepare(build_linear(5))
+
+
+def test_a_lazy_model_is_not_compared(tmp_path: Path) -> None:
+    """It has no weights before its first batch."""
+    path, _ = write(tmp_path, **measured_with(build_linear()))
+    load(path, strict=True).prepare(torch.nn.LazyLinear(2))
+
+
+@pytest.mark.parametrize("built", [3, (torch.nn.Linear(1, 1), [], None)])
+def test_what_is_no_workload_is_refused(built: object, tmp_path: Path) -> None:
+    """As where it is tuned, with what was expected."""
+    path, _ = write(tmp_path)
+    with pytest.raises(WorkloadError):
+        load(path, workload=built)
