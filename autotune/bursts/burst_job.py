@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from time import perf_counter  # by name: the user's module may replace what `time` holds
 from time import time as wall_clock
 
@@ -17,10 +19,39 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Measurement, Outcome, Point
 from autotune.training.tuned import Tuned
 from autotune.workload.target import load_workload
+from autotune.workload.workload import Workload
 
 
-def run_burst(request: Request, reporter: Reporter) -> Measurement:
-    """Trains for a moment and measures; what goes wrong is raised.
+@dataclass
+class Prepared:
+    """A workload that is built, with its config at work and its watch.
+
+    Attributes:
+        workload: What is trained.
+        tuned: The config at work.
+        telemetry: Watches memory, and what else it is asked to.
+        start_seconds: What starting the process took.
+        build_seconds: What `build()` took.
+    """
+
+    workload: Workload
+    tuned: Tuned
+    telemetry: Telemetry
+    start_seconds: float
+    build_seconds: float
+    gpu: GpuTelemetry | None
+    used_before: int | None
+
+    def with_memory(self, measurement: Measurement) -> Measurement:
+        """The measurement, with what memory it took."""
+        used = {"host_memory_bytes": self.telemetry.peak_bytes()}
+        device = device_memory(self.tuned, measurement, used, self.gpu, self.used_before)
+        return measurement.model_copy(update=used | device)
+
+
+@contextlib.contextmanager
+def prepared(request: Request, reporter: Reporter) -> Iterator[Prepared]:
+    """Builds the workload under the request's config, and watches its memory while open.
 
     Args:
         request: What to run.
@@ -28,7 +59,6 @@ def run_burst(request: Request, reporter: Reporter) -> Measurement:
     """
     start_seconds = max(0.0, wall_clock() - request.asked_at)
     point = request.point or Point(config=TrainConfig())
-    device = request.device or "cpu"
     reporter.phase("build")
     began = perf_counter()
     torch.manual_seed(request.seed)
@@ -36,22 +66,26 @@ def run_burst(request: Request, reporter: Reporter) -> Measurement:
     used_before = gpu.used_bytes() if gpu is not None else None
     cap_memory(request)
     with Telemetry(request.memory_limit_bytes, end_over_limit(request, reporter), gpu=gpu) as telemetry:
-        tuned = Tuned(point.config, device=device)
+        tuned = Tuned(point.config, device=request.device or "cpu")
         tuned.apply_process_settings()
         workload = load_workload(request.importable, point.parameters)
-        build_seconds = perf_counter() - began
+        yield Prepared(workload, tuned, telemetry, start_seconds, perf_counter() - began, gpu, used_before)
+
+
+def run_burst(request: Request, reporter: Reporter) -> Measurement:
+    """Trains for a moment and measures; what goes wrong is raised."""
+    with prepared(request, reporter) as ready:
         reporter.phase("train")
         measurement = loop.measure_burst(
-            workload,
-            tuned,
+            ready.workload,
+            ready.tuned,
             request.plan,
-            start_seconds=start_seconds,
-            build_seconds=build_seconds,
-            telemetry=telemetry,
+            start_seconds=ready.start_seconds,
+            build_seconds=ready.build_seconds,
+            telemetry=ready.telemetry,
             largest_samples=request.largest_samples,
         )
-        used = {"host_memory_bytes": telemetry.peak_bytes()}
-    return measurement.model_copy(update=used | device_memory(tuned, measurement, used, gpu, used_before))
+        return ready.with_memory(measurement)
 
 
 def device_memory(

@@ -67,6 +67,8 @@ class Feed:
         epoch_batches: Batches of the last whole epoch, None before its end.
         epoch_samples: Its samples.
         drawn: Batches drawn so far.
+        position: Samples of the stream that were passed, those of an incomplete last batch that was dropped included:
+            what two configs that read the same stream have in common.
     """
 
     def __init__(self, make_loader: Callable[[], DataLoader[Any]]) -> None:
@@ -78,6 +80,7 @@ class Feed:
         self.epoch_batches: int | None = None
         self.epoch_samples: int | None = None
         self.drawn = 0
+        self.position = 0
         self._batches: Iterator[Any] | None = None
         self._restarting = False
 
@@ -97,6 +100,7 @@ class Feed:
                 self.drawn += 1
                 batches += 1
                 samples += item[0]
+                self.position += item[0]
                 yield item
                 if self._restarting:
                     break
@@ -113,11 +117,13 @@ class Feed:
                 end_seconds, self._restarting = 0.0, False
             else:
                 self.epoch_batches, self.epoch_samples = batches, samples
+                self.position += max(0, (_length(self.loader.sampler) or samples) - samples)
 
     def restart(self) -> None:
         """Drops what the workers have prepared, so that the next batch comes from a loader with an empty queue."""
         self._batches = None
         self.loader = self._make_loader()
+        self.position = 0
         self._restarting = True
 
     def killing_signal(self) -> int | None:
@@ -128,6 +134,14 @@ class Feed:
                 if worker.exitcode is not None and worker.exitcode < 0:
                     return -int(worker.exitcode)
         return _signal_of_dead_child()
+
+
+def _length(sampler: Any) -> int | None:
+    """Samples that it draws in an epoch; None where that is not known."""
+    try:
+        return len(sampler)
+    except TypeError:
+        return None
 
 
 def _signal_of_dead_child() -> int | None:

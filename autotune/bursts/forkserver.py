@@ -21,6 +21,7 @@ import sys
 import threading
 import traceback
 from dataclasses import dataclass
+from json import loads  # by name: the user's module may replace what `json` holds
 from pathlib import Path
 from time import monotonic, sleep, time  # by name: the user's module may replace what `time` holds
 from typing import Any, BinaryIO
@@ -130,12 +131,12 @@ def _canary() -> str | None:
     return "a forked process hangs when it computes: the module uses threads while it is imported"
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Job:
-    """The job that runs: its process and its number."""
+    """A job that runs: its number, and where its commands are written, if it takes any."""
 
-    pid: int = -1
-    number: int = 0
+    number: int
+    commands: int | None = None
 
 
 class _Server:
@@ -156,7 +157,7 @@ class _Server:
         self._events = events
         self._reporter = reporter
         self._parent = parent
-        self._job = _Job()
+        self._jobs: dict[int, _Job] = {}
         self._wake = os.pipe()
         for descriptor in self._wake:
             os.set_blocking(descriptor, False)
@@ -179,7 +180,18 @@ class _Server:
                     return
                 *lines, buffer = (buffer + chunk).split(b"\n")
                 for line in lines:
-                    self._fork(Request.model_validate_json(line))
+                    self._obey(line)
+
+    def _obey(self, line: bytes) -> None:
+        """Starts a job, or hands a command on to one."""
+        message = loads(line)
+        if "to" not in message:
+            self._fork(Request.model_validate(message))
+            return
+        for job in self._jobs.values():
+            if job.number == message["to"] and job.commands is not None:
+                with contextlib.suppress(OSError):  # it has gone, which shows in its exit
+                    os.write(job.commands, message["command"].encode() + b"\n")
 
     def _reap(self) -> None:
         """Collects every direct child and orphan that ended; reports the job's own process."""
@@ -188,19 +200,29 @@ class _Server:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     return
-                if pid == self._job.pid:
-                    self._reporter.end_of(self._job.number, os.waitstatus_to_exitcode(status))
+                if (job := self._jobs.pop(pid, None)) is not None:
+                    if job.commands is not None:
+                        os.close(job.commands)
+                    self._reporter.end_of(job.number, os.waitstatus_to_exitcode(status))
 
     def _fork(self, request: Request) -> None:
         """Forks a process, in a session of its own, that runs one request."""
+        ends = os.pipe() if request.job == "runner" else None
         pid = os.fork()
         if pid != 0:
-            self._job = _Job(pid, request.number)
+            if ends is not None:
+                os.close(ends[0])
+            self._jobs[pid] = _Job(request.number, ends[1] if ends is not None else None)
+            self._reporter.send("started", pid=pid, number=request.number)
             return
         status = 1
         try:  # whatever happens, this process must not go on as a second forkserver
             self._become_job()
-            status = worker.run(request, Reporter(self._events, request.number))
+            commands = None
+            if ends is not None:
+                os.close(ends[1])
+                commands = os.fdopen(ends[0], "rb")
+            status = worker.run(request, Reporter(self._events, request.number), commands)
         finally:
             worker.finish(status)
 
@@ -210,7 +232,8 @@ class _Server:
         users = self._users_handler
         signal.signal(signal.SIGCHLD, signal.SIG_DFL if users is None else users)
         self._requests.close()
-        for descriptor in self._wake:
+        others = [job.commands for job in self._jobs.values() if job.commands is not None]
+        for descriptor in (*self._wake, *others):
             os.close(descriptor)
         os.setsid()
         _end_with_parent(True)

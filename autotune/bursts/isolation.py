@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 from autotune.bursts import cleanup
 from autotune.bursts.child import Child
 from autotune.bursts.cleanup import GRACE_SECONDS, RUN_VARIABLE
-from autotune.bursts.protocol import Request, raise_reported
+from autotune.bursts.live import Ended, Live
+from autotune.bursts.protocol import Command, Request, raise_reported
 from autotune.errors import Interrupted, IsolationError, WorkloadError
 
 if TYPE_CHECKING:
@@ -34,31 +35,8 @@ COLD_START_SECONDS = 60.0
 """A forkserver has torch, and nothing of the user's, imported within this, however busy the machine."""
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a job ended.
-
-    Attributes:
-        message: The structured message (``result``, ``failure`` or ``error``), if one came.
-        status: Exit status; negative for a signal; None when it is not known.
-        timed_out: The deadline passed and the tree was killed.
-        killed_by_kernel: The kernel's out-of-memory killer struck meanwhile.
-        phase: How far it came.
-        seconds: From the request until the last process had gone.
-        stderr_tail: The last that was printed.
-    """
-
-    message: dict[str, Any] | None = None
-    status: int | None = None
-    timed_out: bool = False
-    killed_by_kernel: bool = False
-    phase: str = "start"
-    seconds: float = 0.0
-    stderr_tail: str = ""
-
-
 class Isolation:
-    """Starts the forkserver (or fresh interpreters where there is no fork) and runs one job at a time.
+    """Starts the forkserver (or fresh interpreters where there is no fork) and runs jobs.
 
     The forkserver is warm, with torch and the user's module imported, or cold where that module cannot be forked: then
     each job imports it again.
@@ -82,6 +60,7 @@ class Isolation:
         self._current: Child | None = None
         self._interrupted = False
         self._count = 0
+        self._live: list[Live] = []
         self._warm = True
         self._spawning = sys.platform != "linux"
         if self._spawning:
@@ -118,30 +97,111 @@ class Isolation:
             IsolationError: No process could be started.
             Interrupted: See `interrupt`.
         """
+        deadline = time.monotonic() + deadline_seconds
+        live = self.open(request, deadline_seconds)
+        ended = self.end(live, deadline)
+        if live.forked and ended.status is not None and not live.child.alive and ended.phase == "start":
+            # The forkserver had been killed before it could fork, which says nothing about this job.
+            ended = self.end(self.open(request, max(0.0, deadline - time.monotonic())), deadline)
+        return ended
+
+    def open(self, request: Request, deadline_seconds: float) -> Live:
+        """Asks for a job; `wait` tells what comes of it, and `end` must follow.
+
+        Raises:
+            TargetError, WorkloadError: The module can no longer be imported.
+            IsolationError: No process could be started.
+            Interrupted: See `interrupt`.
+        """
         began = time.monotonic()
-        deadline = began + deadline_seconds
-        kills_before = cleanup.kernel_kills()
         self._count += 1
         # Numbered, so that a late word of one job's processes is not taken for the next one's.
         request = request.model_copy(update={"number": self._count, "import_as": _absolute(request.target)})
-        child = self._child_for_job(deadline)
-        followed = self._follow(child, request, deadline)
-        if followed.status is not None and child is self._forkserver and not child.alive and followed.phase == "start":
-            # The forkserver had been killed before it could fork, which says nothing about this job.
-            child = self._child_for_job(deadline)
-            followed = self._follow(child, request, deadline)
-        tail = child.stderr_tail()
-        if child is not self._forkserver:
-            child.close()
-        elif followed.status is None:  # stopped or stuck: it would not answer the next request either
+        child = self._child_for_job(began + deadline_seconds)
+        forked = child is self._forkserver
+        live = Live(request.number, child, forked=forked, began=began, kills_before=cleanup.kernel_kills())
+        if not forked:
+            live.pid = child.pid
+        if not self._live:
+            child.clear_stderr()
+        self._live.append(live)
+        child.send(request.model_copy(update={"asked_at": time.time()}).model_dump_json())
+        return live
+
+    def command(self, live: Live, command: Command) -> None:
+        """Tells a live runner what to do next; one that is gone already shows in its events."""
+        live.child.send(json.dumps({"to": live.number, "command": command.model_dump_json()}))
+
+    def stop(self, live: Live) -> None:
+        """Stops a job with all its processes, until `Live.resume`."""
+        live.adopt(self._of_others(live))
+        live.stop()
+
+    def wait(self, live: Live, deadline: float) -> dict[str, Any] | None:
+        """The next event of a job that is about neither its progress nor its end; None when it is over.
+
+        Args:
+            live: The job.
+            deadline: `time.monotonic()` at which its whole tree is killed.
+
+        Raises:
+            Interrupted: See `interrupt`.
+        """
+        with self._attending(live.child):
+            while True:
+                if live.inbox:
+                    return live.inbox.popleft()
+                if live.over:
+                    return None
+                event = live.child.next_event(deadline)
+                if event is None and live.ended.timed_out:  # stuck for good
+                    live.over = True
+                elif event is None:
+                    live.ended = dataclasses.replace(live.ended, timed_out=True)
+                    self._kill(live)
+                    deadline = time.monotonic() + GRACE_SECONDS
+                elif event["event"] == "woken":
+                    if live.ended.message is None:
+                        raise Interrupted
+                    live.ended, live.over = dataclasses.replace(live.ended, status=0), True
+                else:
+                    self._hand_over(event, live.child)
+
+    def discard(self, live: Live) -> None:
+        """Kills a job with all its processes, whatever it is doing."""
+        self._kill(live)
+        self._live.remove(live)
+        if not live.forked:
+            live.child.close()
+        cleanup.remove_shared_memory(self._started)
+
+    def _hand_over(self, event: dict[str, Any], child: Child) -> None:
+        """Gives an event to the job that it is about; the end of a child is the end of all its jobs."""
+        for live in self._live:
+            if event["event"] == "end" and live.child is child and not live.over:
+                live.ended, live.over = dataclasses.replace(live.ended, status=child.exit_status()), True
+            elif event.get("number") == live.number:
+                live.note(event)
+
+    def end(self, live: Live, deadline: float) -> Ended:
+        """Waits for the end of a job, kills it at the deadline, and leaves no process of it.
+
+        Raises:
+            Interrupted: See `interrupt`.
+        """
+        try:
+            while self.wait(live, deadline) is not None:
+                pass
+        finally:
+            self._kill(live)
+            self._live.remove(live)
+        tail = live.child.stderr_tail()
+        if not live.forked:
+            live.child.close()
+        elif live.ended.status is None:  # stopped or stuck: it would not answer the next request either
             self._stop_forkserver()
         cleanup.remove_shared_memory(self._started)
-        return dataclasses.replace(
-            followed,
-            killed_by_kernel=cleanup.kernel_kills() > kills_before,
-            seconds=time.monotonic() - began,
-            stderr_tail=tail,
-        )
+        return live.finished(tail)
 
     def interrupt(self) -> None:
         """Ends the job that runs and refuses all others, by `Interrupted`; safe in a signal handler.
@@ -220,52 +280,27 @@ class Isolation:
         finally:
             self._current = None
 
-    def _follow(self, child: Child, request: Request, deadline: float) -> Ended:
-        """Sends a request, reads its events to the end of the job, and leaves no process of it."""
-        ended = Ended()
-        try:
-            with self._attending(child):
-                child.clear_stderr()
-                child.send(request.model_copy(update={"asked_at": time.time()}).model_dump_json())
-                while True:
-                    event = child.next_event(deadline)
-                    kind = event["event"] if event is not None else None
-                    if event is None and not ended.timed_out:
-                        ended = dataclasses.replace(ended, timed_out=True)
-                        self._kill_job(child)
-                        deadline = time.monotonic() + GRACE_SECONDS
-                    elif event is None:  # stuck for good
-                        return ended
-                    elif kind == "end":
-                        return dataclasses.replace(ended, status=child.exit_status())
-                    elif kind == "woken":
-                        if ended.message is None:
-                            raise Interrupted
-                        return dataclasses.replace(ended, status=0)
-                    elif event.get("number") != request.number:
-                        continue
-                    elif kind == "exit":
-                        return dataclasses.replace(ended, status=event["status"])
-                    elif kind == "phase":
-                        ended = dataclasses.replace(ended, phase=event["phase"])
-                    else:
-                        ended = dataclasses.replace(ended, message=event)
-        finally:
-            self._kill_job(child)
-
-    def _kill_job(self, child: Child) -> None:
-        """Ends everything below the forkserver; what has lost its forkserver, or was spawned, is known by its mark."""
-        if child is self._forkserver and child.alive:
-            cleanup.end_processes(lambda: _below(child))
+    def _kill(self, live: Live) -> None:
+        """Ends all processes of a job; what was spawned, or has lost its forkserver, is known by its mark."""
+        others = self._of_others(live)
+        if live.forked and live.child.alive:
+            live.adopt(others)
+            cleanup.end_processes(live.processes if others else lambda: _below(live.child))
         else:
-            cleanup.end_processes(lambda: [*_below(child), *cleanup.members_of_run(str(self._folder), child.pid)])
+            run = "" if others else str(self._folder)
+            cleanup.end_processes(lambda: [*_below(live.child), *cleanup.members_of_run(run, live.child.pid)])
+
+    def _of_others(self, live: Live) -> set[int]:
+        """Process ids of the other jobs, and of what they took over."""
+        others = [one for one in self._live if one is not live]
+        return {pid for one in others for pid in (one.pid, *(stray.pid for stray in one.strays)) if pid is not None}
 
     def _stop_forkserver(self) -> None:
         forkserver, self._forkserver = self._forkserver, None
         if forkserver is not None:
             cleanup.end_processes(lambda: _below(forkserver))  # before it ends: by then its orphans would be nobody's
             forkserver.close()
-            self._kill_job(forkserver)
+            cleanup.end_processes(lambda: cleanup.members_of_run(str(self._folder), forkserver.pid))
 
     def _environment(self) -> dict[str, str]:
         """The user's environment, with temporary files in the run's folder, to be removed with it."""

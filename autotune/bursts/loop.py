@@ -9,9 +9,10 @@ costs over ordinary waiting is taken out of the blocks and charged once an epoch
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from time import perf_counter  # by name: the user's module may replace what `time` holds
 from typing import TYPE_CHECKING
 
@@ -58,20 +59,10 @@ class Timing:
     def warm_up(self) -> None:
         """Runs until it is steady, or until the cap; the first step, all three when compiled, come before the cap."""
         began = perf_counter()
-        config, feed = self.trainer.tuned.config, self.trainer.feed
-        cap = began
-        for number in range(MIN_WARMUP_STEPS):
-            if number and perf_counter() > cap:
-                break
-            self._lap(1)
-            self.opening_steps += 1
-            if number == 0 or config.compile_mode is not None:
-                cap = perf_counter() + self.plan.warmup_seconds
-        self.opening_seconds = perf_counter() - began
-        workers = feed.loader.num_workers
-        if workers and feed.starts[0].wait_seconds < RESTART_LIMIT_SECONDS:
-            feed.restart()
-        queue = QUEUE_DRAINS * workers * (feed.loader.prefetch_factor or 0)
+        feed = self.trainer.feed
+        cap = self.open()
+        if feed.loader.num_workers:
+            self.restart()
         previous = None
         while perf_counter() < cap:
             lap = self._lap(self.steps_per_lap)
@@ -80,11 +71,38 @@ class Timing:
             alike = previous is not None and abs(lap.rate - previous) <= self.plan.steady_tolerance * max(
                 lap.rate, previous
             )
-            if alike and not resized and feed.drawn >= queue:
+            if alike and not resized and self.drained:
                 self.steady = True
                 break
             previous = None if resized else lap.rate
         self.warmup_seconds = perf_counter() - began
+
+    def open(self) -> float:
+        """Takes the first steps, which compile and allocate; returns when warming up should end at the latest."""
+        began = cap = perf_counter()
+        for number in range(MIN_WARMUP_STEPS):
+            if number and perf_counter() > cap:
+                break
+            self._lap(1)
+            self.opening_steps += 1
+            if number == 0 or self.trainer.tuned.config.compile_mode is not None:
+                cap = perf_counter() + self.plan.warmup_seconds
+        self.opening_seconds = perf_counter() - began
+        return cap
+
+    def restart(self) -> bool:
+        """Restarts the loader, whose queue has filled meanwhile; returns whether it did: a slow one goes on."""
+        feed = self.trainer.feed
+        if feed.starts[0].wait_seconds >= RESTART_LIMIT_SECONDS:
+            return False
+        feed.restart()
+        return True
+
+    @property
+    def drained(self) -> bool:
+        """Whether so many batches were drawn that what the loader had prepared in advance is gone."""
+        loader = self.trainer.feed.loader
+        return self.trainer.feed.drawn >= QUEUE_DRAINS * loader.num_workers * (loader.prefetch_factor or 0)
 
     def measure(self) -> list[Lap]:
         """Timed laps until the interval is narrow enough, hope is lost, or the cap is reached.
@@ -100,6 +118,26 @@ class Timing:
         if not any(lap.samples for lap in laps):
             raise NonFiniteLossError("the gradients overflow in fp16: the GradScaler skipped every timed step")
         return laps
+
+    def measurement(self, laps: Sequence[Lap], part: Part = "all") -> Measurement:
+        """What some timed laps amount to; memory, telemetry and the costs of starting are added by the caller."""
+        feed, tuned = self.trainer.feed, self.trainer.tuned
+        blocks, boundary_seconds = charge(laps, feed, tuned.config, self.after_restart)
+        samples = sum(block.samples for block in blocks) or 1
+        step_seconds = sum(block.seconds for block in blocks) / samples * tuned.config.effective_batch
+        compiling = self.opening_seconds - self.opening_steps * step_seconds
+        return Measurement(
+            blocks=tuple(blocks),
+            steady=self.steady,
+            start_seconds=0.0,
+            build_seconds=0.0,
+            warmup_seconds=self.warmup_seconds,
+            compile_seconds=max(0.0, compiling) if tuned.config.compile_mode and part != "loader" else None,
+            epoch_samples=_epoch_samples(feed, tuned.batch_size),
+            epoch_boundary_seconds=boundary_seconds,
+            skipped_steps=self.skipped_steps,
+            final_loss=self.trainer.check_loss(),
+        )
 
     def _hopeless(self, laps: list[Lap]) -> bool:
         """Whether even the fastest lap is far from what was reached before, three blocks' time having been spent."""
@@ -118,23 +156,28 @@ class Timing:
         half = 1.96 * MEDIAN_ERROR_PER_MAD * mad / math.sqrt(len(rates))
         return half <= self.plan.interval_target * centre
 
-    def _lap(self, steps: int) -> Lap:
+    def lap_until(self, position: int) -> Lap:
+        """A timed lap of whole optimizer steps, one at least, to a place in the stream of samples."""
+        return self._lap(None, position)
+
+    def _lap(self, steps: int | None, position: int = 0) -> Lap:
         feed, scaler = self.trainer.feed, self.trainer.scaler
         scale = scaler.get_scale()
         waited, drawn = feed.wait_seconds, feed.drawn
         starts, start_seconds = len(feed.starts), feed.start_seconds
         self.trainer.synchronize()
         began = perf_counter()
-        samples = 0
-        for _ in range(steps):
+        samples = taken = 0
+        while taken < steps if steps is not None else (taken == 0 or feed.position < position):
             samples += self.trainer.step()
+            taken += 1
         self.trainer.synchronize()
         seconds = perf_counter() - began
-        skipped = _skipped_steps(scale, scaler.get_scale(), steps)
+        skipped = _skipped_steps(scale, scaler.get_scale(), taken)
         self.skipped_steps += skipped
         return Lap(
             # A step that the scaler skipped taught the model nothing: its samples do not count.
-            samples=round(samples * (1 - skipped / steps)),
+            samples=round(samples * (1 - skipped / taken)),
             consumed=samples,
             seconds=max(seconds, 1e-9),
             wait_seconds=feed.wait_seconds - waited,
@@ -205,8 +248,7 @@ def measure_burst(
         WorkerKilledError: A DataLoader worker was ended by a signal.
     """
     timing = Timing(_make_stepper(workload, tuned, plan.part), plan)
-    feed = timing.trainer.feed
-    try:
+    with told_of_killed_workers(timing.trainer.feed):
         timing.warm_up()
         timing.trainer.check_loss()
         if telemetry is not None:
@@ -214,27 +256,26 @@ def measure_burst(
         laps = timing.measure()
         summary = telemetry.end() if telemetry is not None else None
         timing.trainer.train_on_worst(largest_samples)
+    measured = timing.measurement(laps, plan.part)
+    return measured.model_copy(
+        update={"start_seconds": start_seconds, "build_seconds": build_seconds, "telemetry": summary}
+    )
+
+
+@contextlib.contextmanager
+def told_of_killed_workers(feed: Feed) -> Iterator[None]:
+    """Turns what torch raises when a worker dies into an error that holds the signal.
+
+    Raises:
+        WorkerKilledError: A DataLoader worker was ended by a signal.
+    """
+    try:
+        yield
     except RuntimeError as error:  # torch may raise it anywhere: from a signal handler, when a worker dies
         killed_by = feed.killing_signal()  # the exit status is the truth; torch's message holds only its text
         if killed_by is not None:
             raise WorkerKilledError(killed_by) from error
         raise
-    blocks, boundary_seconds = charge(laps, feed, tuned.config, timing.after_restart)
-    step_seconds = statistics.median(block.seconds for block in blocks) / timing.steps_per_lap
-    compiling = timing.opening_seconds - timing.opening_steps * step_seconds
-    return Measurement(
-        blocks=tuple(blocks),
-        steady=timing.steady,
-        start_seconds=start_seconds,
-        build_seconds=build_seconds,
-        warmup_seconds=timing.warmup_seconds,
-        compile_seconds=max(0.0, compiling) if tuned.config.compile_mode and plan.part != "loader" else None,
-        epoch_samples=_epoch_samples(feed, tuned.batch_size),
-        epoch_boundary_seconds=boundary_seconds,
-        skipped_steps=timing.skipped_steps,
-        final_loss=timing.trainer.check_loss(),
-        telemetry=summary,
-    )
 
 
 def _make_stepper(workload: Workload, tuned: Tuned, part: Part) -> Stepper:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from json import dumps  # by name: the user's module may replace what `json` holds
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -49,7 +49,7 @@ class Request(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    job: Literal["probe", "check", "burst", "numerics", "profile"]
+    job: Literal["probe", "check", "burst", "runner", "numerics", "profile"]
     number: int = Field(default=0, description="of the job; its events carry it")
     target: str = ""
     import_as: str = Field(default="", description="the target with its path made absolute")
@@ -70,6 +70,21 @@ class Request(BaseModel):
     def importable(self) -> str:
         """The target as it is found from any working directory."""
         return self.import_as or self.target
+
+
+class Command(BaseModel):
+    """What a live runner is told to do next."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    until: int | None = Field(default=None, ge=1, description="train to this place in the stream of samples; None: end")
+
+
+class Commands(Protocol):
+    """Where a live runner's commands come from, a line each; empty when there are no more."""
+
+    def readline(self) -> bytes:
+        """Waits for the next line."""
 
 
 class PipeLostError(Exception):
@@ -122,7 +137,7 @@ class Reporter:
         self.send("error", kind=type(error).__name__, message=str(error), trace=getattr(error, "trace", None))
 
     def _line(self, event: str, **content: Any) -> bytes:
-        return dumps({"event": event, "number": self._number, **content}).encode() + b"\n"
+        return dumps({"event": event, "number": self._number} | content).encode() + b"\n"
 
     def _write(self, line: bytes) -> None:
         if os.getpid() != self._process_id:

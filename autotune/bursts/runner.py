@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from autotune.bursts.isolation import Ended, Isolation
+from autotune.bursts.duet import Duet
+from autotune.bursts.isolation import Isolation
+from autotune.bursts.live import Ended
 from autotune.bursts.protocol import PIPE_LOST_STATUS, BurstPlan, Request, raise_reported
 from autotune.errors import IsolationError, TargetError, WorkloadError
 from autotune.hardware import merge, probe_host
@@ -28,6 +31,9 @@ class Runner(Protocol):
 
     def run(self, point: Point, plan: BurstPlan, deadline_seconds: float) -> Burst:
         """Runs one burst; it is over, whatever happens, soon after the deadline."""
+
+    def play(self, points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
+        """Runs several points side by side, block by block in turn; one burst each, in the order of the points."""
 
 
 class ProcessRunner:
@@ -118,6 +124,44 @@ class ProcessRunner:
             # What other bursts found must not be lost for that.
             return Burst(point=point, outcome=Outcome.CRASHED, reason=str(error), seconds=time.monotonic() - began)
         return burst_from(point, ended)
+
+    def play(self, points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
+        """Runs several points side by side, block by block in turn, on the same samples.
+
+        What did not fit into memory beside the others, and what takes part in no block, is told as its outcome.
+        """
+        self._count += 1
+        seed = self._request.seed + 1000 * self._count
+        base = self._request.model_copy(update={"job": "runner", "plan": plan, "seed": seed})
+        requests = [base.model_copy(update={"point": point}) for point in points]
+        began = time.monotonic()
+        try:
+            played = Duet(self._isolation, plan, began + deadline_seconds, seed).play(requests)
+        except (TargetError, WorkloadError, IsolationError) as error:
+            spent = time.monotonic() - began
+            return [Burst(point=p, outcome=Outcome.CRASHED, reason=str(error), seconds=spent) for p in points]
+        bursts = [burst_from(point, ended) for point, ended in zip(points, played.ended, strict=True)]
+        return [_without_warm_up(burst, played.warm) for burst in bursts]
+
+
+def _without_warm_up(burst: Burst, warm: int) -> Burst:
+    """A burst whose first blocks are warm-up; one that has no others was ended before it showed anything."""
+    measured = burst.measurement
+    if measured is None:
+        return burst
+    if len(measured.blocks) <= warm:
+        return burst.model_copy(
+            update={
+                "outcome": Outcome.TIMEOUT,
+                "measurement": None,
+                "reason": "it was still warming up when time was up",
+            }
+        )
+    spent = math.fsum(block.seconds for block in measured.blocks[:warm])
+    kept = measured.model_copy(
+        update={"blocks": measured.blocks[warm:], "warmup_seconds": measured.warmup_seconds + spent, "steady": True}
+    )
+    return burst.model_copy(update={"measurement": kept})
 
 
 def make_runner(

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from autotune.bursts.feed import CountedCollate, Feed
 from autotune.bursts.largest_batch import WORST_STEPS, worst_batch
+from autotune.bursts.order import EpochOrder, SeededSampler
 
 if TYPE_CHECKING:
     from autotune.training.tuned import Tuned
@@ -141,13 +142,23 @@ class Trainer:
         return value
 
 
-def make_loader(workload: Workload, tuned: Tuned) -> DataLoader[Any]:
-    """The workload's loader under a config: its own sampler, else shuffled; its batches come with their samples."""
-    shuffle = workload.sampler is None and not isinstance(workload.dataset, IterableDataset)
+def make_loader(workload: Workload, tuned: Tuned, seed: int | None = None) -> DataLoader[Any]:
+    """The workload's loader under a config: its own sampler, else shuffled; its batches come with their samples.
+
+    Args:
+        workload: What is trained.
+        tuned: The config at work.
+        seed: Of the order of samples, which does not depend on the config; the process's own when None.
+    """
+    seed = torch.initial_seed() if seed is None else seed
+    sampler: Any = None
+    if workload.sampler is not None:
+        sampler = SeededSampler(workload.sampler, seed)
+    elif not isinstance(workload.dataset, IterableDataset):
+        sampler = EpochOrder(len(workload.dataset), seed)  # type: ignore[arg-type]
     return tuned.dataloader(
         workload.dataset,
-        sampler=workload.sampler,
-        shuffle=shuffle or None,
+        sampler=sampler,
         collate_fn=CountedCollate(workload.collate_fn or default_collate),
         worker_init_fn=workload.worker_init_fn,
     )

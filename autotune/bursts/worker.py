@@ -6,15 +6,17 @@ Entered by fork from the forkserver, or through `main` in a fresh interpreter wh
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import threading
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any, BinaryIO, NoReturn
 
 import psutil
 
-from autotune.bursts.protocol import PIPE_LOST_STATUS, PipeLostError, Reporter, Request, claim_stdio
+from autotune.bursts.protocol import PIPE_LOST_STATUS, Commands, PipeLostError, Reporter, Request, claim_stdio
 from autotune.errors import AutotuneError, ConfigError
 from autotune.measuring.records import Outcome
 
@@ -25,11 +27,17 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Linux keeps it, not a place fo
 _FULL_BYTES = 2**20
 
 
-def run(request: Request, reporter: Reporter) -> int:
-    """Runs one job and reports its end; returns the status to exit with, and never raises what belongs to the job."""
+def run(request: Request, reporter: Reporter, commands: Commands | None = None) -> int:
+    """Runs one job and reports its end; returns the status to exit with, and never raises what belongs to the job.
+
+    Args:
+        request: The job.
+        reporter: Told how far it has come, and how it ended.
+        commands: What a live runner is told to do.
+    """
     try:
         try:
-            value = _JOBS[request.job](request, reporter)
+            value = _run_runner(request, reporter, commands) if commands else _JOBS[request.job](request, reporter)
         except BaseException as error:  # noqa: BLE001 - the user's code may raise anything, SystemExit too
             _report(error, request, reporter)
         else:
@@ -46,7 +54,7 @@ def _report(error: BaseException, request: Request, reporter: Reporter) -> None:
     lock that it held when a worker's death interrupted it.
     """
     try:
-        if isinstance(error, AutotuneError) and request.job != "burst":
+        if isinstance(error, AutotuneError) and request.job not in {"burst", "runner"}:
             reporter.error(error)
             return
         reporter.failure(*classify(error, compiled=_compiled(request), device=request.device or "cpu"))
@@ -155,6 +163,15 @@ def _burst(request: Request, reporter: Reporter) -> dict[str, Any]:
     return measurement.model_dump(mode="json")
 
 
+def _run_runner(request: Request, reporter: Reporter, commands: Commands) -> dict[str, Any]:
+    from autotune.bursts.runner_job import run_runner
+
+    measurement = run_runner(request, reporter, commands)
+    if _compiled(request):
+        measurement = measurement.model_copy(update=compiler_counts())
+    return measurement.model_dump(mode="json")
+
+
 def _numerics(request: Request, reporter: Reporter) -> dict[str, Any]:
     from autotune.bursts.numerics_job import run_agreement
 
@@ -196,8 +213,9 @@ def main() -> None:
     """Entry of a fresh interpreter: one request on standard input, events on what was standard output."""
     requests, events = claim_stdio()
     request = Request.model_validate_json(requests.readline())
-    threading.Thread(target=_end_with_parent, args=(requests,), name="autotune-parent", daemon=True).start()
-    finish(run(request, Reporter(events, request.number)))
+    lines = _Lines()
+    threading.Thread(target=_end_with_parent, args=(requests, lines), name="autotune-parent", daemon=True).start()
+    finish(run(request, Reporter(events, request.number), lines if request.job == "runner" else None))
 
 
 def finish(status: int = 0) -> NoReturn:
@@ -207,9 +225,25 @@ def finish(status: int = 0) -> NoReturn:
     os._exit(status)
 
 
-def _end_with_parent(requests: BinaryIO) -> None:
-    """Ends this process and its children when the parent's end of the pipe closes."""
-    requests.read()
+class _Lines:
+    """Commands that a thread has read."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[bytes] = SimpleQueue()
+
+    def readline(self) -> bytes:
+        """Waits for the next line."""
+        return self._queue.get()
+
+    def put(self, line: bytes) -> None:
+        """Hands a line over."""
+        self._queue.put(line)
+
+
+def _end_with_parent(requests: BinaryIO, lines: _Lines) -> None:
+    """Hands commands on, and ends this process and its children when the parent's end of the pipe closes."""
+    while line := requests.readline():
+        lines.put(json.loads(line)["command"].encode())
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             process.kill()

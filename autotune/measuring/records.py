@@ -76,29 +76,27 @@ class Measurement(BaseModel):
     telemetry: TelemetrySummary | None = Field(default=None, description="telemetry over the timed part")
 
     @property
-    def block_rates(self) -> list[float]:
-        """Samples per second of each block: an epoch's boundary is spread over the epoch's samples."""
+    def block_seconds(self) -> list[float]:
+        """Seconds of each block, its share of the epoch boundaries included."""
         boundary = self.epoch_boundary_seconds / self.epoch_samples if self.epoch_samples else 0.0
-        return [block.samples / (block.seconds + block.samples * boundary) for block in self.blocks]
+        return [block.seconds + block.samples * boundary for block in self.blocks]
+
+    @property
+    def block_rates(self) -> list[float]:
+        """Samples per second of each block."""
+        return [block.samples / seconds for block, seconds in zip(self.blocks, self.block_seconds, strict=True)]
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def samples_per_second(self) -> float:
-        """Median rate of the blocks, each charged its share of the epoch boundaries."""
-        return statistics.median(self.block_rates)
-
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def mad_samples_per_second(self) -> float:
-        """Median absolute deviation of the blocks' rates."""
-        centre = self.samples_per_second
-        return statistics.median(abs(rate - centre) for rate in self.block_rates)
+        """All samples over all seconds: what an epoch takes. A median would hide the long batches."""
+        return sum(block.samples for block in self.blocks) / math.fsum(self.block_seconds)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def ci95_samples_per_second(self) -> Interval:
-        """Bootstrap interval of the median rate."""
-        return bootstrap_interval(self.block_rates, statistics.median)
+        """Bootstrap interval of the rate, over blocks."""
+        return bootstrap_interval(list(zip(self.blocks, self.block_seconds, strict=True)), _rate_of)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -111,6 +109,10 @@ class Measurement(BaseModel):
     def measure_seconds(self) -> float:
         """Timed seconds, warm-up apart."""
         return math.fsum(block.seconds for block in self.blocks)
+
+
+def _rate_of(blocks: Sequence[tuple[Block, float]]) -> float:
+    return sum(block.samples for block, _ in blocks) / math.fsum(seconds for _, seconds in blocks)
 
 
 class Point(BaseModel):

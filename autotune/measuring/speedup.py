@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-import random
 import statistics
 from collections.abc import Sequence
 from statistics import NormalDist
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from autotune.measuring.ratios import log_ratio
 from autotune.measuring.records import Measurement
-from autotune.measuring.statistics import BOOTSTRAP_RESAMPLES, Interval, student_t_975
+from autotune.measuring.statistics import Interval, student_t_975
+
+NORMAL_975 = NormalDist().inv_cdf(0.975)
 
 EARLY_END_ALLOWANCE = 1.15
 """Rounds of a confirmation end once their interval is narrow, which favours rounds that agree by chance. Simulated
@@ -55,31 +57,22 @@ class Speedup(BaseModel):
 def paired_speedup(pairs: Sequence[tuple[Measurement, Measurement]]) -> Speedup:
     """Speed-up of the second of each pair over the first, with a 95 % interval.
 
-    Each pair was run back to back in fresh processes, so what varies between processes and over time is
-    in the spread of the pairs' log ratios; the interval is Student's t of those, widened to the bootstrap
-    over pairs and blocks where that is wider (Kalibera & Jones, ISMM 2013: repeat at the level where the
-    variance arises). A bootstrap alone is too narrow for the four or five pairs that a budget allows.
+    Each pair is two fresh processes that trained the same samples in turn. What varies between processes (addresses,
+    huge pages) is in the spread of the pairs' log ratios, and the interval is Student's t of those; it is never
+    narrower than what the blocks inside the pairs scatter (Kalibera and Jones, ISMM 2013: repeat at the level where
+    the variance arises).
 
     Raises:
         ValueError: With fewer than two pairs there is no spread to judge by.
     """
     if len(pairs) < 2:
-        raise ValueError(f"at least 2 pairs are needed for an interval, {len(pairs)} came")
-    logs = [math.log(after.samples_per_second / before.samples_per_second) for before, after in pairs]
+        raise ValueError(f"expected 2 pairs or more for an interval, got {len(pairs)}")
+    logs, errors = zip(*(log_ratio(before, after) for before, after in pairs), strict=True)
     centre = statistics.fmean(logs)
-    half = EARLY_END_ALLOWANCE * student_t_975(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
-    rng = random.Random(0)
-    rates = [(before.block_rates, after.block_rates) for before, after in pairs]
-    resampled = sorted(_resampled_log_ratio(rates, rng) for _ in range(BOOTSTRAP_RESAMPLES))
-    low = min(centre - half, resampled[round(0.025 * BOOTSTRAP_RESAMPLES)])
-    high = max(centre + half, resampled[round(0.975 * BOOTSTRAP_RESAMPLES) - 1])
-    return Speedup(ratio=math.exp(centre), ci95=Interval(math.exp(low), math.exp(high)), pairs=len(pairs))
-
-
-def _resampled_log_ratio(pairs: Sequence[tuple[list[float], list[float]]], rng: random.Random) -> float:
-    """One draw of the two-level bootstrap: pairs first, then the blocks inside them."""
-    logs = []
-    for before, after in rng.choices(pairs, k=len(pairs)):
-        slow, fast = (statistics.median(rng.choices(rates, k=len(rates))) for rates in (before, after))
-        logs.append(math.log(fast / slow))
-    return statistics.fmean(logs)
+    between = student_t_975(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    known = [error for error in errors if math.isfinite(error)]
+    within = NORMAL_975 * math.sqrt(math.fsum(error**2 for error in known)) / len(logs)
+    half = EARLY_END_ALLOWANCE * max(between, within)
+    return Speedup(
+        ratio=math.exp(centre), ci95=Interval(math.exp(centre - half), math.exp(centre + half)), pairs=len(pairs)
+    )

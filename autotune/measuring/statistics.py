@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 BOOTSTRAP_RESAMPLES = 1000
 
@@ -16,12 +16,16 @@ class Interval(NamedTuple):
     high: float
 
 
+Value = TypeVar("Value")
+
+
 def bootstrap_interval(
-    values: Sequence[float], statistic: Callable[[Sequence[float]], float], *, seed: int = 0
+    values: Sequence[Value], statistic: Callable[[Sequence[Value]], float], *, seed: int = 0
 ) -> Interval:
     """95 % percentile bootstrap interval (Efron & Tibshirani 1993); deterministic for a seed."""
     if len(values) == 1:
-        return Interval(values[0], values[0])
+        only = statistic(values)
+        return Interval(only, only)
     rng = random.Random(seed)
     resampled = sorted(statistic(rng.choices(values, k=len(values))) for _ in range(BOOTSTRAP_RESAMPLES))
     return Interval(resampled[round(0.025 * BOOTSTRAP_RESAMPLES)], resampled[round(0.975 * BOOTSTRAP_RESAMPLES) - 1])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict, Field
 
 FOREIGN_CPU_LIMIT = 0.1
@@ -65,3 +69,29 @@ class TelemetrySummary(BaseModel):
             if drop > CLOCK_DROP_LIMIT:
                 return f"the GPU's clock dropped by {drop:.0%}"
         return None
+
+
+def merged(parts: Sequence[TelemetrySummary]) -> TelemetrySummary | None:
+    """Several spans as one: means weighted by their seconds, sums, and the extremes; None without any."""
+    if not parts:
+        return None
+    values: dict[str, Any] = {}
+    for name in TelemetrySummary.model_fields:
+        known = [(part.seconds, getattr(part, name)) for part in parts if getattr(part, name) not in {None, ()}]
+        if not known:
+            continue
+        figures = [value for _, value in known]
+        if name == "clock_limits":
+            values[name] = tuple(dict.fromkeys(limit for limits in figures for limit in limits))
+        elif name in {"seconds", "energy_joules", "allocator_retries"}:
+            values[name] = sum(figures)
+        elif "_min_" in name:
+            values[name] = min(figures)
+        elif "_max_" in name or name.endswith(("_bytes", "_celsius", "_processes")):
+            values[name] = max(figures)
+        else:
+            total = sum(seconds for seconds, _ in known)
+            values[name] = (
+                sum(seconds * value for seconds, value in known) / total if total else statistics.fmean(figures)
+            )
+    return TelemetrySummary.model_validate(values)
