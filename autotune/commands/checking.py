@@ -10,6 +10,7 @@ from autotune.bursts.isolation import Isolation
 from autotune.bursts.runner import Runner, make_runner
 from autotune.hardware import probe_host
 from autotune.knobs.facts import WorkloadFacts
+from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.results.check import Check
 from autotune.results.result import Result
@@ -44,6 +45,7 @@ def check_result(
         UsageError, TargetError, WorkloadError: The workload cannot be trained here at all.
         Interrupted: Asked to end.
     """
+    objective = result.objective  # one that this version does not know is refused before anything runs
     with imported(target, budget, progress, interrupts) as isolation:
         device = result.constraints.device  # of a file: one that is not here is told
         runner = make_runner(isolation, probe_host(), device, memory_target=result.constraints.memory_target)  # type: ignore[arg-type]
@@ -51,7 +53,8 @@ def check_result(
         facts = runner.check(budget.preparing, result.best.parameters)
         progress.stage("baseline and tuned in turn")
         baseline, best = points_of(result)
-        ran = run_in_turn(baseline, [best] if best != baseline else [], runner, budget, progress)
+        others = [best] if best != baseline else []
+        ran = run_in_turn(baseline, others, runner, budget, progress, objective)
         return judge_check(result, target, differences_of(result, facts), ran)
 
 
@@ -72,7 +75,12 @@ def imported(target: str, budget: Budget, progress: Progress, interrupts: Interr
 
 
 def run_in_turn(
-    reference: Point, others: Sequence[Point], runner: Runner, budget: Budget, progress: Progress
+    reference: Point,
+    others: Sequence[Point],
+    runner: Runner,
+    budget: Budget,
+    progress: Progress,
+    objective: Objective = SAMPLES_PER_SECOND,
 ) -> tuple[list[Round], list[Burst]]:
     """Interleaved rounds of a reference and what is compared with it, while there is time.
 
@@ -82,6 +90,7 @@ def run_in_turn(
         runner: Runs bursts; what is disturbed runs again.
         budget: For all of them.
         progress: Who is told.
+        objective: By which the rounds are judged.
 
     Returns:
         What was measured in each round, and the bursts that failed.
@@ -109,7 +118,7 @@ def run_in_turn(
         return sum(predicted_seconds(point.config, trials, plan) for point in points) <= budget.remaining
 
     if others:
-        confirm(reference, others, run, affords=affords, seed=0)
+        confirm(reference, others, run, affords=affords, seed=0, objective=objective)
     else:
         run(reference, 0)
     return list(rounds.values()), failed
@@ -119,7 +128,7 @@ def judge_check(result: Result, target: str, differences: Sequence[str], ran: tu
     """The verdict on what ran."""
     rounds, failed = ran
     baseline, best = points_of(result)
-    found = speedup_of(best, baseline, rounds) if best != baseline else None
+    found = speedup_of(best, baseline, rounds, result.objective) if best != baseline else None
 
     def check(verdict: Literal["holds", "drifted", "no longer fits"], reason: str) -> Check:
         return Check(

@@ -1,4 +1,4 @@
-"""Speed-ups: ratios of rates from paired measurements, each with its interval."""
+"""Speed-ups: ratios of scores from paired measurements, each with its interval."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from statistics import NormalDist
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
 from autotune.measuring.records import Measurement
 from autotune.measuring.statistics import BOOTSTRAP_RESAMPLES, Interval, student_t_975
 
@@ -20,7 +21,7 @@ it."""
 
 
 class Speedup(BaseModel):
-    """A ratio of rates from paired, interleaved bursts."""
+    """A ratio of scores, which are rates unless another objective was asked for, from paired, interleaved bursts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -52,8 +53,10 @@ class Speedup(BaseModel):
         return self.model_copy(update={"ci95": interval})
 
 
-def paired_speedup(pairs: Sequence[tuple[Measurement, Measurement]]) -> Speedup:
-    """Speed-up of the second of each pair over the first, with a 95 % interval.
+def paired_speedup(
+    pairs: Sequence[tuple[Measurement, Measurement]], objective: Objective = SAMPLES_PER_SECOND
+) -> Speedup:
+    """Speed-up of the second of each pair over the first, with a 95 % interval: the ratio of their scores.
 
     Each pair was run back to back in fresh processes, so what varies between processes and over time is
     in the spread of the pairs' log ratios; the interval is Student's t of those, widened to the bootstrap
@@ -65,12 +68,12 @@ def paired_speedup(pairs: Sequence[tuple[Measurement, Measurement]]) -> Speedup:
     """
     if len(pairs) < 2:
         raise ValueError(f"at least 2 pairs are needed for an interval, {len(pairs)} came")
-    logs = [math.log(after.samples_per_second / before.samples_per_second) for before, after in pairs]
+    scores = [(objective.block_scores(before), objective.block_scores(after)) for before, after in pairs]
+    logs = [math.log(statistics.median(after) / statistics.median(before)) for before, after in scores]
     centre = statistics.fmean(logs)
     half = EARLY_END_ALLOWANCE * student_t_975(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
     rng = random.Random(0)
-    rates = [(before.block_rates, after.block_rates) for before, after in pairs]
-    resampled = sorted(_resampled_log_ratio(rates, rng) for _ in range(BOOTSTRAP_RESAMPLES))
+    resampled = sorted(_resampled_log_ratio(scores, rng) for _ in range(BOOTSTRAP_RESAMPLES))
     low = min(centre - half, resampled[round(0.025 * BOOTSTRAP_RESAMPLES)])
     high = max(centre + half, resampled[round(0.975 * BOOTSTRAP_RESAMPLES) - 1])
     return Speedup(ratio=math.exp(centre), ci95=Interval(math.exp(low), math.exp(high)), pairs=len(pairs))
@@ -80,6 +83,6 @@ def _resampled_log_ratio(pairs: Sequence[tuple[list[float], list[float]]], rng: 
     """One draw of the two-level bootstrap: pairs first, then the blocks inside them."""
     logs = []
     for before, after in rng.choices(pairs, k=len(pairs)):
-        slow, fast = (statistics.median(rng.choices(rates, k=len(rates))) for rates in (before, after))
+        slow, fast = (statistics.median(rng.choices(scores, k=len(scores))) for scores in (before, after))
         logs.append(math.log(fast / slow))
     return statistics.fmean(logs)

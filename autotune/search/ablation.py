@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 
 from autotune.knobs.config import Scalar, format_scalar
+from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
 from autotune.measuring.records import Burst, Point
 from autotune.measuring.speedup import paired_speedup
 from autotune.results.result import AblationRow
@@ -47,6 +48,7 @@ def ablate(
     *,
     affords: Callable[[Sequence[Point]], bool],
     seed: int,
+    objective: Objective = SAMPLES_PER_SECOND,
 ) -> list[Round]:
     """Interleaved rounds of the winner and its variants, in random order within each, while there is time.
 
@@ -56,6 +58,7 @@ def ablate(
         run: Runs a point in a round.
         affords: Whether there is time for so many bursts.
         seed: Of the order.
+        objective: What is compared.
     """
     rng = random.Random(seed)
     rounds: list[Round] = []
@@ -64,21 +67,25 @@ def ablate(
         order = [winner, *standing]
         if not standing or not affords(order * max(1, MIN_ROUNDS - number)):  # fewer have no spread to judge by
             break
-        rounds.append(interleaved_round(order, number, run, rng))
+        rounds.append(interleaved_round(order, number, run, rng, objective))
         standing = [point for point in standing if point in rounds[-1]]
     return rounds
 
 
 def ablation_rows(
-    winner: Point, baseline: Point, variants: Mapping[str, Point], rounds: Sequence[Round]
+    winner: Point,
+    baseline: Point,
+    variants: Mapping[str, Point],
+    rounds: Sequence[Round],
+    objective: Objective = SAMPLES_PER_SECOND,
 ) -> tuple[AblationRow, ...]:
-    """What each knob is worth: the winner's rate over its rate without that change, in the order of the variants."""
+    """What each knob is worth: the winner's score over its score without that change, in the order of the variants."""
     rows = []
     for name, point in variants.items():
         pairs = [(one[point], one[winner]) for one in rounds if point in one and winner in one]
         if len(pairs) < MIN_ROUNDS:
             continue
-        worth = paired_speedup(pairs)
+        worth = paired_speedup(pairs, objective)
         before, after = (_value(side, name) for side in (baseline, winner))
         rows.append(AblationRow(knob=name, before=before, after=after, ratio=worth.ratio, ci95=worth.ci95))
     return tuple(rows)

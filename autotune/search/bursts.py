@@ -71,7 +71,8 @@ class Bursts:
 
     def measure(self, point: Point, *, early_end: bool = True) -> Burst:
         """A burst that is not kept in the log yet, as the sampler's: it has a trial of its own."""
-        best = self.log.best() if early_end else None
+        # Where a slower config may score higher, no burst is hopeless for being slow.
+        best = self.log.best() if early_end and self.log.objective.is_rate else None
         incumbent_rate = best.rate * self.log.drift if best and best.rate else None
         plan = self.plan.model_copy(update={"incumbent_rate": incumbent_rate})
         available = self.searching if self.trials else BASELINE_SHARE * self.budget.remaining
@@ -97,7 +98,7 @@ class Bursts:
         rounds: dict[int, Round] = {}
         for trial in self.trials:
             measured = trial.burst.measurement
-            if trial.stage == stage and trial.round is not None and measured is not None and trial.burst.ok:
+            if trial.stage == stage and trial.round is not None and measured is not None and trial.score is not None:
                 rounds.setdefault(trial.round, {})[trial.burst.point] = measured
         return list(rounds.values())
 
