@@ -25,7 +25,7 @@ import math
 import random
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from autotune.bursts.isolation import Isolation
@@ -33,13 +33,11 @@ from autotune.bursts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
-from autotune.measuring.speedup import Speedup, paired_speedup
-from autotune.search.disturbance import RepeatingRunner
+from autotune.measuring.speedup import Speedup, speedup_in
 from autotune.search.stopping import plan_for
-from autotune.search.verify import Round, confirm, speedup_of
+from autotune.search.verify import Play, Round, confirm, speedup_of
 from benchmarks import output
 
-REPEATS_SECONDS = 60.0
 TARGET = "benchmarks.digits:build"
 FIRST = Point(config=TrainConfig(batch_size=64))
 SECOND = Point(config=FIRST.config, parameters={"channels": 64})
@@ -60,12 +58,7 @@ class Recorded(NamedTuple):
     second: list[float]
 
 
-def _tell(text: str) -> None:
-    """Notes go to standard error: they are no figures."""
-    print(text, file=sys.stderr)
-
-
-def confirm_itself(run: Callable[[Point, int], Burst], seed: int) -> tuple[Speedup, list[Round]]:
+def confirm_itself(play: Play) -> tuple[Speedup, list[Round]]:
     """One confirmation of the baseline against itself: the speed-up, and what was measured.
 
     Raises:
@@ -73,14 +66,15 @@ def confirm_itself(run: Callable[[Point, int], Burst], seed: int) -> tuple[Speed
     """
     rounds: dict[int, Round] = {}
 
-    def keep(point: Point, number: int) -> Burst:
-        burst = run(point, number)
-        if burst.measurement is None or not burst.ok:
-            raise RuntimeError(f"a burst of {TARGET} ended as {burst.outcome.value}: {burst.reason}")
-        rounds.setdefault(number, {})[point] = burst.measurement
-        return burst
+    def keep(points: Sequence[Point], number: int) -> Sequence[Burst]:
+        bursts = play(points, number)
+        for burst in bursts:
+            if burst.measurement is None or not burst.ok:
+                raise RuntimeError(f"a burst of {TARGET} ended as {burst.outcome.value}: {burst.reason}")
+            rounds.setdefault(number, {})[burst.point] = burst.measurement
+        return bursts
 
-    confirm(FIRST, [SECOND], keep, affords=lambda _: True, seed=seed)
+    confirm(FIRST, [SECOND], keep, affords=lambda _: True)
     speedup = speedup_of(SECOND, FIRST, list(rounds.values()))
     assert speedup is not None  # confirm() runs two rounds or more
     return speedup, list(rounds.values())
@@ -92,9 +86,9 @@ def real(repeats: int, plan: BurstPlan) -> tuple[list[Speedup], list[list[Record
     recorded: list[list[Recorded]] = []
     with Isolation(TARGET) as isolation:
         isolation.start(60)
-        runner = RepeatingRunner(ProcessRunner(isolation, "cpu"), _tell, allowance_seconds=REPEATS_SECONDS)
+        runner = ProcessRunner(isolation, "cpu")
         for repeat in range(repeats):
-            speedup, rounds = confirm_itself(lambda point, _: runner.run(point, plan, DEADLINE_SECONDS), repeat)
+            speedup, rounds = confirm_itself(lambda points, _: runner.play(points, plan, DEADLINE_SECONDS))
             speedups.append(speedup)
             recorded.append([Recorded(one[FIRST].block_rates, one[SECOND].block_rates) for one in rounds])
             print(f"  real {repeat + 1}: {shown(speedup)}", file=sys.stderr)
@@ -112,20 +106,19 @@ class Resampling:
     def __init__(self, recorded: Sequence[Recorded], seed: int) -> None:
         self._recorded = recorded
         self._rng = random.Random(f"noise {seed}")  # no other stream of numbers, such as the order's, is like it
-        self._rounds: dict[int, tuple[Measurement, Measurement]] = {}
 
     def pair(self) -> tuple[Measurement, Measurement]:
         """The two sides of a round: which is which is a toss of a coin, so that neither can be faster."""
         sides = self._rng.sample(self._rng.choice(self._recorded), k=2)
-        first, second = (measurement_of(self._rng.choices(rates, k=len(rates))) for rates in sides)
+        count = min(map(len, sides))
+        drawn = self._rng.choices(range(count), k=count)  # what was trained in turn stays together
+        first, second = (measurement_of([rates[index] for index in drawn]) for rates in sides)
         return first, second
 
-    def run(self, point: Point, number: int) -> Burst:
-        """A burst of a numbered round, for `verify.confirm`."""
-        if number not in self._rounds:
-            self._rounds[number] = self.pair()
-        measurement = self._rounds[number][0 if point == FIRST else 1]
-        return Burst(point=point, outcome=Outcome.OK, measurement=measurement, seconds=measurement.measure_seconds)
+    def play(self, points: Sequence[Point], _: int) -> list[Burst]:
+        """A round, for `verify.confirm`."""
+        sides = zip(points, self.pair(), strict=True)
+        return [Burst(point=p, outcome=Outcome.OK, measurement=m, seconds=m.measure_seconds) for p, m in sides]
 
 
 def measurement_of(rates: Sequence[float]) -> Measurement:
@@ -136,17 +129,17 @@ def measurement_of(rates: Sequence[float]) -> Measurement:
 
 def simulated(recorded: Sequence[Recorded], count: int) -> dict[str, list[Speedup]]:
     """Speed-ups of simulated confirmations: with as many rounds as `verify` asks for, and with fixed numbers."""
-    decided = [confirm_itself(Resampling(recorded, seed).run, seed)[0] for seed in range(count)]
+    decided = [confirm_itself(Resampling(recorded, seed).play)[0] for seed in range(count)]
     return {DECIDED: decided} | {
-        f"{pairs} rounds": [paired_speedup(draws(recorded, pairs, seed)) for seed in range(count)]
+        f"{pairs} rounds": [speedup_in(draws(recorded, pairs, seed), FIRST, SECOND) for seed in range(count)]
         for pairs in FIXED_PAIRS
     }
 
 
-def draws(recorded: Sequence[Recorded], pairs: int, seed: int) -> list[tuple[Measurement, Measurement]]:
+def draws(recorded: Sequence[Recorded], pairs: int, seed: int) -> list[Round]:
     """A fixed number of simulated rounds."""
     resampling = Resampling(recorded, seed)
-    return [resampling.pair() for _ in range(pairs)]
+    return [dict(zip((FIRST, SECOND), resampling.pair(), strict=True)) for _ in range(pairs)]
 
 
 def verdicts(speedups: Sequence[Speedup], goal: float) -> dict[str, Any]:

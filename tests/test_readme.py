@@ -12,7 +12,7 @@ from typer.main import get_command
 
 import autotune
 from autotune.cli import app
-from autotune.commands.tuning import Options
+from autotune.commands.options import Options
 from autotune.errors import UsageError
 from autotune.units import parse_duration
 from autotune.workload.target import load_workload

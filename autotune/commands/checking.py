@@ -10,20 +10,20 @@ from autotune.bursts.isolation import Isolation
 from autotune.bursts.runner import Runner, make_runner
 from autotune.hardware import probe_host
 from autotune.knobs.facts import WorkloadFacts
+from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.results.check import Check
 from autotune.results.result import Result
-from autotune.search.disturbance import RepeatingRunner
 from autotune.search.interrupts import Interrupts
 from autotune.search.progress import Progress
 from autotune.search.stopping import Budget, burst_deadline, plan_for, predicted_seconds
 from autotune.search.trials import Trial
+from autotune.search.turns import Turns
 from autotune.search.verify import MIN_ROUNDS, Round, confirm, speedup_of
 
 STATUS = {"holds": 0, "drifted": 1, "no longer fits": 3}
 DRIFT = 0.05
 """A ratio that is lower by more than this share has drifted, if the intervals do not overlap."""
-REPEATS_SHARE = 0.2
 FIRST_SHARE = 0.7
 """Of what remains, for the first burst: should it hang, there is time left to see how the others end."""
 
@@ -44,6 +44,7 @@ def check_result(
         UsageError, TargetError, WorkloadError: The workload cannot be trained here at all.
         Interrupted: Asked to end.
     """
+    objective = result.objective  # one that this version does not know is refused before anything runs
     with imported(target, budget, progress, interrupts) as isolation:
         device = result.constraints.device  # of a file: one that is not here is told
         runner = make_runner(isolation, probe_host(), device, memory_target=result.constraints.memory_target)  # type: ignore[arg-type]
@@ -51,7 +52,8 @@ def check_result(
         facts = runner.check(budget.preparing, result.best.parameters)
         progress.stage("baseline and tuned in turn")
         baseline, best = points_of(result)
-        ran = run_in_turn(baseline, [best] if best != baseline else [], runner, budget, progress)
+        others = [best] if best != baseline else []
+        ran = run_in_turn(baseline, others, runner, budget, progress, objective)
         return judge_check(result, target, differences_of(result, facts), ran)
 
 
@@ -72,36 +74,44 @@ def imported(target: str, budget: Budget, progress: Progress, interrupts: Interr
 
 
 def run_in_turn(
-    reference: Point, others: Sequence[Point], runner: Runner, budget: Budget, progress: Progress
+    reference: Point,
+    others: Sequence[Point],
+    runner: Runner,
+    budget: Budget,
+    progress: Progress,
+    objective: Objective = SAMPLES_PER_SECOND,
 ) -> tuple[list[Round], list[Burst]]:
-    """Interleaved rounds of a reference and what is compared with it, while there is time.
+    """Rounds of a reference and what is compared with it, in turn, while there is time.
 
     Args:
         reference: When it fails, nothing more is run; without others it runs once.
         others: One that fails is left out of the rounds that follow.
-        runner: Runs bursts; what is disturbed runs again.
+        runner: Runs them side by side.
         budget: For all of them.
         progress: Who is told.
+        objective: By which the rounds are judged.
 
     Returns:
         What was measured in each round, and the bursts that failed.
     """
     plan = plan_for(budget.seconds)
-    patient = RepeatingRunner(runner, progress.note, allowance_seconds=REPEATS_SHARE * budget.seconds, clock=budget.now)
+    turns = Turns(runner, progress.note)
     trials: list[Trial] = []
     failed: list[Burst] = []
-    rounds: dict[int, Round] = {}
+    rounds: list[Round] = []
 
-    def run(point: Point, number: int) -> Burst:
+    def deadline(point: Point) -> float:
         available = budget.remaining * (1 if trials else FIRST_SHARE)
-        burst = patient.run(point, plan, burst_deadline(point.config, trials, plan, available))
-        trials.append(Trial(burst, "in turn", f"round {number + 1}"))
-        if burst.ok and burst.measurement is not None:
-            rounds.setdefault(number, {})[point] = burst.measurement
-        else:
-            failed.append(burst)
-        progress.burst(burst, None, budget.remaining)
-        return burst
+        return burst_deadline(point.config, trials, plan, available)
+
+    def play(points: Sequence[Point], number: int) -> list[Burst]:
+        bursts = turns.play(points, plan, deadline, budget.remaining)
+        trials.extend(Trial(burst, "in turn", f"round {number + 1}") for burst in bursts)
+        failed.extend(burst for burst in bursts if not burst.ok)
+        rounds.append({b.point: b.measurement for b in bursts if b.ok and b.measurement is not None})
+        for burst in bursts:
+            progress.burst(burst, None, budget.remaining)
+        return bursts
 
     def affords(points: Sequence[Point]) -> bool:
         if any(burst.point == reference for burst in failed):
@@ -109,17 +119,17 @@ def run_in_turn(
         return sum(predicted_seconds(point.config, trials, plan) for point in points) <= budget.remaining
 
     if others:
-        confirm(reference, others, run, affords=affords, seed=0)
+        confirm(reference, others, play, affords=affords, objective=objective)
     else:
-        run(reference, 0)
-    return list(rounds.values()), failed
+        play([reference], 0)
+    return [measured for measured in rounds if measured], failed
 
 
 def judge_check(result: Result, target: str, differences: Sequence[str], ran: tuple[list[Round], list[Burst]]) -> Check:
     """The verdict on what ran."""
     rounds, failed = ran
     baseline, best = points_of(result)
-    found = speedup_of(best, baseline, rounds) if best != baseline else None
+    found = speedup_of(best, baseline, rounds, result.objective) if best != baseline else None
 
     def check(verdict: Literal["holds", "drifted", "no longer fits"], reason: str) -> Check:
         return Check(

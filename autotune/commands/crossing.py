@@ -93,7 +93,8 @@ def cross_result(
         place = Place(hardware, wanted, facts, own, notes)
         theirs, others = points_in_turn(source, own)
         progress.stage("both configs in turn")
-        return judge_cross(source, place, run_in_turn(theirs, others, runner, budget, progress))
+        ran = run_in_turn(theirs, others, runner, budget, progress, source.objective)
+        return judge_cross(source, place, ran)
 
 
 def points_in_turn(source: Result, own: NamedResult | None) -> tuple[Point, list[Point]]:
@@ -143,8 +144,8 @@ def judge_cross(source: Result, place: Place, ran: tuple[list[Round], list[Burst
     measured = [measurements[theirs] for measurements in rounds if theirs in measurements]
     ending = breakdown(theirs, failed) or _hung(theirs, failed, measured)
     failure = f"it ended as {ending.outcome.value}: {ending.reason}" if ending is not None else None
-    over_own, own_reason = _compared(theirs, own, ran, "this machine's own config", failure)
-    over_baseline, baseline_reason = _compared(theirs, baseline, ran, "the baseline", failure)
+    over_own, own_reason = _compared(source, own, ran, "this machine's own config", failure)
+    over_baseline, baseline_reason = _compared(source, baseline, ran, "the baseline", failure)
     _, others = points_in_turn(source, place.own)
     sound = [point for point in others if breakdown(point, failed) is None]
     if failure is None and sound and over_own is None and over_baseline is None:
@@ -271,10 +272,10 @@ def _hung(theirs: Point, failed: Sequence[Burst], measured: Sequence[Measurement
 
 
 def _compared(
-    theirs: Point, other: Point | None, ran: tuple[list[Round], list[Burst]], name: str, failure: str | None
+    source: Result, other: Point | None, ran: tuple[list[Round], list[Burst]], name: str, failure: str | None
 ) -> tuple[Speedup | None, str | None]:
     """The speed-up over another config, or why there is none."""
-    rounds, failed = ran
+    (rounds, failed), theirs = ran, points_of(source)[1]
     if other is None:
         return None, "there is no result of this machine; tune here, or name one with --against"
     if other == theirs:
@@ -283,7 +284,7 @@ def _compared(
         return None, failure
     if (broken := breakdown(other, failed)) is not None:
         return None, f"{name} ended as {broken.outcome.value}: {broken.reason}"
-    found = speedup_of(theirs, other, rounds)
+    found = speedup_of(theirs, other, rounds, source.objective)
     return found, None if found is not None else f"fewer than {MIN_ROUNDS} rounds of both ended well"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -14,6 +15,36 @@ if TYPE_CHECKING:
 
 SAMPLERS = ("tpe", "gp", "random")
 COMPARISON_FORMATS = ("table", "md", "csv", "json", "html")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the person asked for; the fields are the options of the command line.
+
+    Attributes:
+        objective: The name of what is maximised.
+        effective_batch: A number; ``"free"``; None holds the baseline's.
+        explored: Values for keyword arguments of ``build()``.
+        warm_start: Result files of other machines, whose configs are tried first.
+    """
+
+    target: str
+    objective: str = "samples_per_second"
+    budget_seconds: float = 600.0
+    device: DeviceKind | None = None
+    out: Path | None = None
+    effective_batch: int | str | None = None
+    memory_target: float = 0.9
+    utilization_target: float = 0.95
+    pinned: dict[str, Scalar] = field(default_factory=dict)
+    only: tuple[str, ...] | None = None
+    max_workers: int | None = None
+    explored: dict[str, tuple[Scalar, ...]] = field(default_factory=dict)
+    warm_start: tuple[Path, ...] = ()
+    sampler: str = "tpe"
+    seed: int = 0
+    storage: str | None = None
+    resume: bool = False
 
 
 def parse_device(text: str) -> DeviceKind | None:

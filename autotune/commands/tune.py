@@ -10,6 +10,7 @@ import typer
 from autotune.commands.common import INTERRUPTED_STATUS, STARTED, reported
 from autotune.commands.options import (
     SAMPLERS,
+    Options,
     one_of,
     parse_device,
     parse_effective_batch,
@@ -23,7 +24,6 @@ from autotune.units import parse_duration, parse_fraction
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from autotune.commands.tuning import Options
     from autotune.results.result import Result
 
 
@@ -80,7 +80,6 @@ def tune(
         return
     if not model:
         raise UsageError("--model is required, such as --model train:build; autotune --help shows the rest")
-    from autotune.commands.tuning import Options
     from autotune.knobs.config import parse_knob
 
     options = Options(
@@ -107,6 +106,7 @@ def tune(
 def run_tuning(options: Options, *, as_json: bool, quiet: bool) -> int:
     """Tunes, writes the result, shows it; returns the exit status."""
     from autotune.commands.tuning import Tuning
+    from autotune.measuring.objective import objective_named
     from autotune.results.result import keep_result
     from autotune.search.interrupts import Interrupts
     from autotune.search.stopping import Budget
@@ -117,7 +117,8 @@ def run_tuning(options: Options, *, as_json: bool, quiet: bool) -> int:
     budget = Budget(options.budget_seconds, started=STARTED)
     with Interrupts() as interrupts:
         try:
-            with make_progress(console, quiet=quiet) as progress:
+            objective = objective_named(options.objective)
+            with make_progress(console, quiet=quiet, objective=objective) as progress:
                 result, path = Tuning(options, progress, budget, interrupts).run()
         except Interrupted:
             console.print("interrupted before the first burst had ended; nothing was written")

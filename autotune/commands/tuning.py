@@ -1,69 +1,36 @@
-"""One tuning from end to end: look at the machine and the workload, search, confirm, and make the result."""
+"""One tuning from end to end: look at the machine and the workload, search, confirm; `tuning_result` tells of it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
-from autotune import __version__
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.runner import ProcessRunner, look_at_machine, make_runner
-from autotune.errors import AutotuneError, Interrupted, NothingFeasibleError, UsageError
-from autotune.hardware.model import DeviceKind, Gpu, Hardware, slug
-from autotune.knobs.config import Scalar
-from autotune.knobs.facts import WorkloadFacts
+from autotune.commands.options import Options
+from autotune.commands.tuning_result import Setting, make_result
+from autotune.errors import AutotuneError, Interrupted, UsageError
+from autotune.hardware.model import DeviceKind, Hardware, slug
 from autotune.knobs.space import Space, build_space
 from autotune.measuring.numerics import NumericsGuard
+from autotune.measuring.objective import objective_named
 from autotune.measuring.profiles import Profile
 from autotune.measuring.records import Point
-from autotune.measuring.speedup import Speedup
-from autotune.results.result import Constraints, Result, SearchRecord, Side, TrialRecord, WorkloadRecord
-from autotune.search.diagnosis import Evidence, copy_ceiling, diagnose
-from autotune.search.driver import Search, StoppedBy
+from autotune.results.result import Result
+from autotune.search.driver import Search
 from autotune.search.interrupts import Interrupts
 from autotune.search.progress import Progress
 from autotune.search.stopping import Budget
 from autotune.search.storage import open_study
-from autotune.search.trials import Trial, TrialLog, measuring_fraction
-from autotune.search.warm_start import Candidate, candidates, read_results, records
-from autotune.wording import ratio_text
+from autotune.search.trials import TrialLog
+from autotune.search.warm_start import candidates, read_results
 
 PEAKS_SHARE, PEAKS_MAX_SECONDS = 0.01, 1.5
 PROFILE_MIN_SECONDS = 2.0
 """With less than this left, no profile is begun."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the person asked for; the fields are the options of the command line.
-
-    Attributes:
-        effective_batch: A number; ``"free"``; None holds the baseline's.
-        explored: Values for keyword arguments of ``build()``.
-        warm_start: Result files of other machines, whose configs are tried first.
-    """
-
-    target: str
-    budget_seconds: float = 600.0
-    device: DeviceKind | None = None
-    out: Path | None = None
-    effective_batch: int | str | None = None
-    memory_target: float = 0.9
-    utilization_target: float = 0.95
-    pinned: dict[str, Scalar] = field(default_factory=dict)
-    only: tuple[str, ...] | None = None
-    max_workers: int | None = None
-    explored: dict[str, tuple[Scalar, ...]] = field(default_factory=dict)
-    warm_start: tuple[Path, ...] = ()
-    sampler: str = "tpe"
-    seed: int = 0
-    storage: str | None = None
-    resume: bool = False
 
 
 class Tuning:
@@ -84,7 +51,6 @@ class Tuning:
         self._budget = budget
         self._interrupts = interrupts
         self._notes: list[str] = []
-        self._candidates: list[Candidate] = []
 
     def run(self) -> tuple[Result, Path]:
         """Tunes; returns the result and where it belongs. The caller writes it.
@@ -111,17 +77,18 @@ class Tuning:
             facts = runner.check(self._budget.preparing, options.explored)
             for note in facts.notes:
                 self._note(f"bursts leave out {note}")
-            space = self._make_space(hardware, facts, device)
+            setting = Setting(options, hardware, device, facts)
+            space = make_space(setting)
             out = options.out or Path("results") / hardware.slug / f"{slug(options.target)}.json"
             with writable(out):
-                log = self._open_log(space, facts, device, out)
-            self._candidates = candidates(
+                log = self._open_log(space, setting, out)
+            tried = candidates(
                 elsewhere,
                 space,
                 hardware,
                 fingerprint=facts.fingerprint,
                 device=device,
-                memory_limit_bytes=self._memory_limit_bytes(hardware, device),
+                memory_limit_bytes=setting.memory_limit_bytes,
             )
             search = Search(
                 space,
@@ -130,10 +97,10 @@ class Tuning:
                 log,
                 self._budget,
                 self._progress,
-                first=[candidate.proposal for candidate in self._candidates if candidate.proposal is not None],
+                first=[candidate.proposal for candidate in tried if candidate.proposal is not None],
                 utilization_target=options.utilization_target,
                 seed=options.seed,
-                memory_limit_bytes=self._memory_limit_bytes(hardware, device),
+                memory_limit_bytes=setting.memory_limit_bytes,
                 device=device,
                 numerics=NumericsGuard(runner.agreement, Point(config=facts.baseline), self._note),
             )
@@ -146,7 +113,16 @@ class Tuning:
                 if search.log.best() is None:  # a result without a figure would serve nobody
                     raise
                 stopped_by = "interrupted"
-        return self._make_result(search, hardware, device, facts, stopped_by, profiles), out
+        result = make_result(
+            search,
+            setting,
+            stopped_by,
+            profiles=profiles,
+            tried=tried,
+            notes=self._notes,
+            seconds=self._budget.elapsed,
+        )
+        return result, out
 
     def _profile(self, runner: ProcessRunner, search: Search) -> dict[Point, Profile]:
         """Where the baseline and the answer spend their time, as far as there is time to see it."""
@@ -170,34 +146,7 @@ class Tuning:
             raise UsageError(f"--device {device} was asked for, but this machine offers {found}")
         return hardware, device
 
-    def _memory_limit_bytes(self, hardware: Hardware, device: DeviceKind) -> int | None:
-        """What a burst may take of the device's memory; None where it is not known."""
-        record = hardware.device(device)
-        total = record.memory_total_bytes if isinstance(record, Gpu) else hardware.memory.available_bytes
-        return round(self.options.memory_target * total) if total is not None else None
-
-    def _effective_batch(self, facts: WorkloadFacts) -> int | None:
-        """Samples of an optimizer step that every candidate holds; None when free."""
-        wanted = self.options.effective_batch
-        if wanted is None:
-            return facts.baseline.effective_batch
-        return wanted if isinstance(wanted, int) else None
-
-    def _make_space(self, hardware: Hardware, facts: WorkloadFacts, device: DeviceKind) -> Space:
-        options = self.options
-        return build_space(
-            hardware,
-            facts,
-            device=device,
-            effective_batch=self._effective_batch(facts),
-            pinned=options.pinned,
-            only=options.only,
-            max_workers=options.max_workers,
-            explored=options.explored,
-            budget_seconds=options.budget_seconds,
-        )
-
-    def _open_log(self, space: Space, facts: WorkloadFacts, device: DeviceKind, out: Path) -> TrialLog:
+    def _open_log(self, space: Space, setting: Setting, out: Path) -> TrialLog:
         options = self.options
         created = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S")
         study = open_study(
@@ -206,156 +155,37 @@ class Tuning:
             journal=out.with_suffix(".journal"),
             sampler=options.sampler,
             seed=options.seed,
-            attributes={"target": options.target, "fingerprint": facts.fingerprint, "device": device},
+            attributes={
+                "target": options.target,
+                "fingerprint": setting.facts.fingerprint,
+                "device": setting.device,
+                "objective": options.objective,
+            },
             resume=options.resume,
         )
-        log = TrialLog(study, space, self._note)
+        log = TrialLog(study, space, self._note, objective=objective_named(options.objective))
         if log.trials:
             self._note(f"{len(log.trials)} bursts of an earlier run are known and not run again")
         return log
-
-    def _make_result(
-        self, search: Search, hardware: Hardware, device: DeviceKind, facts: WorkloadFacts, stopped_by: StoppedBy,
-        profiles: Mapping[Point, Profile],
-    ) -> Result:  # fmt: skip
-        """The result of what is known, however the search ended."""
-        trials = search.log.trials
-        if stopped_by != "interrupted" and search.log.best() is None:
-            failure = next((t.burst for t in trials if t.burst.point == search.baseline), None)
-            why = f"; the baseline ended as {failure.outcome.value}: {failure.reason}" if failure else ""
-            raise NothingFeasibleError(f"none of {len(trials)} bursts could be trained to its end{why}")
-        best, speedup, reason = judge(search)
-        warm_start = records(self._candidates, trials, best, search.baseline)
-        side = {
-            point: Side(config=point.config, parameters=point.parameters, measurement=search.log.measurement(point))
-            for point in (search.baseline, best)
-        }
-        seconds = self._budget.elapsed
-        return Result(
-            status="partial" if stopped_by == "interrupted" else "complete",
-            created=datetime.now(timezone.utc),
-            workload=WorkloadRecord(
-                target=facts.target, name=facts.name, parameters=best.parameters, samples=facts.samples,
-                fingerprint=facts.fingerprint, model=facts.model,
-            ),
-            hardware=hardware,
-            software=hardware.software.model_copy(update={"autotune": __version__}),
-            baseline=side[search.baseline],
-            best=side[best],
-            speedup=speedup,
-            speedup_reason=reason,
-            ablation=search.confirmation.ablation(),
-            numerics=search.confirmation.verdict(best),
-            constraints=self._constraints(device, facts, hardware),
-            stopped_by=stopped_by,
-            search=SearchRecord(
-                seconds=seconds,
-                bursts=sum(not trial.resumed for trial in trials),
-                outcomes=dict(Counter(trial.burst.outcome.value for trial in trials)),
-                measuring_fraction=measuring_fraction(trials, seconds),
-                resumed_bursts=sum(trial.resumed for trial in trials),
-                disturbed_bursts=sum(trial.burst.disturbance is not None for trial in trials),
-                repeated_bursts=sum(trial.burst.repeats for trial in trials),
-                drift=search.drift.largest,
-                noisy=search.drift.noisy,
-                skipped_knobs=dict(search.space.skipped),
-                notes=tuple(self._notes),
-                warm_start=warm_start,
-            ),
-            trials=tuple(trial_record(trial, search.baseline) for trial in trials),
-            diagnosis=diagnose(
-                self._evidence(search, best, hardware, device, facts, profiles.get(best)), profiles.get(search.baseline)
-            ),
-        )  # fmt: skip
-
-    def _evidence(
-        self, search: Search, best: Point, hardware: Hardware, device: DeviceKind, facts: WorkloadFacts,
-        profile: Profile | None,
-    ) -> Evidence | None:  # fmt: skip
-        """All that is known of the answer."""
-        measured = search.log.measurement(best)
-        if measured is None:
-            return None
-        return Evidence(
-            config=best.config,
-            measured=measured,
-            ceilings=search.ceilings.of(best) | {"copy": copy_ceiling(hardware, device, facts)},
-            device=device,
-            cpus=hardware.cpu.budget,
-            memory_limit_bytes=self._memory_limit_bytes(hardware, device),
-            profile=profile,
-        )
-
-    def _constraints(self, device: DeviceKind, facts: WorkloadFacts, hardware: Hardware) -> Constraints:
-        options = self.options
-        return Constraints(
-            budget_seconds=options.budget_seconds,
-            device=device,
-            effective_batch=self._effective_batch(facts),
-            memory_target=options.memory_target,
-            memory_limit_bytes=self._memory_limit_bytes(hardware, device),
-            utilization_target=options.utilization_target,
-            max_workers=options.max_workers,
-            pinned=dict(options.pinned),
-            only=options.only,
-            explored=dict(options.explored),
-            sampler=options.sampler,
-            seed=options.seed,
-        )
 
     def _note(self, text: str) -> None:
         self._notes.append(text)
         self._progress.note(text)
 
 
-def trial_record(trial: Trial, baseline: Point) -> TrialRecord:
-    """A trial as the result file keeps it."""
-    burst = trial.burst
-    measured = burst.measurement
-    changes = {knob: now for knob, (_, now) in burst.point.config.changes_from(baseline.config).items()}
-    return TrialRecord(
-        stage=trial.stage,
-        reason=trial.reason,
-        changes=changes | {k: v for k, v in burst.point.parameters.items() if baseline.parameters.get(k) != v},
-        outcome=burst.outcome,
-        failure=burst.reason,
-        samples_per_second=burst.rate,
-        seconds=burst.seconds,
-        compile_seconds=measured.compile_seconds if measured else None,
-        memory_bytes=measured.device_memory_bytes if measured else None,
-        disturbance=burst.disturbance,
-    )
-
-
-def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
-    """The point to recommend, its confirmed speed-up, and the reason when there is none.
-
-    Only a confirmed gain displaces the baseline: else the baseline is the answer.
-    """
-    confirmed = search.confirmation.confirmed()
-    if confirmed:
-        answer = search.confirmation.answer()
-        winner = next((one for one in confirmed if one.point == answer), None)
-        if winner is not None:
-            return winner.point, winner.speedup, None
-        top = confirmed[0]
-        low, high = (ratio_text(end) for end in top.speedup.ci95)
-        return (
-            search.baseline,
-            None,
-            (
-                "nothing was faster than the baseline beyond doubt: "
-                f"the best candidate reached {ratio_text(top.speedup.ratio)} "
-                f"(95 % interval {low} – {high}, {top.speedup.pairs} pairs)"
-            ),
-        )
-    best = search.log.best()
-    if best is None or best.burst.point == search.baseline:
-        return search.baseline, None, "nothing was faster than the baseline"
-    return (
-        search.baseline,
-        None,
-        ("the search found a faster config, but there was no time to confirm it; give a longer --budget, or --resume"),
+def make_space(setting: Setting) -> Space:
+    """What is searched, as it was asked for."""
+    options = setting.options
+    return build_space(
+        setting.hardware,
+        setting.facts,
+        device=setting.device,
+        effective_batch=setting.effective_batch,
+        pinned=options.pinned,
+        only=options.only,
+        max_workers=options.max_workers,
+        explored=options.explored,
+        budget_seconds=options.budget_seconds,
     )
 
 

@@ -111,6 +111,12 @@ class Hardware(Record):
         """The record of the device to train on: the first GPU of that kind, or the CPU."""
         return next((gpu for gpu in self.gpus if gpu.kind == kind), self.cpu)
 
+    def memory_limit_bytes(self, device: DeviceKind, target: float) -> int | None:
+        """What a burst may take of a device's memory, the target being a share of it; None where it is not known."""
+        record = self.device(device)
+        total = record.memory_total_bytes if isinstance(record, Gpu) else self.memory.available_bytes
+        return round(target * total) if total is not None else None
+
     @property
     def devices(self) -> tuple[DeviceKind, ...]:
         """The kinds of device to train on: the CPU, and that of each GPU."""

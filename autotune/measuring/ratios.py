@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from autotune.measuring.records import Measurement
 
-LAGS_SHARE = 3
-"""Neighbouring blocks correlate (0.1 to 0.3 was seen): up to the n-th root of so many of n blocks are looked at."""
+LAGS_ROOT = 3
+"""Neighbouring blocks correlate (0.1 to 0.3 was seen): of n blocks, this root of n are looked at together."""
 
 
 def warm_up_length(ratios: Sequence[float]) -> int:
@@ -27,26 +27,28 @@ def warm_up_length(ratios: Sequence[float]) -> int:
     return min(cuts, key=lambda cut: statistics.pvariance(ratios[cut:]) / (len(ratios) - cut))
 
 
-def log_ratio(before: Measurement, after: Measurement) -> tuple[float, float]:
-    """The logarithm of the second's rate over the first's, and its standard error within one pair of processes.
+def block_error(before: Measurement, after: Measurement) -> float | None:
+    """The standard error of the logarithm of a ratio of two rates, within one pair of processes.
 
-    The rate is samples over seconds. The error is that of a ratio of two sums over paired blocks (Cochran, *Sampling
-    Techniques*, 6.4), with the correlation of neighbouring blocks (Newey and West 1987).
+    The rates are samples over seconds, so that this is the error of a ratio of two sums over paired blocks (Cochran,
+    *Sampling Techniques*, 6.4), with the correlation of neighbouring blocks (Newey and West 1987).
 
     Args:
         before: The first's blocks; those of the second with the same index were trained next to them.
         after: The second's.
+
+    Returns:
+        None where the blocks are no pairs: whole bursts that ran one after the other.
     """
-    centre = math.log(after.samples_per_second / before.samples_per_second)
-    pairs = list(zip(before.block_seconds, after.block_seconds, strict=False))
-    if len(pairs) < 2 or len(before.blocks) != len(after.blocks):
-        return centre, math.inf
-    mine, theirs = (statistics.fmean(column) for column in zip(*pairs, strict=True))
+    count = len(before.blocks)
+    if count < 2 or [block.samples for block in before.blocks] != [block.samples for block in after.blocks]:
+        return None
+    mine, theirs = (statistics.fmean(side.block_seconds) for side in (before, after))
+    pairs = zip(before.block_seconds, after.block_seconds, strict=True)
     residuals = [a / mine - b / theirs for a, b in pairs]
-    count = len(residuals)
-    lags = math.floor(count ** (1 / LAGS_SHARE))
-    variance = math.fsum(value * value for value in residuals) / count
+    lags = math.floor(count ** (1 / LAGS_ROOT))
+    variance = math.fsum(value**2 for value in residuals) / count
     for lag in range(1, lags + 1):
         products = math.fsum(x * y for x, y in zip(residuals, residuals[lag:], strict=False)) / count
         variance += 2 * (1 - lag / (lags + 1)) * products
-    return centre, math.sqrt(max(variance, 0.0) / (count - 1))
+    return math.sqrt(max(variance, 0.0) / (count - 1))

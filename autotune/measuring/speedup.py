@@ -1,34 +1,34 @@
-"""Speed-ups: ratios of rates from paired measurements, each with its interval."""
+"""Speed-ups: ratios of scores from rounds in which configs trained side by side, each with its interval."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from autotune.measuring.ratios import log_ratio
-from autotune.measuring.records import Measurement
+from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
+from autotune.measuring.ratios import block_error
+from autotune.measuring.records import Measurement, Point
 from autotune.measuring.statistics import Interval, student_t_975
-
-NORMAL_975 = NormalDist().inv_cdf(0.975)
 
 EARLY_END_ALLOWANCE = 1.15
 """Rounds of a confirmation end once their interval is narrow, which favours rounds that agree by chance. Simulated
 with 2 to 5 % noise a pair, a plain t interval then holds the truth in 92 to 95 % of cases: a wider one makes up for
 it."""
+NORMAL_975 = NormalDist().inv_cdf(0.975)
 
 
 class Speedup(BaseModel):
-    """A ratio of rates from paired, interleaved bursts."""
+    """A ratio of scores, which are rates unless another objective was asked for, of processes that trained in turn."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     ratio: float = Field(gt=0)
     ci95: Interval
-    pairs: int = Field(ge=0)
+    pairs: int = Field(ge=0, description="pairs of processes")
 
     @property
     def confirmed(self) -> bool:
@@ -40,39 +40,53 @@ class Speedup(BaseModel):
 
         Bonferroni's correction, by the ratio of the normal distribution's quantiles.
         """
-        factor = NormalDist().inv_cdf(1 - 0.025 / count) / NormalDist().inv_cdf(0.975)
+        factor = NormalDist().inv_cdf(1 - 0.025 / count) / NORMAL_975
         low = self.ratio * (self.ci95.low / self.ratio) ** factor
         high = self.ratio * (self.ci95.high / self.ratio) ** factor
         return self.model_copy(update={"ci95": Interval(low, high)})
 
-    def widened(self, drift: float) -> Speedup:
-        """The same ratio on a machine whose speed moved by this share: that spread is added, as one of each pair."""
-        extra = math.log1p(drift) / math.sqrt(self.pairs)
-        below = math.hypot(math.log(self.ratio / self.ci95.low), extra)
-        above = math.hypot(math.log(self.ci95.high / self.ratio), extra)
-        interval = Interval(self.ratio * math.exp(-below), self.ratio * math.exp(above))
-        return self.model_copy(update={"ci95": interval})
 
+def speedup_in(
+    rounds: Sequence[Mapping[Point, Measurement]],
+    before: Point,
+    after: Point,
+    objective: Objective = SAMPLES_PER_SECOND,
+) -> Speedup:
+    """Speed-up of one point over another, with a 95 % interval, from the rounds that hold both.
 
-def paired_speedup(pairs: Sequence[tuple[Measurement, Measurement]]) -> Speedup:
-    """Speed-up of the second of each pair over the first, with a 95 % interval.
-
-    Each pair is two fresh processes that trained the same samples in turn. What varies between processes (addresses,
-    huge pages) is in the spread of the pairs' log ratios, and the interval is Student's t of those; it is never
-    narrower than what the blocks inside the pairs scatter (Kalibera and Jones, ISMM 2013: repeat at the level where
+    Each round is a fresh process for every point, and all trained the same samples in turn. What varies between
+    processes (addresses, huge pages) is in the residuals of points and rounds, a randomised block design: all points
+    that took part in the same rounds tell how large it is, and the interval is Student's t of that. It is never
+    narrower than what the blocks inside the rounds scatter (Kalibera and Jones, ISMM 2013: repeat at the level where
     the variance arises).
 
     Raises:
-        ValueError: With fewer than two pairs there is no spread to judge by.
+        ValueError: With fewer than two rounds there is no spread to judge by.
     """
-    if len(pairs) < 2:
-        raise ValueError(f"expected 2 pairs or more for an interval, got {len(pairs)}")
-    logs, errors = zip(*(log_ratio(before, after) for before, after in pairs), strict=True)
-    centre = statistics.fmean(logs)
-    between = student_t_975(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
-    known = [error for error in errors if math.isfinite(error)]
-    within = NORMAL_975 * math.sqrt(math.fsum(error**2 for error in known)) / len(logs)
+    common = [measured for measured in rounds if before in measured and after in measured]
+    if len(common) < 2:
+        raise ValueError(f"expected 2 rounds or more for an interval, got {len(common)}")
+    points = [point for point in common[0] if all(point in measured for measured in common)]
+    logs = [[math.log(objective.score(measured[point]) or math.nan) for point in points] for measured in common]
+    first, second = points.index(before), points.index(after)
+    centre = statistics.fmean(row[second] - row[first] for row in logs)
+    degrees = (len(common) - 1) * (len(points) - 1)
+    between = student_t_975(degrees) * math.sqrt(2 * _residual_variance(logs, degrees) / len(common))
+    errors = [block_error(measured[before], measured[after]) for measured in common]
+    within = NORMAL_975 * math.sqrt(math.fsum(error**2 for error in errors if error is not None)) / len(common)
     half = EARLY_END_ALLOWANCE * max(between, within)
-    return Speedup(
-        ratio=math.exp(centre), ci95=Interval(math.exp(centre - half), math.exp(centre + half)), pairs=len(pairs)
+    interval = Interval(math.exp(centre - half), math.exp(centre + half))
+    return Speedup(ratio=math.exp(centre), ci95=interval, pairs=len(common))
+
+
+def _residual_variance(logs: Sequence[Sequence[float]], degrees: int) -> float:
+    """Of a table of rounds by points: what is left of each value without its round's and its point's mean."""
+    of_rounds = [statistics.fmean(row) for row in logs]
+    of_points = [statistics.fmean(column) for column in zip(*logs, strict=True)]
+    grand = statistics.fmean(of_rounds)
+    residuals = (
+        value - of_round - of_point + grand
+        for row, of_round in zip(logs, of_rounds, strict=True)
+        for value, of_point in zip(row, of_points, strict=True)
     )
+    return math.fsum(residual**2 for residual in residuals) / degrees

@@ -18,7 +18,6 @@ from autotune.report.charts import (
 from autotune.results.result import ABLATION_MIN_BUDGET_SECONDS, Result
 from autotune.results.summary import (
     INTERVAL,
-    bare_rate,
     break_even,
     changes,
     figures,
@@ -29,7 +28,6 @@ from autotune.results.summary import (
     usage_snippet,
     verdict,
 )
-from autotune.units import format_rate
 from autotune.wording import ratio_text
 
 SIDES = ("", "before", "after")
@@ -40,16 +38,16 @@ TONES: dict[str, Tone] = {"agrees": "good", "disagrees": "warning"}
 def headline(result: Result) -> Headline:
     """The confirmed speed-up with its interval, or that there is none and why."""
     found = verdict(result)
-    before, after = result.baseline.measurement, result.best.measurement
-    rates = ""
+    before, after = result.score_of(result.baseline), result.score_of(result.best)
+    scores = ""
     if before is not None and after is not None:
-        rates = format_rate(after.samples_per_second)
+        scores = result.objective.format(after)
         if result.changed_knobs:
-            rates = f"{bare_rate(before.samples_per_second)} → {rates}"
+            scores = f"{result.objective.bare(before)} → {scores}"
     if found.confirmed and result.speedup is not None:
         figure, reason = ratio_text(result.speedup.ratio), spread_text(result.speedup)
-        return Headline(figure, found.words, reason, rates, good=True)
-    return Headline("", found.words, found.reason, rates, good=False)
+        return Headline(figure, found.words, reason, scores, good=True)
+    return Headline("", found.words, found.reason, scores, good=False)
 
 
 def rates_section(result: Result) -> Section:

@@ -7,28 +7,27 @@ from collections import Counter
 from autotune.report.blocks import Block, Bullets, Folded, Pair, Picture, Section, Table, Text
 from autotune.report.scatters import MOST_MARKS, history_picture
 from autotune.results.result import Result, TrialRecord
-from autotune.results.summary import bare_rate, knob_text, search_text, warm_start_text
-from autotune.units import format_bytes, format_rate, format_seconds
+from autotune.results.summary import knob_text, search_text, warm_start_text
+from autotune.units import format_bytes, format_seconds
 from autotune.wording import percent, ratio_text
 
-HEADINGS = ("burst", "stage", "outcome", "samples/s", "to before", "memory", "took", "changes and reason")
+HEADINGS = ("burst", "stage", "outcome", "", "to before", "memory", "took", "changes and reason")
 NUMERIC = frozenset({3, 4, 5, 6})
 
 
 def history_section(result: Result) -> Section:
     """How the search went."""
-    search = result.search
+    search, unit = result.search, result.objective.unit
     blocks: list[Block] = [Text(f"{search_text(result)}.")]
     svg = history_picture(result)
     if svg is None:
         blocks.append(Text("This file does not say which bursts were run.", "note"))
     else:
-        legend = (
-            "dot: samples/s of a burst; hollow: disturbed; cross: failed; solid line: fastest so far; dashed: before"
-        )
+        legend = f"dot: {unit} of a burst; hollow: disturbed; cross: failed; solid line: best so far; dashed: before"
         if len(result.trials) > MOST_MARKS:
             legend += f"; of more than {MOST_MARKS:,} bursts, every n-th is drawn"
-        table = Table("All bursts, in the order in which they ran", HEADINGS, _rows(result), NUMERIC, wide=True)
+        headings = tuple(heading or unit for heading in HEADINGS)
+        table = Table("All bursts, in the order in which they ran", headings, _rows(result), NUMERIC, wide=True)
         blocks.append(Pair(Picture(svg, _finding(result), legend), _stages_table(result)))
         blocks.append(Folded("All bursts, with their reasons", (table,)))
     if search.noisy:
@@ -45,9 +44,9 @@ def history_section(result: Result) -> Section:
 
 
 def _finding(result: Result) -> str:
-    rates = [trial.samples_per_second for trial in result.trials if trial.samples_per_second is not None]
-    fastest = f"; the fastest ran at {format_rate(max(rates))}" if rates else ""
-    return f"{len(result.trials)} bursts, {len(result.trials) - len(rates)} of them failed{fastest}."
+    scores = [score for trial in result.trials if (score := result.score_of(trial)) is not None]
+    fastest = f"; the fastest ran at {result.objective.format(max(scores))}" if scores else ""
+    return f"{len(result.trials)} bursts, {len(result.trials) - len(scores)} of them failed{fastest}."
 
 
 def _stages_table(result: Result) -> Table:
@@ -55,21 +54,21 @@ def _stages_table(result: Result) -> Table:
     rows = []
     for stage in dict.fromkeys(trial.stage for trial in result.trials):
         trials = [trial for trial in result.trials if trial.stage == stage]
-        rates = [trial.samples_per_second for trial in trials if trial.samples_per_second is not None]
-        failed = Counter(trial.outcome.value for trial in trials if trial.samples_per_second is None)
+        scores = [score for trial in trials if (score := result.score_of(trial)) is not None]
+        failed = Counter(trial.outcome.value for trial in trials if result.score_of(trial) is None)
         failures = ", ".join(f"{count} {outcome}" for outcome, count in failed.items()) or "0"
-        rows.append((stage, str(len(trials)), failures, bare_rate(max(rates)) if rates else "–"))
+        rows.append((stage, str(len(trials)), failures, result.objective.bare(max(scores)) if scores else "–"))
     headings = ("stage", "bursts", "failed", "fastest")
-    return Table("The search's stages, samples/s", headings, tuple(rows), numeric=frozenset({1, 2, 3}))
+    return Table(f"The search's stages, {result.objective.unit}", headings, tuple(rows), numeric=frozenset({1, 2, 3}))
 
 
 def _rows(result: Result) -> tuple[tuple[str, ...], ...]:
-    base = result.baseline.measurement.samples_per_second if result.baseline.measurement is not None else None
-    return tuple(_row(number, trial, base) for number, trial in enumerate(result.trials, 1))
+    base = result.score_of(result.baseline)
+    return tuple(_row(result, number, trial, base) for number, trial in enumerate(result.trials, 1))
 
 
-def _row(number: int, trial: TrialRecord, base: float | None) -> tuple[str, ...]:
-    rate = trial.samples_per_second
+def _row(result: Result, number: int, trial: TrialRecord, base: float | None) -> tuple[str, ...]:
+    score = result.score_of(trial)
     changes = " ".join(f"{knob}={knob_text(knob, value)}" for knob, value in trial.changes.items())
     why = [changes or "baseline", trial.reason]
     if trial.compile_seconds is not None:
@@ -82,8 +81,8 @@ def _row(number: int, trial: TrialRecord, base: float | None) -> tuple[str, ...]
         str(number),
         trial.stage,
         trial.outcome.value,
-        "–" if rate is None else bare_rate(rate),
-        ratio_text(rate / base) if rate is not None and base else "–",
+        "–" if score is None else result.objective.bare(score),
+        ratio_text(score / base) if score is not None and base else "–",
         "–" if trial.memory_bytes is None else format_bytes(trial.memory_bytes),
         format_seconds(trial.seconds),
         "\n".join(why),

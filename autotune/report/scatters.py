@@ -35,32 +35,32 @@ MOST_MARKS = 1000
 
 
 def history_picture(result: Result) -> str | None:
-    """Rate of each burst in the order in which they ran; failures are crosses at the bottom."""
+    """Score of each burst in the order in which they ran; failures are crosses at the bottom."""
     trials = list(enumerate(result.trials, 1))
     if not trials:
         return None
     ended = [
-        (number, rate, trial.disturbance is not None)
+        (number, score, trial.disturbance is not None)
         for number, trial in trials
-        if (rate := trial.samples_per_second) is not None and drawable(rate)
+        if (score := result.score_of(trial)) is not None and drawable(score)
     ]
-    failed = [number for number, trial in trials if trial.samples_per_second is None]
-    base = result.baseline.measurement.samples_per_second if result.baseline.measurement is not None else None
+    failed = [number for number, trial in trials if result.score_of(trial) is None]
+    base = result.score_of(result.baseline)
 
     def paint(axes: Axes) -> None:
         top = max(
-            [*(rate for _, rate, _ in ended), *([base] if base is not None and drawable(base) else [])], default=1.0
+            [*(score for _, score, _ in ended), *([base] if base is not None and drawable(base) else [])], default=1.0
         )
         if base is not None and drawable(base):
             axes.axhline(base, color=BEFORE, lw=1.4, ls="--")
         best, line = 0.0, []
-        for number, rate, _ in ended:
-            best = max(best, rate)
+        for number, score, _ in ended:
+            best = max(best, score)
             line.append((number, best))
         if line:
             axes.step(*zip(*[*line, (len(trials), best)], strict=True), where="post", color=AFTER, lw=1.4)
         for disturbed, face in ((False, AFTER), (True, SURFACE)):
-            marks = thinned([(number, rate) for number, rate, hit in ended if hit is disturbed])
+            marks = thinned([(number, score) for number, score, hit in ended if hit is disturbed])
             axes.plot(*_columns(marks), "o", ms=6, mfc=face, mec=AFTER, mew=1.4, clip_on=False)
         crosses = thinned(failed)
         axes.plot(crosses, [top * 0.03] * len(crosses), "x", color=FAILED, ms=8, mew=2.2, clip_on=False)

@@ -17,6 +17,7 @@ from autotune.hardware.model import Hardware, Software
 from autotune.knobs.config import Parameters, TrainConfig
 from autotune.knobs.facts import ModelFacts
 from autotune.measuring.numerics import Numerics
+from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective, objective_named
 from autotune.measuring.profiles import Profile
 from autotune.measuring.records import Measurement, Outcome
 from autotune.measuring.speedup import Speedup
@@ -63,8 +64,9 @@ class AblationRow(Part):
 
 
 class Constraints(Part):
-    """What the search had to respect."""
+    """What the search was asked for, and had to respect."""
 
+    objective: str = Field(default=SAMPLES_PER_SECOND.name, description="what was maximised")
     budget_seconds: float
     device: str
     effective_batch: int | None = Field(description="None: free")
@@ -118,6 +120,7 @@ class TrialRecord(Part):
     outcome: Outcome
     failure: str | None = Field(default=None, description="why it did not end well")
     samples_per_second: float | None = None
+    score: float | None = Field(default=None, description="by the objective; null where that is the rate")
     seconds: float = Field(description="from the request to the last process gone")
     compile_seconds: float | None = None
     memory_bytes: int | None = Field(default=None, description="of the device, at its peak")
@@ -163,6 +166,21 @@ class Result(Part):
     def machine(self) -> str:
         """What trained: ``NVIDIA GeForce RTX 4070, 16 CPUs`` or ``Intel Xeon, 2 CPUs``."""
         return self.hardware.machine(self.constraints.device.partition(":")[0])  # type: ignore[arg-type]
+
+    @property
+    def objective(self) -> Objective:
+        """What was maximised.
+
+        Raises:
+            UsageError: This version does not know it.
+        """
+        return objective_named(self.constraints.objective)
+
+    def score_of(self, side: Side | TrialRecord) -> float | None:
+        """What a side, or a burst of the search, reached by the objective; None where that is not known."""
+        if isinstance(side, TrialRecord):
+            return side.samples_per_second if self.objective.is_rate else side.score
+        return self.objective.score(side.measurement) if side.measurement is not None else None
 
     @property
     def changed_knobs(self) -> dict[str, tuple[Any, Any]]:

@@ -112,6 +112,8 @@ def changes(result: Result) -> list[Change]:
 
 def _readers(result: Result) -> Iterator[tuple[str, str, Callable[[Side], str]]]:
     """Label of each row, the row that it belongs to, and how it is read from a side."""
+    if not (objective := result.objective).is_rate:
+        yield objective.name.replace("_", " "), "", lambda side: _score(result, side)
     yield "rate", "", _rate
     yield INTERVAL, "rate", _interval
     if samples := result.workload.samples:
@@ -131,6 +133,11 @@ def _rate(side: Side) -> str:
         return UNKNOWN
     text = format_rate(side.measurement.samples_per_second)
     return text if side.measurement.steady else f"{text} (not steady)"
+
+
+def _score(result: Result, side: Side) -> str:
+    score = result.score_of(side)
+    return UNKNOWN if score is None else result.objective.format(score)
 
 
 def _interval(side: Side) -> str:
@@ -190,7 +197,7 @@ def break_even(result: Result) -> str | None:
     before, after, speedup = result.baseline.measurement, result.best.measurement, result.speedup
     if before is None or after is None or not after.compile_seconds:
         return None
-    if speedup is None or not speedup.confirmed or speedup.ratio <= 1:
+    if speedup is None or not speedup.confirmed or speedup.ratio <= 1 or not result.objective.is_rate:
         return None
     cost = after.compile_seconds
     compiled_steps = cost * before.samples_per_second / result.best.config.effective_batch

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 
 from autotune.knobs.config import Scalar, format_scalar
-from autotune.measuring.records import Burst, Point
-from autotune.measuring.speedup import paired_speedup
+from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
+from autotune.measuring.records import Point
 from autotune.results.result import AblationRow
-from autotune.search.verify import Round, interleaved_round
+from autotune.search.verify import Play, Round, played_round, speedup_of
 
 MIN_ROUNDS, MAX_ROUNDS = 2, 5
 KNOB_ORDER = (
@@ -43,42 +42,44 @@ def reverted(winner: Point, baseline: Point) -> dict[str, Point]:
 def ablate(
     winner: Point,
     variants: Sequence[Point],
-    run: Callable[[Point, int], Burst],
+    play: Play,
     *,
     affords: Callable[[Sequence[Point]], bool],
-    seed: int,
+    objective: Objective = SAMPLES_PER_SECOND,
 ) -> list[Round]:
-    """Interleaved rounds of the winner and its variants, in random order within each, while there is time.
+    """Rounds of the winner and its variants, while there is time.
 
     Args:
         winner: What they are compared with.
         variants: One that fails drops out.
-        run: Runs a point in a round.
+        play: Lets points train in turn.
         affords: Whether there is time for so many bursts.
-        seed: Of the order.
+        objective: What is compared.
     """
-    rng = random.Random(seed)
     rounds: list[Round] = []
     standing = list(variants)
     for number in range(MAX_ROUNDS):
         order = [winner, *standing]
         if not standing or not affords(order * max(1, MIN_ROUNDS - number)):  # fewer have no spread to judge by
             break
-        rounds.append(interleaved_round(order, number, run, rng))
+        rounds.append(played_round(order, number, play, objective))
         standing = [point for point in standing if point in rounds[-1]]
     return rounds
 
 
 def ablation_rows(
-    winner: Point, baseline: Point, variants: Mapping[str, Point], rounds: Sequence[Round]
+    winner: Point,
+    baseline: Point,
+    variants: Mapping[str, Point],
+    rounds: Sequence[Round],
+    objective: Objective = SAMPLES_PER_SECOND,
 ) -> tuple[AblationRow, ...]:
-    """What each knob is worth: the winner's rate over its rate without that change, in the order of the variants."""
+    """What each knob is worth: the winner's score over its score without that change, in the order of the variants."""
     rows = []
     for name, point in variants.items():
-        pairs = [(one[point], one[winner]) for one in rounds if point in one and winner in one]
-        if len(pairs) < MIN_ROUNDS:
+        worth = speedup_of(winner, point, rounds, objective)
+        if worth is None:
             continue
-        worth = paired_speedup(pairs)
         before, after = (_value(side, name) for side in (baseline, winner))
         rows.append(AblationRow(knob=name, before=before, after=after, ratio=worth.ratio, ci95=worth.ci95))
     return tuple(rows)

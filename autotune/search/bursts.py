@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from autotune.bursts.protocol import BurstPlan, Part
 from autotune.measuring.records import Burst, Point
@@ -10,6 +10,7 @@ from autotune.search.disturbance import RepeatingRunner
 from autotune.search.progress import Progress
 from autotune.search.stopping import Budget, burst_deadline, plan_for, predicted_seconds
 from autotune.search.trials import Trial, TrialLog
+from autotune.search.turns import Turns
 from autotune.search.verify import Round
 
 BASELINE_SHARE = 0.8
@@ -25,10 +26,18 @@ class Bursts:
         log: Where they are kept.
         budget: The wall clock.
         progress: Who is told.
+        seed: Of the order within rounds.
     """
 
     def __init__(
-        self, baseline: Point, runner: RepeatingRunner, log: TrialLog, budget: Budget, progress: Progress
+        self,
+        baseline: Point,
+        runner: RepeatingRunner,
+        log: TrialLog,
+        budget: Budget,
+        progress: Progress,
+        *,
+        seed: int = 0,
     ) -> None:
         self.log = log
         self.budget = budget
@@ -37,6 +46,7 @@ class Bursts:
         self._baseline = baseline
         self._runner = runner
         self._stage_shown = ""
+        self._turns = Turns(runner, progress.note, seed)
 
     @property
     def trials(self) -> list[Trial]:
@@ -71,20 +81,42 @@ class Bursts:
 
     def measure(self, point: Point, *, early_end: bool = True) -> Burst:
         """A burst that is not kept in the log yet, as the sampler's: it has a trial of its own."""
-        best = self.log.best() if early_end else None
+        # Where a slower config may score higher, no burst is hopeless for being slow.
+        best = self.log.best() if early_end and self.log.objective.is_rate else None
         incumbent_rate = best.rate * self.log.drift if best and best.rate else None
         plan = self.plan.model_copy(update={"incumbent_rate": incumbent_rate})
         available = self.searching if self.trials else BASELINE_SHARE * self.budget.remaining
         return self._runner.run(point, plan, burst_deadline(point.config, self.trials, plan, available))
 
-    def interleaved(self, point: Point, number: int, stage: str, reason: str, plan: BurstPlan | None = None) -> Burst:
-        """A burst of an interleaved round: whole, however slow it is."""
+    def in_turn(
+        self,
+        points: Sequence[Point],
+        number: int,
+        stage: str,
+        reason: Callable[[Point], str],
+        plan: BurstPlan | None = None,
+    ) -> list[Burst]:
+        """A round: a fresh process for each point, and blocks in turn; whole bursts in turn where memory is too small.
+
+        Args:
+            points: What to run.
+            number: Of the round.
+            stage: The part of the search that asks for it.
+            reason: Why a point is run, in one sentence.
+            plan: How long each side trains; as in the search when None.
+        """
         plan = plan or self.plan
         self.show_stage(stage)
-        deadline = burst_deadline(point.config, self.trials, plan, self.budget.remaining)
-        trial = self.log.run(point, stage, reason, lambda: self._runner.run(point, plan, deadline), round_number=number)
-        self.tell(trial.burst)
-        return trial.burst
+
+        def deadline(point: Point) -> float:
+            return burst_deadline(point.config, self.trials, plan, self.budget.remaining)
+
+        bursts = self._turns.play(points, plan, deadline, self.budget.remaining)
+        for burst in bursts:
+            told = reason(burst.point)
+            self.log.run(burst.point, stage, told, lambda burst=burst: burst, round_number=number)  # type: ignore[misc]
+            self.tell(burst)
+        return bursts
 
     def part_rate(self, point: Point, part: Part) -> float | None:
         """Samples per second of one part of training alone, at the machine's first speed."""
@@ -97,7 +129,7 @@ class Bursts:
         rounds: dict[int, Round] = {}
         for trial in self.trials:
             measured = trial.burst.measurement
-            if trial.stage == stage and trial.round is not None and measured is not None and trial.burst.ok:
+            if trial.stage == stage and trial.round is not None and measured is not None and trial.score is not None:
                 rounds.setdefault(trial.round, {})[trial.burst.point] = measured
         return list(rounds.values())
 

@@ -14,10 +14,9 @@ from autotune.measuring.records import Burst, Point
 from autotune.results.result import AblationRow
 from autotune.search.ablation import MIN_ROUNDS, ablate, ablation_rows, reverted
 from autotune.search.bursts import Bursts
-from autotune.search.disturbance import Drift
 from autotune.search.stages import ABLATION, CONFIRM
 from autotune.search.stopping import ablation_plan, burst_deadline, numerics_steps
-from autotune.search.trials import mean_rate, ranked_points, resource_cost
+from autotune.search.trials import mean_score, ranked_points, resource_cost
 from autotune.search.verify import MIN_DECIDED_ROUNDS, Confirmed, as_good_as_the_fastest, confirm, rank
 
 MAX_FINALISTS = 4
@@ -35,10 +34,8 @@ class Confirmation:
     Args:
         baseline: What the user trains with today.
         bursts: Runs them, and knows all that ran.
-        drift: How the machine's speed has moved so far.
         refuse: Why a point must not run, or None.
         knobs: All that are searched, by expected effect: what little time there is explains the first of them.
-        seed: Of the order within the rounds.
         numerics: Checks finalists against eager fp32; None trusts them, as where recordings are replayed.
     """
 
@@ -46,37 +43,30 @@ class Confirmation:
         self,
         baseline: Point,
         bursts: Bursts,
-        drift: Callable[[], Drift],
         refuse: Callable[[Point], str | None],
         *,
         knobs: Sequence[str],
-        seed: int,
         numerics: NumericsGuard | None,
     ) -> None:
         self._baseline = baseline
         self._bursts = bursts
-        self._drift = drift
         self._refuse = refuse
         self._knobs = knobs
-        self._seed = seed
         self._numerics, self._checking_seconds = numerics, 0.0
+        self._objective = bursts.log.objective
 
     def answer(self) -> Point:
         """The point to train with: only a confirmed gain displaces the baseline, and of equals the cheapest wins.
 
         Of those that cost the same the fastest does, which comes first.
         """
-        equals = as_good_as_the_fastest(self.confirmed(), self._bursts.rounds(CONFIRM))
+        equals = as_good_as_the_fastest(self.confirmed(), self._bursts.rounds(CONFIRM), self._objective)
         return min(equals, key=self._resource_cost, default=self._baseline)
 
     def confirmed(self) -> list[Confirmed]:
         """What has been confirmed so far, fastest first."""
         failed = {t.burst.point for t in self._bursts.trials if t.stage == CONFIRM and not t.burst.ok}
-        ranked = rank(self._baseline, self._bursts.rounds(CONFIRM), failed)
-        drift = self._drift()
-        if not drift.noisy:
-            return ranked
-        return [Confirmed(one.point, one.speedup.widened(drift.largest)) for one in ranked]
+        return rank(self._baseline, self._bursts.rounds(CONFIRM), failed, self._objective)
 
     def verdict(self, point: Point) -> Numerics | None:
         """Whether a point trains what eager fp32 trains, if that is known."""
@@ -98,10 +88,17 @@ class Confirmation:
             numbers = [trial.round for trial in self._bursts.trials if trial.stage == CONFIRM]
             first = max((number for number in numbers if number is not None), default=-1) + 1 - len(known)
 
-            def run(point: Point, number: int, first: int = first) -> Burst:
-                return self._bursts.interleaved(point, first + number, CONFIRM, f"round {first + number + 1}")
+            def play(points: Sequence[Point], number: int, first: int = first) -> list[Burst]:
+                return self._bursts.in_turn(points, first + number, CONFIRM, lambda _: f"round {first + number + 1}")
 
-            confirm(self._baseline, points, run, affords=self._affords_next, seed=self._seed, known=known)
+            confirm(
+                self._baseline,
+                points,
+                play,
+                affords=self._affords_next,
+                known=known,
+                objective=self._objective,
+            )
             raced |= {*finalists}
             if not self._affords([self._baseline, *points] * MIN_DECIDED_ROUNDS):
                 return
@@ -113,9 +110,12 @@ class Confirmation:
         plan = ablation_plan(self._bursts.plan)
         names = {point: name for name, point in variants.items()}
 
-        def run(point: Point, number: int) -> Burst:
-            what = f"{names[point]} reverted" if point in names else "the winner"
-            return self._bursts.interleaved(point, number, ABLATION, f"{what}, round {number + 1}", plan)
+        def play(points: Sequence[Point], number: int) -> list[Burst]:
+            def reason(point: Point) -> str:
+                what = f"{names[point]} reverted" if point in names else "the winner"
+                return f"{what}, round {number + 1}"
+
+            return self._bursts.in_turn(points, number, ABLATION, reason, plan)
 
         def affords(points: Sequence[Point]) -> bool:
             budget = self._bursts.budget
@@ -126,14 +126,14 @@ class Confirmation:
             if affords([winner, *variants.values()] * MIN_ROUNDS):
                 break
             del variants[name]
-        ablate(winner, list(variants.values()), run, affords=affords, seed=self._seed)
+        ablate(winner, list(variants.values()), play, affords=affords, objective=self._objective)
 
     def ablation(self) -> tuple[AblationRow, ...]:
         """What each knob that was changed is worth, as far as it was measured."""
         winner = self.answer()
         # Where a single knob was changed, the winner without it is the baseline, and its worth is confirmed already.
         rounds = [*self._bursts.rounds(ABLATION), *self._bursts.rounds(CONFIRM)]
-        return ablation_rows(winner, self._baseline, self._variants(winner), rounds)
+        return ablation_rows(winner, self._baseline, self._variants(winner), rounds, self._objective)
 
     def _rank(self, name: str) -> int:
         return self._knobs.index(name) if name in self._knobs else len(self._knobs)
@@ -151,15 +151,15 @@ class Confirmation:
         """
         trials, budget = self._bursts.trials, self._bursts.budget
         searched = ranked_points(trial for trial in trials if trial.round is None)
-        rates = {alike[0].burst.point: mean_rate(alike) for alike in searched}
+        scores = {alike[0].burst.point: mean_score(alike) for alike in searched}
         again = ranked_points(trial for trial in trials if trial.stage == CONFIRM and trial.burst.point in raced)
-        reached = max([self._baseline_rate(), *(mean_rate(alike) for alike in again)])
+        reached = max([self._baseline_score(), *(mean_score(alike) for alike in again)])
         near: list[Point] = []
-        for point in sorted(rates, key=lambda point: rates[point], reverse=True):
+        for point in sorted(scores, key=lambda point: scores[point], reverse=True):
             if point == self._baseline or point in raced:
                 continue
-            least = max(reached, (1 - NEAR_EQUAL) * rates[near[0]]) if near else reached
-            if len(near) == MAX_FINALISTS or rates[point] < least:
+            least = max(reached, (1 - NEAR_EQUAL) * scores[near[0]]) if near else reached
+            if len(near) == MAX_FINALISTS or scores[point] < least:
                 break
             if near and self.verdict(point) is None and 2 * self._checking_seconds > CHECKING_SHARE * budget.seconds:
                 continue  # a further finalist is not worth more of the confirmation's time
@@ -195,14 +195,14 @@ class Confirmation:
         available = budget.remaining if together < MIN_DECIDED_ROUNDS else budget.confirming
         return self._bursts.seconds_of(points) <= available
 
-    def _baseline_rate(self) -> float:
-        """Samples per second that a finalist must reach at least; 0 while the baseline has not run."""
-        known = [trial.rate for trial in self._bursts.trials if trial.burst.point == self._baseline and trial.rate]
+    def _baseline_score(self) -> float:
+        """The score that a finalist must reach at least; 0 while the baseline has not run."""
+        known = [trial.score for trial in self._bursts.trials if trial.burst.point == self._baseline and trial.score]
         return statistics.fmean(known) if known else 0.0
 
     def _resource_cost(self, point: Point) -> tuple[bool, int, int]:
         """What a config costs besides time, most expensive first: compiling, workers, memory."""
         measured = self._bursts.log.measurement(point)
         memory = measured.device_memory_bytes if measured is not None else None
-        step = round(math.log(memory or 1, NOTABLE_MEMORY))  # a few per cent of memory are worth no rate
+        step = round(math.log(memory or 1, NOTABLE_MEMORY))  # a few per cent of memory are worth no speed
         return *resource_cost(point.config), step

@@ -59,6 +59,10 @@ class RepeatingRunner:
         thrown_away = sum(burst.measuring_seconds for burst in bursts if burst is not kept)
         return kept.model_copy(update={"repeats": len(bursts) - 1, "repeated_seconds": thrown_away})
 
+    def play(self, points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
+        """Points side by side: what disturbs one block disturbs its partner, so that none is run again."""
+        return self._runner.play(points, plan, deadline_seconds)
+
     def _may_repeat(self, bursts: Sequence[Burst], deadline: float) -> bool:
         if len(bursts) > MAX_REPEATS or self._still_disturbed >= ALWAYS_BUSY_AFTER:
             return False

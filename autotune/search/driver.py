@@ -74,15 +74,13 @@ class Search:
         repeating = RepeatingRunner(
             runner, progress.note, allowance_seconds=REPEATS_SHARE * budget.seconds, clock=budget.now
         )
-        self._bursts = Bursts(baseline, repeating, log, budget, progress)
+        self._bursts = Bursts(baseline, repeating, log, budget, progress, seed=seed)
         self.ceilings = Ceilings(self._bursts.part_rate, self._affordable)
         self.confirmation = Confirmation(
             baseline,
             self._bursts,
-            lambda: self.drift,
             self._refuse,
             knobs=[*space.choices, *space.parameters],
-            seed=seed,
             numerics=numerics,
         )
         self._budget = budget
@@ -162,7 +160,8 @@ class Search:
     def _reaches_target(self) -> bool:
         """Whether the best keeps the GPU as busy as was asked, and comes as close to what its computing could reach.
 
-        A ceiling alone is no target: another precision, or compiling, raises it.
+        A ceiling alone is no target: another precision, or compiling, raises it. And it is one of the rate: a search
+        for anything else does not end at it.
         """
         best = self.log.best()
         telemetry = (
@@ -170,6 +169,8 @@ class Search:
         )
         busy = telemetry.device_activity_fraction if telemetry is not None else None
         if best is None or best.rate is None or busy is None or busy < self._utilization_target:
+            return False
+        if not self.log.objective.is_rate:
             return False
         ceiling = self.ceilings.compute(best.burst.point)
         return ceiling is not None and best.rate >= self._utilization_target * ceiling

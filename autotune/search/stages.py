@@ -16,7 +16,7 @@ from autotune.knobs.config import Scalar
 from autotune.knobs.space import Space
 from autotune.measuring.records import Point
 from autotune.search.ceilings import unlikely_to_gain, with_workers, workers_needed
-from autotune.search.trials import Trial, fastest, mean_rate, ranked_points
+from autotune.search.trials import Trial, fastest, mean_score, ranked_points
 
 BASELINE, WARM, SUGGESTED, FED = "baseline", "warm start", "suggestions", "fed better"
 WORKERS, LARGEST, RACE = "fewest workers", "largest batch", "once more"
@@ -118,7 +118,7 @@ class Stages:
         What follows is built on it, so that a wrong choice would cost more bursts than this one.
         """
         top = ranked_points(trial for trial in trials if trial.round is None)[:2]
-        if len(top) < 2 or mean_rate(top[1]) < CLOSE * mean_rate(top[0]):
+        if len(top) < 2 or mean_score(top[1]) < CLOSE * mean_score(top[0]):
             return None
         once = [alike[0].burst.point for alike in top if len(alike) == 1 and alike[0].burst.point != self._baseline]
         return Proposal(once[0], RACE, "two came close, and the faster may have been lucky") if once else None
@@ -149,9 +149,9 @@ class Stages:
         best = fastest(trials)
         if best is None or "num_workers" not in self._space.choices:
             return
-        hungry = max((t for t in trials if t.burst.ok), key=unhindered_rate)
-        measured, point = hungry.burst.measurement, hungry.burst.point
-        if measured is None or unhindered_rate(hungry) < WORTH_FEEDING * (best.rate or 0.0):
+        waiting = max((t for t in trials if t.burst.ok), key=unhindered_score)
+        measured, point = waiting.burst.measurement, waiting.burst.point
+        if measured is None or unhindered_score(waiting) < WORTH_FEEDING * (best.score or 0.0):
             return
         waits = measured.data_wait_fraction
         counts = sorted(int(count or 0) for count in self._space.choices["num_workers"].values)
@@ -226,7 +226,7 @@ class Stages:
         names = (*self._space.choices, *self._space.parameters)
         best: Trial | None = None
         for trial in (trial for trial in trials if trial.round is None):
-            if best is not None and trial.stage == SINGLE and (trial.rate or 0.0) < CLOSE * (best.rate or 0.0):
+            if best is not None and trial.stage == SINGLE and (trial.score or 0.0) < CLOSE * (best.score or 0.0):
                 point, before = trial.burst.point, best.burst.point
                 changed = {name for name in names if _value(point, name) != _value(before, name)}
                 if "num_workers" in changed:
@@ -234,7 +234,7 @@ class Stages:
                 if len(changed) == 1:
                     (name,) = changed
                     lost[name, _value(point, name)] += 1
-            best = max(best or trial, trial, key=lambda trial: trial.rate or 0.0)
+            best = max(best or trial, trial, key=lambda trial: trial.score or 0.0)
         return lost
 
     def _changes(self, point: Point) -> Iterator[tuple[str, Scalar]]:
@@ -253,10 +253,10 @@ class Stages:
         return Point(config=self._space.changed(config, {name: value}), parameters=point.parameters)
 
 
-def unhindered_rate(trial: Trial) -> float:
-    """Samples per second, had training not waited for data: an upper bound of what a better loader can bring."""
+def unhindered_score(trial: Trial) -> float:
+    """The score, had training not waited for data: an upper bound of what a better loader can bring."""
     waits = trial.burst.measurement.data_wait_fraction if trial.burst.measurement is not None else 0.0
-    return (trial.rate or 0.0) / max(1 - waits, LEAST_COMPUTING)
+    return (trial.score or 0.0) / max(1 - waits, LEAST_COMPUTING)
 
 
 def _value(point: Point, name: str) -> Scalar:

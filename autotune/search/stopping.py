@@ -194,12 +194,12 @@ def all_fail_alike(trials: Sequence[Trial]) -> bool:
 
 
 def plateaued(trials: Sequence[Trial]) -> bool:
-    """Whether the sampler has tried as much as was tried before it, and has not raised the best rate by a percent."""
+    """Whether the sampler has tried as much as was tried before it, and has not raised the best score by a percent."""
     sampled = [trial for trial in trials if trial.stage == SAMPLER]
     patience = max(PLATEAU_BURSTS, round(PLATEAU_SHARE * len(trials)))
     if len(sampled) < patience:
         return False
     recent = {id(trial) for trial in sampled[-patience:]}
-    before = max((t.rate or 0.0 for t in trials if id(t) not in recent and t.round is None), default=0.0)
-    after = max((t.rate or 0.0 for t in sampled[-patience:]), default=0.0)
+    before = max((t.score or 0.0 for t in trials if id(t) not in recent and t.round is None), default=0.0)
+    after = max((t.score or 0.0 for t in sampled[-patience:]), default=0.0)
     return after < (1 + PLATEAU_GAIN) * before

@@ -17,11 +17,12 @@ from optuna.storages.journal import JournalFileBackend
 
 from autotune.errors import UsageError
 from autotune.hardware.process import running, this_process
+from autotune.measuring.objective import SAMPLES_PER_SECOND
 
 LOCK_SECONDS = 15.0
 """A line is written in milliseconds: whoever holds the lock for longer is stuck."""
 _FIRST_BYTES = b'{"op_code":'
-_CREATED, _PROCESS = "created", "process"
+_CREATED, _PROCESS, _OBJECTIVE = "created", "process", "objective"
 
 
 def open_study(
@@ -35,7 +36,7 @@ def open_study(
         journal: File of the journal.
         sampler: ``tpe``, ``gp`` or ``random``.
         seed: Of the sampler.
-        attributes: What a study must agree in to be resumed, e.g. the workload's fingerprint.
+        attributes: What a study must agree in to be resumed: the objective, the workload's fingerprint, …
         resume: Whether to go on with an earlier study.
 
     Raises:
@@ -143,11 +144,17 @@ def open_journal(path: Path) -> BaseStorage:
 
 def _resumable(storage: BaseStorage, attributes: dict[str, Any], where: str) -> str:
     """The name of the newest study with these attributes."""
-    studies = [
-        study
-        for study in storage.get_all_studies()
-        if all(study.user_attrs.get(key) == value for key, value in attributes.items())
-    ]
+    wanted = attributes.get(_OBJECTIVE, SAMPLES_PER_SECOND.name)
+    others = attributes.items() - {(_OBJECTIVE, wanted)}
+    alike = [study for study in storage.get_all_studies() if others <= study.user_attrs.items()]
+    # Studies of earlier versions do not name what all of them maximised.
+    objectives = [study.user_attrs.get(_OBJECTIVE, SAMPLES_PER_SECOND.name) for study in alike]
+    studies = [study for study, objective in zip(alike, objectives, strict=True) if objective == wanted]
+    if alike and not studies:
+        raise UsageError(
+            f"--resume expected a run that maximises {wanted} in {where}, but got one that maximises {objectives[-1]}; "
+            "leave --resume out to begin again"
+        )
     if not studies:
         raise UsageError(
             f"--resume found no earlier run of this workload on this device in {where}; "

@@ -19,6 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.space import Space
+from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
 from autotune.measuring.records import Burst, Measurement, Outcome, Point, compiler_text, pool
 from autotune.search.verify import TIE
 
@@ -40,6 +41,7 @@ class Trial:
         round: Which interleaved round of the confirmation it belongs to, if it does.
         drift: The machine's speed when it ran, over its speed at first.
         resumed: Whether an earlier, interrupted run ran it.
+        objective: What it is judged by.
     """
 
     burst: Burst
@@ -48,11 +50,19 @@ class Trial:
     round: int | None = None
     drift: float = 1.0
     resumed: bool = False
+    objective: Objective = SAMPLES_PER_SECOND
 
     @property
     def rate(self) -> float | None:
         """Samples per second at the machine's first speed, or None when it did not end well."""
         return self.burst.rate / self.drift if self.burst.rate is not None else None
+
+    @property
+    def score(self) -> float | None:
+        """By the objective, at the machine's first speed, or None when it did not end well or lacks a figure."""
+        measured = self.burst.measurement if self.burst.ok else None
+        score = self.objective.score(measured) if measured is not None else None
+        return score / self.drift if score is not None else None
 
 
 class TrialLog:
@@ -62,22 +72,30 @@ class TrialLog:
     on with a copy in memory, and a person is told.
 
     Args:
-        study: An Optuna study that maximises samples per second.
+        study: An Optuna study that maximises the objective.
         space: What is searched.
         note: Told what a person should know.
+        objective: By which trials are judged.
     """
 
-    def __init__(self, study: optuna.Study, space: Space, note: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        study: optuna.Study,
+        space: Space,
+        note: Callable[[str], None] = lambda _: None,
+        *,
+        objective: Objective = SAMPLES_PER_SECOND,
+    ) -> None:
         self.study = study
+        self.objective = objective
         self._distributions = make_distributions(space)
         self._space = space
         self._note = note
         self._in_memory = False
         self._told_of_compiler = False
-        self.trials: list[Trial] = []
         self.drift = 1.0
         known = study.get_trials(deepcopy=False)
-        self.trials = [trial for trial in map(_trial_from, known) if trial is not None]
+        self.trials = [trial for frozen in known if (trial := _trial_from(frozen, objective)) is not None]
         # A killed run's open trials would repel the sampler for ever.
         open_trials = [frozen.number for frozen in known if frozen.state is TrialState.RUNNING]
         self._kept(lambda: [self.study.tell(number, state=TrialState.FAIL) for number in open_trials])
@@ -120,9 +138,10 @@ class TrialLog:
         """Ends a trial that `propose` opened."""
         return self._finish(asked, stage, reason, burst, None)
 
-    def measurement(self, point: Point) -> Measurement | None:
-        """All that was measured of a point, as one measurement."""
-        known = [t.burst.measurement for t in self.trials if t.burst.point == point and t.burst.ok]
+    def measurement(self, point: Point, stage: str | None = None) -> Measurement | None:
+        """All that was measured of a point as one measurement; of one stage alone, if one is named."""
+        trials = (trial for trial in self.trials if stage is None or trial.stage == stage)
+        known = [t.burst.measurement for t in trials if t.burst.point == point and t.burst.ok]
         return pool([measurement for measurement in known if measurement]) if known else None
 
     def best(self) -> Trial | None:
@@ -137,7 +156,7 @@ class TrialLog:
         return self.study.ask(self._distributions)
 
     def _finish(self, asked: optuna.Trial, stage: str, reason: str, burst: Burst, round_number: int | None) -> Trial:
-        trial = Trial(burst, stage, reason, round_number, self.drift)
+        trial = Trial(burst, stage, reason, round_number, self.drift, objective=self.objective)
         self.trials.append(trial)  # first of all: what was measured must not be lost with its storage
         try:
             self._store(asked, trial)
@@ -190,7 +209,7 @@ class TrialLog:
 
     def _tell(self, asked: optuna.Trial, trial: Trial) -> None:
         self._constrain(asked, trial.burst.outcome)
-        self.study.tell(asked, trial.rate or 0.0)
+        self.study.tell(asked, trial.score or 0.0)
 
     @staticmethod
     def _constrain(asked: optuna.Trial, outcome: Outcome) -> None:
@@ -226,16 +245,16 @@ class TrialLog:
 
 
 def fastest(trials: Iterable[Trial]) -> Trial | None:
-    """The most typical trial of the point with the highest mean rate, among those that ended well.
+    """The most typical trial of the point with the highest mean score, among those that ended well.
 
     A tie goes to the point that costs less besides time.
     """
     ranked = ranked_points(trials)
     if not ranked:
         return None
-    tied = [alike for alike in ranked if mean_rate(alike) >= TIE * mean_rate(ranked[0])]
+    tied = [alike for alike in ranked if mean_score(alike) >= TIE * mean_score(ranked[0])]
     first = min(tied, key=lambda alike: resource_cost(alike[0].burst.point.config))
-    return min(first, key=lambda trial: abs((trial.rate or 0.0) - mean_rate(first)))
+    return min(first, key=lambda trial: abs((trial.score or 0.0) - mean_score(first)))
 
 
 def resource_cost(config: TrainConfig) -> tuple[bool, int]:
@@ -244,17 +263,17 @@ def resource_cost(config: TrainConfig) -> tuple[bool, int]:
 
 
 def ranked_points(trials: Iterable[Trial]) -> list[list[Trial]]:
-    """The trials that ended well, those of each point together, the point with the highest mean rate first."""
+    """The trials that have a score, those of each point together, the point with the highest mean first."""
     by_point: dict[Point, list[Trial]] = {}
     for trial in trials:
-        if trial.burst.ok:
+        if trial.score is not None:
             by_point.setdefault(trial.burst.point, []).append(trial)
-    return sorted(by_point.values(), key=mean_rate, reverse=True)
+    return sorted(by_point.values(), key=mean_score, reverse=True)
 
 
-def mean_rate(trials: Sequence[Trial]) -> float:
+def mean_score(trials: Sequence[Trial]) -> float:
     """Of trials that ended well."""
-    return statistics.fmean(trial.rate or 0.0 for trial in trials)
+    return statistics.fmean(trial.score or 0.0 for trial in trials)
 
 
 def measuring_fraction(trials: Sequence[Trial], seconds: float) -> float:
@@ -292,7 +311,7 @@ def _holds(distribution: BaseDistribution, value: Any) -> bool:
     return isinstance(distribution, CategoricalDistribution) and value in distribution.choices
 
 
-def _trial_from(frozen: FrozenTrial) -> Trial | None:
+def _trial_from(frozen: FrozenTrial, objective: Objective) -> Trial | None:
     """A finished trial of an earlier run; None for one that was never run."""
     attributes = frozen.user_attrs
     if frozen.state is not TrialState.COMPLETE or _BURST not in attributes:
@@ -304,4 +323,5 @@ def _trial_from(frozen: FrozenTrial) -> Trial | None:
         round=attributes.get(_ROUND),
         drift=attributes.get(_DRIFT, 1.0),
         resumed=True,
+        objective=objective,
     )

@@ -1,17 +1,17 @@
-"""Confirmation: the finalists against the baseline in fresh processes, interleaved, as ratios with intervals.
+"""Confirmation: the finalists beside the baseline in fresh processes, in turn, as ratios with intervals.
 
 The best of many noisy figures is overstated (the winner's curse), and a machine drifts; so what the search found is
-measured again, side by side, and only that becomes a headline.
+measured again, block by block in turn, and only that becomes a headline.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
 from autotune.measuring.records import Burst, Measurement, Point
-from autotune.measuring.speedup import Speedup, paired_speedup
+from autotune.measuring.speedup import Speedup, speedup_in
 
 MIN_ROUNDS, MAX_ROUNDS = 2, 8
 MIN_DECIDED_ROUNDS = 4
@@ -25,7 +25,9 @@ DECIDED_WIDTH = 0.03
 """Rounds end early once the interval is narrower than ± this share of the ratio."""
 
 Round = dict[Point, Measurement]
-"""What was measured in one interleaved round."""
+"""What was measured in one round: a fresh process for each point, all of them in turn."""
+Play = Callable[[Sequence[Point], int], Sequence[Burst]]
+"""Lets points train in turn, in the round of this number; it keeps what is measured."""
 
 
 @dataclass(frozen=True)
@@ -44,78 +46,91 @@ class Confirmed:
 def confirm(
     baseline: Point,
     finalists: Sequence[Point],
-    run: Callable[[Point, int], Burst],
+    play: Play,
     *,
     affords: Callable[[Sequence[Point]], bool],
-    seed: int,
     known: Sequence[Round] = (),
+    objective: Objective = SAMPLES_PER_SECOND,
 ) -> None:
-    """Runs interleaved rounds, in random order within each, until decided, out of rounds, or out of time.
+    """Plays rounds until decided, out of rounds, or out of time.
 
     Args:
         baseline: What the finalists are compared with.
         finalists: At least one; a finalist that fails is out.
-        run: Runs a point in a round; it keeps what is measured.
+        play: Lets points train in turn.
         affords: Whether there is time for a round of these points: half a round is worth nothing.
-        seed: Of the order.
         known: Rounds that an interrupted run finished.
+        objective: What is compared.
     """
-    rng = random.Random(seed)
     rounds = list(known)
     standing = list(finalists)
     for number in range(len(rounds), MAX_ROUNDS):
         order = [baseline, *standing]
         if not affords(order):
             return
-        measured = interleaved_round(order, number, run, rng)
+        measured = played_round(order, number, play, objective)
         rounds.append(measured)
-        standing = _still_racing([point for point in standing if point in measured], baseline, rounds)
-        if not standing or (len(rounds) >= MIN_DECIDED_ROUNDS and _decided(baseline, standing, rounds)):
+        standing = _still_racing([point for point in standing if point in measured], baseline, rounds, objective)
+        if not standing or (len(rounds) >= MIN_DECIDED_ROUNDS and _decided(baseline, standing, rounds, objective)):
             return
 
 
-def interleaved_round(
-    points: Sequence[Point], number: int, run: Callable[[Point, int], Burst], rng: random.Random
-) -> Round:
-    """Runs each point once, in random order; what fails is missing from what was measured."""
-    order = list(points)
-    rng.shuffle(order)
-    bursts = {point: run(point, number) for point in order}
-    return {p: burst.measurement for p, burst in bursts.items() if burst.ok and burst.measurement is not None}
+def played_round(points: Sequence[Point], number: int, play: Play, objective: Objective = SAMPLES_PER_SECOND) -> Round:
+    """One round; a point that fails, or has no score, is missing from what was measured."""
+    bursts = play(points, number)
+    return {b.point: b.measurement for b in bursts if scored(b, objective) and b.measurement is not None}
 
 
-def _still_racing(standing: Sequence[Point], baseline: Point, rounds: Sequence[Round]) -> list[Point]:
+def scored(burst: Burst, objective: Objective) -> bool:
+    """Whether a burst ended well, and measured what the objective is made of."""
+    return burst.ok and burst.measurement is not None and objective.score(burst.measurement) is not None
+
+
+def _still_racing(
+    standing: Sequence[Point], baseline: Point, rounds: Sequence[Round], objective: Objective
+) -> list[Point]:
     """The finalists that the fastest one has not clearly beaten, side by side in the same rounds."""
-    ratios = {point: speedup.ratio for point in standing if (speedup := speedup_of(point, baseline, rounds))}
+    ratios = {point: speedup.ratio for point in standing if (speedup := speedup_of(point, baseline, rounds, objective))}
     if len(rounds) < MIN_RACED_ROUNDS or len(ratios) < 2:
         return list(standing)
     leader = max(ratios, key=lambda point: ratios[point])
-    return [point for point in standing if point == leader or not _beaten(point, leader, rounds)]
+    return [point for point in standing if point == leader or not _beaten(point, leader, rounds, objective)]
 
 
-def _beaten(point: Point, leader: Point, rounds: Sequence[Round]) -> bool:
-    against = speedup_of(point, leader, rounds)
+def _beaten(point: Point, leader: Point, rounds: Sequence[Round], objective: Objective) -> bool:
+    against = speedup_of(point, leader, rounds, objective)
     return against is not None and against.ci95.high < 1
 
 
-def as_good_as_the_fastest(ranked: Sequence[Confirmed], rounds: Sequence[Round]) -> list[Point]:
+def as_good_as_the_fastest(
+    ranked: Sequence[Confirmed], rounds: Sequence[Round], objective: Objective = SAMPLES_PER_SECOND
+) -> list[Point]:
     """The fastest of what was confirmed, and all that tie with it: hardly slower, and not beyond doubt.
 
     Args:
         ranked: From `rank`.
         rounds: What was measured in each.
+        objective: What was compared.
     """
     winners = [one for one in ranked if one.speedup.confirmed]
     return [
         one.point
         for one in winners
         if one.point == winners[0].point
-        or (one.speedup.ratio >= TIE * winners[0].speedup.ratio and not _beaten(one.point, winners[0].point, rounds))
+        or (
+            one.speedup.ratio >= TIE * winners[0].speedup.ratio
+            and not _beaten(one.point, winners[0].point, rounds, objective)
+        )
     ]
 
 
-def rank(baseline: Point, rounds: Sequence[Round], failed: Collection[Point] = ()) -> list[Confirmed]:
-    """All points that were confirmed against the baseline in two rounds or more, fastest first.
+def rank(
+    baseline: Point,
+    rounds: Sequence[Round],
+    failed: Collection[Point] = (),
+    objective: Objective = SAMPLES_PER_SECOND,
+) -> list[Confirmed]:
+    """All points that were confirmed against the baseline in two rounds or more, fastest (by the objective) first.
 
     The fastest of several is flattered by chance: the intervals allow for how many there are.
 
@@ -123,26 +138,29 @@ def rank(baseline: Point, rounds: Sequence[Round], failed: Collection[Point] = (
         baseline: What they are compared with.
         rounds: What was measured in each.
         failed: Points that failed in a round: out.
+        objective: What is compared.
     """
     points = dict.fromkeys(point for measured in rounds for point in measured if point != baseline)
     ranked = [
         Confirmed(point, speedup.best_of(len(points)))
         for point in points
-        if point not in failed and (speedup := speedup_of(point, baseline, rounds)) is not None
+        if point not in failed and (speedup := speedup_of(point, baseline, rounds, objective)) is not None
     ]
     return sorted(ranked, key=lambda one: one.speedup.ratio, reverse=True)
 
 
-def speedup_of(point: Point, baseline: Point, rounds: Sequence[Round]) -> Speedup | None:
-    """The paired speed-up over all rounds that hold both; None with fewer than two."""
-    pairs = [(measured[baseline], measured[point]) for measured in rounds if point in measured and baseline in measured]
-    return paired_speedup(pairs) if len(pairs) >= MIN_ROUNDS else None
+def speedup_of(
+    point: Point, baseline: Point, rounds: Sequence[Round], objective: Objective = SAMPLES_PER_SECOND
+) -> Speedup | None:
+    """The speed-up over all rounds that hold both; None with fewer than two."""
+    both = [measured for measured in rounds if point in measured and baseline in measured]
+    return speedup_in(both, baseline, point, objective) if len(both) >= MIN_ROUNDS else None
 
 
-def _decided(baseline: Point, standing: Sequence[Point], rounds: Sequence[Round]) -> bool:
+def _decided(baseline: Point, standing: Sequence[Point], rounds: Sequence[Round], objective: Objective) -> bool:
     """Whether more rounds would change nothing: every interval is narrow."""
     for point in standing:
-        speedup = speedup_of(point, baseline, rounds)
+        speedup = speedup_of(point, baseline, rounds, objective)
         if speedup is None or (speedup.ci95.high - speedup.ci95.low) / 2 > DECIDED_WIDTH * speedup.ratio:
             return False
     return True

@@ -18,7 +18,7 @@ from autotune.search.trials import Trial
 from autotune.wording import percent
 
 HELPED = 0.95
-"""A candidate helped when it was faster than the baseline, and reached this share of the answer's rate at once."""
+"""A candidate helped when it was faster than the baseline, and reached this share of the answer's score at once."""
 CPU_KNOBS = ("num_workers", "num_threads")
 
 
@@ -144,8 +144,8 @@ def _record(candidate: Candidate, trials: Sequence[Trial], answer: Point, baseli
     point = candidate.point
     position = next((n for n, trial in enumerate(trials) if trial.burst.point == point), None)
     trial = trials[position] if position is not None else None
-    rate = trial.rate if trial is not None else None
-    known = {point: _first_rate(point, trials) for point in (answer, baseline)}
+    score = trial.score if trial is not None else None
+    known = {point: _first_score(point, trials) for point in (answer, baseline)}
     helped = False
     if point is None:
         verdict = "nothing that comes close to it fits here"
@@ -153,19 +153,19 @@ def _record(candidate: Candidate, trials: Sequence[Trial], answer: Point, baseli
         verdict = "it is the baseline here"
     elif trial is None:
         verdict = "it was not run: memory or a cap forbade it, or the search ended before"
-    elif rate is None:
+    elif score is None:
         verdict = f"it ended as {trial.burst.outcome.value}: {trial.burst.reason}"
-    elif rate <= (known[baseline] or 0.0):
+    elif score <= (known[baseline] or 0.0):
         verdict = "it was not faster than the baseline"
     elif answer == baseline:
         verdict = "it seemed faster than the baseline, but that was not confirmed"
     else:
-        reached = rate / (known[answer] or rate)
+        reached = score / (known[answer] or score)
         helped = point == answer or reached >= HELPED
         verdict = (
             "it is the answer"
             if point == answer
-            else f"it reached {percent(min(1.0, reached))} of the answer's rate with burst {(position or 0) + 1}"
+            else f"it reached {percent(min(1.0, reached))} of what the answer reached, with burst {(position or 0) + 1}"
         )
     return WarmStartRecord(
         source=candidate.source,
@@ -173,7 +173,7 @@ def _record(candidate: Candidate, trials: Sequence[Trial], answer: Point, baseli
         same_workload=candidate.same_workload,
         changes={knob: now for knob, (_, now) in point.config.changes_from(baseline.config).items()} if point else {},
         adapted=candidate.adapted,
-        samples_per_second=rate,
+        samples_per_second=trial.rate if trial is not None else None,
         helped=helped,
         verdict=verdict,
     )
@@ -196,5 +196,5 @@ def _adaptations(there: TrainConfig, here: TrainConfig) -> Iterator[str]:
             yield f"{knob}={format_scalar(now)} for {format_scalar(was)}"
 
 
-def _first_rate(point: Point, trials: Sequence[Trial]) -> float | None:
-    return next((trial.rate for trial in trials if trial.burst.point == point and trial.rate is not None), None)
+def _first_score(point: Point, trials: Sequence[Trial]) -> float | None:
+    return next((trial.score for trial in trials if trial.burst.point == point and trial.score is not None), None)

@@ -18,9 +18,10 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.knobs.config import Scalar, format_scalar
+from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
 from autotune.measuring.records import Burst, Measurement, Outcome, Point
 from autotune.terminal.streams import lasting
-from autotune.units import format_rate, format_seconds
+from autotune.units import format_seconds
 from autotune.wording import as_text, percent, ratio_text
 
 if TYPE_CHECKING:
@@ -58,11 +59,12 @@ class Lines:
 
     Args:
         console: Where the lines go.
+        objective: What is shown of a burst.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, objective: Objective = SAMPLES_PER_SECOND) -> None:
         self._console = lasting(console)
-        self._tally = _Tally()
+        self._tally = _Tally(objective)
 
     def __enter__(self) -> Lines:
         """Begins; there is nothing to prepare."""
@@ -84,7 +86,7 @@ class Lines:
         tally.add(burst, best)
         parts = [f"#{tally.bursts} {tally.stage}: {tally.describe(burst)}"]
         if best is not None and best != burst and best.measurement is not None:
-            parts.append(f"best {rate_text(best.measurement)}{tally.gain(best)}")
+            parts.append(f"best {tally.score_text(best.measurement)}{tally.gain(best)}")
         parts.append(f"{_ticking(remaining_seconds)} left")
         self._print(" | ".join(parts))
 
@@ -103,12 +105,18 @@ class Live:
     Args:
         console: A console on a terminal.
         clock: Seconds that only go forward; tests bring their own.
+        objective: What is shown of a burst.
     """
 
-    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        console: Console,
+        clock: Callable[[], float] = time.monotonic,
+        objective: Objective = SAMPLES_PER_SECOND,
+    ) -> None:
         self._console = lasting(console)
         self._clock = clock
-        self._tally = _Tally()
+        self._tally = _Tally(objective)
         self._last: Text | None = None
         self._started = clock()
         self._deadline: float | None = None
@@ -168,7 +176,7 @@ class Live:
         return grid
 
 
-def make_progress(console: Console, *, quiet: bool) -> Quiet | Live | Lines:
+def make_progress(console: Console, *, quiet: bool, objective: Objective = SAMPLES_PER_SECOND) -> Quiet | Live | Lines:
     """The progress that fits where it is shown: nothing, a live display, or plain lines.
 
     Colours may be forced on a pipe (`FORCE_COLOR`), but a cursor cannot be moved there: only a real
@@ -177,19 +185,20 @@ def make_progress(console: Console, *, quiet: bool) -> Quiet | Live | Lines:
     if quiet:
         return Quiet()
     if console.is_interactive and _is_tty(console.file):
-        return Live(console)
-    return Lines(console)
+        return Live(console, objective=objective)
+    return Lines(console, objective)
 
 
 class _Tally:
     """What has happened so far; the first burst that went well is the baseline of all ratios."""
 
-    def __init__(self) -> None:
+    def __init__(self, objective: Objective) -> None:
+        self.objective = objective
         self.stage = "starting"
         self.bursts = 0
         self.outcomes: Counter[Outcome] = Counter()
         self.best_line: str | None = None
-        self._baseline_rate: float | None = None
+        self._baseline_score: float | None = None
         self._baseline_point: Point | None = None
 
     def add(self, burst: Burst, best: Burst | None) -> None:
@@ -197,26 +206,40 @@ class _Tally:
         self.bursts += 1
         self.outcomes[burst.outcome] += 1
         # Until one has gone well, knobs are compared with the first that was tried: the baseline again.
-        if self._baseline_rate is None and (burst.ok or self._baseline_point is None):
-            self._baseline_point, self._baseline_rate = burst.point, burst.rate
+        if self._baseline_score is None and (burst.ok or self._baseline_point is None):
+            self._baseline_point, self._baseline_score = burst.point, self._score(burst)
         if best is not None and best.measurement is not None:
-            self.best_line = f"{rate_text(best.measurement)}{self.gain(best)}, {self.changes(best.point)}"
+            self.best_line = f"{self.score_text(best.measurement)}{self.gain(best)}, {self.changes(best.point)}"
 
     def describe(self, burst: Burst) -> str:
-        """One burst: its rate or how it failed, and what it changed."""
+        """One burst: its score or how it failed, and what it changed."""
         changes = self.changes(burst.point)
         if burst.ok and burst.measurement is not None:
-            return f"{rate_text(burst.measurement)}{self.gain(burst)}, {changes}"
+            return f"{self.score_text(burst.measurement)}{self.gain(burst)}, {changes}"
         reason = " ".join((burst.reason or "").split())
         if len(reason) > REASON_CHARACTERS:
             reason = reason[: REASON_CHARACTERS - 1] + "…"
         return f"{burst.outcome.value}, {changes}" + (f": {reason}" if reason else "")
 
     def gain(self, burst: Burst) -> str:
-        """The rate over the baseline's: `` (1.42×)``; the spread stands beside the rate."""
-        if not self._baseline_rate or burst.rate is None or burst.rate == self._baseline_rate:
+        """The score over the baseline's: `` (1.42×)``; the spread stands beside the score."""
+        score = self._score(burst)
+        if not self._baseline_score or score is None or score == self._baseline_score:
             return ""
-        return f" ({ratio_text(burst.rate / self._baseline_rate)})"
+        return f" ({ratio_text(score / self._baseline_score)})"
+
+    def score_text(self, measurement: Measurement) -> str:
+        """A score with half the width of its 95 % interval: ``1,230 samples/s ±0.8 %``."""
+        score = self.objective.score(measurement)
+        if score is None:
+            return f"no {self.objective.name}"
+        text, interval = self.objective.format(score), self.objective.interval(measurement)
+        if len(measurement.blocks) > 1 and score > 0:
+            text += f" ±{percent((interval.high - interval.low) / 2 / score, 1)}"
+        return text if measurement.steady else f"{text} (not steady)"
+
+    def _score(self, burst: Burst) -> float | None:
+        return self.objective.score(burst.measurement) if burst.ok and burst.measurement is not None else None
 
     def changes(self, point: Point) -> str:
         """The knobs in which a point differs from the baseline's."""
@@ -254,12 +277,3 @@ def _is_tty(stream: IO[str]) -> bool:
         return stream.isatty()
     except ValueError:
         return False
-
-
-def rate_text(measurement: Measurement) -> str:
-    """A rate with half the width of its 95 % interval: ``1,230 samples/s ±0.8 %``."""
-    rate, interval = measurement.samples_per_second, measurement.ci95_samples_per_second
-    text = format_rate(rate)
-    if len(measurement.blocks) > 1 and rate > 0:
-        text += f" ±{percent((interval.high - interval.low) / 2 / rate, 1)}"
-    return text if measurement.steady else f"{text} (not steady)"

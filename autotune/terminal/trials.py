@@ -8,7 +8,7 @@ from rich.text import Text
 
 from autotune.knobs.config import format_scalar
 from autotune.results.result import Result, TrialRecord
-from autotune.units import format_rate, format_seconds
+from autotune.units import format_seconds
 from autotune.wording import as_text, ratio_text
 
 
@@ -18,23 +18,23 @@ def trials_table(result: Result) -> RenderableType:
     if not result.trials:
         return Group(title, as_text("this file does not say which bursts were run"))
     table = Table(box=None, pad_edge=False, show_header=True, header_style="dim")
-    for heading, justify in (("#", "right"), ("rate", "right"), ("", "right"), ("what and why", "left")):
+    figure = "rate" if result.objective.is_rate else "score"
+    for heading, justify in (("#", "right"), (figure, "right"), ("", "right"), ("what and why", "left")):
         table.add_column(heading, justify=justify, overflow="fold")  # type: ignore[arg-type]
-    base, stage = result.baseline.measurement, ""
-    base_rate = base.samples_per_second if base is not None else None
+    base, stage = result.score_of(result.baseline), ""
     for number, trial in enumerate(result.trials, 1):
         if trial.stage != stage:
             stage = trial.stage
             table.add_row("", "", "", as_text(stage, "bold"))
-        table.add_row(str(number), *_figures(trial, base_rate), _what_and_why(trial))
+        table.add_row(str(number), *_figures(result, trial, base), _what_and_why(trial))
     return Group(title, table)
 
 
-def _figures(trial: TrialRecord, base_rate: float | None) -> tuple[Text, Text]:
-    if trial.samples_per_second is None:
+def _figures(result: Result, trial: TrialRecord, base: float | None) -> tuple[Text, Text]:
+    score = result.score_of(trial)
+    if score is None:
         return as_text(trial.outcome.value, "red"), Text()
-    ratio = ratio_text(trial.samples_per_second / base_rate) if base_rate else ""
-    return as_text(format_rate(trial.samples_per_second)), as_text(ratio)
+    return as_text(result.objective.format(score)), as_text(ratio_text(score / base) if base else "")
 
 
 def _what_and_why(trial: TrialRecord) -> Text:

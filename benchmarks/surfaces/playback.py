@@ -159,6 +159,11 @@ class Playback:
         self.ran.append((self.clock.now, burst, part))
         return burst
 
+    def play(self, points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
+        """A burst of each point: whole processes were recorded, not pairs, so that what a duet cancels stays."""
+        deadline = self.clock.now + deadline_seconds
+        return [self.run(point, plan, deadline - self.clock.now) for point in points]
+
     def _resampled(self, measured: Measurement | None, incumbent_rate: float | None) -> Measurement | None:
         if measured is None:
             return None

@@ -11,7 +11,7 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
 from autotune.bursts.protocol import BurstPlan
-from autotune.commands.tuning import judge
+from autotune.commands.tuning_result import judge
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.search.driver import Search

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,10 @@ class Runner:
         self.now += 2.0
         rate = 1000 * (self.ratio if point.config == AFTER else 1)
         return make_burst(rate, seed=len(self.ran), **point.config.model_dump()).model_copy(update={"seconds": 2.0})
+
+    def play(self, points: Sequence[Point], plan: Any, deadline_seconds: float) -> list[Burst]:
+        """Two seconds for each."""
+        return [self.run(point, plan, deadline_seconds) for point in points]
 
 
 @pytest.mark.parametrize("budget_seconds", [20.0, 50.0])

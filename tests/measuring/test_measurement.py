@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import random
 import statistics
+from collections.abc import Sequence
 
 import pytest
 
 from autotune.knobs.config import TrainConfig
-from autotune.measuring import speedup as module
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point, pool
-from autotune.measuring.speedup import Speedup, paired_speedup
+from autotune.measuring.speedup import Speedup, speedup_in
 from autotune.measuring.statistics import Interval, bootstrap_interval, student_t_975
 from tests.factories import make_burst, make_measurement
 
@@ -19,6 +19,14 @@ STUDENT_T_975 = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764, 5: 2.5706, 7: 2.36
 """From the tables."""
 
 SIMULATIONS = 1000
+
+
+BEFORE, AFTER = (Point(config=TrainConfig(batch_size=size)) for size in (64, 32))
+
+
+def paired_speedup(pairs: Sequence[tuple[Measurement, Measurement]]) -> Speedup:
+    """Of the second of each pair over the first."""
+    return speedup_in([{BEFORE: before, AFTER: after} for before, after in pairs], BEFORE, AFTER)
 
 
 def measured(*blocks: tuple[int, float, float], **changes: object) -> Measurement:
@@ -40,12 +48,6 @@ def simulated_speedups(true_ratio: float, *, pairs: int, process_noise: float, s
         return noisy(1000 * drift), noisy(1000 * drift * true_ratio)
 
     return [paired_speedup([one_round() for _ in range(pairs)]) for _ in range(SIMULATIONS)]
-
-
-@pytest.fixture
-def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulations need many intervals, and none of them to the last digit."""
-    monkeypatch.setattr(module, "BOOTSTRAP_RESAMPLES", 40)
 
 
 def test_rate_is_the_median_of_the_blocks() -> None:
@@ -184,7 +186,6 @@ def test_speedup_is_blind_to_drift_between_the_rounds() -> None:
     assert speedup.ci95.high - speedup.ci95.low < 0.002
 
 
-@pytest.mark.usefixtures("_few_resamples")
 def test_the_baseline_against_itself_is_rarely_a_gain() -> None:
     """Of 100 comparisons of a config with itself, at most 5 may confirm a speed-up."""
     speedups = simulated_speedups(1.0, pairs=4, process_noise=0.02, seed=0)
@@ -192,7 +193,6 @@ def test_the_baseline_against_itself_is_rarely_a_gain() -> None:
 
 
 @pytest.mark.parametrize("pairs", [2, 5])
-@pytest.mark.usefixtures("_few_resamples")
 def test_the_interval_covers_the_true_ratio(pairs: int) -> None:
     """A 95 % interval holds the truth in 95 of 100 cases, within what the simulations can tell."""
     speedups = simulated_speedups(1.25, pairs=pairs, process_noise=0.02, seed=1)
@@ -201,7 +201,6 @@ def test_the_interval_covers_the_true_ratio(pairs: int) -> None:
     assert covered / SIMULATIONS >= 0.95 - two_sigma
 
 
-@pytest.mark.usefixtures("_few_resamples")
 def test_a_real_gain_is_confirmed() -> None:
     """The interval is not so wide that a gain of 10 % in 5 pairs goes unseen."""
     speedups = simulated_speedups(1.10, pairs=5, process_noise=0.02, seed=0)

@@ -14,6 +14,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.knobs.facts import WorkloadFacts
 from autotune.knobs.space import Space, build_space
 from autotune.measuring.numerics import NumericsGuard
+from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
 from autotune.measuring.telemetry_summary import TelemetrySummary
 from autotune.search.driver import Search
@@ -89,6 +90,11 @@ class SurfaceRunner:
         )  # fmt: skip
         return Burst(point=point, outcome=Outcome.OK, measurement=measurement, phase="done", seconds=spent)
 
+    def play(self, points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
+        """A burst of each, one after the other."""
+        deadline = self.clock() + deadline_seconds
+        return [self.run(point, plan, deadline - self.clock()) for point in points]
+
     def _compiling_seconds(self, config: TrainConfig) -> float:
         """Compiling code for the first time takes long; afterwards it comes out of a cache."""
         code = tuple(getattr(config, knob) for knob in COMPILED_KNOBS)
@@ -132,6 +138,7 @@ def make_search(
     rate: Rate, *, budget_seconds: float = 60.0, space: Space | None = None, seed: int = 0, sampler: str = "tpe",
     storage: optuna.storages.BaseStorage | None = None, utilization_target: float = 0.95,
     memory_limit_bytes: int | None = None, numerics: NumericsGuard | None = None, first: Sequence[Proposal] = (),
+    objective: Objective = SAMPLES_PER_SECOND,
     **runner: object,
 ) -> tuple[Search, SurfaceRunner]:  # fmt: skip
     """A search on a made-up surface, and its runner."""
@@ -144,7 +151,8 @@ def make_search(
     surface = SurfaceRunner(clock, rate, **runner)  # type: ignore[arg-type]
     budget = Budget(budget_seconds, clock=clock)
     search = Search(
-        space, Point(config=space.baseline), surface, TrialLog(study, space), budget, Quiet(),
+        space, Point(config=space.baseline), surface, TrialLog(study, space, objective=objective), budget,
+        Quiet(),
         utilization_target=utilization_target, seed=seed, memory_limit_bytes=memory_limit_bytes,
         numerics=numerics, first=first,
     )  # fmt: skip

@@ -59,7 +59,11 @@ class Machine:
         self.left = bursts
         self.ran: list[tuple[int, Point]] = []
 
-    def run(self, point: Point, number: int) -> Burst:
+    def play(self, points: Sequence[Point], number: int) -> list[Burst]:
+        """A round."""
+        return [self._run(point, number) for point in points]
+
+    def _run(self, point: Point, number: int) -> Burst:
         """A burst; without a rate it crashes."""
         self.left -= 1
         self.ran.append((number, point))
@@ -79,7 +83,7 @@ def test_the_worth_of_each_knob_is_found() -> None:
     best = winner(precision="bf16", allocator="tuned")
     variants = reverted(best, BASELINE)
     machine = Machine({best: 2000.0, variants["precision"]: 1250.0, variants["allocator"]: 2000.0})
-    rounds = ablate(best, list(variants.values()), machine.run, affords=machine.affords, seed=0)
+    rounds = ablate(best, list(variants.values()), machine.play, affords=machine.affords)
     precision, allocator = ablation_rows(best, BASELINE, variants, rounds)
     assert (precision.knob, precision.before, precision.after) == ("precision", "fp32", "bf16")
     assert precision.ratio == pytest.approx(1.6, rel=0.02)
@@ -91,7 +95,7 @@ def test_rounds_are_interleaved() -> None:
     best = winner(precision="bf16", allocator="tuned")
     variants = list(reverted(best, BASELINE).values())
     machine = Machine(dict.fromkeys([best, *variants], 1000.0))
-    ablate(best, variants, machine.run, affords=machine.affords, seed=0)
+    ablate(best, variants, machine.play, affords=machine.affords)
     assert {number for number, _ in machine.ran} == set(range(MAX_ROUNDS))
     for number in range(MAX_ROUNDS):
         assert sorted(map(repr, (p for n, p in machine.ran if n == number))) == sorted(map(repr, [best, *variants]))
@@ -102,7 +106,7 @@ def test_a_single_round_is_not_begun() -> None:
     best = winner(precision="bf16")
     variants = reverted(best, BASELINE)
     machine = Machine({best: 1000.0, variants["precision"]: 800.0}, bursts=3)
-    assert ablate(best, list(variants.values()), machine.run, affords=machine.affords, seed=0) == []
+    assert ablate(best, list(variants.values()), machine.play, affords=machine.affords) == []
     assert not machine.ran
 
 
@@ -111,5 +115,5 @@ def test_a_variant_that_fails_drops_out() -> None:
     best = winner(precision="bf16", allocator="tuned")
     variants = reverted(best, BASELINE)
     machine = Machine({best: 1000.0, variants["precision"]: None, variants["allocator"]: 900.0})
-    rounds = ablate(best, list(variants.values()), machine.run, affords=machine.affords, seed=0)
+    rounds = ablate(best, list(variants.values()), machine.play, affords=machine.affords)
     assert [row.knob for row in ablation_rows(best, BASELINE, variants, rounds)] == ["allocator"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.commands.tuning import judge
+from autotune.commands.tuning_result import judge
 from autotune.errors import Interrupted
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.numerics import Agreement, NumericsGuard, Trace

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from autotune.bursts.protocol import BurstPlan
-from autotune.commands.tuning import judge
+from autotune.commands.tuning_result import judge
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
 from autotune.measuring.speedup import Speedup

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune.commands.tuning import Options, Tuning, judge
+from autotune.commands.options import Options
+from autotune.commands.tuning import Tuning
+from autotune.commands.tuning_result import judge
 from autotune.errors import Interrupted, IsolationError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.profiles import Profile

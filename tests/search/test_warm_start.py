@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from autotune.commands.tuning import Options, Tuning, judge
+from autotune.commands.options import Options
+from autotune.commands.tuning import Tuning
+from autotune.commands.tuning_result import judge
 from autotune.errors import ResultFileError
 from autotune.hardware.model import Cpu
 from autotune.knobs.config import TrainConfig

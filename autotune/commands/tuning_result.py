@@ -1,0 +1,228 @@
+"""The result that a tuning comes to, made of what is known however the search ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from autotune import __version__
+from autotune.commands.options import Options
+from autotune.errors import NothingFeasibleError
+from autotune.hardware.model import DeviceKind, Hardware
+from autotune.knobs.facts import WorkloadFacts
+from autotune.measuring.profiles import Profile
+from autotune.measuring.records import Measurement, Point
+from autotune.measuring.speedup import Speedup
+from autotune.results.result import Constraints, Result, SearchRecord, Side, TrialRecord, WorkloadRecord
+from autotune.search.diagnosis import Evidence, copy_ceiling, diagnose
+from autotune.search.driver import Search, StoppedBy
+from autotune.search.stages import CONFIRM
+from autotune.search.trials import Trial, measuring_fraction
+from autotune.search.warm_start import Candidate, records
+from autotune.wording import ratio_text
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is tuned, where, and as it was asked for.
+
+    Attributes:
+        options: What the person asked for.
+        hardware: The machine.
+        device: What is trained on.
+        facts: The workload.
+    """
+
+    options: Options
+    hardware: Hardware
+    device: DeviceKind
+    facts: WorkloadFacts
+
+    @property
+    def memory_limit_bytes(self) -> int | None:
+        """What a burst may take of the device's memory; None where it is not known."""
+        return self.hardware.memory_limit_bytes(self.device, self.options.memory_target)
+
+    @property
+    def effective_batch(self) -> int | None:
+        """Samples of an optimizer step that every candidate holds; None when free."""
+        wanted = self.options.effective_batch
+        if wanted is None:
+            return self.facts.baseline.effective_batch
+        return wanted if isinstance(wanted, int) else None
+
+
+def make_result(
+    search: Search,
+    setting: Setting,
+    stopped_by: StoppedBy,
+    *,
+    profiles: Mapping[Point, Profile],
+    tried: Sequence[Candidate],
+    notes: Sequence[str],
+    seconds: float,
+) -> Result:
+    """The result of what is known, however the search ended.
+
+    Args:
+        search: What was run.
+        setting: What was tuned.
+        stopped_by: Why it ended.
+        profiles: Of the baseline and the answer, as far as there was time.
+        tried: What other machines' results suggested.
+        notes: What a person was told meanwhile.
+        seconds: That all of it took.
+
+    Raises:
+        NothingFeasibleError: Nothing could be trained.
+    """
+    trials, facts, hardware = search.log.trials, setting.facts, setting.hardware
+    if stopped_by != "interrupted" and search.log.best() is None:
+        raise NothingFeasibleError(_why_nothing(search))
+    best, speedup, reason = judge(search)
+    side = {
+        point: Side(config=point.config, parameters=point.parameters, measurement=_measured(search, point))
+        for point in (search.baseline, best)
+    }
+    return Result(
+        status="partial" if stopped_by == "interrupted" else "complete",
+        created=datetime.now(timezone.utc),
+        workload=WorkloadRecord(
+            target=facts.target,
+            name=facts.name,
+            parameters=best.parameters,
+            samples=facts.samples,
+            fingerprint=facts.fingerprint,
+            model=facts.model,
+        ),
+        hardware=hardware,
+        software=hardware.software.model_copy(update={"autotune": __version__}),
+        baseline=side[search.baseline],
+        best=side[best],
+        speedup=speedup,
+        speedup_reason=reason,
+        ablation=search.confirmation.ablation(),
+        numerics=search.confirmation.verdict(best),
+        constraints=_constraints(setting),
+        stopped_by=stopped_by,
+        search=SearchRecord(
+            seconds=seconds,
+            bursts=sum(not trial.resumed for trial in trials),
+            outcomes=dict(Counter(trial.burst.outcome.value for trial in trials)),
+            measuring_fraction=measuring_fraction(trials, seconds),
+            resumed_bursts=sum(trial.resumed for trial in trials),
+            disturbed_bursts=sum(trial.burst.disturbance is not None for trial in trials),
+            repeated_bursts=sum(trial.burst.repeats for trial in trials),
+            drift=search.drift.largest,
+            noisy=search.drift.noisy,
+            skipped_knobs=dict(search.space.skipped),
+            notes=tuple(notes),
+            warm_start=records(tried, trials, best, search.baseline),
+        ),
+        trials=tuple(trial_record(trial, search.baseline) for trial in trials),
+        diagnosis=diagnose(_evidence(search, best, setting, profiles.get(best)), profiles.get(search.baseline)),
+    )
+
+
+def _why_nothing(search: Search) -> str:
+    """How the baseline ended, where not even that could be trained."""
+    trials = search.log.trials
+    failure = next((t.burst for t in trials if t.burst.point == search.baseline), None)
+    why = f"; the baseline ended as {failure.outcome.value}: {failure.reason}" if failure else ""
+    return f"none of {len(trials)} bursts could be trained to its end{why}"
+
+
+def _evidence(search: Search, best: Point, setting: Setting, profile: Profile | None) -> Evidence | None:
+    """All that is known of the answer."""
+    measured = _measured(search, best)
+    if measured is None:
+        return None
+    copying = copy_ceiling(setting.hardware, setting.device, setting.facts)
+    return Evidence(
+        config=best.config,
+        measured=measured,
+        ceilings=search.ceilings.of(best) | {"copy": copying},
+        device=setting.device,
+        cpus=setting.hardware.cpu.budget,
+        memory_limit_bytes=setting.memory_limit_bytes,
+        profile=profile,
+    )
+
+
+def _constraints(setting: Setting) -> Constraints:
+    options = setting.options
+    return Constraints(
+        objective=options.objective,
+        budget_seconds=options.budget_seconds,
+        device=setting.device,
+        effective_batch=setting.effective_batch,
+        memory_target=options.memory_target,
+        memory_limit_bytes=setting.memory_limit_bytes,
+        utilization_target=options.utilization_target,
+        max_workers=options.max_workers,
+        pinned=dict(options.pinned),
+        only=options.only,
+        explored=dict(options.explored),
+        sampler=options.sampler,
+        seed=options.seed,
+    )
+
+
+def trial_record(trial: Trial, baseline: Point) -> TrialRecord:
+    """A trial as the result file keeps it."""
+    burst = trial.burst
+    measured = burst.measurement
+    changes = {knob: now for knob, (_, now) in burst.point.config.changes_from(baseline.config).items()}
+    return TrialRecord(
+        stage=trial.stage,
+        reason=trial.reason,
+        changes=changes | {k: v for k, v in burst.point.parameters.items() if baseline.parameters.get(k) != v},
+        outcome=burst.outcome,
+        failure=burst.reason,
+        samples_per_second=burst.rate,
+        score=None if trial.objective.is_rate or not measured else trial.objective.score(measured),
+        seconds=burst.seconds,
+        compile_seconds=measured.compile_seconds if measured else None,
+        memory_bytes=measured.device_memory_bytes if measured else None,
+        disturbance=burst.disturbance,
+    )
+
+
+def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
+    """The point to recommend, its confirmed speed-up, and the reason when there is none.
+
+    Only a confirmed gain displaces the baseline: else the baseline is the answer.
+    """
+    better = "faster" if search.log.objective.is_rate else "better"
+    confirmed = search.confirmation.confirmed()
+    if confirmed:
+        answer = search.confirmation.answer()
+        winner = next((one for one in confirmed if one.point == answer), None)
+        if winner is not None:
+            return winner.point, winner.speedup, None
+        top = confirmed[0]
+        low, high = (ratio_text(end) for end in top.speedup.ci95)
+        return (
+            search.baseline,
+            None,
+            (
+                f"nothing was {better} than the baseline beyond doubt: "
+                f"the best candidate reached {ratio_text(top.speedup.ratio)} "
+                f"(95 % interval {low} – {high}, {top.speedup.pairs} pairs)"
+            ),
+        )
+    best = search.log.best()
+    if best is None or best.burst.point == search.baseline:
+        return search.baseline, None, f"nothing was {better} than the baseline"
+    return (
+        search.baseline,
+        None,
+        f"the search found a {better} config, but there was no time to confirm it; give a longer --budget, or --resume",
+    )
+
+
+def _measured(search: Search, point: Point) -> Measurement | None:
+    """What a point was measured to do: beside the others, in turn, if it came to that; else in bursts of its own."""
+    return search.log.measurement(point, CONFIRM) or search.log.measurement(point)

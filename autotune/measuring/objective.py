@@ -1,0 +1,68 @@
+"""What a search maximises: the score of a measurement, beside the physical rate.
+
+The rate is always samples per second: numerics, ceilings, memory, telemetry and a burst's own timing ask for it.
+Whoever decides which config is better (search, race, warm start, result, reports) asks for the score.
+
+To add an objective: (1) declare it here and add it to `OBJECTIVES`; (2) where it needs a figure that no burst measures
+yet, add that to `telemetry_summary.py` and to the telemetry that reads it; nothing else asks which objective it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from autotune.errors import UsageError
+from autotune.measuring.records import Measurement
+from autotune.measuring.statistics import Interval
+from autotune.units import format_rate
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What makes one config better than another.
+
+    Attributes:
+        name: As it is stored in result files and studies.
+        unit: Of the score, for a person.
+        score: Of a measurement: above 0, the higher the better, and in proportion to the rate where all else is equal;
+            None where the measurement lacks what it is made of.
+        format: A score with its unit.
+        is_rate: Whether the faster config always scores higher: only then may a slow burst end early, and does a
+            search end when computing is the limit.
+    """
+
+    name: str
+    unit: str
+    score: Callable[[Measurement], float | None]
+    format: Callable[[float], str]
+    is_rate: bool = False
+
+    def interval(self, measured: Measurement) -> Interval:
+        """Bootstrap interval of a score that there is: the rate's, scaled as the score is."""
+        scale = (self.score(measured) or 0.0) / measured.samples_per_second
+        low, high = measured.ci95_samples_per_second
+        return Interval(scale * low, scale * high)
+
+    def bare(self, score: float) -> str:
+        """A score where its unit is told elsewhere."""
+        return self.format(score).removesuffix(f" {self.unit}")
+
+
+SAMPLES_PER_SECOND = Objective(
+    "samples_per_second", "samples/s", lambda measured: measured.samples_per_second, format_rate, is_rate=True
+)
+OBJECTIVES: Sequence[Objective] = (SAMPLES_PER_SECOND,)
+
+
+def objective_named(name: str) -> Objective:
+    """An objective by its name.
+
+    Raises:
+        UsageError: There is none of that name: a newer autotune may know it.
+    """
+    found = next((objective for objective in OBJECTIVES if objective.name == name), None)
+    if found is None:
+        known = ", ".join(objective.name for objective in OBJECTIVES)
+        raise UsageError(f"expected one of the objectives {known}, got {name!r}; a newer autotune may have it")
+    return found

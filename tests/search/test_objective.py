@@ -1,0 +1,144 @@
+"""The objective is a seam: another one finds another winner, in the very same search."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autotune.commands.tuning_result import judge, trial_record
+from autotune.errors import UsageError
+from autotune.knobs.config import TrainConfig
+from autotune.measuring import objective as objectives
+from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective, objective_named
+from autotune.measuring.records import Measurement
+from autotune.results.summary import figures, verdict
+from autotune.search.driver import Search
+from autotune.search.storage import open_study
+from autotune.search.trials import TrialLog
+from tests.factories import make_burst, make_measurement, make_result
+from tests.search.surface import make_search, make_space
+
+
+def per_gigabyte(measured: Measurement) -> float | None:
+    """Samples per second and gigabyte."""
+    taken = measured.device_memory_bytes
+    return measured.samples_per_second / (taken / 1e9) if taken else None
+
+
+FRUGAL = Objective("samples_per_gigabyte", "samples/s/GB", per_gigabyte, lambda score: f"{score:.3g} samples/s/GB")
+
+
+def rate(config: TrainConfig) -> float:
+    """bf16 doubles it; each worker adds a fifth."""
+    return 1000.0 * (2.0 if config.precision == "bf16" else 1.0) * (1 + 0.2 * config.num_workers)
+
+
+def taken(config: TrainConfig) -> float:
+    """Each worker takes as much memory as all of the rest."""
+    return 1e9 * (1 + config.num_workers)
+
+
+def searched(objective: Objective) -> Search:
+    """A search that has ended."""
+    space = make_space(only=("precision", "num_workers"))
+    search, _ = make_search(rate, budget_seconds=200, space=space, bytes_of=taken, objective=objective)
+    search.run()
+    return search
+
+
+def test_another_objective_has_another_winner() -> None:
+    """The fastest takes all workers; what trains most for its memory takes none, and both are confirmed."""
+    fast, frugal = judge(searched(SAMPLES_PER_SECOND)), judge(searched(FRUGAL))
+    assert fast[0].config.precision == frugal[0].config.precision == "bf16"
+    assert fast[0].config.num_workers > frugal[0].config.num_workers == 0
+    assert fast[1] is not None
+    assert frugal[1] is not None
+    assert frugal[1].ratio == pytest.approx(2.0, rel=0.05)
+
+
+def test_the_speedup_is_the_scores_ratio_not_the_rates() -> None:
+    """A config as fast as the baseline that takes half the memory scores twice as much."""
+    before, after = (make_measurement(1000.0, device_memory_bytes=size) for size in (2 * 10**9, 10**9))
+    assert FRUGAL.interval(after).low == pytest.approx(2 * FRUGAL.interval(before).low)
+    assert SAMPLES_PER_SECOND.score(before) == before.samples_per_second
+
+
+def test_a_slow_burst_is_not_ended_early_where_it_may_score_higher() -> None:
+    """The incumbent's rate is a reason to end a burst only where the rate is what is maximised."""
+    plans = {}
+    for objective in (SAMPLES_PER_SECOND, FRUGAL):
+        search, surface = make_search(rate, budget_seconds=60, bytes_of=taken, objective=objective)
+        seen = plans.setdefault(objective.name, [])
+        run = surface.run
+
+        def spy(point, plan, deadline, run=run, seen=seen):  # type: ignore[no-untyped-def]
+            seen.append(plan.incumbent_rate)
+            return run(point, plan, deadline)
+
+        surface.run = spy  # type: ignore[method-assign]
+        search.run()
+    assert any(plans[SAMPLES_PER_SECOND.name])
+    assert not any(plans[FRUGAL.name])
+
+
+def test_a_burst_without_the_figure_is_not_ranked() -> None:
+    """Where memory could not be read there is no score, which is not the same as a low one."""
+    search, _ = make_search(rate, space=make_space(), objective=FRUGAL)
+    known, unknown = make_burst(1000.0), make_burst(5000.0)
+    assert unknown.measurement is not None
+    unread = unknown.model_copy(
+        update={"measurement": unknown.measurement.model_copy(update={"device_memory_bytes": None})}
+    )
+    for burst in (known, unread):
+        search.log.run(burst.point, "s", "r", lambda burst=burst: burst)  # type: ignore[misc]
+    best = search.log.best()
+    assert best is not None
+    assert best.burst == known
+
+
+def test_a_result_tells_the_score_beside_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures, trials and the headline are those of the objective that the file names."""
+    monkeypatch.setattr(objectives, "OBJECTIVES", (SAMPLES_PER_SECOND, FRUGAL))
+    result = make_result()
+    constraints = result.constraints.model_copy(update={"objective": FRUGAL.name})
+    search = searched(FRUGAL)
+    trials = tuple(trial_record(trial, search.baseline) for trial in search.log.trials)
+    frugal = result.model_copy(update={"constraints": constraints, "trials": trials})
+    assert [row.label for row in figures(frugal)][:2] == ["samples per gigabyte", "rate"]
+    assert frugal.score_of(trials[0]) == pytest.approx(1000.0, rel=0.1)
+    assert frugal.score_of(frugal.best) == FRUGAL.score(frugal.best.measurement)  # type: ignore[arg-type]
+    assert verdict(frugal).confirmed
+    assert "samples per gigabyte" not in [row.label for row in figures(result)]
+
+
+def test_an_unknown_objective_is_one_sentence() -> None:
+    """A file of a newer version may name one."""
+    with pytest.raises(UsageError, match="expected one of the objectives samples_per_second, got 'samples_per_joule'"):
+        objective_named("samples_per_joule")
+
+
+@pytest.mark.parametrize("before", [{}, {"objective": "samples_per_second"}])
+def test_a_study_of_another_objective_is_not_resumed(before: dict[str, str], tmp_path: Path) -> None:
+    """Its trials were judged by something else; a study of before there was a choice maximised the rate."""
+    journal = tmp_path / "run.journal"
+
+    def study(attributes: dict[str, str], *, resume: bool) -> str:
+        return open_study(
+            name="s", storage=None, journal=journal, sampler="tpe", seed=0, attributes={"target": "t"} | attributes,
+            resume=resume,
+        ).study_name  # fmt: skip
+
+    study(before, resume=False)
+    assert study({"objective": "samples_per_second"}, resume=True) == "s"
+    with pytest.raises(UsageError, match="maximises samples_per_gigabyte.* got one that maximises samples_per_second"):
+        study({"objective": "samples_per_gigabyte"}, resume=True)
+    with pytest.raises(UsageError, match="no earlier run of this workload"):
+        study({"target": "other", "objective": "samples_per_second"}, resume=True)
+
+
+def test_a_resumed_study_is_judged_by_its_objective() -> None:
+    """What an earlier run measured is scored as what follows is."""
+    search = searched(FRUGAL)
+    resumed = TrialLog(search.log.study, search.space, objective=FRUGAL)
+    assert [trial.score for trial in resumed.trials] == [trial.score for trial in search.log.trials]
