@@ -31,7 +31,7 @@ def history_section(result: Result) -> Section:
         blocks.append(Pair(Picture(svg, _finding(result), legend), _stages_table(result)))
         blocks.append(Folded("All bursts, with their reasons", (table,)))
     if search.noisy:
-        drift = f"its speed moved by {percent(search.drift)} during the search, so intervals were widened"
+        drift = f"its speed moved by {percent(search.drift)} during the search"
         blocks.append(Text(f"the machine was not steady: {drift}.", "warning", "warning"))
     if search.warm_start:
         blocks.append(Bullets(tuple(warm_start_text(record) for record in search.warm_start), "Warm start"))

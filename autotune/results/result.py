@@ -105,7 +105,7 @@ class SearchRecord(Part):
     disturbed_bursts: int = Field(default=0, description="whose figure other load or throttling has touched")
     repeated_bursts: int = Field(default=0, description="runs thrown away because they were disturbed")
     drift: float = Field(default=0.0, description="largest change of the machine's speed, as a share; above 0.1: noisy")
-    noisy: bool = Field(default=False, description="the machine drifted so much that intervals were widened")
+    noisy: bool = Field(default=False, description="the machine drifted by more than a tenth during the search")
     warm_start: tuple[WarmStartRecord, ...] = ()
     skipped_knobs: dict[str, str] = Field(default_factory=dict, description="knob: why it was not searched")
     notes: tuple[str, ...] = ()

@@ -50,14 +50,9 @@ def simulated_speedups(true_ratio: float, *, pairs: int, process_noise: float, s
     return [paired_speedup([one_round() for _ in range(pairs)]) for _ in range(SIMULATIONS)]
 
 
-def test_rate_is_the_median_of_the_blocks() -> None:
-    """One block that was disturbed does not move the rate."""
-    assert measured((100, 1.0, 0), (100, 1.0, 0), (100, 50.0, 0)).samples_per_second == 100
-
-
-def test_deviation_is_that_of_the_median() -> None:
-    """The spread, like the rate, is not moved by one block."""
-    assert measured((90, 1.0, 0), (100, 1.0, 0), (110, 1.0, 0), (100, 1.0, 0)).mad_samples_per_second == 5
+def test_rate_is_samples_over_seconds() -> None:
+    """A long batch counts as what it takes: a median would hide it, and an epoch takes longer than it says."""
+    assert measured((100, 1.0, 0), (100, 1.0, 0), (100, 3.0, 0)).samples_per_second == 60
 
 
 def test_interval_lies_around_the_rate_and_within_the_blocks() -> None:
@@ -159,7 +154,7 @@ def test_bootstrap_is_the_same_for_the_same_seed() -> None:
 
 def test_one_pair_is_no_comparison() -> None:
     """Without a second pair there is no spread to judge a ratio by."""
-    with pytest.raises(ValueError, match="at least 2 pairs"):
+    with pytest.raises(ValueError, match="expected 2 rounds or more"):
         paired_speedup([(make_measurement(1000), make_measurement(2000))])
 
 

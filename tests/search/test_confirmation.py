@@ -97,7 +97,7 @@ def test_where_time_is_short_the_largest_changes_are_explained() -> None:
     search.confirmation.ablate()
     changed = judge(search)[0].config.changes_from(search.baseline.config)
     explained = {row.knob for row in search.confirmation.ablation()}
-    assert "allocator" in explained
+    assert next(knob for knob in search.space.choices if knob in changed) in explained
     assert 0 < len(explained) < len(changed)
     assert surface.clock.now <= 130
 

@@ -1,0 +1,55 @@
+"""Rounds side by side where memory allows, and whole bursts in turn where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autotune.bursts.protocol import BurstPlan
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Burst, Outcome, Point
+from autotune.search.turns import NO_ROOM, Turns
+from tests.factories import make_burst
+
+PLAN = BurstPlan()
+POINTS = [Point(config=TrainConfig(batch_size=size)) for size in (64, 32)]
+
+
+class Machine:
+    """Runs points alone; side by side some of them run out of memory."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.played: list[int] = []
+        self.ran: list[Point] = []
+
+    def run(self, point: Point, plan: BurstPlan, deadline_seconds: float) -> Burst:
+        """Alone there is room."""
+        self.ran.append(point)
+        return make_burst(1000.0).model_copy(update={"point": point})
+
+    def play(self, points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
+        """So many fit together."""
+        self.played.append(len(points))
+        full = Burst(point=points[-1], outcome=Outcome.OOM, seconds=1.0)
+        bursts = [make_burst(1000.0).model_copy(update={"point": point}) for point in points]
+        return bursts if len(points) <= self.room else [*bursts[:-1], full]
+
+
+def test_sides_that_fit_play_together() -> None:
+    """Nothing runs alone then."""
+    machine, notes = Machine(room=2), list[str]()
+    bursts = Turns(machine, notes.append).play(POINTS, PLAN, lambda _: 10.0, 60.0)
+    assert [burst.point for burst in bursts] == POINTS
+    assert machine.ran == []
+    assert notes == []
+
+
+def test_out_of_memory_beside_others_is_no_verdict() -> None:
+    """Each runs again alone, in this round and in all that follow, and that is told once."""
+    machine, notes = Machine(room=1), list[str]()
+    turns = Turns(machine, notes.append)
+    for _ in range(2):
+        assert all(burst.ok for burst in turns.play(POINTS, PLAN, lambda _: 10.0, 60.0))
+    assert machine.played == [2]
+    assert sorted(map(repr, machine.ran)) == sorted(map(repr, POINTS * 2))
+    assert notes == [NO_ROOM]
