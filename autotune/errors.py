@@ -2,7 +2,7 @@
 
 AutotuneError
 ├── UsageError            exit 2: an option, a path or a value that the person can correct
-│   ├── UnitError             a duration, size or fraction that cannot be read
+│   ├── UnitError             a duration or fraction that cannot be read
 │   ├── ConfigError           a TrainConfig field out of its range, or an unknown knob
 │   ├── TargetError           `module:attr` that leads nowhere
 │   └── ResultFileError       a result file that is missing, broken or of another schema
@@ -30,7 +30,7 @@ class UsageError(AutotuneError):
 
 
 class UnitError(UsageError):
-    """A duration, size or fraction could not be read."""
+    """A duration or fraction could not be read."""
 
 
 class ConfigError(UsageError):

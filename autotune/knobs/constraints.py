@@ -36,8 +36,8 @@ def check_constraints(
             f"num_workers={workers} is pinned, but at most {max_workers} workers are allowed; "
             "pin fewer, or raise --max-workers"
         )
-    if effective_batch is not None and effective_batch < 1:
-        raise ConfigError(f"the effective batch {effective_batch} cannot be used: expected 1 or more")
+    if effective_batch is not None and not 1 <= effective_batch < 2**31:  # more takes minutes to find the divisors of
+        raise ConfigError(f"the effective batch {effective_batch} cannot be used: expected 1 to {2**31 - 1}")
     if empty := [name for name, values in explored.items() if not values]:
         raise ConfigError(f"{empty[0]!r} is to be explored, but without values; use --explore {empty[0]}=a,b")
 
