@@ -66,7 +66,7 @@ def imported(target: str, budget: Budget, progress: Progress, interrupts: Interr
         TargetError, WorkloadError: It cannot be imported.
         Interrupted: Asked to end.
     """
-    with Isolation(target) as isolation:
+    with Isolation(target, progress.note) as isolation:
         if interrupts is not None:
             interrupts.pass_on_to(isolation.interrupt)
         progress.stage("importing")

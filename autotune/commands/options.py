@@ -154,7 +154,8 @@ def parse_values(name: str, text: str) -> tuple[Scalar, ...]:
         raise UsageError(f"--explore {name}= expects values separated by commas, such as {name}=256,384")
     if len(values) > MOST_VALUES:
         raise UsageError(
-            f"--explore {name}: expected {MOST_VALUES} values at most, got {len(values)}; each costs a burst: pass fewer"
+            f"--explore {name}: expected {MOST_VALUES} values at most, got {len(values)}; "
+            "pass fewer, since each costs a burst"
         )
     return values
 

@@ -63,7 +63,7 @@ class Tuning:
         """
         options = self.options
         elsewhere = read_results(options.warm_start)
-        with Isolation(options.target) as isolation:
+        with Isolation(options.target, self._note) as isolation:
             if self._interrupts is not None:
                 self._interrupts.pass_on_to(isolation.interrupt)
             self._progress.stage("importing")
@@ -74,10 +74,12 @@ class Tuning:
             hardware, device = self._look_at_machine(isolation)
             self._progress.stage("checking the workload")
             runner = make_runner(isolation, hardware, device, memory_target=options.memory_target, seed=options.seed)
+            began = self._budget.elapsed
             facts = runner.check(self._budget.preparing, options.explored)
             for note in facts.notes:
-                self._note(f"bursts leave out {note}")
-            setting = Setting(options, hardware, device, facts)
+                self._note(note)
+            prepared = self._budget.elapsed
+            setting = Setting(options, hardware, device, facts, prepared - began, prepared)
             space = make_space(setting)
             out = options.out or Path("results") / hardware.slug / f"{slug(options.target)}.json"
             with writable(out):

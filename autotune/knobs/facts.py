@@ -46,6 +46,6 @@ class WorkloadFacts(BaseModel):
     fixed_shapes: bool = Field(description="two batches had equal shapes")
     largest_samples: tuple[int, ...] = Field(default=(), description="indices, largest first, where sizes vary")
     optimizer_impls: tuple[str, ...] = Field(description="that this optimizer accepts")
-    notes: tuple[str, ...] = Field(default=(), description="what the user's own training does and bursts do not")
+    notes: tuple[str, ...] = Field(default=(), description="what a person should know of it, a sentence each")
     fork_safe: bool = Field(description="False: bursts start in fresh interpreters")
     fork_unsafe_reason: str | None = None

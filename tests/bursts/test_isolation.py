@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import sys
 import time
@@ -173,13 +174,77 @@ def test_a_missing_module_is_a_usage_error() -> None:
         isolation.start(DEADLINE_SECONDS)
 
 
+def kill_forkserver(isolation: Isolation) -> None:
+    """As the kernel does when memory is out."""
+    forkserver = psutil.Process(isolation._forkserver.pid)  # type: ignore[union-attr]
+    forkserver.kill()
+    with contextlib.suppress(psutil.NoSuchProcess):  # whoever started it may have seen its end
+        forkserver.wait(5)
+
+
 def test_the_forkserver_is_replaced_when_it_dies() -> None:
-    """A burst after the forkserver was killed runs in a new one."""
+    """A burst after the forkserver was killed runs in a new one, as often as a burst came between; each is told."""
+    told: list[str] = []
+    with Isolation("tests.workloads.tiny:build", told.append) as isolation:
+        isolation.start(DEADLINE_SECONDS)
+        runner = ProcessRunner(isolation, "cpu")
+        for _ in range(2):
+            kill_forkserver(isolation)
+            assert runner.run(POINT, PLAN, DEADLINE_SECONDS).outcome is Outcome.OK
+    assert len(told) == 2
+    assert "killed between bursts" in told[0]
+    assert "started again" in told[0]
+
+
+def test_a_forkserver_that_is_killed_again_before_a_burst_is_an_error() -> None:
+    """That burst has crashed, with the reason; the next one may try once more."""
     with Isolation("tests.workloads.tiny:build") as isolation:
         isolation.start(DEADLINE_SECONDS)
-        psutil.Process(isolation._forkserver.pid).kill()  # type: ignore[union-attr]
+        runner, follow = ProcessRunner(isolation, "cpu"), isolation._follow
+
+        def kill_first(*arguments):  # type: ignore[no-untyped-def]
+            kill_forkserver(isolation)
+            return follow(*arguments)
+
+        isolation._follow = kill_first  # type: ignore[method-assign]
+        burst = runner.run(POINT, PLAN, DEADLINE_SECONDS)
+        isolation._follow = follow  # type: ignore[method-assign]
+        after = runner.run(POINT, PLAN, DEADLINE_SECONDS)
+    assert burst.outcome is Outcome.CRASHED
+    assert "killed twice before it could start a burst" in (burst.reason or "")
+    assert after.outcome is Outcome.OK
+
+
+def killed_at_import(folder: Path, times: int) -> str:
+    """A workload whose import is killed so often, and then trains."""
+    (folder / "struck.py").write_text(
+        "import os, signal\n"
+        "from pathlib import Path\n"
+        "count = Path(__file__).with_suffix('.count')\n"
+        "count.write_text((count.read_text() if count.exists() else '') + 'x')\n"
+        f"if len(count.read_text()) <= {times}:\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "from tests.workloads.tiny import build\n"
+    )
+    return f"{folder / 'struck.py'}:build"
+
+
+def test_a_forkserver_that_is_killed_while_it_imports_is_started_again(tmp_path: Path) -> None:
+    """Once, and told: memory may have been short for a moment."""
+    told: list[str] = []
+    with Isolation(killed_at_import(tmp_path, 1), told.append) as isolation:
+        isolation.start(DEADLINE_SECONDS)
         burst = ProcessRunner(isolation, "cpu").run(POINT, PLAN, DEADLINE_SECONDS)
     assert burst.outcome is Outcome.OK
+    assert "while it imported the module" in told[0]
+
+
+def test_an_import_that_is_killed_twice_is_an_error(tmp_path: Path) -> None:
+    """In one sentence that says so, and what to do."""
+    with (
+        Isolation(killed_at_import(tmp_path, 2)) as isolation,
+        pytest.raises(WorkloadError, match="ended the process twice, by a signal: free memory"),
+    ):
+        isolation.start(DEADLINE_SECONDS)
 
 
 def test_the_temporary_folder_goes_with_the_run() -> None:
