@@ -23,23 +23,32 @@ WORKERS, LARGEST, RACE = "fewest workers", "largest batch", "once more"
 SINGLE, SAMPLER = "one knob at a time", "sampler"
 ANCHOR, CONFIRM, ABLATION = "anchor", "confirm", "ablation"
 NOTABLY_LARGER = 1.25
-"""The largest batch that memory allows is worth a burst when it is so many times the fastest so far."""
+"""The largest batch that memory allows is worth a burst when it is so many times the fastest so far.
+Chosen, not measured: the batches that a space offers lie apart by two."""
 MANY_COUNTS = 4
-"""With fewer numbers of workers to choose from, whole bursts of each cost no more than bursts of the loader alone."""
+"""With fewer numbers of workers to choose from, whole bursts of each cost no more than bursts of the loader alone:
+by counting bursts."""
 EARLY_RACES = 2
-"""Near-equals run again at once so often; later ones when all else has been tried."""
+"""Near-equals run again at once so often; later ones when all else has been tried. Chosen on
+replays of recorded surfaces (benchmarks/replay.py), not measured alone."""
 CLOSE = 0.95
-"""Two points are near-equals when the slower one comes to this share of the faster."""
+"""Two points are near-equals when the slower one comes to this share of the faster: processes that train the same
+config were measured to differ by 3 to 6 %."""
 LEAST_COMPUTING = 0.05
+"""Of the time, at least, that is taken for computing: chosen, it only keeps a bound finite."""
 WORTH_FEEDING = 1.15
-"""More workers are worth a burst where training could become so many times as fast as the fastest so far."""
+"""More workers are worth a burst where training could become so many times as fast as the fastest so far.
+Chosen: well above the noise of one burst, since the bound is an optimistic one."""
 GAIN_RATIO = 0.75
-"""Each knob is expected to gain so many times what the one before it does: the space lists them by expected effect."""
+"""Each knob is expected to gain so many times what the one before it does: the space lists them by expected effect.
+Chosen, not measured."""
 MAX_CHANGES = 2
-"""A value's test counts where the point differed in so many knobs at most from the fastest: knobs are coupled."""
+"""A value's test counts where the point differed in so many knobs at most from the fastest: knobs are coupled.
+Chosen on replays of recorded surfaces, not measured alone."""
 _GO_WITH_WORKERS = {"prefetch_factor", "persistent_workers"}
 MAX_TESTS_PER_VALUE = 2
-"""How often one value of a knob is tried near the incumbent, or clearly loses, before the sampler takes over."""
+"""How often one value of a knob is tried near the incumbent, or clearly loses, before the sampler takes over. Chosen:
+once may be bad luck."""
 
 
 @dataclass(frozen=True)

@@ -17,20 +17,25 @@ from autotune.search.trials import Trial
 from autotune.search.verify import MIN_DECIDED_ROUNDS
 
 FINISHING_SECONDS = 2.0
-"""Kept for ending the last process, and for writing the result and its page."""
+"""Kept for ending the last process, and for writing the result and its page. Chosen, with room for a slow disk."""
 PREPARATION_SHARE, PREPARATION_MIN_SECONDS = 0.5, 4.0
-"""Of what remains, for importing and for checking: a big dataset takes its time to open."""
+"""Of what remains, for importing and for checking: a big dataset takes its time to open. Chosen, not measured."""
 CONFIRM_SHARE, CONFIRM_MAX_SECONDS = 0.3, 120.0
 ABLATION_SHARE, ABLATION_MAX_SECONDS = 0.15, 90.0
+"""Kept back for confirming, and for explaining. Chosen: with less, short budgets hold fewer rounds than are needed to
+decide. Not measured."""
 PLATEAU_BURSTS, PLATEAU_SHARE, PLATEAU_GAIN = 48, 0.5, 0.01
 """The sampler has nothing more to find when the last half of all bursts, so many at least, raised the best by less.
 With a dozen, replayed searches of 120 configs ended after a fifth of the budget, behind random search at its end."""
 NUMERICS_SHARE, NUMERICS_MAX_SECONDS = 0.05, 30.0
 PROFILE_SHARE, PROFILE_MAX_SECONDS, PROFILE_MIN_BUDGET_SECONDS = 0.07, 20.0, 30.0
+"""What checking and profiling may take of the budget. Chosen, not measured."""
 HOPELESS_BURSTS = 4
+"""That fail alike, one after the other, end a search in which nothing worked. Chosen, not measured."""
 FEWEST_BURSTS = 2 + 2 * MIN_DECIDED_ROUNDS
+"""Of a search that can answer: by counting, the baseline, a candidate, and rounds of both."""
 COMPILE_SECONDS = 20.0
-"""What a first compile is expected to cost before one was seen."""
+"""What a first compile is expected to cost before one was seen. Chosen, not measured."""
 CACHE_SAVES = 0.7
 """Of the compiling, at least, when the same code has been compiled before: 0.8 to 0.9 were measured on a CPU."""
 COMPILED_KNOBS = ("compile_mode", "batch_size", "precision", "memory_format", "sdpa_backend", "num_threads")
