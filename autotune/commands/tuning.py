@@ -23,7 +23,7 @@ from autotune.results.result import Result
 from autotune.search.driver import Search
 from autotune.search.interrupts import Interrupts
 from autotune.search.progress import Progress
-from autotune.search.stopping import Budget
+from autotune.search.stopping import Budget, sufficient_budget
 from autotune.search.storage import open_study
 from autotune.search.trials import TrialLog
 from autotune.search.warm_start import candidates, read_results
@@ -74,8 +74,9 @@ class Tuning:
             hardware, device = self._look_at_machine(isolation)
             self._progress.stage("checking the workload")
             runner = make_runner(isolation, hardware, device, memory_target=options.memory_target, seed=options.seed)
-            began = self._budget.elapsed
-            facts = runner.check(self._budget.preparing, options.explored)
+            began, deadline = self._budget.elapsed, self._budget.preparing
+            enough = sufficient_budget(began + 2 * deadline, 2 * deadline)
+            facts = runner.check(deadline, options.explored, f"try --budget {enough:.0f}s")
             for note in facts.notes:
                 self._note(note)
             prepared = self._budget.elapsed

@@ -137,7 +137,8 @@ def _why_nothing(search: Search, setting: Setting) -> str:
     failure = next((t.burst for t in trials if t.burst.point == search.baseline), None)
     why = f"; the baseline ended as {failure.outcome.value}: {failure.reason}" if failure else ""
     if failure is not None and failure.outcome is Outcome.TIMEOUT:
-        enough = sufficient_budget(setting.prepared_seconds, setting.checked_seconds, failure)
+        # The check starts, builds and trains a step, as a burst does before its timed part.
+        enough = sufficient_budget(setting.prepared_seconds, max(setting.checked_seconds, 2 * failure.seconds))
         why += (
             f"; importing, probing and checking took {format_seconds(setting.prepared_seconds)} of the "
             f"{format_seconds(setting.options.budget_seconds)}: if nothing hangs, --budget {enough:.0f}s would do"

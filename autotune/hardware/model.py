@@ -111,11 +111,11 @@ class Hardware(Record):
         """The record of the device to train on: the first GPU of that kind, or the CPU."""
         return next((gpu for gpu in self.gpus if gpu.kind == kind), self.cpu)
 
-    def memory_limit_bytes(self, device: DeviceKind, target: float) -> int | None:
-        """What a burst may take of a device's memory, the target being a share of it; None where it is not known."""
-        record = self.device(device)
+    def memory_limit_bytes(self, kind: DeviceKind, share: float) -> int | None:
+        """What training may take of the memory of the device: of a host's, what is available; None: not known."""
+        record = self.device(kind)
         total = record.memory_total_bytes if isinstance(record, Gpu) else self.memory.available_bytes
-        return round(target * total) if total is not None else None
+        return round(share * total) if total is not None else None
 
     @property
     def devices(self) -> tuple[DeviceKind, ...]:

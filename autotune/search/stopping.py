@@ -186,18 +186,17 @@ def burst_deadline(config: TrainConfig, trials: Sequence[Trial], plan: BurstPlan
     return min(usual, available)
 
 
-def sufficient_budget(prepared_seconds: float, checked_seconds: float, late: Burst) -> float:
+def sufficient_budget(prepared_seconds: float, start_seconds: float) -> float:
     """A budget that holds a small search, by what was seen: the baseline, a candidate, and the race of both.
 
     Args:
-        prepared_seconds: What all before the first burst took: importing, probing, checking.
-        checked_seconds: What the check alone took: it starts, builds and trains a step, as the start of a burst does.
-        late: The baseline's burst, which ran out of time.
+        prepared_seconds: What all before the first burst takes: importing, probing, checking.
+        start_seconds: What a burst takes before its timed part.
     """
     seconds = prepared_seconds
     for _ in range(10):  # a longer budget also has longer bursts: this settles
         plan = plan_for(seconds)
-        burst = max(checked_seconds, 2 * late.seconds) + plan.warmup_seconds + plan.measure_seconds
+        burst = start_seconds + plan.warmup_seconds + plan.measure_seconds
         seconds = prepared_seconds + FINISHING_SECONDS + FEWEST_BURSTS * burst
     return 10.0 * math.ceil(seconds / 10)
 
