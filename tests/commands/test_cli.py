@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -147,12 +148,14 @@ def test_hanging_configs_do_not_hang_the_search(tmp_path: Path) -> None:
 
 
 def test_a_build_that_hangs_ends_within_the_budget(tmp_path: Path) -> None:
-    """The check has a deadline, and says what hung."""
+    """The check has a deadline, says what hung, and names a budget that would do if it were only slow."""
     finished = run(["--model", "tests.workloads.faults:hang_in_build", "--budget", budget(10)], tmp_path)
     assert finished.status == 1
     assert finished.seconds <= 10 * slowness() + BUDGET_OVERRUN_SECONDS
     assert finished.left == ()
-    assert "did not finish" in " ".join(finished.err.split())
+    told = " ".join(finished.err.split())
+    assert "did not finish" in told
+    assert re.search(r"try --budget \d+0s", told)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
