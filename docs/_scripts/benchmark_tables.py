@@ -24,10 +24,16 @@ WORKLOADS = {
 }
 LOOPS = {"lightning": "Lightning", "fabric": "Fabric", "transformers": "transformers", "accelerate": "Accelerate"}
 REPLAYED_SECONDS = 600.0
+NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def _read(name: str) -> Any:
     return json.loads((OUTPUT / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def _change(share: float, low: float, high: float) -> str:
+    """A change with its interval."""
+    return f"{_percent(share)} ({_percent(low)} – {_percent(high)})"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -40,7 +46,12 @@ def _ratio(found: Any) -> str:
     if found is None:
         return "nothing faster than before"
     low, high = found["ci95"]
-    return f"{found['ratio']:.2f} × ({low:.2f} – {high:.2f})"
+    return f"{found['ratio']:.2f}{NO_BREAK}× ({low:.2f}{NO_BREAK}–{NO_BREAK}{high:.2f})"
+
+
+def _percent(share: float, decimals: int = 1) -> str:
+    """A share with its sign."""
+    return f"{100 * share:+.{decimals}f}{NO_BREAK}%".replace("-", "−")
 
 
 def _short(target: str) -> str:
@@ -79,20 +90,27 @@ def frameworks() -> str:
     """The same through each framework."""
     (one,) = _read("replicate_frameworks")["replications"]
     loops = {"independent loop": one} | {word: one["frameworks"][name] for name, word in LOOPS.items()}
-    rows = [[word, _ratio(found["realised"]), f"{found['off']:+.1%}"] for word, found in loops.items()]
+    rows = [[word, _ratio(found["realised"]), _percent(found["off"])] for word, found in loops.items()]
     return _table(("trained through", f"realised; claimed {_ratio(one['claimed'])}", "off the claim"), rows)
 
 
 def costs() -> str:
     """What autotune itself costs."""
-    start, rate = _read("import_cost")["start"], _read("import_cost")["rate"]
-    low, high = start["ci95"]
+    found = _read("import_cost")
+    (low, high), cost = found["start"]["ci95"], found["cost"]
     rows = [
-        ["a training's start, with a result loaded", f"{start['seconds']:+.2f} s ({low:.2f} – {high:.2f})"],
-        ["its loop, beside one written by hand", _ratio(rate)],
+        [
+            "a training's start, with a result loaded",
+            f"{found['start']['seconds']:+.2f} s ({low:+.2f} – {high:+.2f})".replace("-", "−"),
+        ],
+        ["its loop, beside one written by hand", _ratio(found["rate"])],
+        [
+            f"a training of {found['training_seconds']:.0f} s, in all",
+            _change(cost["share"], *cost["ci95"]),
+        ],
     ]
     for name, case in _read("telemetry_cost")["cases"].items():
-        rows.append([f"watching a burst ({name})", f"{case['cost']:+.1%} ({case['low']:+.1%} – {case['high']:+.1%})"])
+        rows.append([f"watching a burst ({name})", _change(case["cost"], case["low"], case["high"])])
     for name, seconds in _read("overhead")["seconds"].items():
         rows.append(
             [f"`{name}`" if name.startswith("autotune") else f"starting a {name}", f"{seconds['median']:.2f} s"]
@@ -115,7 +133,7 @@ def memory() -> str:
     """The largest batch: predicted, and found by bisection."""
     rows = []
     for case in _read("memory_model")["cases"]:
-        cells = (str(case["predicted"]), str(case["largest"]), f"{case['error']:+.0%}", str(case["ooms"]))
+        cells = (str(case["predicted"]), str(case["largest"]), _percent(case["error"], 0), str(case["ooms"]))
         rows.append([f"{_short(case['workload'])}, {case['precision']}", *cells])
     return _table(("workload", "predicted", "by bisection", "error", "bursts out of memory"), rows)
 

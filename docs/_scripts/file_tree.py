@@ -1,19 +1,19 @@
-"""Where is what: every file of the package with the first line of its docstring, every other folder with its own."""
+"""Where is what: every file of the package and of the benchmarks with the first line of its docstring."""
 
 from __future__ import annotations
 
 import ast
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-WIDTH = 26
+WIDTH, COMMENT_WIDTH = 26, 76
 FOLDERS = {
-    "benchmarks/": "what the documentation claims, measured; a workload or a script a file",
-    "tests/": "the rooms of autotune/ again; workloads/: tiny and faulty ones; faults/: what is done to it on purpose",
+    "tests/": "the rooms of autotune/ again; workloads/: tiny and faulty ones; faults/",
     "docs/": "these pages; _scripts/ makes the parts of them that come from the code",
     "results/": "<machine>/<workload>.json and .html: real measurements only",
-    ".ci/": "run: all that continuous integration checks; wheel: the package in a fresh environment",
+    ".ci/": "run: all that is checked; wheel: the package in a fresh environment",
 }
 
 
@@ -24,20 +24,28 @@ def text() -> str:
 
 def _lines() -> Iterator[str]:
     yield from _folder(ROOT / "autotune", 0)
+    yield from _folder(ROOT / "benchmarks", 0)
     for name, meaning in FOLDERS.items():
-        yield f"{name:<{WIDTH}} {meaning}"
+        yield from _entry(name, meaning)
 
 
 def _folder(folder: Path, depth: int) -> Iterator[str]:
     """A package: its own line, its files, then the packages below it."""
     indent = "  " * depth
-    yield f"{indent + folder.name + '/':<{WIDTH}} {_first_line(folder / '__init__.py')}"
+    yield from _entry(f"{indent}{folder.name}/", _first_line(folder / "__init__.py"))
     for path in sorted(folder.glob("*.py")):
         if path.name != "__init__.py":
-            yield f"{indent + '  ' + path.name:<{WIDTH}} {_first_line(path)}"
+            yield from _entry(f"{indent}  {path.name}", _first_line(path))
     for below in sorted(folder.iterdir()):
         if (below / "__init__.py").is_file():
             yield from _folder(below, depth + 1)
+
+
+def _entry(name: str, meaning: str) -> Iterator[str]:
+    """A name and its comment, which goes on below itself where it is long."""
+    for part in textwrap.wrap(meaning, COMMENT_WIDTH):
+        yield f"{name:<{WIDTH}} {part}"
+        name = ""
 
 
 def _first_line(path: Path) -> str:
