@@ -24,7 +24,6 @@ WORKLOADS = {
 }
 LOOPS = {"lightning": "Lightning", "fabric": "Fabric", "transformers": "transformers", "accelerate": "Accelerate"}
 REPLAYED_SECONDS = 600.0
-NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def _read(name: str) -> Any:
@@ -46,12 +45,12 @@ def _ratio(found: Any) -> str:
     if found is None:
         return "nothing faster than before"
     low, high = found["ci95"]
-    return f"{found['ratio']:.2f}{NO_BREAK}× ({low:.2f}{NO_BREAK}–{NO_BREAK}{high:.2f})"
+    return f"{found['ratio']:.2f} × ({low:.2f} – {high:.2f})"
 
 
 def _percent(share: float, decimals: int = 1) -> str:
     """A share with its sign."""
-    return f"{100 * share:+.{decimals}f}{NO_BREAK}%".replace("-", "−")
+    return f"{100 * share:+.{decimals}f} %".replace("-", "−")
 
 
 def _short(target: str) -> str:
@@ -72,7 +71,7 @@ def guides() -> str:
         "its advice, over before",
         "autotune, over before",
         "autotune, over the advice",
-        "autotune claimed",
+        "it had claimed",
     )
     return _table(head, rows)
 
