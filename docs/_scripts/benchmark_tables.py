@@ -26,7 +26,8 @@ LOOPS = {"lightning": "Lightning", "fabric": "Fabric", "transformers": "transfor
 REPLAYED_SECONDS = 600.0
 
 
-def _read(name: str) -> Any:
+def read(name: str) -> Any:
+    """What a benchmark wrote."""
     return json.loads((OUTPUT / f"{name}.json").read_text(encoding="utf-8"))
 
 
@@ -61,7 +62,7 @@ def _short(target: str) -> str:
 def guides() -> str:
     """Before, each guide's advice, and what autotune found."""
     rows = []
-    for one in _read("guides")["guides"]:
+    for one in read("guides")["guides"]:
         sides = {row["name"]: row for row in one["rows"]}
         guide, tuned = sides["guide"], sides["tuned"]
         ratios = (guide["over_before"], tuned["over_before"], guide["tuned_over_it"], one["claimed"])
@@ -80,14 +81,14 @@ def replicate() -> str:
     """What was claimed, and what an independent loop found."""
     rows = [
         [one["workload"], _ratio(one["claimed"]) if one["changed_knobs"] else "nothing faster", _ratio(one["realised"])]
-        for one in _read("replicate")["replications"]
+        for one in read("replicate")["replications"]
     ]
     return _table(("workload", "claimed", "realised"), rows)
 
 
 def frameworks() -> str:
     """The same through each framework."""
-    (one,) = _read("replicate_frameworks")["replications"]
+    (one,) = read("replicate_frameworks")["replications"]
     loops = {"independent loop": one} | {word: one["frameworks"][name] for name, word in LOOPS.items()}
     rows = [[word, _ratio(found["realised"]), _percent(found["off"])] for word, found in loops.items()]
     return _table(("trained through", f"realised; claimed {_ratio(one['claimed'])}", "off the claim"), rows)
@@ -95,7 +96,7 @@ def frameworks() -> str:
 
 def costs() -> str:
     """What autotune itself costs."""
-    found = _read("import_cost")
+    found = read("import_cost")
     (low, high), cost = found["start"]["ci95"], found["cost"]
     rows = [
         [
@@ -108,9 +109,9 @@ def costs() -> str:
             _change(cost["share"], *cost["ci95"]),
         ],
     ]
-    for name, case in _read("telemetry_cost")["cases"].items():
+    for name, case in read("telemetry_cost")["cases"].items():
         rows.append([f"watching a burst ({name})", _change(case["cost"], case["low"], case["high"])])
-    for name, seconds in _read("overhead")["seconds"].items():
+    for name, seconds in read("overhead")["seconds"].items():
         rows.append(
             [f"`{name}`" if name.startswith("autotune") else f"starting a {name}", f"{seconds['median']:.2f} s"]
         )
@@ -119,7 +120,7 @@ def costs() -> str:
 
 def same() -> str:
     """The baseline against itself."""
-    found = _read("aa")
+    found = read("aa")
     sides = {"real confirmations": found["real"], "resampled from their noise": found["simulated"]["rounds as decided"]}
     rows = [
         [name, *(str(side[key]) for key in ("repeats", "no_difference", "faster", "slower"))]
@@ -131,14 +132,14 @@ def same() -> str:
 def memory() -> str:
     """The largest batch: predicted, and found by bisection."""
     rows = []
-    for case in _read("memory_model")["cases"]:
+    for case in read("memory_model")["cases"]:
         cells = (str(case["predicted"]), str(case["largest"]), _percent(case["error"], 0), str(case["ooms"]))
         rows.append([f"{_short(case['workload'])}, {case['precision']}", *cells])
     return _table(("workload", "predicted", "by bisection", "error", "bursts out of memory"), rows)
 
 
 def _replayed(cell: Callable[[Any], str]) -> str:
-    surfaces = _read("replay")["surfaces"]
+    surfaces = read("replay")["surfaces"]
     names = list(next(iter(surfaces.values()))["strategies"])
     rows = [[name, *(cell(surfaces[one]["strategies"][name]) for one in WORKLOADS)] for name in names]
     return _table(("strategy", *WORKLOADS.values()), rows)
@@ -166,7 +167,7 @@ def replay_seconds() -> str:
 
 def peers() -> str:
     """Other tools' choices, trained beside autotune's."""
-    workloads = _read("peers")["workloads"]
+    workloads = read("peers")["workloads"]
     tools = [row["tool"] for row in workloads[0]["rows"] if row["tool"] != "autotune"]
     found = [{row["tool"]: row["ours_over_it"] for row in one["rows"]} for one in workloads]
     head = ("tool", *(f"{_short(one['target'])}, {one['budget_seconds']:.0f} s" for one in workloads))
@@ -176,13 +177,13 @@ def peers() -> str:
 
 def peers_together() -> str:
     """The geometric means over the workloads."""
-    means = _read("peers")["ours_over_them"]
+    means = read("peers")["ours_over_them"]
     return _table(("tool", "geometric mean"), [[tool, f"{ratio:.2f} ×"] for tool, ratio in means.items()])
 
 
 def guides_together() -> str:
     """The geometric means over the guides."""
-    means = _read("guides")["tuned_over"]
+    means = read("guides")["tuned_over"]
     return _table(("autotune, over", "geometric mean"), [[side, f"{ratio:.2f} ×"] for side, ratio in means.items()])
 
 

@@ -1,4 +1,4 @@
-"""Parts of pages that are made from the code, so that they cannot drift from it.
+"""Parts of pages, and pictures, that are made from the code and from figures, so that they cannot drift from it.
 
 A page marks such a part by ``<!-- made: NAME -->`` and ``<!-- made: end -->``. What stands between them is committed,
 so that a page reads well in the repository too; ``python docs/_scripts/made.py`` makes all parts again, and the build
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import benchmark_pictures
 import benchmark_tables
 import command_reference
 import file_tree
@@ -39,16 +40,15 @@ def remade(markdown: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes every page whose made parts have changed, and prints its name; with ``--check`` that is a failure."""
+    """Writes every page and picture that has changed, and prints its name; with ``--check`` that is a failure."""
     check = "--check" in arguments
-    changed = []
-    for page in sorted(DOCS.rglob("*.md")):
-        text = page.read_text(encoding="utf-8")
-        if (new := remade(text)) != text:
-            changed.append(page)
-            if not check:
-                page.write_text(new, encoding="utf-8")
-    sys.stdout.writelines(f"{page.relative_to(DOCS.parent)} {'is out of date' if check else ''}\n" for page in changed)
+    wanted = {page: remade(page.read_text(encoding="utf-8")) for page in sorted(DOCS.rglob("*.md"))}
+    wanted |= {DOCS / "pictures" / name: draw() for name, draw in benchmark_pictures.PICTURES.items()}
+    changed = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    for path in changed:
+        sys.stdout.write(f"{path.relative_to(DOCS.parent)}{' is out of date' if check else ''}\n")
+        if not check:
+            path.write_text(wanted[path], encoding="utf-8")
     return 1 if check and changed else 0
 
 
