@@ -12,7 +12,8 @@ import typer
 from typer.testing import CliRunner
 
 from autotune.cli import app
-from tests.pages import PAGES, README, ROOT, block, name_of, text_of
+from autotune.knobs.config import TrainConfig
+from tests.pages import PAGES, README, ROOT, block, blocks, name_of, text_of
 
 EXTENDING = "docs/architecture/extending.md"
 MOST_WORDS = 80
@@ -24,6 +25,11 @@ def paragraphs(page: Path) -> list[str]:
     text = re.sub(r"^```.*?^```$", "", text_of(page), flags=re.DOTALL | re.MULTILINE)
     parts = re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", text)
     return [part for part in parts if not part.lstrip().startswith(("|", "<!--"))]
+
+
+def bare(code: str) -> str:
+    """Code without what a formatter may change."""
+    return re.sub(r",?\s+|,(?=\))", "", code)
 
 
 def files_of(tree: str) -> set[str]:
@@ -72,6 +78,15 @@ def test_paragraphs_are_short(page: Path) -> None:
 def test_every_page_is_in_the_navigation(page: Path) -> None:
     """A page that is not in it is found by nobody."""
     assert f" {page.relative_to(ROOT / 'docs')}\n" in text_of("mkdocs.yml")
+
+
+@pytest.mark.skipif("dataloader_in_order" not in TrainConfig.model_fields, reason="the example's knob is not there yet")
+def test_the_example_of_a_knob_is_the_code() -> None:
+    """The worked example stands in the files that it names, however its lines are broken."""
+    code = bare(text_of("autotune/knobs/config.py") + text_of("autotune/knobs/loader.py"))
+    shown = [text for text in blocks(EXTENDING, "python") if "in_order" in text]
+    assert len(shown) == 4
+    assert [text for text in shown if bare(text) not in code] == []
 
 
 def test_the_example_of_a_sub_command_runs(monkeypatch: pytest.MonkeyPatch) -> None:
