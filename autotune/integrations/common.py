@@ -144,8 +144,6 @@ def tuned_loader(tuned: Tuned, loader: DataLoader[Any]) -> tuple[DataLoader[Any]
         settings["drop_last"] = True
     if tuned.config.num_workers:
         settings |= {"timeout": loader.timeout, "multiprocessing_context": loader.multiprocessing_context}
-    if not getattr(loader, "in_order", True):
-        settings["in_order"] = False
     return tuned.dataloader(loader.dataset, **settings), missing
 
 

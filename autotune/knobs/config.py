@@ -55,6 +55,7 @@ class TrainConfig(BaseModel):
     prefetch_factor: Count | None = Field(default=None, ge=1, description="batches a worker; None: torch's 2")
     pin_memory: bool = False
     persistent_workers: bool = False
+    dataloader_in_order: bool = Field(default=True, description="false: a batch that is ready need not wait for others")
     non_blocking: bool = False
     num_threads: Count | None = Field(default=None, ge=1, description="CPU intra-op; None: torch's own")
     allocator: Allocator = "default"
@@ -64,7 +65,7 @@ class TrainConfig(BaseModel):
         """Resets what has no effect in combination with the rest (validated values: "0" is 0 here)."""
         resets: dict[str, Scalar] = {}
         if self.num_workers == 0:
-            resets |= {"prefetch_factor": None, "persistent_workers": False}
+            resets |= {"prefetch_factor": None, "persistent_workers": False, "dataloader_in_order": True}
         elif self.prefetch_factor is None:
             resets["prefetch_factor"] = 2
         if not self.pin_memory:

@@ -101,6 +101,17 @@ def _persistence(of: Circumstances) -> Choices | str:
     return Choices((False, True), "workers that persist need not be started again each epoch")
 
 
+def _ordering(of: Circumstances) -> Choices | str:
+    """Whether batches wait for their turn; who trains so already, or asks for it, may give that up."""
+    if of.start.dataloader_in_order and "dataloader_in_order" not in of.asked:
+        return "out of order, no two runs train alike; if that is fine, ask with --only or pin it to false"
+    if max(worker_counts(of)) == 0:
+        return "without workers batches come in order"
+    if of.facts.samples is None:
+        return "the samples of an iterable data set may have an order that matters"
+    return Choices((True, False), "a slow batch holds up no other, but no two runs get batches in the same order")
+
+
 def _pinning(of: Circumstances) -> Choices | str:
     """Page-locked host memory for copies to the device."""
     if of.device not in _OWN_MEMORY:
@@ -144,6 +155,13 @@ KNOBS = (
         candidates=_persistence, prefers=(True,), priority={"gpu": 120, "cpu": 100}, guide=50,
         part="loader", dataloader_argument="persistent_workers",
         words={"transformers": "dataloader_persistent_workers"}, without_word=_MADE_WITH_IT,
+    ),
+    Knob(
+        name="dataloader_in_order", why="a slow batch holds up no other, but no two runs get batches in the same order",
+        when="with workers, map-style data, and only when asked for with `--only` or `--pin`", goes_with="num_workers",
+        candidates=_ordering, prefers=(False,), priority={"gpu": 105, "cpu": 95}, guide=55,
+        part="loader", dataloader_argument="in_order",
+        without_word=_MADE_WITH_IT,  # also under transformers, whose own argument came after 5.0
     ),
     Knob(
         name="non_blocking", when="with pin_memory",

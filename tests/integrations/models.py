@@ -24,8 +24,9 @@ STEPS = 3
 KNOBS: dict[str, Any] = {
     "batch_size": 4, "accumulation_steps": 3, "precision": "bf16", "memory_format": "channels_last",
     "optimizer_impl": "fused", "num_workers": 1, "prefetch_factor": 3, "persistent_workers": True,
+    "dataloader_in_order": False,
 }  # fmt: skip
-LOADER = {"num_workers": 1, "prefetch_factor": 3, "persistent_workers": True}
+LOADER = {"num_workers": 1, "prefetch_factor": 3, "persistent_workers": True, "in_order": False}
 
 
 def tuned(**knobs: Any) -> Tuned:

@@ -31,7 +31,7 @@ OTHER: dict[str, Any] = {
     "batch_size": 16, "accumulation_steps": 2, "precision": "bf16", "memory_format": "channels_last",
     "compile_mode": "max-autotune", "optimizer_impl": "fused", "cudnn_benchmark": True, "sdpa_backend": "math",
     "num_workers": 2, "prefetch_factor": 4, "pin_memory": True, "persistent_workers": True, "non_blocking": True,
-    "num_threads": 1, "allocator": "tuned",
+    "num_threads": 1, "allocator": "tuned", "dataloader_in_order": False,
 }  # fmt: skip
 """Of each knob a value that is not the default."""
 
@@ -47,7 +47,7 @@ def circumstances(device: DeviceKind) -> Circumstances:
     return Circumstances(
         hardware=hardware, facts=facts, device=device, record=record, start=facts.baseline,
         room=LoaderRoom.of(hardware.memory, facts), worker_limit=hardware.cpu.budget, effective_batch=32,
-        budget_seconds=600.0, asked=frozenset(), fixed=frozenset(),
+        budget_seconds=600.0, asked=frozenset({"dataloader_in_order"}), fixed=frozenset(),
     )  # fmt: skip
 
 
@@ -191,7 +191,8 @@ def test_which_part_of_training_a_knob_belongs_to() -> None:
     """Loading, both, or computing alone."""
     assert {name for name, knob in KNOBS.items() if knob.part == "both"} == {"batch_size", "num_threads"}
     assert set(registry.of_loader()) == {
-        "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "non_blocking",
+        "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "dataloader_in_order",
+        "non_blocking",
     }  # fmt: skip
 
 
