@@ -158,8 +158,7 @@ def breakdown(point: Point, failed: Sequence[Burst]) -> Burst | None:
 
 def points_of(result: Result) -> tuple[Point, Point]:
     """Baseline and best."""
-    baseline, best = (Point(config=side.config, parameters=side.parameters) for side in (result.baseline, result.best))
-    return baseline, best
+    return result.baseline.point, result.best.point
 
 
 def differences_of(result: Result, facts: WorkloadFacts) -> list[str]:

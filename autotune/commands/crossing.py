@@ -13,8 +13,9 @@ from autotune.commands.checking import breakdown, differences_of, imported, poin
 from autotune.errors import ResultFileError, UsageError
 from autotune.hardware import Hardware
 from autotune.hardware.model import DeviceKind
-from autotune.knobs.config import TrainConfig
+from autotune.knobs.config import format_scalar
 from autotune.knobs.facts import WorkloadFacts
+from autotune.knobs.registry import idle_knobs
 from autotune.measuring.records import Burst, Measurement, Outcome, Point, pool
 from autotune.measuring.speedup import Speedup
 from autotune.results.cross_file import RESULTS, Cross, OwnSide, origin_of
@@ -187,7 +188,7 @@ def device_notes(source: Result, device: DeviceKind) -> Iterable[str]:
     there, config = source.constraints.device, source.best.config
     if there == device:
         return
-    idle = [knob for knob, idles in _idle_knobs(config, device).items() if idles]
+    idle = [f"{knob}={format_scalar(getattr(config, knob))}" for knob in idle_knobs(config, device)]
     without = f", where {', '.join(idle)} {'has' if len(idle) == 1 else 'have'} no effect" if idle else ""
     yield f"the config was tuned on {there}, and is tried on {device}{without}"
 
@@ -244,18 +245,6 @@ def _parameter_names(source: Result, against: NamedResult | None) -> set[str]:
     """Arguments that `build()` will be asked to take."""
     results = [source] if against is None else [source, against[1]]
     return {name for result in results for side in (result.baseline, result.best) for name in side.parameters}
-
-
-def _idle_knobs(config: TrainConfig, device: DeviceKind) -> dict[str, bool]:
-    """Whether each knob that only some kinds of device have is set in a config, and has no effect on this one."""
-    gpu, nvidia = device in {"cuda", "rocm"}, device == "cuda"
-    return {
-        "pin_memory": config.pin_memory and not gpu,
-        "non_blocking": config.non_blocking and not gpu,
-        "cudnn_benchmark": config.cudnn_benchmark and not nvidia,
-        "precision (tf32)": config.precision == "tf32" and not nvidia,
-        "num_threads": config.num_threads is not None and device != "cpu",
-    }
 
 
 def _disturbance_notes(rounds: Sequence[Round]) -> Iterable[str]:

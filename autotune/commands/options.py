@@ -137,11 +137,11 @@ def parse_pins(texts: Iterable[str]) -> dict[str, Scalar]:
 
 def parse_only(text: str) -> tuple[str, ...] | None:
     """Knob names; None for an empty text."""
-    from autotune.knobs.config import KNOBS
+    from autotune.knobs.config import KNOB_NAMES, unknown_knob
 
     names = tuple(name.strip() for name in text.split(",") if name.strip())
-    if unknown := [name for name in names if name not in KNOBS]:
-        raise UsageError(f"--only: {unknown[0]!r} is no knob; the knobs are {', '.join(KNOBS)}")
+    if unknown := [name for name in names if name not in KNOB_NAMES]:
+        raise UsageError(f"--only: {unknown_knob(unknown[0])}")
     return names or None
 
 

@@ -186,11 +186,10 @@ def trial_record(trial: Trial, baseline: Point) -> TrialRecord:
     """A trial as the result file keeps it."""
     burst = trial.burst
     measured = burst.measurement
-    changes = {knob: now for knob, (_, now) in burst.point.config.changes_from(baseline.config).items()}
     return TrialRecord(
         stage=trial.stage,
         reason=trial.reason,
-        changes=changes | {k: v for k, v in burst.point.parameters.items() if baseline.parameters.get(k) != v},
+        changes=burst.point.new_values(baseline),
         outcome=burst.outcome,
         failure=burst.reason,
         samples_per_second=burst.rate,

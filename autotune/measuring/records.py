@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
-from autotune.knobs.config import Parameters, TrainConfig
+from autotune.knobs.config import KNOB_NAMES, Parameters, Scalar, TrainConfig, format_scalar
 from autotune.measuring.statistics import Interval, bootstrap_interval
 from autotune.measuring.telemetry_summary import TelemetrySummary
 
@@ -124,6 +124,42 @@ class Point(BaseModel):
     def __hash__(self) -> int:
         """By content: the parameters are a dict, which pydantic cannot hash."""
         return hash((self.config, tuple(sorted(self.parameters.items()))))
+
+    @property
+    def values(self) -> dict[str, Scalar]:
+        """All knobs and arguments, by name."""
+        return {**dict(self.config), **self.parameters}
+
+    def changed(self, changes: Mapping[str, Scalar]) -> Point:
+        """This point with some knobs and arguments changed.
+
+        Raises:
+            ConfigError: When a value is out of range.
+        """
+        knobs = {name: value for name, value in changes.items() if name in KNOB_NAMES}
+        arguments = {name: value for name, value in changes.items() if name not in KNOB_NAMES}
+        return Point(config=self.config.replace(**knobs), parameters={**self.parameters, **arguments})
+
+    def changes_from(self, other: Point) -> dict[str, tuple[Scalar, Scalar]]:
+        """The knobs and arguments in which this point differs from another: ``{name: (other's value, this value)}``.
+
+        An argument that one of them leaves to `build()` is None there.
+        """
+        mine, theirs = self.parameters, other.parameters
+        arguments = {
+            name: (theirs.get(name), mine.get(name))
+            for name in dict.fromkeys((*mine, *theirs))
+            if name not in mine or name not in theirs or mine[name] != theirs[name]
+        }
+        return {**self.config.changes_from(other.config), **arguments}
+
+    def new_values(self, other: Point) -> dict[str, Scalar]:
+        """What differs from another point, as it is here."""
+        return {name: now for name, (_, now) in self.changes_from(other).items()}
+
+    def changes_text(self, other: Point, separator: str = " ") -> str:
+        """The same, as it is typed: ``precision=bf16 num_workers=2``."""
+        return separator.join(f"{name}={format_scalar(now)}" for name, now in self.new_values(other).items())
 
 
 class Burst(BaseModel):

@@ -8,7 +8,6 @@ from pydantic import ValidationError
 
 from autotune.errors import ConfigError
 from autotune.hardware.model import Gpu
-from autotune.knobs.config import KNOBS
 from autotune.measuring.memory_model import Line, MemoryModel
 from autotune.measuring.records import Burst, Measurement, Outcome, Point
 from autotune.report.drawing import drawable
@@ -45,7 +44,7 @@ def footprint(result: Result) -> Footprint:
     # Without a target nothing is known of what ran out of memory but that it did.
     usable = [burst for burst in bursts if target is not None or burst.ok]
     model = MemoryModel(usable, round(target or 0), "cuda" if gpu else "cpu")
-    best = Point(config=result.best.config, parameters=result.best.parameters)
+    best = result.best.point
     line, of_best = model.line(best), True
     if line is None:
         known = [point for point, _ in found if model.line(point) is not None]
@@ -81,12 +80,8 @@ def _kind(result: Result) -> str:
 
 def _point(result: Result, trial: TrialRecord) -> Point | None:
     """What a burst ran; None where the file does not make sense."""
-    knobs = {name: value for name, value in trial.changes.items() if name in KNOBS}
-    others = {name: value for name, value in trial.changes.items() if name not in KNOBS}
     try:
-        return Point(
-            config=result.baseline.config.replace(**knobs), parameters={**result.baseline.parameters, **others}
-        )
+        return result.baseline.point.changed(trial.changes)
     except (ConfigError, ValidationError):
         return None
 

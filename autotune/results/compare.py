@@ -203,7 +203,7 @@ def _judged_knobs(results: Mapping[str, Result]) -> tuple[dict[str, Any], dict[s
 
 
 def _knobs(side: Side) -> dict[str, Any]:
-    return {**side.config.model_dump(), **side.parameters}
+    return side.point.values
 
 
 def _row(path: str, result: Result, label: str, *, judged: bool) -> Row:

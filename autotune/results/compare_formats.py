@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from autotune.knobs.config import KNOBS
+from autotune.knobs.config import KNOB_NAMES
 from autotune.results.compare import Comparison, Row, WorkloadGroup
 from autotune.results.summary import bare_rate, knob_text, ratios
 from autotune.units import format_bytes
@@ -66,7 +66,8 @@ def to_markdown(comparison: Comparison, relative_to: Path | None = None) -> str:
 
 def to_csv(comparison: Comparison) -> str:
     """CSV, one row a result: figures in full, with their units in the header; text that no spreadsheet computes."""
-    knobs = dict.fromkeys((*KNOBS, *(knob for group in comparison.groups for row in group.rows for knob in row.knobs)))
+    rows = [row for group in comparison.groups for row in group.rows]
+    knobs = dict.fromkeys((*KNOB_NAMES, *(knob for row in rows for knob in row.knobs)))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*CSV_COLUMNS, *(_harmless(f"knob:{knob}") for knob in knobs)])
@@ -200,7 +201,7 @@ def _fields(group: WorkloadGroup, row: Row) -> Iterator[Any]:
 def _knob_field(row: Row, knob: str) -> Any:
     """A number as it is, what else there is as it is typed; nothing for an argument that the config does not give."""
     value = row.knobs.get(knob)
-    if value is None and knob not in KNOBS:
+    if value is None and knob not in KNOB_NAMES:
         return None
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else knob_text(knob, value)
 

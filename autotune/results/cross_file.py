@@ -76,7 +76,7 @@ class Cross(Part):
     def same_config(self) -> bool:
         """Whether this machine's own config is the very same."""
         own, theirs = self.own, self.theirs
-        return own is not None and (own.config, own.parameters) == (theirs.config, theirs.parameters)
+        return own is not None and own.point == theirs.point
 
     @property
     def finding(self) -> str:

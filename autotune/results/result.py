@@ -19,7 +19,7 @@ from autotune.knobs.facts import ModelFacts
 from autotune.measuring.numerics import Numerics
 from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective, objective_named
 from autotune.measuring.profiles import Profile
-from autotune.measuring.records import Measurement, Outcome
+from autotune.measuring.records import Measurement, Outcome, Point
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 
@@ -51,6 +51,11 @@ class Side(Part):
     config: TrainConfig
     parameters: Parameters = {}
     measurement: Measurement | None
+
+    @property
+    def point(self) -> Point:
+        """What was measured."""
+        return Point(config=self.config, parameters=self.parameters)
 
 
 class AblationRow(Part):
@@ -185,11 +190,7 @@ class Result(Part):
     @property
     def changed_knobs(self) -> dict[str, tuple[Any, Any]]:
         """Knobs and build parameters in which best differs from baseline: ``{knob: (before, after)}``."""
-        changed: dict[str, tuple[Any, Any]] = dict(self.best.config.changes_from(self.baseline.config))
-        for name, value in self.best.parameters.items():
-            if self.baseline.parameters.get(name) != value:
-                changed[name] = (self.baseline.parameters.get(name), value)
-        return changed
+        return self.best.point.changes_from(self.baseline.point)
 
 
 def write_result(result: Result, path: Path) -> None:

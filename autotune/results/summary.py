@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from autotune.knobs.config import KNOBS, format_scalar
+from autotune.knobs.config import KNOB_NAMES, format_scalar
 from autotune.measuring.numerics import CAVEAT
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
@@ -78,7 +78,7 @@ def usage_snippet(path: Path) -> str:
 
 def knob_text(knob: str, value: Any) -> str:
     """A knob's value as it is typed; an argument of `build()` that a config does not give has its own default."""
-    if value is None and knob not in KNOBS:
+    if value is None and knob not in KNOB_NAMES:
         return "build's own"
     if value is None or isinstance(value, (bool, int, float, str)):
         return format_scalar(value)

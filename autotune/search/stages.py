@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from autotune.knobs.config import Scalar
+from autotune.knobs.registry import KNOBS, going_with
 from autotune.knobs.space import Space
 from autotune.measuring.records import Point
 from autotune.search.ceilings import unlikely_to_gain, with_workers, workers_needed
@@ -45,7 +46,6 @@ Chosen, not measured."""
 MAX_CHANGES = 2
 """A value's test counts where the point differed in so many knobs at most from the fastest: knobs are coupled.
 Chosen on replays of recorded surfaces, not measured alone."""
-_GO_WITH_WORKERS = {"prefetch_factor", "persistent_workers"}
 MAX_TESTS_PER_VALUE = 2
 """How often one value of a knob is tried near the incumbent, or clearly loses, before the sampler takes over. Chosen:
 once may be bad luck."""
@@ -216,7 +216,7 @@ class Stages:
         ranked: list[tuple[bool, int, float, Proposal]] = []
         soon = self._seconds_left() - 2 * self._seconds_of(point)  # the next burst, and an anchor
         for name, value in self._changes(point):
-            alike = sum(_value(other, name) == value and _alike(other, point) for other in seen)
+            alike = sum(other.values.get(name) == value and _alike(other, point) for other in seen)
             tests = max(alike, lost[name, value])
             if tests >= (1 if pressing else MAX_TESTS_PER_VALUE):
                 continue
@@ -225,7 +225,7 @@ class Stages:
             if not pressing or seconds > soon:
                 late = measured is not None and unlikely_to_gain(name, measured)
                 per_second = GAIN_RATIO ** order[name] / seconds
-                reason = f"{name}={value} at the fastest so far, where it is {_value(point, name)}"
+                reason = f"{name}={value} at the fastest so far, where it is {point.values.get(name)}"
                 ranked.append((late, tests, -per_second, Proposal(changed, SINGLE, reason)))
         return [proposal for *_, proposal in sorted(ranked, key=lambda entry: entry[:3])]
 
@@ -237,12 +237,11 @@ class Stages:
         for trial in (trial for trial in trials if trial.round is None):
             if best is not None and trial.stage == SINGLE and (trial.score or 0.0) < CLOSE * (best.score or 0.0):
                 point, before = trial.burst.point, best.burst.point
-                changed = {name for name in names if _value(point, name) != _value(before, name)}
-                if "num_workers" in changed:
-                    changed -= _GO_WITH_WORKERS
+                changed = {*names} & point.changes_from(before).keys()
+                changed.difference_update(*map(going_with, tuple(changed)))
                 if len(changed) == 1:
                     (name,) = changed
-                    lost[name, _value(point, name)] += 1
+                    lost[name, point.values.get(name)] += 1
             best = max(best or trial, trial, key=lambda trial: trial.score or 0.0)
         return lost
 
@@ -268,15 +267,9 @@ def unhindered_score(trial: Trial) -> float:
     return (trial.score or 0.0) / max(1 - waits, LEAST_COMPUTING)
 
 
-def _value(point: Point, name: str) -> Scalar:
-    if name in type(point.config).model_fields:
-        return getattr(point.config, name)  # type: ignore[no-any-return]
-    return point.parameters.get(name)
-
-
 def _alike(point: Point, other: Point) -> bool:
     """Whether what a value did at one point says something about the other: they differ in few knobs."""
-    changed = {*point.config.changes_from(other.config)} - {"accumulation_steps"}
+    changed = [knob for knob in point.config.changes_from(other.config) if KNOBS[knob].candidates is not None]
     return len(changed) <= MAX_CHANGES
 
 

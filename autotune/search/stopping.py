@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from autotune.bursts.protocol import BurstPlan
 from autotune.knobs.config import TrainConfig
+from autotune.knobs.registry import affecting
 from autotune.measuring.numerics import FEWEST_STEPS, MOST_STEPS
 from autotune.measuring.records import Burst
 from autotune.results.result import ABLATION_MIN_BUDGET_SECONDS
@@ -38,8 +39,6 @@ COMPILE_SECONDS = 20.0
 """What a first compile is expected to cost before one was seen. Chosen, not measured."""
 CACHE_SAVES = 0.7
 """Of the compiling, at least, when the same code has been compiled before: 0.8 to 0.9 were measured on a CPU."""
-COMPILED_KNOBS = ("compile_mode", "batch_size", "precision", "memory_format", "sdpa_backend", "num_threads")
-"""What Inductor's code depends on."""
 
 
 class Budget:
@@ -133,7 +132,7 @@ def predicted_seconds(config: TrainConfig, trials: Sequence[Trial], plan: BurstP
 
 def _compiles_alike(config: TrainConfig, other: TrainConfig) -> bool:
     """Whether the code that was compiled for one serves the other, out of the cache."""
-    return all(getattr(config, knob) == getattr(other, knob) for knob in COMPILED_KNOBS)
+    return config.pick(affecting("compiled code")) == other.pick(affecting("compiled code"))
 
 
 def _compile_seconds(bursts: Sequence[Burst]) -> float:

@@ -198,9 +198,11 @@ def test_knobs_that_a_device_does_not_have_are_told() -> None:
     config = TrainConfig(pin_memory=True, non_blocking=True, cudnn_benchmark=True, precision="tf32", num_threads=2)
     source = on_gpu(best=Side(config=config, measurement=None))
     (on_cpu,) = device_notes(source, "cpu")
-    assert on_cpu.endswith("on cpu, where pin_memory, non_blocking, cudnn_benchmark, precision (tf32) have no effect")
+    assert on_cpu.endswith(
+        "on cpu, where precision=tf32, pin_memory=true, non_blocking=true, cudnn_benchmark=true have no effect"
+    )
     (on_amd,) = device_notes(source, "rocm")
-    assert on_amd.endswith("on rocm, where cudnn_benchmark, precision (tf32), num_threads have no effect")
+    assert on_amd.endswith("on rocm, where precision=tf32, num_threads=2, cudnn_benchmark=true have no effect")
     assert list(device_notes(source, "cuda")) == []
 
 
@@ -293,7 +295,7 @@ def test_a_device_that_is_not_here_is_refused_unless_another_is_named(tmp_path: 
         crossed(source, tmp_path, device="xpu")
     cross = crossed(source, tmp_path, device="cpu")
     assert (cross.ran, cross.device) == (True, "cpu")
-    assert any("on cpu, where pin_memory, cudnn_benchmark have no effect" in note for note in cross.notes)
+    assert any("on cpu, where pin_memory=true, cudnn_benchmark=true have no effect" in note for note in cross.notes)
 
 
 def test_a_named_result_is_taken_as_it_is(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from autotune.knobs.config import KNOBS, TrainConfig
+from autotune.knobs.config import KNOB_NAMES, TrainConfig
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.measuring.telemetry_summary import TelemetrySummary
@@ -136,7 +136,7 @@ def test_csv_has_a_row_for_each_result_and_a_column_for_each_knob() -> None:
     """Knobs of build's own included; what a config does not give is empty."""
     best = Side(config=TrainConfig(pin_memory=True), parameters={"max_len": 256}, measurement=make_measurement(4000))
     gpu, cpu = rows_of(on_gpu(best=best), make_result())
-    assert list(gpu) == [*CSV_COLUMNS, *(f"knob:{knob}" for knob in KNOBS), "knob:max_len"]
+    assert list(gpu) == [*CSV_COLUMNS, *(f"knob:{knob}" for knob in KNOB_NAMES), "knob:max_len"]
     assert (gpu["knob:pin_memory"], gpu["knob:max_len"], gpu["knob:compile_mode"]) == ("true", "256", "none")
     assert (cpu["knob:pin_memory"], cpu["knob:max_len"], cpu["knob:batch_size"]) == ("false", "", "32")
 

@@ -12,6 +12,7 @@ from torch.utils.data import IterableDataset
 
 from autotune.errors import WorkloadError
 from autotune.knobs.config import TrainConfig
+from autotune.knobs.precision import HALF
 from autotune.workload.adapters.loaders import LoaderParts, baseline, loader_notes, require_loader, workload_parts
 from autotune.workload.workload import Workload
 
@@ -52,7 +53,7 @@ def _baseline(trainer: Any, parts: LoaderParts) -> TrainConfig:
     """What the arguments say, for one device."""
     args, accelerator = trainer.args, trainer.accelerator
     precision = accelerator.mixed_precision if accelerator.native_amp else "no"
-    if precision not in {"bf16", "fp16"}:
+    if precision not in HALF:
         precision = "tf32" if args.tf32 else "fp32"
     return baseline(
         parts,
