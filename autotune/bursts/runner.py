@@ -137,7 +137,7 @@ def make_runner(
         isolation,
         device,
         seed=seed,
-        memory_limit_bytes=round(memory_target * hardware.memory.available_bytes),
+        memory_limit_bytes=hardware.memory_limit_bytes("cpu", memory_target),
         memory_fraction=None if device == "cpu" else memory_target,
         device_uuid=record.uuid if isinstance(record, Gpu) else None,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -37,19 +38,36 @@ def reported(command: Command) -> Command:
     return run  # type: ignore[return-value]
 
 
+def say(text: str) -> None:
+    """Prints what was asked for on stdout.
+
+    Raises:
+        UsageError: It cannot be written; a reader who has gone away is left to typer, which says nothing.
+    """
+    try:
+        typer.echo(text.encode("utf-8", "surrogateescape"))  # a file's name as it is, whatever bytes it has
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        from autotune.terminal.streams import abandon
+
+        abandon(sys.stdout)
+        raise UsageError(f"stdout cannot be written: {error.strerror or error}; lead it elsewhere") from error
+
+
 def write_text(text: str, out: Path | None) -> None:
     """Writes a file whole or not at all; without one, to stdout.
 
     Raises:
         UsageError: The file cannot be written.
     """
-    text = text.removesuffix("\n") + "\n"
+    text = text.removesuffix("\n")
     if out is None:
-        typer.echo(text, nl=False)
+        say(text)
         return
     from autotune.files import write_whole
 
     try:
-        write_whole(out, text)
+        write_whole(out, text + "\n")
     except OSError as error:
         raise UsageError(f"--out: {out} cannot be written: {error.strerror or error}; choose another") from error

@@ -14,7 +14,7 @@ from autotune import __version__
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.runner import ProcessRunner, look_at_machine, make_runner
 from autotune.errors import AutotuneError, Interrupted, NothingFeasibleError, UsageError
-from autotune.hardware.model import DeviceKind, Gpu, Hardware, slug
+from autotune.hardware.model import DeviceKind, Hardware, slug
 from autotune.knobs.config import Scalar
 from autotune.knobs.facts import WorkloadFacts
 from autotune.knobs.space import Space, build_space
@@ -97,6 +97,9 @@ class Tuning:
         """
         options = self.options
         elsewhere = read_results(options.warm_start)
+        for source, result in elsewhere:
+            if result.ignored is not None:
+                self._note(f"{source}: {result.ignored}")
         with Isolation(options.target) as isolation:
             if self._interrupts is not None:
                 self._interrupts.pass_on_to(isolation.interrupt)
@@ -172,9 +175,7 @@ class Tuning:
 
     def _memory_limit_bytes(self, hardware: Hardware, device: DeviceKind) -> int | None:
         """What a burst may take of the device's memory; None where it is not known."""
-        record = hardware.device(device)
-        total = record.memory_total_bytes if isinstance(record, Gpu) else hardware.memory.available_bytes
-        return round(self.options.memory_target * total) if total is not None else None
+        return hardware.memory_limit_bytes(device, self.options.memory_target)
 
     def _effective_batch(self, facts: WorkloadFacts) -> int | None:
         """Samples of an optimizer step that every candidate holds; None when free."""

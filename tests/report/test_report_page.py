@@ -20,7 +20,8 @@ from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.report import render_report, write_report
 from autotune.report.page import MOST_BYTES
-from autotune.results.result import Result, Side, parse_result, read_result, write_result
+from autotune.results.files import write_document
+from autotune.results.result import Result, Side, parse_result, read_result
 from tests.broken import json_values, leaves, with_value
 from tests.factories import make_gpu, make_hardware, make_measurement, make_result
 from tests.report.pages import Page
@@ -237,7 +238,7 @@ def test_raw_data_are_shown_and_can_be_saved() -> None:
     page = Page(render_report(full_result(), Path("results/rtx-4070/train-build.json")))
     (text,) = attached(page)
     assert parse_result(json.loads(text), "the page") == full_result()
-    assert '"schema": "autotune.result/1"' in page.text
+    assert '"schema": "autotune.result/2"' in page.text
     assert "train-build.json" in page.attributes("download")
 
 
@@ -270,7 +271,7 @@ def test_page_stays_light_whatever_the_results_size(bursts: int, reason: str, to
 def test_report_lies_beside_its_result(tmp_path: Path) -> None:
     """The same name with another ending, and nothing else."""
     path = tmp_path / "train-build.json"
-    write_result(full_result(), path)
+    write_document(full_result(), path)
     place = write_report(full_result(), path)
     assert place == tmp_path / "train-build.html"
     assert place.read_text(encoding="utf-8") == render_report(full_result(), path)

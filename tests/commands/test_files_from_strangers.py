@@ -1,0 +1,217 @@
+"""Files that anyone may have written: every command that reads one ends well, or in a sentence of ours."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import autotune
+from autotune.cli import app
+from autotune.commands import checking, crossing
+from autotune.errors import AutotuneError
+from autotune.measuring.records import Burst, Outcome, Point
+from autotune.search.warm_start import candidates, read_results, records
+from tests.broken import json_values, leaves
+from tests.crosses import make_cross, on_gpu
+from tests.factories import make_burst, make_hardware
+from tests.report.samples import full_result
+from tests.spaces import cpu_machine, gpu_machine, make_facts, space_of
+
+EXAMPLES = 12
+SECONDS = 3.0
+"""Allowed for all commands on one file: a picture takes a third of one, here ten are drawn on a busy machine."""
+STRANGE = st.sampled_from(
+    [10**400, -(10**400), 2**63, -1, 0, 1e308, -1e308, 5e-324, float("nan"), float("inf"), float("-inf"), True, None,
+     "", "\ud800", "caf\udce9/x", "\x1b[2J\x00\x07", "]]>\u202e<svg onload=1>", "cuda:99", "a" * 10_000, [], {}, [[]],
+     {"\udfff": "\udfff"}, "1e999", "9999-12-31T23:59:59Z", "0001-01-01T00:00:00+14:00", -62135596800, "../../x"]
+)  # fmt: skip
+
+
+def whole(result: Any) -> Any:
+    """A document as decoded JSON."""
+    return json.loads(result.model_dump_json(by_alias=True))
+
+
+RESULT, CROSS = whole(full_result()), whole(make_cross(on_gpu()))
+PLACES = {"result": leaves(RESULT)[1:], "cross": leaves(CROSS)[1:]}
+
+
+@st.composite
+def mutated(draw: st.DrawFn, data: Any, places: list[tuple[Any, ...]]) -> Any:
+    """A document with one to three things wrong: a value replaced, a key dropped, added or renamed, a part nested."""
+    found = copy.deepcopy(data)
+    for _ in range(draw(st.integers(1, 3))):
+        *above, key = draw(st.sampled_from(places))
+        parent = found
+        for step in above:
+            inside = parent[step] if (isinstance(parent, dict) and step in parent) or (
+                isinstance(parent, list) and isinstance(step, int) and step < len(parent)
+            ) else None  # fmt: skip
+            if not isinstance(inside, (dict, list)):
+                break
+            parent = inside
+        else:
+            if isinstance(parent, list) and (not isinstance(key, int) or key >= len(parent)):
+                continue
+            what = draw(st.sampled_from(["strange", "strange", "any", "drop", "add", "deep"]))
+            if what == "strange":
+                parent[key] = draw(STRANGE)
+            elif what == "any":
+                parent[key] = draw(json_values)
+            elif what == "drop":
+                parent.pop(key, None) if isinstance(parent, dict) else parent.pop(key)
+            elif what == "deep":
+                for _ in range(draw(st.sampled_from([1, 50, 400]))):
+                    parent[key] = {"a": parent.get(key)} if isinstance(parent, dict) else [parent[key]]
+            elif isinstance(parent, dict):
+                parent[draw(st.text(max_size=5))] = draw(STRANGE)
+            else:
+                parent.append(draw(STRANGE))
+    return found
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Runs a sub-command in this process, in a folder of its own; nothing but our own endings is let pass."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("def build(): ...\n")
+    runner = CliRunner()
+
+    def invoke(*arguments: str) -> None:
+        for name in ("check", "cross"):  # whose budget counts from the start of their process
+            monkeypatch.setattr(f"autotune.commands.{name}.STARTED", time.monotonic())
+        done = runner.invoke(app, list(arguments))
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise AssertionError(f"{arguments[0]} ended in a traceback") from done.exception
+        assert done.exit_code in {0, 1, 2, 3}, done.output
+        if done.exit_code == 2:
+            assert done.output
+
+    class Runs:
+        """Bursts that end at once: a few well, then none."""
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            self.left = 6
+
+        def check(self, *_: Any) -> Any:
+            return make_facts()
+
+        def run(self, point: Point, *_: Any) -> Burst:
+            self.left -= 1
+            if self.left < 0:
+                return Burst(point=point, outcome=Outcome.CRASHED, reason="no more", seconds=0.1)
+            return make_burst(1000.0, seed=self.left).model_copy(update={"point": point, "seconds": 0.1})
+
+    @contextmanager
+    def no_process(*_: Any) -> Any:
+        yield SimpleNamespace()
+
+    for module in (checking, crossing):
+        monkeypatch.setattr(module, "imported", no_process)
+        monkeypatch.setattr(module, "make_runner", Runs)
+    monkeypatch.setattr(crossing, "look_at_machine", lambda *_, **__: make_hardware())
+    return invoke
+
+
+def write(folder: Path, data: Any, name: str = "a.json") -> Path:
+    """As a program would write it that does not care for Unicode."""
+    path = folder / name
+    path.write_text(json.dumps(data), encoding="utf-8")
+    return path
+
+
+def every_command(command: Callable[..., None], file: str) -> None:
+    """All that read a result from its file."""
+    command("show", file)
+    command("show", file, "--json")
+    command("show", file, "--why")
+    command("report", file)
+    for form in ("table", "md", "csv", "json", "html"):
+        command("compare", file, "--format", form)
+    command("check", file, "--quiet", "--json")
+    command("cross", file, "--against", file, "--device", "cpu", "--out", "cross.json", "--json")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for read in (load, warm_start):
+            try:
+                read(file)
+            except AutotuneError as error:
+                assert str(error)  # noqa: PT017
+
+
+def load(file: str) -> None:
+    """As a training script does."""
+    assert autotune.load(file, device="cpu").batch_size
+
+
+def warm_start(file: str) -> None:
+    """As a search on another machine does."""
+    for machine, device in ((cpu_machine(), "cpu"), (gpu_machine(), "cuda")):
+        for effective in (32, None):
+            space = space_of(machine, device=device, effective_batch=effective)
+            found = candidates(
+                read_results([Path(file)]), space, machine, fingerprint="a1b2c3", device=device,
+                memory_limit_bytes=2**33,
+            )  # fmt: skip
+            base = Point(config=space.baseline)
+            assert len(records(found, [], base, base)) == 1
+
+
+def check_every_command(command: Callable[..., None], data: Any) -> None:
+    """All commands on one file, in time."""
+    file = write(Path.cwd(), data)
+    began = time.process_time()
+    every_command(command, file.name)
+    assert time.process_time() - began < SECONDS
+
+
+FUZZ = settings(
+    deadline=None, derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+)  # fmt: skip
+
+
+@settings(FUZZ, max_examples=EXAMPLES)
+@given(mutated(RESULT, PLACES["result"]))
+def test_no_result_file_ends_a_command_in_a_traceback(command: Callable[..., None], data: Any) -> None:
+    """Types changed, figures beyond all measure, text that is no Unicode, keys dropped and added, parts nested."""
+    check_every_command(command, data)
+
+
+@pytest.mark.slow
+@settings(FUZZ, max_examples=100 * EXAMPLES, derandomize=False)
+@given(mutated(RESULT, PLACES["result"]))
+def test_no_result_file_at_length_ends_a_command_in_a_traceback(command: Callable[..., None], data: Any) -> None:
+    """The same with other files each time."""
+    check_every_command(command, data)
+
+
+@settings(FUZZ, max_examples=EXAMPLES)
+@given(mutated(CROSS, PLACES["cross"]))
+def test_no_cross_file_ends_a_comparison_in_a_traceback(command: Callable[..., None], data: Any) -> None:
+    """Beside the result of its machine, and alone."""
+    write(Path.cwd(), data, "cross.json")
+    write(Path.cwd(), RESULT, "result.json")
+    for form in ("table", "md", "csv", "json", "html"):
+        command("compare", ".", "--format", form)
+    command("show", "cross.json")
+
+
+def test_the_unharmed_file_passes_every_command(command: Callable[..., None]) -> None:
+    """Else the others would show nothing."""
+    file = write(Path.cwd(), RESULT)
+    every_command(command, file.name)
+    for name in ("a.html", "cross.json"):
+        assert Path(name).is_file()
