@@ -10,7 +10,7 @@ from pydantic import AwareDatetime, Field
 from autotune.hardware.model import DeviceKind, Hardware, Software, slug
 from autotune.measuring.records import Outcome
 from autotune.measuring.speedup import Speedup
-from autotune.results.files import Document, read_document
+from autotune.results.files import Document
 from autotune.results.result import Result, Side, WorkloadRecord
 from autotune.results.summary import ratios
 from autotune.stored import Stored, Whole
@@ -126,8 +126,3 @@ def default_cross_path(cross: Cross, results: Path = RESULTS) -> Path:
     """``results/<this machine>/cross/<workload>-from-<other machine>.json``."""
     name = f"{slug(cross.workload.target)}-from-{cross.config_of.slug}.json"
     return results / cross.hardware.slug / "cross" / name
-
-
-def read_cross(path: Path | str) -> Cross:
-    """The cross in a file; raises what `read_document` raises."""
-    return read_document(path, Cross)

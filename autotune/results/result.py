@@ -15,7 +15,7 @@ from autotune.measuring.profiles import Profile
 from autotune.measuring.records import Measurement, Outcome
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import KnownInterval
-from autotune.results.files import Document, parse_document, read_document
+from autotune.results.files import Document, read_document
 from autotune.stored import Figure, Seconds, Share, Stored, Whole
 
 ABLATION_MIN_BUDGET_SECONDS = 120.0
@@ -173,8 +173,3 @@ class Result(Document):
 def read_result(path: Path | str) -> Result:
     """The result in a file; raises what `read_document` raises."""
     return read_document(path, Result)
-
-
-def parse_result(data: Any, origin: str) -> Result:
-    """A result from decoded JSON; raises what `parse_document` raises."""
-    return parse_document(data, origin, Result)

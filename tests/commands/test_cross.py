@@ -22,8 +22,8 @@ from autotune.errors import UsageError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.measuring.telemetry_summary import TelemetrySummary
-from autotune.results.cross_file import Cross, default_cross_path, read_cross
-from autotune.results.files import write_document
+from autotune.results.cross_file import Cross, default_cross_path
+from autotune.results.files import read_document, write_document
 from autotune.results.result import Result, Side
 from autotune.search.stopping import Budget
 from autotune.terminal.progress import Quiet
@@ -272,7 +272,7 @@ def test_a_config_is_measured_beside_this_machines_own_and_the_baseline(tmp_path
     assert cross.over_baseline.ratio == pytest.approx(2.0, rel=0.3)
     assert not any("fingerprint" in note for note in cross.notes)
     write_document(cross, tmp_path / default_cross_path(cross))
-    assert read_cross(tmp_path / default_cross_path(cross)) == cross
+    assert read_document(tmp_path / default_cross_path(cross), Cross) == cross
 
 
 def test_memory_that_does_not_suffice_here_is_a_finding(tmp_path: Path) -> None:

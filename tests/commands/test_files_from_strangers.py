@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -114,7 +114,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
                 return Burst(point=point, outcome=Outcome.CRASHED, reason="no more", seconds=0.1)
             return make_burst(1000.0, seed=self.left).model_copy(update={"point": point, "seconds": 0.1})
 
-    @contextmanager
+    @contextlib.contextmanager
     def no_process(*_: Any) -> Any:
         yield SimpleNamespace()
 
@@ -145,10 +145,8 @@ def every_command(command: Callable[..., None], file: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for read in (load, warm_start):
-            try:
+            with contextlib.suppress(AutotuneError):
                 read(file)
-            except AutotuneError as error:
-                assert str(error)  # noqa: PT017
 
 
 def load(file: str) -> None:

@@ -11,8 +11,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from autotune.knobs.config import TrainConfig
-from autotune.results.cross_file import read_cross
-from autotune.results.files import write_document
+from autotune.results.cross_file import Cross
+from autotune.results.files import read_document, write_document
 from autotune.results.migrate import migrated
 from autotune.results.result import Result, Side, read_result
 from tests.factories import make_gpu, make_hardware, make_result
@@ -161,7 +161,7 @@ def test_another_machines_config_is_measured_here(tmp_path: Path) -> None:
     write_document(make_result(target=TINY, baseline=baseline, best=best), tmp_path / "elsewhere.json")
     done = run(["cross", "elsewhere.json", "--trust", "--budget", budget(20), "--out", "cross.json"], tmp_path)
     assert done.status == 0, done.err
-    assert read_cross(tmp_path / "cross.json").over_baseline is not None
+    assert read_document(tmp_path / "cross.json", Cross).over_baseline is not None
     assert done.left == ()
 
 

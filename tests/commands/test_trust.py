@@ -54,8 +54,9 @@ def test_a_file_may_name_what_the_working_directory_defines(target: str) -> None
 
 @pytest.mark.parametrize(
     "target",
-    ["os:abort", "json:dumps", "torch:compile", "outside:build", "pkg/../../outside.py:build", "link:build", "link.py:build",
-     "train:os.system", "train:subprocess", "train:Path", "train:Factory.shutil.rmtree", "train:build.__globals__",
+    ["os:abort", "json:dumps", "torch:compile", "outside:build", "pkg/../../outside.py:build", "link:build",
+     "link.py:build", "train:os.system", "train:subprocess", "train:Path", "train:Factory.shutil.rmtree",
+     "train:build.__globals__",
      "train:print", "pkg.os:system", "env/lib.py:build", "env.lib:build", "site-packages/theirs.py:build",
      "no_such_module:build", "/etc/passwd.py:x"],
 )  # fmt: skip

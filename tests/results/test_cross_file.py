@@ -17,9 +17,8 @@ from autotune.results.cross_file import (
     default_cross_path,
     gain_text,
     ratio_with_interval,
-    read_cross,
 )
-from autotune.results.files import write_document
+from autotune.results.files import read_document, write_document
 from tests.crosses import make_cross, on_gpu
 from tests.factories import make_result
 
@@ -36,7 +35,7 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     """Whole, under its schema."""
     path = tmp_path / "a" / "b.json"
     write_document(make_cross(), path)
-    assert read_cross(path) == make_cross()
+    assert read_document(path, Cross) == make_cross()
     assert json.loads(path.read_text())["schema"] == "autotune.cross/2"
     assert [file.name for file in path.parent.iterdir()] == ["b.json"]
 
@@ -66,7 +65,7 @@ def test_each_way_to_be_wrong_has_a_sentence_that_names_the_file(
     """A person knows which file it is, and what to do."""
     path = changed(tmp_path, **changes)
     with pytest.raises(ResultFileError) as caught:
-        read_cross(path)
+        read_document(path, Cross)
     assert str(caught.value).startswith(str(path))
     assert words in str(caught.value)
 
@@ -77,25 +76,25 @@ def test_what_is_not_json_cannot_be_read(tmp_path: Path, content: bytes) -> None
     path = tmp_path / "cross.json"
     path.write_bytes(content)
     with pytest.raises(ResultFileError, match=r"cannot be read|not valid JSON"):
-        read_cross(path)
+        read_document(path, Cross)
 
 
 def test_missing_file_is_told(tmp_path: Path) -> None:
     """By name."""
     with pytest.raises(ResultFileError, match="there is none"):
-        read_cross(tmp_path / "cross.json")
+        read_document(tmp_path / "cross.json", Cross)
 
 
 def test_a_file_of_the_first_schema_is_read(tmp_path: Path) -> None:
     """As a result of that time is."""
-    cross = read_cross(changed(tmp_path, schema="autotune.cross/1"))
+    cross = read_document(changed(tmp_path, schema="autotune.cross/1"), Cross)
     assert cross.theirs.config == make_cross().theirs.config
     assert cross.file_notes == ("an older autotune wrote this file (autotune.cross/1)",)
 
 
 def test_fields_of_a_later_version_are_ignored_and_told(tmp_path: Path) -> None:
     """A file of the same schema stays readable."""
-    cross = read_cross(changed(tmp_path, weather="fine"))
+    cross = read_document(changed(tmp_path, weather="fine"), Cross)
     assert cross.model_dump() == make_cross().model_dump()
     assert str(cross.ignored).endswith(": weather")
 

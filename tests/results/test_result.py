@@ -23,9 +23,9 @@ from autotune.measuring.numerics import Numerics
 from autotune.measuring.telemetry_summary import TelemetrySummary
 from autotune.results import files
 from autotune.results.compare import compare
-from autotune.results.files import keep_document, write_document
+from autotune.results.files import keep_document, parse_document, write_document
 from autotune.results.gather import Gathered
-from autotune.results.result import Result, Side, parse_result, read_result
+from autotune.results.result import Result, Side, read_result
 from autotune.terminal.comparison import comparison_table
 from autotune.terminal.console import result_table
 from autotune.terminal.hardware import hardware_table
@@ -200,7 +200,7 @@ def test_a_folder_and_an_impossible_path_are_told(tmp_path: Path) -> None:
 def test_a_broken_value_is_told_by_its_place(path: tuple[Any, ...], value: Any) -> None:
     """A file that was edited by hand says where it is wrong."""
     with pytest.raises(ResultFileError) as caught:
-        parse_result(with_value(WHOLE, path, value), "digits.json")
+        parse_document(with_value(WHOLE, path, value), "digits.json", Result)
     assert str(caught.value).startswith(f"digits.json is broken: {'.'.join(map(str, path))}: ")
 
 
@@ -216,9 +216,9 @@ NEWER = [
 @pytest.mark.parametrize(("path", "value", "told"), NEWER)
 def test_what_a_newer_autotune_adds_is_ignored_and_told(path: tuple[Any, ...], value: Any, told: str) -> None:
     """At every level, knobs included: by name, and the rest is what it was."""
-    result = parse_result(with_value(WHOLE, path, value), "digits.json")
+    result = parse_document(with_value(WHOLE, path, value), "digits.json", Result)
     assert result.ignored == f"ignored, since this autotune does not know it: {told}"
-    assert result.model_dump() == parse_result(WHOLE, "digits.json").model_dump()
+    assert result.model_dump() == parse_document(WHOLE, "digits.json", Result).model_dump()
     assert told in show(result_table(result))
 
 
@@ -227,14 +227,14 @@ def test_many_unknown_fields_are_told_in_one_short_sentence() -> None:
     data = with_value(WHOLE, ("best", "measurement", "blocks"), [
         {**block, "joules": 1.0} for block in WHOLE["best"]["measurement"]["blocks"]
     ])  # fmt: skip
-    result = parse_result(data | {f"new_{number}": 1 for number in range(9)}, "digits.json")
+    result = parse_document(data | {f"new_{number}": 1 for number in range(9)}, "digits.json", Result)
     assert str(result.ignored).count("joules") == 1
     assert str(result.ignored).endswith("new_6 and 2 more")
 
 
 def test_what_this_autotune_wrote_has_nothing_to_tell() -> None:
     """Figures that are derived from others are known."""
-    assert parse_result(WHOLE, "digits.json").file_notes == ()
+    assert parse_document(WHOLE, "digits.json", Result).file_notes == ()
 
 
 @pytest.mark.parametrize(
@@ -249,9 +249,9 @@ def test_a_newer_file_is_never_called_broken(path: tuple[Any, ...], value: Any) 
     """A word that only a newer autotune knows asks for an upgrade; without a newer writer the file is broken."""
     data = with_value(WHOLE, path, value)
     with pytest.raises(ResultFileError, match="is broken"):
-        parse_result(data, "digits.json")
+        parse_document(data, "digits.json", Result)
     with pytest.raises(ResultFileError, match=r"written by a newer autotune \(99\.1\.0\).*upgrade autotune$"):
-        parse_result(with_value(data, ("software", "autotune"), "99.1.0"), "digits.json")
+        parse_document(with_value(data, ("software", "autotune"), "99.1.0"), "digits.json", Result)
 
 
 def test_a_file_of_the_first_schema_is_read_and_said_to_be_old() -> None:
@@ -262,7 +262,7 @@ def test_a_file_of_the_first_schema_is_read_and_said_to_be_old() -> None:
     data = json.loads(today.model_dump_json(by_alias=True)) | {"schema": "autotune.result/1"}
     data["best"]["measurement"]["readings"] = data["best"]["measurement"].pop("telemetry")
     data["best"]["measurement"]["mad_samples_per_second"] = 1.0
-    old = parse_result(data, "digits.json")
+    old = parse_document(data, "digits.json", Result)
     assert old.best == today.best
     assert old.file_notes == ("an older autotune wrote this file (autotune.result/1)",)
     assert "older autotune wrote this file" in show(result_table(old))
@@ -336,7 +336,7 @@ def test_no_json_makes_parsing_fail_in_another_way(data: Any) -> None:
     """Whatever a file holds that is none of ours, the answer is a ResultFileError."""
     for candidate in (data, {"schema": data}, {"schema": Result.SCHEMA, "status": data}):
         with pytest.raises(ResultFileError):
-            parse_result(candidate, "digits.json")
+            parse_document(candidate, "digits.json", Result)
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -344,7 +344,7 @@ def test_no_json_makes_parsing_fail_in_another_way(data: Any) -> None:
 def test_what_is_accepted_can_be_shown(path: tuple[Any, ...], value: Any) -> None:
     """A result with any one value replaced is refused with our error, or it can be shown and compared."""
     with contextlib.suppress(ResultFileError):
-        result = parse_result(with_value(WHOLE, path, value), "digits.json")
+        result = parse_document(with_value(WHOLE, path, value), "digits.json", Result)
         shown = show(
             result_table(result),
             hardware_table(result.hardware),
