@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -39,20 +38,8 @@ def reported(command: Command) -> Command:
 
 
 def say(text: str) -> None:
-    """Prints what was asked for on stdout.
-
-    Raises:
-        UsageError: It cannot be written; a reader who has gone away is left to typer, which says nothing.
-    """
-    try:
-        typer.echo(text.encode("utf-8", "surrogateescape"))  # a file's name as it is, whatever bytes it has
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        from autotune.terminal.streams import abandon
-
-        abandon(sys.stdout)
-        raise UsageError(f"stdout cannot be written: {error.strerror or error}; lead it elsewhere") from error
+    """Prints what was asked for on stdout; a file's name as it is, whatever bytes it has."""
+    typer.echo(text.encode("utf-8", "surrogateescape"))
 
 
 def write_text(text: str, out: Path | None) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import Field
@@ -15,6 +15,7 @@ IDLE_CPU_LIMIT = 0.1
 STOLEN_CPU_LIMIT = 0.05
 FOREIGN_GPU_LIMIT = 0.05
 CLOCK_DROP_LIMIT = 0.15
+_SUMMED = {"seconds", "energy_joules", "allocator_retries"}
 SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown")
 """Clock limits that are no part of normal work; a power cap (`sw_power_cap`) is, under full load."""
 
@@ -71,41 +72,28 @@ class TelemetrySummary(Stored):
         return None
 
 
-_MERGED_BY: tuple[tuple[Callable[[Sequence[Any]], object], tuple[str, ...]], ...] = (
-    (max, ("temperature_celsius", "power_max_watts", "foreign_gpu_processes", "foreign_gpu_memory_bytes")),
-    (max, ("device_allocated_bytes", "device_context_bytes", "fragmented_bytes")),
-    (min, ("sm_clock_min_mhz", "power_min_watts")),
-)
-_SUMMED = ("energy_joules", "allocator_retries")
-"""These are known only where every burst knows its own: a sum of some would be set against the time of all."""
-_AVERAGED = (
-    "cpu_fraction", "foreign_cpu_fraction", "idle_cpu_fraction", "stolen_cpu_fraction", "gpu_utilization_fraction",
-    "sm_activity_fraction", "tensor_activity_fraction", "sm_clock_mhz", "power_watts", "foreign_gpu_fraction",
-)  # fmt: skip
+def merged(parts: Sequence[TelemetrySummary]) -> TelemetrySummary | None:
+    """Several spans as one: means weighted by their seconds, sums, and the extremes; None without any.
 
-
-def merged(summaries: Sequence[TelemetrySummary]) -> TelemetrySummary | None:
-    """Several bursts' telemetry as one: means by their seconds, the worst of peaks, sums; None where there is none."""
-    if not summaries:
+    A sum is known only where each part knows its own: some parts' energy is nothing to set against the time of all.
+    """
+    if not parts:
         return None
-
-    def known(name: str) -> list[tuple[Any, float]]:
-        """The figures of a field that could be read, each with the seconds that it stands for."""
-        values = [(getattr(one, name), one.seconds) for one in summaries]
-        return [(value, seconds) for value, seconds in values if value is not None]
-
-    figures: dict[str, object] = {
-        "seconds": math.fsum(one.seconds for one in summaries),
-        "clock_limits": tuple(sorted({limit for one in summaries for limit in one.clock_limits})),
-    }
-    for name in _AVERAGED:
-        if pairs := known(name):
-            whole = math.fsum(seconds for _, seconds in pairs)
-            weighted = [value * (seconds / whole if whole else 1 / len(pairs)) for value, seconds in pairs]
-            figures[name] = math.fsum(weighted)
-    for pick, names in _MERGED_BY:
-        figures |= {name: pick([value for value, _ in pairs]) for name in names if (pairs := known(name))}
-    for name in _SUMMED:
-        pairs = known(name)
-        figures[name] = sum(value for value, _ in pairs) if len(pairs) == len(summaries) else None
-    return TelemetrySummary.model_validate(figures)
+    values: dict[str, Any] = {"clock_limits": tuple(sorted({limit for part in parts for limit in part.clock_limits}))}
+    for name in TelemetrySummary.model_fields.keys() - values.keys():
+        known = [(part.seconds, figure) for part in parts if (figure := getattr(part, name)) is not None]
+        figures = [figure for _, figure in known]
+        if name in _SUMMED:
+            values[name] = sum(figures) if len(figures) == len(parts) else None
+        elif not figures:
+            continue
+        elif "_min_" in name:
+            values[name] = min(figures)
+        elif "_max_" in name or name.endswith(("_bytes", "_celsius", "_processes")):
+            values[name] = max(figures)
+        else:
+            total = sum(seconds for seconds, _ in known)
+            values[name] = (
+                sum(seconds * figure for seconds, figure in known) / total if total else statistics.fmean(figures)
+            )
+    return TelemetrySummary.model_validate(values)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from autotune.measuring.statistics import Interval
 from autotune.report.blocks import Block, Bullets, Picture, Section, Table, Text
-from autotune.report.charts import Machine, machines_picture
+from autotune.report.charts import machines_picture
 from autotune.report.page import Page, RawData, render
-from autotune.results.compare import Comparison, Row, WorkloadGroup
+from autotune.results.compare import Comparison, WorkloadGroup
 from autotune.results.files import to_json
 from autotune.results.sheet import Sheet, sheet
 from autotune.results.summary import INTERVAL
@@ -14,7 +13,6 @@ from autotune.units import format_rate
 
 MOST_DRAWN = 40
 """Of one workload; the table has all."""
-UNKNOWN_INTERVAL = Interval(0.0, 0.0)
 
 
 def render_comparison(comparison: Comparison) -> str:
@@ -49,7 +47,7 @@ def render_comparison(comparison: Comparison) -> str:
 
 def _group_section(number: int, group: WorkloadGroup) -> Section:
     blocks: list[Block] = [Text(f"{group.target}, fingerprint {group.fingerprint}", "note")]
-    svg = machines_picture(f"machines-{number}", [_machine(row) for row in group.rows[:MOST_DRAWN]])
+    svg = machines_picture(f"machines-{number}", group.rows[:MOST_DRAWN])
     if svg is None:
         blocks.append(Text("None of these results has a rate.", "note"))
     else:
@@ -69,16 +67,6 @@ def _group_section(number: int, group: WorkloadGroup) -> Section:
         notes = [f"warning: {note}" for cross in group.crosses for note in cross.notes]
         blocks.append(Bullets((*findings, *notes), "With another machine's config"))
     return Section(f"workload-{number}", group.name, group.name, tuple(blocks))
-
-
-def _machine(row: Row) -> Machine:
-    return Machine(
-        row.label,
-        row.before_samples_per_second,
-        row.before_ci95 or UNKNOWN_INTERVAL,
-        row.after_samples_per_second,
-        row.after_ci95 or UNKNOWN_INTERVAL,
-    )
 
 
 def _finding(group: WorkloadGroup) -> str:

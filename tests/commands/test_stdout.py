@@ -17,7 +17,13 @@ from tests.processes import ROOT
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
 @pytest.mark.parametrize(
     "arguments",
-    [["schema"], ["show", "a.json", "--json"], ["report", "a.json"], ["compare", "a.json", "--format", "md"]],
+    [
+        ["--help"],
+        ["schema"],
+        ["show", "a.json", "--json"],
+        ["report", "a.json"],
+        ["compare", "a.json", "--format", "md"],
+    ],
 )
 def test_a_full_disk_behind_stdout_is_one_sentence(arguments: list[str], tmp_path: Path) -> None:
     """And an exit status of its own, not Python's."""
