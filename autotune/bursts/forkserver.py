@@ -179,7 +179,7 @@ class _Server:
                     return
                 *lines, buffer = (buffer + chunk).split(b"\n")
                 for line in lines:
-                    self._fork(Request.model_validate_json(line))
+                    self._fork(Request.from_line(line))
 
     def _reap(self) -> None:
         """Collects every direct child and orphan that ended; reports the job's own process."""

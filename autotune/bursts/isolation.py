@@ -250,7 +250,7 @@ class Isolation:
         try:
             with self._attending(child):
                 child.clear_stderr()
-                child.send(request.model_copy(update={"asked_at": time.time()}).model_dump_json())
+                child.send(request.model_copy(update={"asked_at": time.time()}).to_line())
                 while True:
                     event = child.next_event(deadline)
                     kind = event["event"] if event is not None else None

@@ -195,7 +195,7 @@ _JOBS: dict[str, Callable[[Request, Reporter], dict[str, Any]]] = {
 def main() -> None:
     """Entry of a fresh interpreter: one request on standard input, events on what was standard output."""
     requests, events = claim_stdio()
-    request = Request.model_validate_json(requests.readline())
+    request = Request.from_line(requests.readline())
     threading.Thread(target=_end_with_parent, args=(requests,), name="autotune-parent", daemon=True).start()
     finish(run(request, Reporter(events, request.number)))
 

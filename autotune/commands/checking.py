@@ -46,9 +46,11 @@ def check_result(
         Interrupted: Asked to end.
     """
     objective = result.objective  # one that this version does not know is refused before anything runs
+    if result.ignored is not None:
+        progress.note(result.ignored)
     with imported(target, budget, progress, interrupts) as isolation:
-        device = result.constraints.device  # of a file: one that is not here is told
-        runner = make_runner(isolation, probe_host(), device, memory_target=result.constraints.memory_target)  # type: ignore[arg-type]
+        device = result.constraints.device
+        runner = make_runner(isolation, probe_host(), device, memory_target=result.constraints.memory_target)
         progress.stage("checking the workload")
         facts = runner.check(budget.preparing, result.best.parameters)
         progress.stage("baseline and tuned in turn")

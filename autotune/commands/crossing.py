@@ -77,6 +77,9 @@ def cross_result(
         TargetError, WorkloadError: The workload cannot be trained here at all.
         Interrupted: Asked to end.
     """
+    for read in (source, against[1]) if against is not None else (source,):
+        if read.ignored is not None:
+            progress.note(read.ignored)
     with imported(target, budget, progress, interrupts) as isolation:
         progress.stage("probing")
         hardware = look_at_machine(isolation, min(PROBE_SECONDS, budget.preparing))

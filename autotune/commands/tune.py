@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.commands.common import INTERRUPTED_STATUS, STARTED, reported
+from autotune.commands.common import INTERRUPTED_STATUS, STARTED, reported, say
 from autotune.commands.options import (
     LEAST_MEMORY,
     MOST_SEED,
@@ -82,7 +82,7 @@ def tune(
     if version:
         from autotune import __version__
 
-        typer.echo(__version__)
+        say(__version__)
         return
     if not model:
         raise UsageError("--model is required, such as --model train:build; autotune --help shows the rest")
@@ -111,7 +111,7 @@ def run_tuning(options: Options, *, as_json: bool, quiet: bool) -> int:
     """Tunes, writes the result, shows it; returns the exit status."""
     from autotune.commands.tuning import Tuning
     from autotune.measuring.objective import objective_named
-    from autotune.results.result import keep_result
+    from autotune.results.files import keep_document, to_json
     from autotune.search.interrupts import Interrupts
     from autotune.search.stopping import Budget
     from autotune.terminal.console import make_console, result_table, usage_lines
@@ -128,7 +128,7 @@ def run_tuning(options: Options, *, as_json: bool, quiet: bool) -> int:
             console.print("interrupted before the first burst had ended; nothing was written")
             return INTERRUPTED_STATUS
         with interrupts.held():
-            place, failure = keep_result(result, path)
+            place, failure = keep_document(result, path)
         if failure is not None or not quiet:
             console.print(result_table(result))
         # Where the result had to be put elsewhere, its page is not wanted too.
@@ -136,7 +136,7 @@ def run_tuning(options: Options, *, as_json: bool, quiet: bool) -> int:
         if place is not None and not quiet:
             console.print(usage_lines(place, page))
         if as_json:
-            typer.echo(result.model_dump_json(by_alias=True, indent=2))
+            say(to_json(result))
         if failure is not None:
             raise failure
     return INTERRUPTED_STATUS if result.status == "partial" else 0

@@ -63,6 +63,9 @@ class Tuning:
         """
         options = self.options
         elsewhere = read_results(options.warm_start)
+        for source, result in elsewhere:
+            if result.ignored is not None:
+                self._note(f"{source}: {result.ignored}")
         with Isolation(options.target, self._note) as isolation:
             if self._interrupts is not None:
                 self._interrupts.pass_on_to(isolation.interrupt)

@@ -11,13 +11,14 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
 from autotune.errors import AutotuneError
 from autotune.knobs.config import TrainConfig
 from autotune.knobs.precision import HALF
 from autotune.knobs.registry import affecting
 from autotune.measuring.records import Point
+from autotune.stored import Stored, Whole
 
 MOST_STEPS, FEWEST_STEPS = 20, 5
 SPREAD = 3.0
@@ -65,7 +66,7 @@ class Agreement(BaseModel):
     has_batch_norm: bool
 
 
-class Gate(BaseModel):
+class Gate(Stored):
     """One criterion.
 
     Attributes:
@@ -75,15 +76,13 @@ class Gate(BaseModel):
         passed: Whether it is.
     """
 
-    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
-
     name: str
     value: float | None
     limit: float
     passed: bool
 
 
-class Numerics(BaseModel):
+class Numerics(Stored):
     """The verdict on a config.
 
     Attributes:
@@ -94,11 +93,9 @@ class Numerics(BaseModel):
         notes: What else a person should know.
     """
 
-    model_config = ConfigDict(frozen=True)
-
     outcome: Literal["agrees", "disagrees", "unchanged", "unchecked"]
     reason: str
-    steps: int = Field(default=0, ge=0)
+    steps: Whole = 0
     gates: tuple[Gate, ...] = ()
     notes: tuple[str, ...] = ()
 

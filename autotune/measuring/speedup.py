@@ -8,11 +8,12 @@ import statistics
 from collections.abc import Sequence
 from statistics import NormalDist
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
 from autotune.measuring.records import Measurement
-from autotune.measuring.statistics import BOOTSTRAP_RESAMPLES, Interval, student_t_975
+from autotune.measuring.statistics import BOOTSTRAP_RESAMPLES, Interval, KnownInterval, student_t_975
+from autotune.stored import Figure, Stored, Whole
 
 EARLY_END_ALLOWANCE = 1.15
 """Rounds of a confirmation end once their interval is narrow, which favours rounds that agree by chance. Simulated
@@ -20,14 +21,12 @@ with 2 to 5 % noise a pair, a plain t interval then holds the truth in 92 to 95 
 it."""
 
 
-class Speedup(BaseModel):
+class Speedup(Stored):
     """A ratio of scores, which are rates unless another objective was asked for, from paired, interleaved bursts."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    ratio: float = Field(gt=0)
-    ci95: Interval
-    pairs: int = Field(ge=0)
+    ratio: Figure = Field(gt=0)
+    ci95: KnownInterval
+    pairs: Whole
 
     @property
     def confirmed(self) -> bool:

@@ -39,7 +39,7 @@ def footprint(result: Result) -> Footprint:
     """The memory of all bursts, before those of the chosen config's combination of knobs."""
     target = target_bytes(result)
     found = [(point, trial) for trial in result.trials if (point := _point(result, trial)) is not None]
-    gpu = isinstance(result.hardware.device(_kind(result)), Gpu)  # type: ignore[arg-type]
+    gpu = isinstance(result.hardware.device(result.constraints.device), Gpu)
     bursts = [_burst(point, trial) for point, trial in found]
     # Without a target nothing is known of what ran out of memory but that it did.
     usable = [burst for burst in bursts if target is not None or burst.ok]
@@ -66,16 +66,11 @@ def footprint(result: Result) -> Footprint:
 
 def target_bytes(result: Result) -> float | None:
     """What a burst may take of the device's memory."""
-    device = result.hardware.device(_kind(result))  # type: ignore[arg-type]
-    total = device.memory_total_bytes if isinstance(device, Gpu) else result.hardware.memory.available_bytes
-    found: float | None = result.constraints.memory_limit_bytes
-    if found is None and total is not None:
-        found = result.constraints.memory_target * total
+    limits = result.constraints
+    found = limits.memory_limit_bytes
+    if found is None:
+        found = result.hardware.memory_limit_bytes(limits.device, limits.memory_target)
     return float(found) if found is not None and drawable(found) else None
-
-
-def _kind(result: Result) -> str:
-    return result.constraints.device.partition(":")[0]
 
 
 def _point(result: Result, trial: TrialRecord) -> Point | None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from autotune.errors import ResultFileError
 from autotune.measuring.records import Measurement, Outcome
@@ -21,18 +21,15 @@ from autotune.results.cross_file import Cross
 from autotune.results.gather import Gathered, Machine, machine_of
 from autotune.results.result import Result, Side
 from autotune.results.summary import knob_text
+from autotune.stored import Stored
 
+LEAST_WATTS = 1e-3
+"""No GPU idles at less: a smaller figure is a broken file's, and what is divided by it overflows."""
 Named = tuple[str, Result]
 """A result, and its file."""
 
 
-class Record(BaseModel):
-    """Base of all parts of a comparison: frozen."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Row(Record):
+class Row(Stored):
     """One result: what the workload did on a machine before and after tuning."""
 
     path: str
@@ -58,7 +55,7 @@ class Row(Record):
     held_knobs: dict[str, str] = Field(description="that were not searched there, and why")
 
 
-class CrossRow(Record):
+class CrossRow(Stored):
     """What another machine's config did on a machine."""
 
     path: str
@@ -72,7 +69,7 @@ class CrossRow(Record):
     notes: tuple[str, ...]
 
 
-class WorkloadGroup(Record):
+class WorkloadGroup(Stored):
     """All rows of one workload, the fastest first."""
 
     name: str
@@ -99,7 +96,7 @@ class WorkloadGroup(Record):
         return "; ".join(f"{value} on {', '.join(where)}" for value, where in machines.items())
 
 
-class Comparison(Record):
+class Comparison(Stored):
     """What `compare` found out."""
 
     groups: tuple[WorkloadGroup, ...]
@@ -250,7 +247,7 @@ def _samples_per_joule(measurement: Measurement | None) -> float | None:
     watts = telemetry.power_watts
     if telemetry.energy_joules and telemetry.seconds:
         watts = telemetry.energy_joules / telemetry.seconds
-    return measurement.samples_per_second / watts if watts else None
+    return measurement.samples_per_second / watts if watts and watts > LEAST_WATTS else None
 
 
 def _held_knobs(result: Result) -> dict[str, str]:

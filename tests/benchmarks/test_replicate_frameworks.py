@@ -20,7 +20,8 @@ from autotune import TrainConfig, Workload
 from autotune.errors import WorkloadError
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
-from autotune.results.result import Side, write_result
+from autotune.results.files import write_document
+from autotune.results.result import Side
 from benchmarks import frameworks, output, replicate
 from benchmarks.frameworks import NEEDED, loop_class
 from benchmarks.plain import Loop
@@ -222,7 +223,7 @@ def test_a_result_file_is_replicated_through_a_framework(monkeypatch: pytest.Mon
     path = tmp_path / "tiny.json"
     best = Side(config=TrainConfig(batch_size=32, optimizer_impl="fused", num_threads=1), measurement=None)
     speedup = Speedup(ratio=1.5, ci95=Interval(0.01, 100.0), pairs=2)
-    write_result(make_result(target=TINY, name="tiny", best=best, speedup=speedup), path)
+    write_document(make_result(target=TINY, name="tiny", best=best, speedup=speedup), path)
     monkeypatch.setattr(output, "FOLDER", tmp_path)
     assert replicate.main([str(path), "--seconds", "0.6", "--rounds", "2", "--framework", "fabric"]) in {0, 1}
     (row,) = json.loads((tmp_path / "replicate_frameworks.json").read_text())["replications"]

@@ -52,7 +52,7 @@ def test_json_is_the_only_thing_on_stdout(tmp_path: Path) -> None:
     finished = run(["--model", TINY, "--budget", budget(10), "--json", "--quiet"], tmp_path)
     assert finished.status == 0, finished.err
     document = json.loads(finished.out)
-    assert document["schema"] == "autotune.result/1"
+    assert document["schema"] == "autotune.result/2"
     assert finished.err == ""
     written = list(tmp_path.glob("results/*/*.json"))
     assert [read_result(path).workload.target for path in written] == [TINY]

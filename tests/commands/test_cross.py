@@ -22,8 +22,9 @@ from autotune.errors import UsageError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.measuring.telemetry_summary import TelemetrySummary
-from autotune.results.cross_file import Cross, default_cross_path, read_cross, write_cross
-from autotune.results.result import Result, Side, write_result
+from autotune.results.cross_file import Cross, default_cross_path
+from autotune.results.files import read_document, write_document
+from autotune.results.result import Result, Side
 from autotune.search.stopping import Budget
 from autotune.terminal.progress import Quiet
 from tests.crosses import on_gpu
@@ -179,11 +180,11 @@ def test_too_few_rounds_are_no_result() -> None:
 def test_the_own_result_is_of_the_same_workload_and_device(tmp_path: Path) -> None:
     """Of those the newest complete one; what cannot be read is told."""
     created = make_result().created
-    write_result(result_of(OWN), tmp_path / "old.json")
-    write_result(result_of(THEIRS, created=created + timedelta(days=1)), tmp_path / "new.json")
-    write_result(result_of(OWN, created=created + timedelta(days=2), status="partial"), tmp_path / "partial.json")
-    write_result(result_of(OWN, fingerprint="ffff"), tmp_path / "another.json")
-    write_result(on_gpu(created=created + timedelta(days=3)), tmp_path / "gpu.json")
+    write_document(result_of(OWN), tmp_path / "old.json")
+    write_document(result_of(THEIRS, created=created + timedelta(days=1)), tmp_path / "new.json")
+    write_document(result_of(OWN, created=created + timedelta(days=2), status="partial"), tmp_path / "partial.json")
+    write_document(result_of(OWN, fingerprint="ffff"), tmp_path / "another.json")
+    write_document(on_gpu(created=created + timedelta(days=3)), tmp_path / "gpu.json")
     (tmp_path / "broken.json").write_text("{")
     told: list[str] = []
     found = own_result(tmp_path, make_facts(), "cpu", told.append)
@@ -263,7 +264,7 @@ def test_a_config_is_measured_beside_this_machines_own_and_the_baseline(tmp_path
         make_result(baseline=baseline, best=best).model_copy(update={"workload": here.workload})
         for best in (own, theirs)
     )
-    write_result(tuned, path)
+    write_document(tuned, path)
     cross = crossed(source, tmp_path, 100.0)  # as long as a busy machine needs; the rounds end when all is clear
     assert cross.own is not None
     assert (cross.own.path, cross.own.config) == (str(path), own.config)
@@ -272,8 +273,8 @@ def test_a_config_is_measured_beside_this_machines_own_and_the_baseline(tmp_path
     assert cross.over_own.ratio == pytest.approx(0.5, rel=0.3)
     assert cross.over_baseline.ratio == pytest.approx(2.0, rel=0.3)
     assert not any("fingerprint" in note for note in cross.notes)
-    write_cross(cross, tmp_path / default_cross_path(cross))
-    assert read_cross(tmp_path / default_cross_path(cross)) == cross
+    write_document(cross, tmp_path / default_cross_path(cross))
+    assert read_document(tmp_path / default_cross_path(cross), Cross) == cross
 
 
 def test_memory_that_does_not_suffice_here_is_a_finding(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 from torch.utils.data import DataLoader, Dataset
 
 from autotune.knobs.config import TrainConfig
-from autotune.results.result import parse_result
+from autotune.results.files import parse_document
+from autotune.results.result import Result
 from autotune.training.tuned import Tuned
 from autotune.workload.adapters.loaders import baseline, read_loader
 from benchmarks.surfaces import loader_part
@@ -85,7 +86,7 @@ def test_a_file_from_before_it_is_read() -> None:
     data = json.loads(make_result().model_dump_json(by_alias=True))
     for side in ("baseline", "best"):
         assert data[side]["config"].pop(NAME) is True
-    assert parse_result(data, "digits.json").best.config.dataloader_in_order
+    assert parse_document(data, "digits.json", Result).best.config.dataloader_in_order
 
 
 def test_a_replay_takes_it_for_part_of_the_loader() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from autotune.bursts.protocol import BurstPlan
 from autotune.hardware.model import DeviceKind, Gpu
 from autotune.knobs import registry
 from autotune.knobs.circumstances import Choices, Circumstances, LoaderRoom
@@ -20,7 +21,7 @@ from autotune.measuring.numerics import NumericsGuard
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.search.ceilings import unlikely_to_gain
 from autotune.search.guard import refusal
-from autotune.search.stopping import BurstPlan, predicted_seconds
+from autotune.search.stopping import predicted_seconds
 from autotune.search.trials import Trial, make_distributions
 from tests.factories import make_measurement
 from tests.spaces import cpu_machine, gpu_machine, make_facts, space_of

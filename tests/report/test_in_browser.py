@@ -13,7 +13,8 @@ import pytest
 
 from autotune.report import render_report
 from autotune.report.comparison import render_comparison
-from autotune.results.result import parse_result, read_result
+from autotune.results.files import parse_document
+from autotune.results.result import Result, read_result
 from tests.crosses import compared, make_cross, on_gpu
 from tests.factories import make_result
 from tests.report.samples import HOSTILE, full_result
@@ -190,6 +191,6 @@ def test_raw_data_can_be_saved_from_the_page(browser: Browser, folder: Path, tmp
         page.get_by_role("link", name="Save train-build.json").click()
     caught.value.save_as(tmp_path / "saved.json")
     assert caught.value.suggested_filename == "train-build.json"
-    saved = parse_result(json.loads((tmp_path / "saved.json").read_text(encoding="utf-8")), "saved.json")
+    saved = parse_document(json.loads((tmp_path / "saved.json").read_text(encoding="utf-8")), "saved.json", Result)
     assert saved == full_result(name=HOSTILE, target=HOSTILE)
     page.context.close()

@@ -20,7 +20,8 @@ from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.report import render_report, write_report
 from autotune.report.page import MOST_BYTES
-from autotune.results.result import Result, Side, parse_result, read_result, write_result
+from autotune.results.files import parse_document, write_document
+from autotune.results.result import Result, Side, read_result
 from tests.broken import json_values, leaves, with_value
 from tests.factories import make_gpu, make_hardware, make_measurement, make_result
 from tests.report.pages import Page
@@ -236,8 +237,8 @@ def test_raw_data_are_shown_and_can_be_saved() -> None:
     """The page alone is enough to go on with."""
     page = Page(render_report(full_result(), Path("results/rtx-4070/train-build.json")))
     (text,) = attached(page)
-    assert parse_result(json.loads(text), "the page") == full_result()
-    assert '"schema": "autotune.result/1"' in page.text
+    assert parse_document(json.loads(text), "the page", Result) == full_result()
+    assert '"schema": "autotune.result/2"' in page.text
     assert "train-build.json" in page.attributes("download")
 
 
@@ -270,7 +271,7 @@ def test_page_stays_light_whatever_the_results_size(bursts: int, reason: str, to
 def test_report_lies_beside_its_result(tmp_path: Path) -> None:
     """The same name with another ending, and nothing else."""
     path = tmp_path / "train-build.json"
-    write_result(full_result(), path)
+    write_document(full_result(), path)
     place = write_report(full_result(), path)
     assert place == tmp_path / "train-build.html"
     assert place.read_text(encoding="utf-8") == render_report(full_result(), path)
@@ -305,7 +306,7 @@ def test_result_without_a_measurement_of_one_side_has_a_page(missing: str) -> No
 def test_whatever_can_be_read_has_a_page(path: tuple[Any, ...], value: Any) -> None:
     """One field of a file is broken: it cannot be read, or the page is made all the same."""
     try:
-        result = parse_result(with_value(WHOLE, path, value), "broken.json")
+        result = parse_document(with_value(WHOLE, path, value), "broken.json", Result)
     except ResultFileError:
         return
     assert Page(render_report(result)).problems == []
@@ -344,3 +345,14 @@ def test_text_that_is_no_unicode_is_spelled_out(tmp_path: Path) -> None:
     result = full_result(trials=(trial(1000, changes={"max_len": "\ud800"}),))
     html = write_report(result, tmp_path / "a.json").read_text(encoding="utf-8")
     assert r"max_len=\ud800" in html
+
+
+def test_pictures_hold_no_control_characters() -> None:
+    """A knob, a part or a machine can be called anything; in SVG such a character ends the page's XML."""
+    odd = "a\x00b\x1b[2J\x07\x85\u202e"
+    result = full_result()
+    diagnosis = result.diagnosis.model_copy(update={"ceilings": {odd: 1000.0}})
+    ablation = tuple(row.model_copy(update={"knob": odd}) for row in result.ablation)
+    page = render_report(result.model_copy(update={"diagnosis": diagnosis, "ablation": ablation}))
+    assert r"a\x00b\x1b[2J" in page
+    assert [char for char in page if not char.isprintable() and char not in "\n\t"] == []

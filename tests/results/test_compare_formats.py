@@ -55,7 +55,7 @@ def test_markdown_shows_the_figures_with_their_intervals() -> None:
     best = Side(config=TrainConfig(batch_size=32), measurement=make_measurement(1500, seed=2))
     speedup = Speedup(ratio=1.5, ci95=Interval(0.9, 2.1), pairs=4)
     sure, unsure = table(to_markdown(compared(make_result(best=best), on_gpu(1, speedup=speedup))))[2:]
-    assert sure[2:5] == ["1,500<br>1,490 – 1,510", "**1.50×**<br>1.47 – 1.53", "2.00 GiB (host)"]
+    assert sure[2:5] == ["1,500<br>1,490 – 1,510", "**1.50×**<br>1.47 – 1.53", "2.00 GiB<br>host"]
     assert sure[5] == "batch_size 64 → 32"
     assert unsure[3] == "1.50×, not confirmed<br>0.900 – 2.10"
 
