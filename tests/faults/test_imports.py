@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +30,17 @@ def target_of(scenario: Importing) -> str:
     return f"{dotted.replace('.', '/')}.py:build" if scenario.by_path else f"{dotted}:build"
 
 
-@pytest.mark.parametrize("scenario", IMPORTING, ids=lambda scenario: scenario.module)
+USUAL = {"raises", "starts_threads"}
+"""What every run of the tests tries: one that is told, and one that is lived with."""
+
+
+def rows() -> Iterator[Any]:
+    """The scenarios, most of them on demand."""
+    for scenario in IMPORTING:
+        yield pytest.param(scenario, id=scenario.module, marks=() if scenario.module in USUAL else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("scenario", rows())
 def test_an_import_is_told_or_lived_with(scenario: Importing, temporary: Path, notes: Path) -> None:
     """An error names what happened; else two bursts run, with the reason why they import again, if they do."""
     residue = Residue(temporary)
@@ -53,6 +65,7 @@ def test_an_import_is_told_or_lived_with(scenario: Importing, temporary: Path, n
     assert residue.folders() == []
 
 
+@pytest.mark.slow
 def test_a_module_that_is_gone_costs_a_burst_and_not_the_search(
     temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,7 +30,7 @@ def test_the_integrations_import_no_framework() -> None:
         import sys
         import autotune.integrations.accelerate, autotune.integrations.fabric, autotune.integrations.lightning
         import autotune.integrations.transformers
-        from autotune.workload.workload import load_workload
+        from autotune.workload.target import load_workload
         load_workload("tests.workloads.tiny:build")
         load_workload("tests.workloads.tiny:build_tuple")
         frameworks = ("accelerate", "lightning", "pytorch_lightning", "transformers")

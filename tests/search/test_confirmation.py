@@ -71,7 +71,7 @@ def test_a_finalist_with_wrong_numerics_is_replaced_by_the_next() -> None:
 
 def test_what_each_change_is_worth_is_measured_after_the_answer() -> None:
     """On a surface whose gains are known, within the noise."""
-    search, _ = make_search(example_rate, budget_seconds=400, cost=1.0)
+    search, _ = make_search(example_rate, budget_seconds=150, cost=1.0)
     search.run()
     answer = search.confirmation.answer()
     search.confirmation.ablate()
