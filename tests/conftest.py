@@ -1,4 +1,4 @@
-"""One forkserver for all tests that need real bursts, and are not about how the forkserver starts or ends."""
+"""What makes tests cheap: one forkserver for all real bursts, and intervals that are good enough to test with."""
 
 from __future__ import annotations
 
@@ -8,8 +8,14 @@ import pytest
 
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.runner import ProcessRunner
+from autotune.measuring import speedup, statistics
 
 START_SECONDS = 60.0
+
+RESAMPLES = 100
+"""A tenth of what a real search draws: beside its bursts that costs no time, on a virtual clock it is the whole cost.
+
+The ends of an interval then scatter by a tenth of its width; the gains that tests look for are several widths."""
 
 RunnerOf = Callable[..., ProcessRunner]
 """Given a target, and what `ProcessRunner` takes besides: runs its bursts on the CPU."""
@@ -35,3 +41,10 @@ def runner_of(forkserver: Isolation) -> RunnerOf:
         return ProcessRunner(forkserver, "cpu", **options)
 
     return make
+
+
+@pytest.fixture
+def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Intervals from few resamples, for whoever judges hundreds of them, and none to the last digit."""
+    for module in (speedup, statistics):
+        monkeypatch.setattr(module, "BOOTSTRAP_RESAMPLES", RESAMPLES)

@@ -65,6 +65,7 @@ def test_every_option_that_is_named_exists() -> None:
     assert named <= known
 
 
+@pytest.mark.slow
 def test_the_example_build_trains(tmp_path: Path) -> None:
     """The README's own build() is tuned as it stands."""
     example = next(block for block in blocks("python") if "def build" in block)
@@ -73,6 +74,7 @@ def test_the_example_build_trains(tmp_path: Path) -> None:
     assert finished.status == 0, finished.err
 
 
+@pytest.mark.slow
 def test_the_example_loop_trains(tmp_path: Path) -> None:
     """The README's training loop runs as it stands, with a result that was measured here."""
     build = next(block for block in blocks("python") if "def build" in block)

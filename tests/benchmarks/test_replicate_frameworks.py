@@ -168,6 +168,7 @@ def test_iterable_data_is_trained_on_or_refused(framework: str) -> None:
             Progress(loop, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", NEEDED)
 def test_a_run_is_timed(framework: str) -> None:
     """By whole epochs after a warm-up, as in the plain loop; what is not in effect is told with it."""
@@ -217,6 +218,7 @@ def test_exit_status_counts_frameworks_too(
     assert "does not apply" in row["frameworks"]["lightning"]["runs"]["tuned"][0]["not_in_effect"][0]
 
 
+@pytest.mark.slow
 def test_a_result_file_is_replicated_through_a_framework(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Both sides, in the plain loop and in the framework, each in fresh processes."""
     path = tmp_path / "tiny.json"

@@ -85,6 +85,7 @@ def test_ctc_that_overflows_in_fp16_is_no_burst_that_ended_well(runner_of: Runne
     assert burst.outcome is Outcome.INVALID
 
 
+@pytest.mark.slow
 def test_ctc_summed_in_fp32_agrees(verdict: Callable[..., Numerics]) -> None:
     """The remedy of the one above."""
     found = verdict("ctc_summed_in_fp32", precision="fp16", batch_size=64)

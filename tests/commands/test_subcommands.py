@@ -77,6 +77,7 @@ def test_a_report_that_cannot_be_written_costs_no_result(tmp_path: Path) -> None
     assert "the report could not be" in done.err
 
 
+@pytest.mark.slow
 def test_a_result_is_not_named_like_its_page(tmp_path: Path) -> None:
     """The page would take its place: told before anything is measured."""
     done = run_inside(["--model", TINY, "--out", "tiny.html"], tmp_path)

@@ -28,7 +28,7 @@ START_SECONDS = 60.0
 OVERRUN_SECONDS = 5.0
 USUAL = {
     "memory:in_forward", "memory:killed_by_the_kernel", "memory:worker_bus_error", "ends:killed", "ends:worker_killed",
-    "ends:kills_forkserver", "raising:in_loss", "raising:nan_loss", "hangs:in_forward", "leaving:daemon",
+    "raising:in_loss", "raising:nan_loss", "hangs:in_forward", "leaving:daemon",
     "compiling:no_compiler",
 }  # fmt: skip
 """Scenarios that every run of the tests tries."""
@@ -63,10 +63,12 @@ def run(isolation: Isolation, scenario: Scenario) -> Burst:
     return runner.run(Point(config=config), PLAN, scenario.deadline_seconds)
 
 
-def rows() -> Iterator[Any]:
+def rows() -> list[Any]:
     """The scenarios: one of each outcome is tried every time, with a few that are cheap, the whole matrix on demand."""
-    for scenario in SCENARIOS:
-        yield pytest.param(scenario, id=scenario.where, marks=() if scenario.where in USUAL else pytest.mark.slow)
+    return [
+        pytest.param(scenario, id=scenario.where, marks=() if scenario.where in USUAL else pytest.mark.slow)
+        for scenario in SCENARIOS
+    ]
 
 
 def test_each_outcome_is_tried_every_time() -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,17 +28,13 @@ def target_of(scenario: Importing) -> str:
     return f"{dotted.replace('.', '/')}.py:build" if scenario.by_path else f"{dotted}:build"
 
 
-USUAL = {"raises", "starts_threads"}
-"""What every run of the tests tries: one that is told, and one that is lived with."""
-
-
-def rows() -> Iterator[Any]:
-    """The scenarios, most of them on demand."""
-    for scenario in IMPORTING:
-        yield pytest.param(scenario, id=scenario.module, marks=() if scenario.module in USUAL else pytest.mark.slow)
-
-
-@pytest.mark.parametrize("scenario", rows())
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param(scenario, id=scenario.module, marks=() if scenario.module == "raises" else pytest.mark.slow)
+        for scenario in IMPORTING
+    ],
+)
 def test_an_import_is_told_or_lived_with(scenario: Importing, temporary: Path, notes: Path) -> None:
     """An error names what happened; else two bursts run, with the reason why they import again, if they do."""
     residue = Residue(temporary)
