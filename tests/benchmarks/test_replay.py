@@ -176,6 +176,7 @@ def test_random_search_is_calculated(surface: Surface) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_resamples")
 @pytest.mark.parametrize("name", ["digits", "landmarks", "gates"])
 def test_ours_is_not_behind_tpe_on_a_slice(name: str) -> None:
     """A few seeds on each surface: after the cost of fifteen bursts, and at the end.

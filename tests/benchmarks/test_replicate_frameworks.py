@@ -74,6 +74,7 @@ class Progress:
         return len(self.samples) == self.steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", NEEDED)
 def test_steps_are_counted_as_in_the_plain_loop(framework: str) -> None:
     """Seven batches, three at a time: the third step of an epoch takes what is left, the fourth is of the next."""
@@ -85,6 +86,7 @@ def test_steps_are_counted_as_in_the_plain_loop(framework: str) -> None:
     assert done.batches == [3, 6, 7, 10, 13, 14, 17]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", NEEDED)
 def test_the_same_is_learned_as_in_the_plain_loop(framework: str) -> None:
     """Loss, optimizer, accumulation, clipping and the order of the samples are the workload's own."""
@@ -98,6 +100,7 @@ def test_the_same_is_learned_as_in_the_plain_loop(framework: str) -> None:
     torch.testing.assert_close(*weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", NEEDED)
 def test_gradients_are_not_clipped_unasked(framework: str) -> None:
     """The Trainer would, at a norm of one: a step of plain descent on a steep loss is longer than that."""
@@ -111,6 +114,7 @@ def test_gradients_are_not_clipped_unasked(framework: str) -> None:
     assert (model.bias - before).abs().item() == pytest.approx(100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", NEEDED)
 def test_the_settings_are_in_effect(framework: str) -> None:
     """Precision, layout, the optimizer's form: through autotune's integration alone."""
@@ -134,6 +138,7 @@ def collate_with_origin(samples: list[Any]) -> Any:
     return [*default_collate(samples), torch.full((len(samples),), in_worker)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", NEEDED)
 def test_the_loaders_functions_are_kept(framework: str) -> None:
     """The workload's collation and its workers' initialisation, in as many workers as were tuned."""
@@ -156,6 +161,7 @@ class Endless(IterableDataset[torch.Tensor]):
             yield torch.ones(3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", NEEDED)
 def test_iterable_data_is_trained_on_or_refused(framework: str) -> None:
     """Where Accelerate loads, its batches cannot be counted, and a sentence says so."""

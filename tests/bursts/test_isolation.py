@@ -69,6 +69,7 @@ def test_a_spawned_hang_ends_at_the_deadline() -> None:
     assert burst.outcome is Outcome.TIMEOUT
 
 
+@pytest.mark.slow
 def test_importing_torch_is_not_held_against_the_users_module() -> None:
     """On a slow machine it alone takes longer than a short budget gives to the module."""
     with Isolation("tests.workloads.tiny:build") as isolation:
@@ -94,6 +95,7 @@ def test_the_forkserver_is_replaced_when_it_dies() -> None:
     assert burst.outcome is Outcome.OK
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the parent's death is noticed in another way elsewhere")
 def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
     """SIGKILL gives the parent no chance to clean up: the children end by themselves, and take their folder along."""

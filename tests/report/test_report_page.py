@@ -324,7 +324,7 @@ def test_whatever_can_be_read_has_a_page(path: tuple[Any, ...], value: Any) -> N
     assert Page(render_report(result)).problems == []
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     rates=st.lists(st.none() | st.floats(1e-6, 1e9), max_size=12),
     sizes=st.lists(st.none() | st.integers(1, 2**45), min_size=12, max_size=12),
