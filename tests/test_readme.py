@@ -74,6 +74,7 @@ def test_the_table_of_commands_is_complete() -> None:
     assert {*rows} == {*get_command(app).commands}  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_the_example_build_trains(tmp_path: Path) -> None:
     """The README's own build() is tuned as it stands."""
     (tmp_path / "train.py").write_text(block(README, "def build"))
@@ -86,6 +87,7 @@ def test_the_first_page_has_the_same_example() -> None:
     assert block("docs/index.md", "def build") == block(README, "def build")
 
 
+@pytest.mark.slow
 def test_the_example_loop_trains(tmp_path: Path) -> None:
     """The guide's training loop runs as it stands, with a result that was measured here, and the README's lines too."""
     build, loop, lines = block(README, "def build"), block(LOOP, "tuned.accumulate"), block(README, "autotune.load")

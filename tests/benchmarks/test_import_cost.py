@@ -68,6 +68,7 @@ def test_the_cost_is_that_of_the_start_and_of_the_loop(ratio: float, met: bool, 
     assert (cost.met, cost.beyond_doubt) == (met, beyond_doubt)
 
 
+@pytest.mark.slow
 def test_a_result_is_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -70,6 +70,7 @@ def test_one_round_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "at least 2" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_result_file_is_replicated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Both sides train in fresh processes, and the figures are written with all that they came from."""
     path = tmp_path / "tiny.json"

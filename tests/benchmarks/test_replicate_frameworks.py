@@ -75,6 +75,7 @@ class Progress:
         return len(self.samples) == self.steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", NEEDED)
 def test_steps_are_counted_as_in_the_plain_loop(framework: str) -> None:
     """Seven batches, three at a time: the third step of an epoch takes what is left, the fourth is of the next."""
@@ -86,6 +87,7 @@ def test_steps_are_counted_as_in_the_plain_loop(framework: str) -> None:
     assert done.batches == [3, 6, 7, 10, 13, 14, 17]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", NEEDED)
 def test_the_same_is_learned_as_in_the_plain_loop(framework: str) -> None:
     """Loss, optimizer, accumulation, clipping and the order of the samples are the workload's own."""
@@ -99,6 +101,7 @@ def test_the_same_is_learned_as_in_the_plain_loop(framework: str) -> None:
     torch.testing.assert_close(*weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", NEEDED)
 def test_gradients_are_not_clipped_unasked(framework: str) -> None:
     """The Trainer would, at a norm of one: a step of plain descent on a steep loss is longer than that."""
@@ -112,6 +115,7 @@ def test_gradients_are_not_clipped_unasked(framework: str) -> None:
     assert (model.bias - before).abs().item() == pytest.approx(100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", NEEDED)
 def test_the_settings_are_in_effect(framework: str) -> None:
     """Precision, layout, the optimizer's form: through autotune's integration alone."""
@@ -135,6 +139,7 @@ def collate_with_origin(samples: list[Any]) -> Any:
     return [*default_collate(samples), torch.full((len(samples),), in_worker)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", NEEDED)
 def test_the_loaders_functions_are_kept(framework: str) -> None:
     """The workload's collation and its workers' initialisation, in as many workers as were tuned."""
@@ -157,6 +162,7 @@ class Endless(IterableDataset[torch.Tensor]):
             yield torch.ones(3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", NEEDED)
 def test_iterable_data_is_trained_on_or_refused(framework: str) -> None:
     """Where Accelerate loads, its batches cannot be counted, and a sentence says so."""
@@ -169,6 +175,7 @@ def test_iterable_data_is_trained_on_or_refused(framework: str) -> None:
             Progress(loop, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", NEEDED)
 def test_a_run_is_timed(framework: str) -> None:
     """By whole epochs after a warm-up, as in the plain loop; what is not in effect is told with it."""
@@ -218,6 +225,7 @@ def test_exit_status_counts_frameworks_too(
     assert "does not apply" in row["frameworks"]["lightning"]["runs"]["tuned"][0]["not_in_effect"][0]
 
 
+@pytest.mark.slow
 def test_a_result_file_is_replicated_through_a_framework(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Both sides, in the plain loop and in the framework, each in fresh processes."""
     path = tmp_path / "tiny.json"

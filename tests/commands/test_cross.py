@@ -253,6 +253,7 @@ def asleep(batch_size: int) -> Side:
     return Side(config=config, parameters={"step_seconds": 0.03}, measurement=None)
 
 
+@pytest.mark.slow
 def test_a_config_is_measured_beside_this_machines_own_and_the_baseline(tmp_path: Path) -> None:
     """This machine's own result is found in its folder; half as many micro-batches are twice as fast."""
     baseline, theirs, own = asleep(8), asleep(16), asleep(32)
@@ -277,6 +278,7 @@ def test_a_config_is_measured_beside_this_machines_own_and_the_baseline(tmp_path
     assert read_document(tmp_path / default_cross_path(cross), Cross) == cross
 
 
+@pytest.mark.slow
 def test_memory_that_does_not_suffice_here_is_a_finding(tmp_path: Path) -> None:
     """Under a memory target that nothing fits into."""
     constraints = make_result().constraints.model_copy(update={"memory_target": 1e-6})
@@ -285,6 +287,7 @@ def test_memory_that_does_not_suffice_here_is_a_finding(tmp_path: Path) -> None:
     assert "host memory" in (cross.failure or "")
 
 
+@pytest.mark.slow
 def test_a_device_that_is_not_here_is_refused_unless_another_is_named(tmp_path: Path) -> None:
     """With the option that names one; knobs that have no effect on it are told."""
     constraints = make_result().constraints.model_copy(update={"device": "mps"})
@@ -299,6 +302,7 @@ def test_a_device_that_is_not_here_is_refused_unless_another_is_named(tmp_path: 
     assert any("on cpu, where pin_memory=true, cudnn_benchmark=true have no effect" in note for note in cross.notes)
 
 
+@pytest.mark.slow
 def test_a_named_result_is_taken_as_it_is(tmp_path: Path) -> None:
     """Of another workload, or partial: that is told, and taken all the same."""
     own = of_tiny(BASELINE, status="partial")

@@ -16,6 +16,7 @@ from autotune.results.files import read_document, write_document
 from autotune.results.migrate import migrated
 from autotune.results.result import Result, Side, read_result
 from tests.factories import make_gpu, make_hardware, make_result
+from tests.inside import run_inside
 from tests.processes import ROOT, budget, run
 
 TINY = "tests.workloads.tiny:build"
@@ -24,7 +25,7 @@ RESULTS = sorted((ROOT / "results").rglob("*.json"))
 
 def schema(folder: Path) -> Draft202012Validator:
     """What the command exports, as a validator."""
-    exported = json.loads(run(["schema"], folder).out)
+    exported = json.loads(run_inside(["schema"], folder).out)
     Draft202012Validator.check_schema(exported)
     return Draft202012Validator(exported)
 
@@ -55,7 +56,7 @@ def test_a_report_lies_beside_each_result(tmp_path: Path) -> None:
     """And its path is what the command prints."""
     for name in ("a", "b"):
         write_document(make_result(name=name), tmp_path / f"{name}.json")
-    done = run(["report", "a.json", "b.json"], tmp_path)
+    done = run_inside(["report", "a.json", "b.json"], tmp_path)
     assert done.status == 0, done.err
     assert done.out.split() == ["a.html", "b.html"]
     assert all("<html" in (tmp_path / name).read_text() for name in done.out.split())
@@ -65,20 +66,13 @@ def test_one_broken_file_writes_no_report(tmp_path: Path) -> None:
     """What cannot be read is told before anything is written."""
     write_document(make_result(), tmp_path / "a.json")
     (tmp_path / "b.json").write_text("{")
-    done = run(["report", "a.json", "b.json"], tmp_path)
+    done = run_inside(["report", "a.json", "b.json"], tmp_path)
     assert done.status == 2
     assert "b.json is not a result file" in " ".join(done.err.split())
     assert not list(tmp_path.glob("*.html"))
 
 
-def test_tuning_writes_a_report_too(tmp_path: Path) -> None:
-    """Beside the result, named in what is shown."""
-    done = run(["--model", TINY, "--budget", budget(8), "--out", "tiny.json"], tmp_path)
-    assert done.status == 0, done.err
-    assert "<html" in (tmp_path / "tiny.html").read_text()
-    assert "tiny.html" in done.err
-
-
+@pytest.mark.slow
 def test_a_report_that_cannot_be_written_costs_no_result(tmp_path: Path) -> None:
     """A folder in its place is told; the result stands, and so does the exit status."""
     (tmp_path / "tiny.html").mkdir()
@@ -88,9 +82,10 @@ def test_a_report_that_cannot_be_written_costs_no_result(tmp_path: Path) -> None
     assert "the report could not be" in done.err
 
 
+@pytest.mark.slow
 def test_a_result_is_not_named_like_its_page(tmp_path: Path) -> None:
     """The page would take its place: told before anything is measured."""
-    done = run(["--model", TINY, "--budget", budget(8), "--out", "tiny.html"], tmp_path)
+    done = run_inside(["--model", TINY, "--out", "tiny.html"], tmp_path)
     assert done.status == 2
     assert "tiny.json" in " ".join(done.err.split())
 
@@ -108,7 +103,7 @@ def two_machines(tmp_path: Path) -> Path:
 
 def test_comparing_as_csv_gives_a_row_a_result(two_machines: Path) -> None:
     """On stdout, and what was left out on stderr."""
-    done = run(["compare", ".", "--format", "csv"], two_machines)
+    done = run_inside(["compare", ".", "--format", "csv"], two_machines)
     assert done.status == 0, done.err
     rows = list(csv.DictReader(io.StringIO(done.out)))
     assert {row["machine"].partition(",")[0] for row in rows} == {
@@ -122,7 +117,7 @@ def test_comparing_as_csv_gives_a_row_a_result(two_machines: Path) -> None:
 )
 def test_the_format_follows_the_file(name: str, start: str, two_machines: Path) -> None:
     """And the file is written instead of stdout."""
-    done = run(["compare", ".", "--out", name], two_machines)
+    done = run_inside(["compare", ".", "--out", name], two_machines)
     assert done.status == 0, done.err
     assert not done.out
     assert (two_machines / name).read_text().lower().startswith(start)
@@ -139,7 +134,7 @@ def test_the_format_follows_the_file(name: str, start: str, two_machines: Path) 
 )
 def test_another_format_is_a_mistake(arguments: list[str], words: str, two_machines: Path) -> None:
     """Told before anything is read."""
-    done = run(["compare", ".", *arguments], two_machines)
+    done = run_inside(["compare", ".", *arguments], two_machines)
     assert done.status == 2
     assert words in " ".join(done.err.split())
 
@@ -148,12 +143,13 @@ def test_another_format_is_a_mistake(arguments: list[str], words: str, two_machi
 def test_nothing_to_compare_is_a_mistake(form: str, tmp_path: Path) -> None:
     """Told in each format, with why each file gave nothing; a script must not take it for success."""
     (tmp_path / "broken.json").write_text("[]")
-    done = run(["compare", ".", "--format", form], tmp_path)
+    done = run_inside(["compare", ".", "--format", form], tmp_path)
     assert done.status == 2
     assert not done.out
     assert "broken.json" in done.err
 
 
+@pytest.mark.slow
 def test_another_machines_config_is_measured_here(tmp_path: Path) -> None:
     """From the file to the record beside this machine's results, which compare shows."""
     best = Side(config=TrainConfig(batch_size=16, optimizer_impl="foreach"), measurement=None)
@@ -165,6 +161,7 @@ def test_another_machines_config_is_measured_here(tmp_path: Path) -> None:
     assert done.left == ()
 
 
+@pytest.mark.slow
 def test_a_warm_start_is_told_in_the_result(tmp_path: Path) -> None:
     """Where it came from, what was adapted, and whether it helped."""
     best = Side(config=TrainConfig(batch_size=16, optimizer_impl="foreach", pin_memory=True), measurement=None)

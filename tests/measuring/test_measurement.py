@@ -20,7 +20,7 @@ from tests.factories import make_burst, make_measurement
 STUDENT_T_975 = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764, 5: 2.5706, 7: 2.3646, 10: 2.2281, 30: 2.0423}
 """From the tables."""
 
-SIMULATIONS = 1000
+SIMULATIONS = 500
 
 
 def measured(*blocks: tuple[int, float, float], **changes: object) -> Measurement:

@@ -111,7 +111,7 @@ def test_a_search_that_waits_asks_the_loader_first() -> None:
 
 def test_a_search_that_does_not_wait_tries_workers_last() -> None:
     """Several changes of the computing come before the first of the loader."""
-    search, _ = make_search(example_rate, budget_seconds=400, noise=0.0)
+    search, _ = make_search(example_rate, budget_seconds=200, noise=0.0)
     search.run()
     tried = [trial.reason.partition("=")[0] for trial in search.log.trials if trial.stage == SINGLE]
     loading = [position for position, knob in enumerate(tried) if knob in of_loader()]
