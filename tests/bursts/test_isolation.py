@@ -14,7 +14,7 @@ import pytest
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner
-from autotune.errors import TargetError
+from autotune.errors import TargetError, WorkloadError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
 from tests.conftest import RunnerOf

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import autotune
-from autotune.results.result import read_result, write_result
+from autotune.results.files import write_document
+from autotune.results.result import read_result
 from tests.factories import make_result
 from tests.inside import run_inside
 from tests.processes import BUDGET_OVERRUN_SECONDS, ROOT, Command, budget, run, slowness
@@ -217,7 +218,7 @@ def test_a_killed_run_resumes_without_repeating_a_burst(tmp_path: Path) -> None:
 def test_show_and_compare_read_what_was_written(tmp_path: Path) -> None:
     """A result can be shown and compared, as text and as JSON."""
     out = tmp_path / "tiny.json"
-    write_result(make_result(name="tiny"), out)
+    write_document(make_result(name="tiny"), out)
     assert "samples/s" in run_inside(["show", str(out)], tmp_path).err
     assert json.loads(run_inside(["show", str(out), "--json"], tmp_path).out)["status"] == "complete"
     assert "tiny" in run_inside(["compare", str(tmp_path)], tmp_path).err
@@ -252,7 +253,7 @@ def test_json_is_the_only_thing_on_stdout(tmp_path: Path) -> None:
     """With --json and --quiet stdout is one JSON document and stderr empty; the parent does not import torch for it."""
     finished = run_without_torch(["--model", TINY, "--budget", budget(10), "--json", "--quiet"], tmp_path)
     assert finished.returncode == 0, finished.stderr
-    assert json.loads(finished.stdout)["schema"] == "autotune.result/1"
+    assert json.loads(finished.stdout)["schema"] == "autotune.result/2"
     assert finished.stderr == ""
     written = list(tmp_path.glob("results/*/*.json"))
     assert [read_result(path).workload.target for path in written] == [TINY]
