@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset, default_collate
 from autotune.bursts.largest_batch import find_largest
 from autotune.bursts.trainer import make_loader
 from autotune.errors import WorkloadError
-from autotune.knobs.facts import WorkloadFacts
+from autotune.knobs import WorkloadFacts
 from autotune.training.tuned import Tuned
 from autotune.workload.batches import tensors_in
 from autotune.workload.fingerprint import fingerprint, length_of, model_facts

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 from autotune.errors import ConfigError
+from autotune.hardware import DeviceKind
 from autotune.hardware.host import read_cpu, read_memory
-from autotune.hardware.model import DeviceKind
 from autotune.hardware.nvidia import gpu_precisions
-from autotune.knobs.precision import torch_dtype
+from autotune.knobs import torch_dtype
 
 _MATRIX_SIZES = {"cpu": (512, 1024, 2048, 4096), "gpu": (1024, 2048, 4096, 8192)}
 _COPY_BYTES = tuple(2**power for power in range(24, 31))  # 16 MiB to 1 GiB

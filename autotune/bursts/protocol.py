@@ -13,8 +13,8 @@ from typing import Any, BinaryIO, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from autotune.errors import AutotuneError, ConfigError, TargetError, WorkloadError
-from autotune.hardware.model import DeviceKind
-from autotune.measuring.records import Outcome, Point
+from autotune.hardware import DeviceKind
+from autotune.measuring import Outcome, Point
 
 PIPE_LOST_STATUS = 86
 """Exit status of a child whose pipe to the parent was closed by the user's code."""

@@ -12,12 +12,9 @@ from pydantic import ValidationError
 from autotune.bursts.isolation import Ended, Isolation
 from autotune.bursts.protocol import PIPE_LOST_STATUS, BurstPlan, Request, raise_reported
 from autotune.errors import IsolationError, TargetError, WorkloadError
-from autotune.hardware import merge, probe_host
-from autotune.hardware.model import DeviceKind, Gpu, Hardware
-from autotune.knobs.facts import WorkloadFacts
-from autotune.measuring.numerics import Agreement
-from autotune.measuring.profiles import Profile
-from autotune.measuring.records import Burst, Measurement, Outcome, Point
+from autotune.hardware import DeviceKind, Gpu, Hardware, merge, probe_host
+from autotune.knobs import WorkloadFacts
+from autotune.measuring import Agreement, Burst, Measurement, Outcome, Point, Profile
 
 LONGER = "give a longer --budget"
 KILL = 9

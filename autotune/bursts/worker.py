@@ -16,7 +16,7 @@ import psutil
 
 from autotune.bursts.protocol import PIPE_LOST_STATUS, PipeLostError, Reporter, Request, claim_stdio
 from autotune.errors import AutotuneError, ConfigError
-from autotune.measuring.records import Outcome
+from autotune.measuring import Outcome
 
 _COMPILER_MODULES = ("torch._dynamo", "torch._inductor")
 _OUT_OF_MEMORY_TEXTS = ("can't allocate memory", "not enough memory", "std::bad_alloc", "could not create a memory")

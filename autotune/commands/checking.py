@@ -9,9 +9,8 @@ from typing import Literal
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.runner import Runner, make_runner
 from autotune.hardware import probe_host
-from autotune.knobs.facts import WorkloadFacts
-from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
-from autotune.measuring.records import Burst, Outcome, Point
+from autotune.knobs import WorkloadFacts
+from autotune.measuring import SAMPLES_PER_SECOND, Burst, Objective, Outcome, Point
 from autotune.results.check import Check
 from autotune.results.result import Result
 from autotune.search.disturbance import RepeatingRunner

@@ -11,13 +11,9 @@ from autotune import __version__
 from autotune.bursts.runner import look_at_machine, make_runner
 from autotune.commands.checking import breakdown, differences_of, imported, points_of, run_in_turn
 from autotune.errors import ResultFileError, UsageError
-from autotune.hardware import Hardware
-from autotune.hardware.model import DeviceKind
-from autotune.knobs.config import format_scalar
-from autotune.knobs.facts import WorkloadFacts
-from autotune.knobs.registry import idle_knobs
-from autotune.measuring.records import Burst, Measurement, Outcome, Point, pool
-from autotune.measuring.speedup import Speedup
+from autotune.hardware import DeviceKind, Hardware
+from autotune.knobs import WorkloadFacts, format_scalar, idle_knobs
+from autotune.measuring import Burst, Measurement, Outcome, Point, Speedup, pool
 from autotune.results.cross_file import RESULTS, Cross, OwnSide, origin_of
 from autotune.results.result import Result, Side, WorkloadRecord, read_result
 from autotune.search.interrupts import Interrupts

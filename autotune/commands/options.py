@@ -11,8 +11,8 @@ from autotune.errors import UnitError, UsageError
 from autotune.units import parse_fraction, quoted
 
 if TYPE_CHECKING:
-    from autotune.hardware.model import DeviceKind
-    from autotune.knobs.config import Scalar
+    from autotune.hardware import DeviceKind
+    from autotune.knobs import Scalar
 
 SAMPLERS = ("tpe", "gp", "random")
 COMPARISON_FORMATS = ("table", "md", "csv", "json", "html")
@@ -64,7 +64,7 @@ class Options:
 
 def parse_device(text: str) -> DeviceKind | None:
     """A device kind; None for an empty text."""
-    from autotune.hardware.model import DeviceKind
+    from autotune.hardware import DeviceKind
 
     return one_of("--device", text, get_args(DeviceKind)) if text else None  # type: ignore[return-value]
 
@@ -125,7 +125,7 @@ def parse_share(option: str, text: str, least: float = 0.0) -> float:
 
 def parse_pins(texts: Iterable[str]) -> dict[str, Scalar]:
     """The knobs of ``--pin knob=value``, each with its value."""
-    from autotune.knobs.config import parse_knob
+    from autotune.knobs import parse_knob
 
     pinned = {knob: parse_knob(knob, value) for knob, value in split_pairs("--pin", texts)}
     for knob, most in MOST_PINNED.items():
@@ -137,7 +137,7 @@ def parse_pins(texts: Iterable[str]) -> dict[str, Scalar]:
 
 def parse_only(text: str) -> tuple[str, ...] | None:
     """Knob names; None for an empty text."""
-    from autotune.knobs.config import KNOB_NAMES, unknown_knob
+    from autotune.knobs import KNOB_NAMES, unknown_knob
 
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if unknown := [name for name in names if name not in KNOB_NAMES]:
@@ -147,7 +147,7 @@ def parse_only(text: str) -> tuple[str, ...] | None:
 
 def parse_values(name: str, text: str) -> tuple[Scalar, ...]:
     """The values of ``--explore name=a,b``."""
-    from autotune.knobs.config import parse_scalar
+    from autotune.knobs import parse_scalar
 
     values = tuple(dict.fromkeys(parse_scalar(part) for part in text.split(",") if part.strip()))
     if not values:

@@ -110,7 +110,7 @@ def tune(
 def run_tuning(options: Options, *, as_json: bool, quiet: bool) -> int:
     """Tunes, writes the result, shows it; returns the exit status."""
     from autotune.commands.tuning import Tuning
-    from autotune.measuring.objective import objective_named
+    from autotune.measuring import objective_named
     from autotune.results.files import keep_document, to_json
     from autotune.search.interrupts import Interrupts
     from autotune.search.stopping import Budget

@@ -13,12 +13,9 @@ from autotune.bursts.runner import ProcessRunner, look_at_machine, make_runner
 from autotune.commands.options import Options
 from autotune.commands.tuning_result import Setting, make_result
 from autotune.errors import AutotuneError, Interrupted, UsageError
-from autotune.hardware.model import DeviceKind, Hardware, slug
-from autotune.knobs.space import Space, build_space
-from autotune.measuring.numerics import NumericsGuard
-from autotune.measuring.objective import objective_named
-from autotune.measuring.profiles import Profile
-from autotune.measuring.records import Point
+from autotune.hardware import DeviceKind, Hardware, slug
+from autotune.knobs import Space, build_space
+from autotune.measuring import NumericsGuard, Point, Profile, objective_named
 from autotune.results.result import Result
 from autotune.search.driver import Search
 from autotune.search.interrupts import Interrupts

@@ -10,11 +10,9 @@ from datetime import datetime, timezone
 from autotune import __version__
 from autotune.commands.options import Options
 from autotune.errors import NothingFeasibleError
-from autotune.hardware.model import DeviceKind, Hardware
-from autotune.knobs.facts import WorkloadFacts
-from autotune.measuring.profiles import Profile
-from autotune.measuring.records import Outcome, Point
-from autotune.measuring.speedup import Speedup
+from autotune.hardware import DeviceKind, Hardware
+from autotune.knobs import WorkloadFacts
+from autotune.measuring import Outcome, Point, Profile, Speedup
 from autotune.results.result import Constraints, Result, SearchRecord, Side, TrialRecord, WorkloadRecord
 from autotune.search.diagnosis import Evidence, copy_ceiling, diagnose
 from autotune.search.driver import Search, StoppedBy

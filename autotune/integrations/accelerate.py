@@ -13,7 +13,7 @@ from autotune.integrations.common import (
     tell,
     tuned_loader,
 )
-from autotune.knobs.registry import framework_arguments
+from autotune.knobs import framework_arguments
 
 if TYPE_CHECKING:
     from torch import nn

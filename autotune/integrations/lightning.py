@@ -25,7 +25,7 @@ from autotune.integrations.common import (
     tuned_loader,
 )
 from autotune.integrations.fabric import placement
-from autotune.knobs.registry import framework_arguments
+from autotune.knobs import framework_arguments
 from autotune.training.tuned import Tuned
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from autotune.hardware.model import Gpu
+from autotune.hardware import Gpu
 from autotune.knobs.circumstances import Choices, Circumstances, offer
 from autotune.knobs.config import Scalar
 from autotune.knobs.knob import Knob

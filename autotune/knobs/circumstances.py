@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autotune.hardware.model import Cpu, DeviceKind, Gpu, Hardware, Memory
+from autotune.hardware import Cpu, DeviceKind, Gpu, Hardware, Memory
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.facts import WorkloadFacts
 from autotune.units import format_bytes

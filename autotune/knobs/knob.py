@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from autotune.hardware.model import DeviceKind
+from autotune.hardware import DeviceKind
 from autotune.knobs.circumstances import Choices, Circumstances
 from autotune.knobs.config import Scalar, TrainConfig
 

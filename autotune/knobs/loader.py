@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from autotune.hardware.model import DeviceKind
+from autotune.hardware import DeviceKind
 from autotune.knobs.batch import batch_sizes, spread
 from autotune.knobs.circumstances import Choices, Circumstances, offer
 from autotune.knobs.config import Scalar, TrainConfig

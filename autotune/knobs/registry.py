@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from autotune.hardware.model import DeviceKind
+from autotune.hardware import DeviceKind
 from autotune.knobs import attention, batch, compiling, layout, loader, optimizer, precision, process
 from autotune.knobs.config import TrainConfig
 from autotune.knobs.knob import Effect, Framework, Knob

@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any
 
 from autotune.errors import ConfigError
-from autotune.hardware.model import Cpu, DeviceKind, Hardware
+from autotune.hardware import Cpu, DeviceKind, Hardware
 from autotune.knobs.circumstances import Choices, Circumstances, LoaderRoom
 from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig, make_config
 from autotune.knobs.constraints import accumulation_of, check_constraints, check_names, searched_knobs, start_config

@@ -5,12 +5,18 @@ A `Burst` runs a `Point` and ends in an `Outcome`, well with a `Measurement`. An
 `memory_model`, `profiles`, `telemetry_summary`.
 """
 
+from autotune.measuring.memory_model import Line, MemoryModel
+from autotune.measuring.numerics import CAVEAT, FEWEST_STEPS, MOST_STEPS, Agreement, Numerics, NumericsGuard, Trace
 from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective, objective_named
-from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point, pool
+from autotune.measuring.profiles import Operator, Profile, SampleCost, SamplePart, Synchronisation
+from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point, compiler_text, pool
 from autotune.measuring.speedup import Speedup, paired_speedup
-from autotune.measuring.statistics import Interval
+from autotune.measuring.statistics import Interval, KnownInterval
+from autotune.measuring.telemetry_summary import SLOWDOWNS, TelemetrySummary
 
 __all__ = [
-    "SAMPLES_PER_SECOND", "Block", "Burst", "Interval", "Measurement", "Objective", "Outcome", "Point", "Speedup",
-    "objective_named", "paired_speedup", "pool",
+    "CAVEAT", "FEWEST_STEPS", "MOST_STEPS", "SAMPLES_PER_SECOND", "SLOWDOWNS", "Agreement", "Block", "Burst",
+    "Interval", "KnownInterval", "Line", "Measurement", "MemoryModel", "Numerics", "NumericsGuard", "Objective",
+    "Operator", "Outcome", "Point", "Profile", "SampleCost", "SamplePart", "Speedup", "Synchronisation",
+    "TelemetrySummary", "Trace", "compiler_text", "objective_named", "paired_speedup", "pool",
 ]  # fmt: skip

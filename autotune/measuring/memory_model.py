@@ -12,9 +12,8 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from autotune.hardware.model import DeviceKind
-from autotune.knobs.config import Scalar
-from autotune.knobs.registry import affecting
+from autotune.hardware import DeviceKind
+from autotune.knobs import Scalar, affecting
 from autotune.measuring.records import Burst, Outcome, Point
 
 MIN_MARGIN, MAX_MARGIN = 0.02, 0.2

@@ -14,9 +14,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from autotune.errors import AutotuneError
-from autotune.knobs.config import TrainConfig
-from autotune.knobs.precision import HALF
-from autotune.knobs.registry import affecting
+from autotune.knobs import HALF, TrainConfig, affecting
 from autotune.measuring.records import Point
 from autotune.stored import Stored, Whole
 

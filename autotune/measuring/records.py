@@ -14,7 +14,7 @@ from typing import Annotated
 
 from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, computed_field
 
-from autotune.knobs.config import KNOB_NAMES, Parameters, Scalar, TrainConfig, format_scalar
+from autotune.knobs import KNOB_NAMES, Parameters, Scalar, TrainConfig, format_scalar
 from autotune.measuring.statistics import Interval, bootstrap_interval
 from autotune.measuring.telemetry_summary import TelemetrySummary, merged
 from autotune.stored import Seconds, Stored, Whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from autotune.knobs.config import KNOB_NAMES
+from autotune.knobs import KNOB_NAMES
 from autotune.report.blocks import Block, Code, Folded, Headline, Pair, Picture, Section, Table, Text, Tone
 from autotune.report.charts import (
     ALL,

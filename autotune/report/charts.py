@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from autotune.measuring.statistics import Interval
+from autotune.measuring import Interval
 from autotune.report.drawing import (
     AFTER,
     AXIS,

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from autotune.errors import ConfigError
-from autotune.hardware.model import Gpu
-from autotune.measuring.memory_model import Line, MemoryModel
-from autotune.measuring.records import Burst, Measurement, Outcome, Point
+from autotune.hardware import Gpu
+from autotune.measuring import Burst, Line, Measurement, MemoryModel, Outcome, Point
 from autotune.report.drawing import drawable
 from autotune.results.result import Result, TrialRecord
 

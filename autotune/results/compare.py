@@ -14,9 +14,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from autotune.errors import ResultFileError
-from autotune.measuring.records import Measurement, Outcome
-from autotune.measuring.speedup import Speedup
-from autotune.measuring.statistics import Interval
+from autotune.measuring import Interval, Measurement, Outcome, Speedup
 from autotune.results.cross_file import Cross
 from autotune.results.gather import Gathered, Machine, machine_of
 from autotune.results.result import Result, Side

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from autotune.knobs.config import KNOB_NAMES
+from autotune.knobs import KNOB_NAMES
 from autotune.results.compare import Comparison, Row, WorkloadGroup
 from autotune.results.sheet import Cell, Sheet, sheet
 from autotune.results.summary import knob_text

@@ -7,9 +7,8 @@ from typing import ClassVar, Literal
 
 from pydantic import AwareDatetime, Field
 
-from autotune.hardware.model import DeviceKind, Hardware, Software, slug
-from autotune.measuring.records import Outcome
-from autotune.measuring.speedup import Speedup
+from autotune.hardware import DeviceKind, Hardware, Software, slug
+from autotune.measuring import Outcome, Speedup
 from autotune.results.files import Document
 from autotune.results.result import Result, Side, WorkloadRecord
 from autotune.results.summary import ratios

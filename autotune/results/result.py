@@ -7,16 +7,20 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AwareDatetime, BeforeValidator, Field
 
-from autotune.hardware.model import DeviceKind, Hardware, Software
-from autotune.knobs.config import Parameters, Scalar, TrainConfig
-from autotune.knobs.facts import ModelFacts
-from autotune.knobs.registry import KNOBS
-from autotune.measuring.numerics import Numerics
-from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective, objective_named
-from autotune.measuring.profiles import Profile
-from autotune.measuring.records import Measurement, Outcome, Point
-from autotune.measuring.speedup import Speedup
-from autotune.measuring.statistics import KnownInterval
+from autotune.hardware import DeviceKind, Hardware, Software
+from autotune.knobs import KNOBS, ModelFacts, Parameters, Scalar, TrainConfig
+from autotune.measuring import (
+    SAMPLES_PER_SECOND,
+    KnownInterval,
+    Measurement,
+    Numerics,
+    Objective,
+    Outcome,
+    Point,
+    Profile,
+    Speedup,
+    objective_named,
+)
 from autotune.results.files import Document, read_document
 from autotune.stored import Figure, Seconds, Share, Stored, Whole
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from autotune.measuring.statistics import Interval
+from autotune.measuring import Interval
 from autotune.results.compare import Row, WorkloadGroup
 from autotune.results.summary import bare_rate, knob_text, ratios
 from autotune.units import format_bytes

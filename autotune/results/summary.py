@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from autotune.knobs.config import KNOB_NAMES, format_scalar
-from autotune.measuring.numerics import CAVEAT
-from autotune.measuring.speedup import Speedup
-from autotune.measuring.statistics import Interval
+from autotune.knobs import KNOB_NAMES, format_scalar
+from autotune.measuring import CAVEAT, Interval, Speedup
 from autotune.results.result import Result, Side, WarmStartRecord
 from autotune.units import format_bytes, format_rate, format_seconds
 from autotune.wording import percent, ratio_text

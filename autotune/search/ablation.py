@@ -5,10 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 
-from autotune.knobs.registry import following, in_guides_order
-from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
-from autotune.measuring.records import Burst, Point
-from autotune.measuring.speedup import paired_speedup
+from autotune.knobs import following, in_guides_order
+from autotune.measuring import SAMPLES_PER_SECOND, Burst, Objective, Point, paired_speedup
 from autotune.results.result import AblationRow
 from autotune.results.summary import knob_text
 from autotune.search.verify import Round, interleaved_round

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from autotune.bursts.protocol import Part
-from autotune.knobs.config import Scalar
-from autotune.knobs.registry import KNOBS
-from autotune.measuring.records import Measurement, Point
+from autotune.knobs import KNOBS, Scalar
+from autotune.measuring import Measurement, Point
 
 PARTS: tuple[Part, ...] = ("compute", "loader")
 HEADROOM = 1.3

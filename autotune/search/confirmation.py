@@ -9,8 +9,7 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Sequence
 
-from autotune.measuring.numerics import Numerics, NumericsGuard
-from autotune.measuring.records import Burst, Point
+from autotune.measuring import Burst, Numerics, NumericsGuard, Point
 from autotune.results.result import AblationRow
 from autotune.search.ablation import MIN_ROUNDS, ablate, ablation_rows, reverted
 from autotune.search.bursts import Bursts

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from autotune.bursts.protocol import BurstPlan
 from autotune.bursts.runner import Runner
-from autotune.measuring.records import Burst, Measurement, Point
+from autotune.measuring import Burst, Measurement, Point
 from autotune.search.stages import ANCHOR, BASELINE
 from autotune.search.trials import Trial
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune.knobs.registry import affecting
-from autotune.knobs.space import Space
-from autotune.measuring.memory_model import MemoryModel
-from autotune.measuring.records import Outcome, Point
+from autotune.knobs import Space, affecting
+from autotune.measuring import MemoryModel, Outcome, Point
 from autotune.search.trials import Trial
 from autotune.units import format_bytes
 

@@ -12,10 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from autotune.knobs.config import Scalar
-from autotune.knobs.registry import KNOBS, going_with
-from autotune.knobs.space import Space
-from autotune.measuring.records import Point
+from autotune.knobs import KNOBS, Scalar, Space, going_with
+from autotune.measuring import Point
 from autotune.search.ceilings import unlikely_to_gain, with_workers, workers_needed
 from autotune.search.trials import Trial, fastest, mean_score, ranked_points
 

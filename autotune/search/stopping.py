@@ -8,10 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from autotune.bursts.protocol import BurstPlan
-from autotune.knobs.config import TrainConfig
-from autotune.knobs.registry import affecting
-from autotune.measuring.numerics import FEWEST_STEPS, MOST_STEPS
-from autotune.measuring.records import Burst
+from autotune.knobs import TrainConfig, affecting
+from autotune.measuring import FEWEST_STEPS, MOST_STEPS, Burst
 from autotune.results.result import ABLATION_MIN_BUDGET_SECONDS
 from autotune.search.stages import SAMPLER
 from autotune.search.trials import Trial

@@ -17,11 +17,8 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from autotune.knobs.config import Scalar, TrainConfig
-from autotune.knobs.registry import KNOBS
-from autotune.knobs.space import Space
-from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
-from autotune.measuring.records import Burst, Measurement, Outcome, Point, compiler_text, pool
+from autotune.knobs import KNOBS, Scalar, Space, TrainConfig
+from autotune.measuring import SAMPLES_PER_SECOND, Burst, Measurement, Objective, Outcome, Point, compiler_text, pool
 from autotune.search.verify import TIE
 
 PARAMETER_PREFIX = "build."

@@ -10,9 +10,7 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
-from autotune.measuring.records import Burst, Measurement, Point
-from autotune.measuring.speedup import Speedup, paired_speedup
+from autotune.measuring import SAMPLES_PER_SECOND, Burst, Measurement, Objective, Point, Speedup, paired_speedup
 
 MIN_ROUNDS, MAX_ROUNDS = 2, 8
 """Fewer than two have no spread; by Student's t, a ninth would narrow an interval by less than a tenth."""

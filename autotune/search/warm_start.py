@@ -7,12 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.hardware.model import DeviceKind, Hardware
-from autotune.knobs.circumstances import Choices
-from autotune.knobs.config import Scalar, TrainConfig, format_scalar
-from autotune.knobs.registry import affecting
-from autotune.knobs.space import Space
-from autotune.measuring.records import Point
+from autotune.hardware import DeviceKind, Hardware
+from autotune.knobs import Choices, Scalar, Space, TrainConfig, affecting, format_scalar
+from autotune.measuring import Point
 from autotune.results.result import Result, WarmStartRecord, read_result
 from autotune.search.stages import WARM, Proposal
 from autotune.search.trials import Trial

@@ -17,8 +17,7 @@ import rich.live
 from rich.table import Table
 from rich.text import Text
 
-from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
-from autotune.measuring.records import Burst, Measurement, Outcome, Point
+from autotune.measuring import SAMPLES_PER_SECOND, Burst, Measurement, Objective, Outcome, Point
 from autotune.terminal.streams import lasting
 from autotune.units import format_seconds
 from autotune.wording import as_text, percent, ratio_text

@@ -11,8 +11,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from autotune.errors import WorkloadError
-from autotune.knobs.config import TrainConfig
-from autotune.knobs.precision import HALF
+from autotune.knobs import HALF, TrainConfig
 from autotune.workload.adapters.loaders import LoaderParts, baseline, loader_notes, require_loader, workload_parts
 from autotune.workload.workload import Workload
 
