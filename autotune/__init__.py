@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from autotune.errors import AutotuneError
-    from autotune.knobs.config import TrainConfig
+    from autotune.knobs import TrainConfig
     from autotune.training.loading import load
     from autotune.training.tuned import Tuned
     from autotune.workload.workload import Workload

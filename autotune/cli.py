@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import sys
+
 import typer
 
 from autotune.commands.check import check
@@ -12,6 +15,7 @@ from autotune.commands.report import report
 from autotune.commands.schema import schema
 from autotune.commands.show import show
 from autotune.commands.tune import tune
+from autotune.errors import UsageError
 
 app = typer.Typer(
     name="autotune",
@@ -31,4 +35,15 @@ app.command()(schema)
 
 def main() -> None:
     """Entry of the command ``autotune``."""
-    app(prog_name="autotune")
+    try:
+        app(prog_name="autotune")
+    except OSError as error:  # of stdout: what goes into files has errors of its own, and a broken pipe is typer's
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}:
+            raise
+        from autotune.terminal.streams import abandon
+
+        abandon(sys.stdout)
+        typer.echo(
+            f"error: stdout cannot be written: {error.strerror}; free some space, or lead it elsewhere", err=True
+        )
+        sys.exit(UsageError.exit_status)

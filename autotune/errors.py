@@ -1,14 +1,14 @@
 """Every error that autotune raises on purpose, and the exit status that each one means.
 
-AutotuneError
-├── UsageError            exit 2: an option, a path or a value that the person can correct
-│   ├── UnitError             a duration, size or fraction that cannot be read
-│   ├── ConfigError           a TrainConfig field out of its range, or an unknown knob
-│   ├── TargetError           `module:attr` that leads nowhere
-│   └── ResultFileError       a result file that is missing, broken or of another schema
-├── WorkloadError         exit 1: the user's build(), dataset, loss or optimizer failed
-├── NothingFeasibleError  exit 3: not even the baseline ran
-└── IsolationError        exit 1: a child process could not be started or spoken to
+    AutotuneError
+    ├── UsageError            exit 2: an option, a path or a value that the person can correct
+    │   ├── UnitError             a duration or fraction that cannot be read
+    │   ├── ConfigError           a TrainConfig field out of its range, or an unknown knob
+    │   ├── TargetError           `module:attr` that leads nowhere
+    │   └── ResultFileError       a result file that is missing, broken or of another schema
+    ├── WorkloadError         exit 1: the user's build(), dataset, loss or optimizer failed
+    ├── NothingFeasibleError  exit 3: not even the baseline ran
+    └── IsolationError        exit 1: a child process could not be started or spoken to
 
 Each message is one sentence that says what was expected, what came, and what to do.
 Only the command line turns them into an exit status.

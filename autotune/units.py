@@ -1,4 +1,4 @@
-"""Reads and writes the units that people type: "10m", "90%", "12GiB"."""
+"""Reads the units that people type, "10m" and "90%", and writes those that they read: "12.0 GiB"."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ import sys
 from autotune.errors import UnitError
 
 _DURATION_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_SIZE_BYTES = {
-    "b": 1,
-    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
-    "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40,
-    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
-}  # fmt: skip
+LONGEST_SECONDS = 30 * 86400.0
+"""A month: what is longer is a typing mistake, and above 292 years the system's own timeouts overflow."""
+_SHOWN_CHARACTERS = 40
 _NUMBER_WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII)
 
 
@@ -22,36 +19,21 @@ def parse_duration(text: str) -> float:
     """Seconds in a duration such as ``90s``, ``10m``, ``1h30m``; a bare number means seconds.
 
     Raises:
-        UnitError: When the text is not a positive, finite duration.
+        UnitError: When the text is no duration above zero and of a month at most.
     """
     parts = _NUMBER_WITH_UNIT.findall(text.strip().lower())
     rebuilt = "".join(number + unit for number, unit in parts)
     units = [unit or "s" for _, unit in parts]
     bare_among_several = len(parts) > 1 and any(unit == "" for _, unit in parts)
     if not parts or rebuilt != "".join(text.lower().split()) or bare_among_several:
-        raise UnitError(f"a duration such as 90s, 10m or 1h30m was expected, {text!r} came")
+        raise UnitError(f"expected a duration such as 90s, 10m or 1h30m, got {quoted(text)}")
     if unknown := [unit for unit in units if unit not in _DURATION_SECONDS]:
-        raise UnitError(f"the duration {text!r} has the unknown unit {unknown[0]!r}; use s, m, h or d")
+        raise UnitError(f"the duration {quoted(text)} has the unknown unit {quoted(unknown[0])}; use s, m, h or d")
     numbers = [float(number) for number, _ in parts]
     seconds = sum(number * _DURATION_SECONDS[unit] for number, unit in zip(numbers, units, strict=True))
-    if not (0 < seconds < math.inf):
-        raise UnitError(f"a duration above zero was expected, {text!r} came")
+    if not 0 < seconds <= LONGEST_SECONDS:
+        raise UnitError(f"expected a duration above zero and of 30d at most, got {quoted(text)}; use one such as 10m")
     return seconds
-
-
-def parse_size(text: str) -> int:
-    """Bytes in a size such as ``12GiB``, ``800MB`` or ``64k`` (``k m g t`` alone are binary).
-
-    Raises:
-        UnitError: When the text is not a size.
-    """
-    match = _NUMBER_WITH_UNIT.fullmatch(text.strip().lower())
-    if match is None or (match[2] or "b") not in _SIZE_BYTES:
-        raise UnitError(f"a size such as 12GiB, 800MB or 64k was expected, {text!r} came")
-    size = float(match[1]) * _SIZE_BYTES[match[2] or "b"]
-    if size > 2**63:
-        raise UnitError(f"a size below 8 EiB was expected, {text!r} came")
-    return int(size)
 
 
 def parse_fraction(text: str) -> float:
@@ -64,10 +46,15 @@ def parse_fraction(text: str) -> float:
     try:
         value = float(stripped[:-1]) / 100 if stripped.endswith("%") else float(stripped)
     except ValueError:
-        raise UnitError(f"a fraction such as 0.9 or 90% was expected, {text!r} came") from None
+        raise UnitError(f"expected a fraction such as 0.9 or 90%, got {quoted(text)}") from None
     if not 0 < value <= 1:
-        raise UnitError(f"a fraction above 0 and at most 1 (100%) was expected, {text!r} came")
+        raise UnitError(f"expected a fraction above 0 and at most 1 (100%), got {quoted(text)}")
     return value
+
+
+def quoted(text: str) -> str:
+    """What was typed, in quotation marks; the first of it where it is longer than a sentence can hold."""
+    return repr(text) if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]!r}… ({len(text):,} characters)"
 
 
 def format_bytes(size: float) -> str:

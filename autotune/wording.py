@@ -5,13 +5,14 @@ from __future__ import annotations
 from rich.text import Text
 
 
-def as_text(value: str, style: str = "") -> Text:
-    """What a user or a file says, as text that is neither markup nor control characters.
+def spelled(value: str) -> str:
+    """What a user or a file says, its control characters spelled out: names must not steer the terminal."""
+    return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in value)
 
-    Names must not steer the terminal: "[bold]" stays "[bold]", and an escape character is spelled out.
-    """
-    spelled = "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in value)
-    return Text(spelled, style=style)
+
+def as_text(value: str, style: str = "") -> Text:
+    """The same as text that is no markup either: "[bold]" stays "[bold]"."""
+    return Text(spelled(value), style=style)
 
 
 def percent(fraction: float, digits: int = 0) -> str:

@@ -1,1 +1,1 @@
-"""Workloads and figures: everything that the README claims is measured by a script in here."""
+"""Workloads and figures: everything that the documentation claims is measured by a script in here."""

@@ -1,4 +1,4 @@
-"""What importing a config costs a training: the start, and the README's loop beside one written by hand.
+"""What importing a config costs a training: the start, and the documented loop beside one written by hand.
 
     python -m benchmarks.import_cost                      # the digits' result, about eight minutes
     python -m benchmarks.import_cost FILE --rounds 3 --seconds 10 --starts 5
@@ -6,9 +6,9 @@
 The start: a script that makes a model and an optimizer, and the same script with ``import autotune``, `load` and
 `prepare` (the settings' own time included), each whole, from the start of Python to its end, in turn.
 
-The loop: in each round a fresh process trains the workload twice, in turns of a second or so: in the README's loop with
-``tuned.dataloader``, ``prepare``, ``accumulate``, ``autocast`` and ``scaler``, and in `benchmarks.plain`, which has the
-same settings without autotune. Both share the process, so that what differs from process to process does not count.
+The loop: in each round a fresh process trains the workload twice, in turns of a second or so: in the documented loop,
+with ``tuned.dataloader``, ``prepare``, ``accumulate``, ``autocast`` and ``scaler``, and in `benchmarks.plain`, which
+has the same settings without autotune. Both share the process: what differs from process to process does not count.
 
 The cost is what is lost of a training of a stated length (--training), the goal less than 1 %.
 Writes benchmarks/output/import_cost.json. The exit status is 1 when the cost is above the goal beyond doubt.
@@ -86,7 +86,7 @@ class Rates(NamedTuple):
 
     Attributes:
         by_hand: In the loop without autotune.
-        with_autotune: In the README's.
+        with_autotune: In the documented loop.
     """
 
     by_hand: float
@@ -116,7 +116,7 @@ class Cost(BaseModel):
 
 
 class ReadmeLoop:
-    """Trains a workload in the README's loop.
+    """Trains a workload in the loop of docs/guides/plain-loop.md.
 
     Args:
         workload: Freshly built; its model is changed in place.
@@ -273,7 +273,7 @@ def describe(figures: dict[str, Any]) -> str:
         f"{figures['workload']} on {figures['device']} ({figures['result']})\n"
         f"  start: {start.seconds:+.3f} s ({start.ci95.low:+.3f} – {start.ci95.high:+.3f}) on top of "
         f"{statistics.fmean(start.bare):.2f} s\n"
-        f"  the README's loop is {Ratio.model_validate(figures['rate'])} as fast as the one by hand\n"
+        f"  the documented loop is {Ratio.model_validate(figures['rate'])} as fast as the one by hand\n"
         f"  of {minutes:g} minutes of training: {cost.share:+.2%} ({cost.ci95.low:+.2%} – {cost.ci95.high:+.2%}), "
         f"goal {GOAL:.0%}: {'met' if cost.met else 'NOT met'}{'' if cost.beyond_doubt else ', within the noise'}"
     )

@@ -1,6 +1,7 @@
 """A TrainConfig as a plain PyTorch training loop: what a careful user would write who has only the config's values.
 
-Nothing of autotune's own loop or of `training.tuned` is used: a mistake there shows up as a difference to this.
+Nothing of autotune's own loop or of `training.tuned` is used, only the registry's names of a DataLoader's arguments: a
+mistake there shows up as a difference to this.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from autotune import TrainConfig, Workload
+from autotune.knobs.registry import loader_arguments
 from benchmarks.stopwatch import OnStep
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
@@ -138,20 +140,14 @@ class Counted:
 
 def make_loader(workload: Workload, config: TrainConfig) -> DataLoader[Any]:
     """The DataLoader; a compiled model gets full batches only, since another shape would compile again."""
-    of_workers: dict[str, Any] = {}
-    if config.num_workers:
-        of_workers = {"prefetch_factor": config.prefetch_factor, "persistent_workers": config.persistent_workers}
     return DataLoader(
         workload.dataset,
-        batch_size=config.batch_size,
         shuffle=True if workload.sampler is None and not isinstance(workload.dataset, IterableDataset) else None,
         sampler=workload.sampler,
         collate_fn=Counted(workload),
         worker_init_fn=workload.worker_init_fn,
-        num_workers=config.num_workers,
-        pin_memory=config.pin_memory,
         drop_last=config.compile_mode is not None,
-        **of_workers,
+        **loader_arguments(config),
     )
 
 

@@ -149,8 +149,7 @@ def _run(task: Task, surface: Surface, runner: RepeatingRunner, unfinished: Path
 def _tell(surface: Surface, count: int, total: int, ends: float) -> None:
     burst = surface.records[-1].burst
     rate = f"{burst.rate:8.1f}/s" if burst.rate else burst.outcome.value
-    changes = burst.point.config.changes_from(surface.header.facts.baseline)
-    what = " ".join(f"{knob}={now}" for knob, (_, now) in changes.items())
+    what = burst.point.changes_text(Point(config=surface.header.facts.baseline))
     left = max(0.0, ends - time.monotonic())
     disturbed = f" ({burst.disturbance})" if burst.disturbance else ""
     print(

@@ -7,7 +7,7 @@ import functools
 from typing import Any
 
 from autotune.hardware import Hardware
-from autotune.knobs.config import KNOBS, Scalar, TrainConfig
+from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig
 from autotune.knobs.facts import WorkloadFacts
 from autotune.knobs.space import Space, build_space
 from tests.hardware.readings import I5_9400F, MIB, hardware_of, rtx_4070
@@ -35,7 +35,7 @@ def docker_machine() -> Hardware:
 
 def make_facts(**changes: Any) -> WorkloadFacts:
     """A workload of images with attention, of fixed shapes; knobs of the baseline may be given by name."""
-    knobs = {knob: changes.pop(knob) for knob in tuple(changes) if knob in KNOBS}
+    knobs = {knob: changes.pop(knob) for knob in tuple(changes) if knob in KNOB_NAMES}
     fields: dict[str, Any] = {
         "target": "train:build", "name": "digits", "fingerprint": "a1b2c3", "samples": 50_000,
         "baseline": TrainConfig(**{"batch_size": 32, **knobs}), "parameters": 1_000_000,

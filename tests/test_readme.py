@@ -16,21 +16,21 @@ from autotune.commands.options import Options
 from autotune.errors import UsageError
 from autotune.units import parse_duration
 from autotune.workload.target import load_workload
+from tests.pages import PAGES, README, ROOT, block, blocks, name_of, text_of
 from tests.processes import budget, run
 
-ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+LOOP = "docs/guides/plain-loop.md"
+RESULT = "results/my-machine/train-build.json"
 
 
-def blocks(language: str) -> list[str]:
-    """The README's code blocks of a language."""
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
-    return [text for name, text in fenced if name == language]
+def test_it_is_short() -> None:
+    """150 lines at most; the rest belongs into docs/."""
+    assert len(text_of(README).splitlines()) <= 150
 
 
 def test_there_are_two_commands_and_they_name_what_exists() -> None:
     """The main job installs an extra that exists and tunes a target that loads; the other runs the tests."""
-    commands = [line for block in blocks("sh") for line in block.strip().splitlines()]
+    commands = [line for text in blocks(README, "sh") for line in text.strip().splitlines()]
     assert len(commands) == 2
     setup, install, probe, main_job = commands[0].split(" && ")
     assert setup == "python3 -m venv .venv"
@@ -51,57 +51,64 @@ def test_there_are_two_commands_and_they_name_what_exists() -> None:
 
 def test_ci_runs_the_two_commands_from_the_readme() -> None:
     """CI has no commands of its own for what a person is told to type."""
-    script = (ROOT / ".ci" / "run").read_text()
+    script = text_of(".ci/run")
     assert "README.md" in script
     assert "pip install" not in script
 
 
-def test_every_option_that_is_named_exists() -> None:
-    """An option in the README is an option of the command."""
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_option_that_is_named_exists(page: Path) -> None:
+    """An option of autotune in a page is an option of the command; pip's, Docker's and others' are known by name."""
     group = get_command(app)
     known = {option for parameter in group.params for option in parameter.opts}
     known |= {option for command in group.commands.values() for p in command.params for option in p.opts}  # type: ignore[attr-defined]
-    named = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", README)) - {"--help"}
-    assert named <= known
+    others = {"--help", "--shm-size", "--time", "--cpus-per-task", "--gres", "--signal", "--auto-batch", "--strict"}
+    named = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", text_of(page)))
+    assert named - others <= known
 
 
+def test_the_table_of_commands_is_complete() -> None:
+    """Every sub-command has its row, and no other has."""
+    rows = re.findall(r"^\| `autotune (\w+)", text_of(README), flags=re.MULTILINE)
+    assert rows == list(dict.fromkeys(rows))
+    assert {*rows} == {*get_command(app).commands}  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
 def test_the_example_build_trains(tmp_path: Path) -> None:
     """The README's own build() is tuned as it stands."""
-    example = next(block for block in blocks("python") if "def build" in block)
-    (tmp_path / "train.py").write_text(example)
+    (tmp_path / "train.py").write_text(block(README, "def build"))
     finished = run(["--model", "train:build", "--budget", budget(8), "--quiet"], tmp_path)
     assert finished.status == 0, finished.err
 
 
+def test_the_first_page_has_the_same_example() -> None:
+    """What is tuned for one holds for the other."""
+    assert block("docs/index.md", "def build") == block(README, "def build")
+
+
+@pytest.mark.slow
 def test_the_example_loop_trains(tmp_path: Path) -> None:
-    """The README's training loop runs as it stands, with a result that was measured here."""
-    build = next(block for block in blocks("python") if "def build" in block)
-    loop = next(block for block in blocks("python") if "tuned.accumulate" in block)
+    """The guide's training loop runs as it stands, with a result that was measured here, and the README's lines too."""
+    build, loop, lines = block(README, "def build"), block(LOOP, "tuned.accumulate"), block(README, "autotune.load")
     (tmp_path / "train.py").write_text(build)
-    out = tmp_path / "results/my-machine/train-build.json"
+    out = tmp_path / RESULT
     assert run(["--model", "train:build", "--budget", budget(8), "--quiet", "--out", str(out)], tmp_path).status == 0
     names: dict[str, object] = {}
     exec(compile(build, "train.py", "exec"), names)  # noqa: S102 - the README's own code
     workload = names["build"]()  # type: ignore[operator]
     used = {
+        "autotune": autotune,
         "dataset": workload.dataset,
         "model": workload.model,
         "optimizer": workload.make_optimizer(),
         "loss_fn": workload.loss,
     }
     before = [parameter.clone() for parameter in workload.model.parameters()]
-    exec(compile(loop.replace("results/my-machine/train-build.json", str(out)), "loop.py", "exec"), used)  # noqa: S102
+    exec(compile(lines.replace(RESULT, str(out)), "README.md", "exec"), dict(used))  # noqa: S102
+    exec(compile(loop.replace(RESULT, str(out)), LOOP, "exec"), used)  # noqa: S102
     after = list(workload.model.parameters())
     assert any(not bool((old == new).all()) for old, new in zip(before, after, strict=True))
-
-
-def test_the_file_tree_names_files_that_exist() -> None:
-    """Every Python file of the package stands in the README's tree, and nothing else does."""
-    tree = next(block for block in blocks("") if "cli.py" in block)
-    package = tree.split("benchmarks/")[0]
-    named = set(re.findall(r"(\w+\.py)\b", package))
-    existing = {path.name for path in (ROOT / "autotune").rglob("*.py")} - {"__main__.py"}
-    assert named == existing
 
 
 @pytest.mark.parametrize("field", ["target", "budget_seconds", "effective_batch", "pinned", "explored"])
@@ -112,15 +119,14 @@ def test_options_reach_the_tuning(field: str) -> None:
 
 def test_errors_have_the_statuses_of_the_readme() -> None:
     """Usage ends with 2, as the README says."""
-    assert "2 usage" in README
+    assert "2 usage" in text_of(README)
     assert UsageError.exit_status == 2
     assert autotune.AutotuneError.exit_status == 1
 
 
-@pytest.mark.parametrize("page", ["README.md", "results/README.md"])
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "results/README.md"])
 def test_links_lead_somewhere(page: str) -> None:
-    """Every relative link of a page names a file that is there."""
-    folder = (ROOT / page).parent
-    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text(encoding="utf-8"))
+    """Every relative link of a page outside of the site names a file; the site's build looks at the others."""
+    links = re.findall(r"\]\(([^)#:]+)\)", text_of(page))
     assert links
-    assert [link for link in links if not (folder / link).exists()] == []
+    assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []

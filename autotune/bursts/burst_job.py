@@ -15,8 +15,8 @@ from autotune.bursts import loop
 from autotune.bursts.gpu_telemetry import GpuTelemetry, open_gpu_telemetry
 from autotune.bursts.protocol import Reporter, Request
 from autotune.bursts.telemetry import Telemetry
-from autotune.knobs.config import TrainConfig
-from autotune.measuring.records import Measurement, Outcome, Point
+from autotune.knobs import TrainConfig
+from autotune.measuring import Measurement, Outcome, Point
 from autotune.training.tuned import Tuned
 from autotune.workload.target import load_workload
 from autotune.workload.workload import Workload

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset, default_collate
 from autotune.bursts.largest_batch import find_largest
 from autotune.bursts.trainer import make_loader
 from autotune.errors import WorkloadError
-from autotune.knobs.facts import WorkloadFacts
+from autotune.knobs import WorkloadFacts
 from autotune.training.tuned import Tuned
 from autotune.workload.batches import tensors_in
 from autotune.workload.fingerprint import fingerprint, length_of, model_facts
@@ -46,6 +46,7 @@ def check_workload(workload: Workload, target: str, device: str) -> WorkloadFact
     batch_samples = samples[: config.batch_size]
     batch = _collate(workload, batch_samples, target)
     optimizer = _make_optimizer(workload, target)
+    held = _held(workload, optimizer)
     tuned.prepare(workload.model, optimizer)
     loss, events = _loss(workload, tuned, tuned.to_device(batch), target)
     _update(workload, optimizer, loss, target)
@@ -69,7 +70,7 @@ def check_workload(workload: Workload, target: str, device: str) -> WorkloadFact
         ),
         fixed_shapes=fixed_shapes,
         largest_samples=() if fixed_shapes and workload.sample_size is None else _largest(workload, target),
-        notes=workload.notes,
+        notes=(*(f"bursts leave out {note}" for note in workload.notes), *_lost(held, workload, optimizer)),
         optimizer_impls=tuple(name for name in _OPTIMIZER_IMPLS if name in optimizer.defaults),
         fork_safe=True,
     )
@@ -138,6 +139,22 @@ def _make_optimizer(workload: Workload, target: str) -> torch.optim.Optimizer:
             f"{target}: the optimizer holds no parameter of the model; make it from the params that it is called with"
         )
     return optimizer
+
+
+def _held(workload: Workload, optimizer: torch.optim.Optimizer) -> set[str]:
+    """The names of the model's parameters that the optimizer holds."""
+    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    return {name for name, parameter in workload.model.named_parameters() if id(parameter) in trained}
+
+
+def _lost(held: set[str], workload: Workload, optimizer: torch.optim.Optimizer) -> Iterator[str]:
+    """Told when a step has replaced parameters, as by assigning new ones in forward(): nobody trains those."""
+    lost = sorted(held - _held(workload, optimizer))
+    if lost:
+        yield (
+            f"the loss replaces {len(lost)} of {len(held)} parameters of the model ({lost[0]}, …), so that the "
+            "optimizer no longer trains them: change their values in place, as by parameter.data.copy_()"
+        )
 
 
 def _loss(workload: Workload, tuned: Tuned, batch: Any, target: str) -> tuple[torch.Tensor, list[Any]]:

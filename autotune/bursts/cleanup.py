@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from autotune.hardware.process import running, this_process
+from autotune.hardware import running, this_process
 
 GRACE_SECONDS = 3.0
 TRACKER_SECONDS = 1.0

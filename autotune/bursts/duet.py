@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.live import Ended, Live
 from autotune.bursts.protocol import BurstPlan, Command, Request
-from autotune.knobs.config import TrainConfig
-from autotune.measuring.ratios import warm_up_length
-from autotune.measuring.records import Block
+from autotune.knobs import TrainConfig
+from autotune.measuring import Block, warm_up_length
 
 LEAST_BATCHES = 10
 """Of a loader with workers in one block: a worker that ends its batch while it should be stopped is then a tenth."""

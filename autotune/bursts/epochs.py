@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.bursts.feed import Feed
-from autotune.knobs.config import TrainConfig
-from autotune.measuring.records import Block
+from autotune.knobs import TrainConfig
+from autotune.measuring import Block
 
 
 @dataclass(frozen=True)

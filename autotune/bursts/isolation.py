@@ -2,7 +2,8 @@
 
 With `child` and `cleanup`, the only module that knows the operating system's processes from the parent's side.
 Covered: exceptions, crashes, hangs, out-of-memory kills, workers and daemons left behind, a module that cannot be
-forked, output without end, a forkserver that is killed or stopped by its own burst.
+forked, output without end, a forkserver that is killed or stopped by its own burst; one that somebody else kills,
+while it starts or between bursts, is started again once.
 Not covered: code that means harm (it runs with the user's own rights), and a process stuck inside a driver, which
 no signal ends: it is left after a grace period and told.
 """
@@ -16,7 +17,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ from autotune.errors import Interrupted, IsolationError, WorkloadError
 if TYPE_CHECKING:
     import psutil
 
+KILLED = {-9, -15}
+"""Exit statuses of SIGKILL, as the kernel sends it when memory is out, and of SIGTERM: not the module's own doing."""
 COLD_START_SECONDS = 60.0
 """A forkserver has torch, and nothing of the user's, imported within this, however busy the machine."""
 
@@ -43,13 +46,16 @@ class Isolation:
 
     Args:
         target: The user's ``module:attr``; empty when only the machine is probed.
+        note: Told what a person should know.
 
     Raises:
         IsolationError: There is no temporary folder.
     """
 
-    def __init__(self, target: str = "") -> None:
+    def __init__(self, target: str = "", note: Callable[[str], None] = lambda _: None) -> None:
         self.target = target
+        self._note = note
+        self._lost = 0
         self.fork_unsafe_reason: str | None = None
         self._started = time.time()
         try:
@@ -98,12 +104,11 @@ class Isolation:
             Interrupted: See `interrupt`.
         """
         deadline = time.monotonic() + deadline_seconds
-        live = self.open(request, deadline_seconds)
-        ended = self.end(live, deadline)
-        if live.forked and ended.status is not None and not live.child.alive and ended.phase == "start":
-            # The forkserver had been killed before it could fork, which says nothing about this job.
-            ended = self.end(self.open(request, max(0.0, deadline - time.monotonic())), deadline)
-        return ended
+        while True:
+            live = self.open(request, max(0.0, deadline - time.monotonic()))
+            ended = self.end(live, deadline)
+            if not live.forked or live.child.alive or ended.status is None or ended.phase != "start":
+                return ended  # else it had been killed before it could fork, which says nothing about this job
 
     def open(self, request: Request, deadline_seconds: float) -> Live:
         """Asks for a job; `wait` tells what comes of it, and `end` must follow.
@@ -125,7 +130,7 @@ class Isolation:
         if not self._live:
             child.clear_stderr()
         self._live.append(live)
-        child.send(request.model_copy(update={"asked_at": time.time()}).model_dump_json())
+        child.send(request.model_copy(update={"asked_at": time.time()}).to_line())
         return live
 
     def command(self, live: Live, command: Command) -> None:
@@ -198,8 +203,10 @@ class Isolation:
         tail = live.child.stderr_tail()
         if not live.forked:
             live.child.close()
-        elif live.ended.status is None:  # stopped or stuck: it would not answer the next request either
-            self._stop_forkserver()
+        elif live.ended.status is None or (not live.child.alive and live.ended.phase != "start"):
+            self._stop_forkserver()  # it would not answer the next request either
+        if live.ended.phase != "start":
+            self._lost = 0
         cleanup.remove_shared_memory(self._started)
         return live.finished(tail)
 
@@ -231,7 +238,12 @@ class Isolation:
         """The forkserver; a new one if it has died, and a cold one if it turns out that the module cannot be forked."""
         if self._forkserver is not None and self._forkserver.alive:
             return self._forkserver
+        lost = self._forkserver is not None
         self._stop_forkserver()
+        if lost and not self._may_start_again("between bursts"):
+            raise IsolationError(
+                "the forkserver was killed twice before it could start a burst; free memory, or look for what kills it"
+            )
         if self._warm:
             forkserver = self._start_forkserver("warm", import_seconds)
             if self.fork_unsafe_reason is None:
@@ -240,6 +252,13 @@ class Isolation:
             self._stop_forkserver()
         return self._start_forkserver("cold", import_seconds)
 
+    def _may_start_again(self, when: str) -> bool:
+        """Whether a forkserver that was killed, through no job's fault, is to be replaced: once in a row."""
+        self._lost = (self._lost + 1) % 2
+        if self._lost:
+            self._note(f"the forkserver was killed {when}, by the system or by somebody, and is started again")
+        return bool(self._lost)
+
     def _start_forkserver(self, mode: str, import_seconds: float) -> Child:
         """Starts a forkserver and waits until it is ready."""
         arguments = [_absolute(self.target), str(self._folder), str(os.getpid()), mode]
@@ -247,13 +266,17 @@ class Isolation:
         with self._attending(forkserver):
             event = forkserver.next_event(time.monotonic() + COLD_START_SECONDS)
             has_torch = event is not None and event["event"] == "torch"
-            if has_torch:  # from here on the time is the user's
-                event = forkserver.next_event(time.monotonic() + import_seconds)
+            deadline = time.monotonic() + import_seconds  # from here on the time is the user's
+            if has_torch:
+                event = forkserver.next_event(deadline)
         if event is not None and event["event"] == "ready":
             self.fork_unsafe_reason = event["fork_unsafe_reason"] if mode == "warm" else self.fork_unsafe_reason
             return forkserver
         tail = forkserver.stderr_tail()
+        killed = event is not None and event["event"] == "end" and forkserver.exit_status() in KILLED
         self._stop_forkserver()
+        if killed and self._may_start_again("while it imported the module"):
+            return self._start_forkserver(mode, max(0.0, deadline - time.monotonic()))
         if event is None and not has_torch:
             raise IsolationError(
                 f"a process did not import torch within {COLD_START_SECONDS:.0f} s; end other work on this machine"
@@ -267,7 +290,8 @@ class Isolation:
             raise Interrupted
         if event["event"] == "error":
             raise_reported(event)
-        raise WorkloadError(f"importing {self.target!r} ended the process; last output: {tail or 'none'}")
+        twice = " twice, by a signal: free memory, or look for what kills it" if killed else ""
+        raise WorkloadError(f"importing {self.target!r} ended the process{twice}; last output: {tail or 'none'}")
 
     @contextlib.contextmanager
     def _attending(self, child: Child) -> Iterator[None]:

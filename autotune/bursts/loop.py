@@ -22,7 +22,7 @@ from autotune.bursts.epochs import Lap, charge
 from autotune.bursts.feed import RESTART_LIMIT_SECONDS, DeviceFeed, Feed
 from autotune.bursts.protocol import BurstPlan, Part
 from autotune.bursts.trainer import Drain, NonFiniteLossError, Stepper, Trainer, WorkerKilledError, make_loader
-from autotune.measuring.records import Measurement
+from autotune.measuring import Measurement
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload
 

@@ -22,9 +22,8 @@ from autotune.bursts.feed import NoBatchError
 from autotune.bursts.protocol import Reporter, Request
 from autotune.bursts.telemetry import Telemetry
 from autotune.bursts.trainer import make_loader
-from autotune.knobs.config import TrainConfig
-from autotune.measuring.numerics import Agreement, Trace
-from autotune.measuring.records import Point
+from autotune.knobs import TrainConfig
+from autotune.measuring import Agreement, Point, Trace
 from autotune.training.tuned import Tuned
 from autotune.workload.target import load_workload
 from autotune.workload.workload import Workload

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 from autotune.errors import ConfigError
+from autotune.hardware import DeviceKind
 from autotune.hardware.host import read_cpu, read_memory
-from autotune.hardware.model import DeviceKind
 from autotune.hardware.nvidia import gpu_precisions
+from autotune.knobs import torch_dtype
 
-_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _MATRIX_SIZES = {"cpu": (512, 1024, 2048, 4096), "gpu": (1024, 2048, 4096, 8192)}
 _COPY_BYTES = tuple(2**power for power in range(24, 31))  # 16 MiB to 1 GiB
 _MEMORY_SHARE = 8  # buffers take at most an eighth of what is free
@@ -187,7 +187,7 @@ class _Meter:
 
         def prepare(size: int) -> Callable[[], object]:
             # Random values: of zeros a GPU computes faster, since they draw less power.
-            matrix = torch.randn(size, size, device=self.device).to(_DTYPES[precision])
+            matrix = torch.randn(size, size, device=self.device).to(torch_dtype(precision))
             out = torch.empty_like(matrix)
             return lambda: torch.matmul(matrix, matrix, out=out)
 

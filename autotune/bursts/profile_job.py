@@ -26,9 +26,8 @@ from autotune.bursts.feed import DeviceFeed
 from autotune.bursts.protocol import Reporter, Request
 from autotune.bursts.telemetry import Telemetry
 from autotune.bursts.trainer import Trainer, make_loader
-from autotune.knobs.config import TrainConfig
-from autotune.measuring.profiles import Operator, Profile, SampleCost, SamplePart, Synchronisation
-from autotune.measuring.records import Point
+from autotune.knobs import TrainConfig
+from autotune.measuring import Operator, Point, Profile, SampleCost, SamplePart, Synchronisation
 from autotune.training.tuned import Tuned
 from autotune.workload.target import load_workload
 from autotune.workload.workload import Workload, indices_of

@@ -7,14 +7,14 @@ A child writes lines ``{"event": ...}``: ``phase`` as it gets on, and in the end
 from __future__ import annotations
 
 import os
-from json import dumps  # by name: the user's module may replace what `json` holds
+from json import dumps, loads  # by name: the user's module may replace what `json` holds
 from typing import Any, BinaryIO, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from autotune.errors import AutotuneError, ConfigError, TargetError, WorkloadError
-from autotune.hardware.model import DeviceKind
-from autotune.measuring.records import Outcome, Point
+from autotune.hardware import DeviceKind
+from autotune.measuring import Outcome, Point
 
 PIPE_LOST_STATUS = 86
 """Exit status of a child whose pipe to the parent was closed by the user's code."""
@@ -65,6 +65,15 @@ class Request(BaseModel):
     largest_samples: tuple[int, ...] = Field(default=(), description="indices for the worst batch, largest first")
     memory_limit_bytes: int | None = Field(default=None, description="more than this ends the burst as oom")
     memory_fraction: float | None = Field(default=None, description="of the GPU's memory, as a cap")
+
+    def to_line(self) -> str:
+        """As it crosses the pipe: a path may hold bytes that are no UTF-8, which only this way arrive as they are."""
+        return dumps(self.model_dump(mode="json"))
+
+    @classmethod
+    def from_line(cls, line: str | bytes) -> Request:
+        """What `to_line` made."""
+        return cls.model_validate(loads(line))
 
     @property
     def importable(self) -> str:

@@ -15,13 +15,11 @@ from autotune.bursts.isolation import Isolation
 from autotune.bursts.live import Ended
 from autotune.bursts.protocol import PIPE_LOST_STATUS, BurstPlan, Request, raise_reported
 from autotune.errors import IsolationError, TargetError, WorkloadError
-from autotune.hardware import merge, probe_host
-from autotune.hardware.model import DeviceKind, Gpu, Hardware
-from autotune.knobs.facts import WorkloadFacts
-from autotune.measuring.numerics import Agreement
-from autotune.measuring.profiles import Profile
-from autotune.measuring.records import Burst, Measurement, Outcome, Point
+from autotune.hardware import DeviceKind, Gpu, Hardware, merge, probe_host
+from autotune.knobs import WorkloadFacts
+from autotune.measuring import Agreement, Burst, Measurement, Outcome, Point, Profile
 
+LONGER = "give a longer --budget"
 KILL = 9
 """SIGKILL, which the kernel's out-of-memory killer sends; Windows has no name for it."""
 
@@ -70,18 +68,21 @@ class ProcessRunner:
             device_uuid=device_uuid,
         )
 
-    def check(self, deadline_seconds: float, parameter_names: Iterable[str] = ()) -> WorkloadFacts:
+    def check(
+        self, deadline_seconds: float, parameter_names: Iterable[str] = (), remedy: str = LONGER
+    ) -> WorkloadFacts:
         """Looks at the workload once; bursts from then on also train on its largest samples.
 
         Args:
             deadline_seconds: What it may take.
             parameter_names: Arguments that `build()` will be asked to take.
+            remedy: What helps where the time is too short.
 
         Raises:
             TargetError, WorkloadError: What is wrong with it, with the remedy.
         """
         request = self._request.model_copy(update={"job": "check", "parameter_names": tuple(parameter_names)})
-        value = result_of(self._isolation.run(request, deadline_seconds), "checking the workload")
+        value = result_of(self._isolation.run(request, deadline_seconds), "checking the workload", remedy)
         reason = self._isolation.fork_unsafe_reason
         facts = WorkloadFacts.model_validate({**value, "fork_safe": reason is None, "fork_unsafe_reason": reason})
         self._request = self._request.model_copy(update={"largest_samples": facts.largest_samples})
@@ -233,8 +234,8 @@ def look_at_machine(
     return merge(probe_host(), result_of(isolation.run(request, deadline_seconds), "probing the machine"))
 
 
-def result_of(ended: Ended, what: str) -> dict[str, Any]:
-    """The value that a job returned.
+def result_of(ended: Ended, what: str, remedy: str = LONGER) -> dict[str, Any]:
+    """The value that a job returned; `remedy` helps where the time was too short.
 
     Raises:
         TargetError, WorkloadError: It reported an error, crashed, or hung.
@@ -249,8 +250,7 @@ def result_of(ended: Ended, what: str) -> dict[str, Any]:
         raise WorkloadError(f"{what} failed: {message['reason']}; fix it and run again")
     if ended.timed_out:
         raise WorkloadError(
-            f"{what} did not finish within {ended.seconds:.0f} s; "
-            "make build() or the dataset faster, or give a longer --budget"
+            f"{what} did not finish within {ended.seconds:.0f} s; make build() or the dataset faster, or {remedy}"
         )
     raise WorkloadError(f"{what} failed: {describe_end(ended)}; last output: {ended.stderr_tail or 'none'}")
 

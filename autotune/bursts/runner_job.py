@@ -15,8 +15,7 @@ from autotune.bursts.feed import Feed
 from autotune.bursts.loop import Timing, told_of_killed_workers
 from autotune.bursts.protocol import Command, Commands, Reporter, Request
 from autotune.bursts.trainer import NonFiniteLossError, Trainer, make_loader
-from autotune.measuring.records import Measurement
-from autotune.measuring.telemetry_summary import TelemetrySummary, merged
+from autotune.measuring import Measurement, TelemetrySummary, merged
 
 
 def run_runner(request: Request, reporter: Reporter, commands: Commands) -> Measurement:

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from autotune.bursts.gpu_telemetry import GpuTelemetry
-from autotune.measuring.telemetry_summary import TelemetrySummary
+from autotune.measuring import TelemetrySummary
 
 SAMPLE_SECONDS = 0.2
 NOTABLE_GROWTH = 0.01

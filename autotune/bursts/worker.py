@@ -18,7 +18,7 @@ import psutil
 
 from autotune.bursts.protocol import PIPE_LOST_STATUS, Commands, PipeLostError, Reporter, Request, claim_stdio
 from autotune.errors import AutotuneError, ConfigError
-from autotune.measuring.records import Outcome
+from autotune.measuring import Outcome
 
 _COMPILER_MODULES = ("torch._dynamo", "torch._inductor")
 _OUT_OF_MEMORY_TEXTS = ("can't allocate memory", "not enough memory", "std::bad_alloc", "could not create a memory")
@@ -212,7 +212,7 @@ _JOBS: dict[str, Callable[[Request, Reporter], dict[str, Any]]] = {
 def main() -> None:
     """Entry of a fresh interpreter: one request on standard input, events on what was standard output."""
     requests, events = claim_stdio()
-    request = Request.model_validate_json(requests.readline())
+    request = Request.from_line(requests.readline())
     lines = _Lines()
     threading.Thread(target=_end_with_parent, args=(requests, lines), name="autotune-parent", daemon=True).start()
     finish(run(request, Reporter(events, request.number), lines if request.job == "runner" else None))

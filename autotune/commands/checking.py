@@ -9,9 +9,8 @@ from typing import Literal
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.runner import Runner, make_runner
 from autotune.hardware import probe_host
-from autotune.knobs.facts import WorkloadFacts
-from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
-from autotune.measuring.records import Burst, Outcome, Point
+from autotune.knobs import WorkloadFacts
+from autotune.measuring import SAMPLES_PER_SECOND, Burst, Objective, Outcome, Point
 from autotune.results.check import Check
 from autotune.results.result import Result
 from autotune.search.interrupts import Interrupts
@@ -45,9 +44,11 @@ def check_result(
         Interrupted: Asked to end.
     """
     objective = result.objective  # one that this version does not know is refused before anything runs
+    if result.ignored is not None:
+        progress.note(result.ignored)
     with imported(target, budget, progress, interrupts) as isolation:
-        device = result.constraints.device  # of a file: one that is not here is told
-        runner = make_runner(isolation, probe_host(), device, memory_target=result.constraints.memory_target)  # type: ignore[arg-type]
+        device = result.constraints.device
+        runner = make_runner(isolation, probe_host(), device, memory_target=result.constraints.memory_target)
         progress.stage("checking the workload")
         facts = runner.check(budget.preparing, result.best.parameters)
         progress.stage("baseline and tuned in turn")
@@ -65,7 +66,7 @@ def imported(target: str, budget: Budget, progress: Progress, interrupts: Interr
         TargetError, WorkloadError: It cannot be imported.
         Interrupted: Asked to end.
     """
-    with Isolation(target) as isolation:
+    with Isolation(target, progress.note) as isolation:
         if interrupts is not None:
             interrupts.pass_on_to(isolation.interrupt)
         progress.stage("importing")
@@ -159,8 +160,7 @@ def breakdown(point: Point, failed: Sequence[Burst]) -> Burst | None:
 
 def points_of(result: Result) -> tuple[Point, Point]:
     """Baseline and best."""
-    baseline, best = (Point(config=side.config, parameters=side.parameters) for side in (result.baseline, result.best))
-    return baseline, best
+    return result.baseline.point, result.best.point
 
 
 def differences_of(result: Result, facts: WorkloadFacts) -> list[str]:

@@ -37,19 +37,24 @@ def reported(command: Command) -> Command:
     return run  # type: ignore[return-value]
 
 
+def say(text: str) -> None:
+    """Prints what was asked for on stdout; a file's name as it is, whatever bytes it has."""
+    typer.echo(text.encode("utf-8", "surrogateescape"))
+
+
 def write_text(text: str, out: Path | None) -> None:
     """Writes a file whole or not at all; without one, to stdout.
 
     Raises:
         UsageError: The file cannot be written.
     """
-    text = text.removesuffix("\n") + "\n"
+    text = text.removesuffix("\n")
     if out is None:
-        typer.echo(text, nl=False)
+        say(text)
         return
     from autotune.files import write_whole
 
     try:
-        write_whole(out, text)
+        write_whole(out, text + "\n")
     except OSError as error:
         raise UsageError(f"--out: {out} cannot be written: {error.strerror or error}; choose another") from error

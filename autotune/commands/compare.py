@@ -52,11 +52,12 @@ def comparison_text(comparison: Comparison, form: str, folder: Path | None) -> s
     """
     from autotune.report.comparison import render_comparison
     from autotune.results.compare_formats import to_csv, to_markdown
+    from autotune.results.files import to_json
 
     texts = {
         "md": lambda: to_markdown(comparison, folder),
         "csv": lambda: to_csv(comparison),
-        "json": lambda: comparison.model_dump_json(indent=2),
+        "json": lambda: to_json(comparison),
         "html": lambda: render_comparison(comparison),
     }
     return texts[form]()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.commands.common import STARTED, reported
+from autotune.commands.common import STARTED, reported, say
 from autotune.commands.options import parse_device
 from autotune.errors import NothingFeasibleError
 from autotune.units import parse_duration
@@ -22,6 +22,7 @@ def cross(
         Path | None, typer.Option(help="This machine's own result; looked for in results/<machine> when left out.")
     ] = None,
     model: Annotated[str, typer.Option(help="The workload, where it is not found as the file names it.")] = "",
+    trust: Annotated[bool, typer.Option("--trust", help="Run the code that the file names, wherever it lies.")] = False,
     device: Annotated[str, typer.Option(help="Train here: cpu, cuda, rocm or mps; as in the file when left out.")] = "",
     budget: Annotated[str, typer.Option(help="Wall-clock time for everything.")] = CROSS_BUDGET,
     out: Annotated[
@@ -32,7 +33,9 @@ def cross(
 ) -> None:
     """Measures another machine's config here. Exit status: 0 measured, 3 it cannot be trained with here."""
     from autotune.commands.crossing import cross_result
-    from autotune.results.cross_file import default_cross_path, write_cross
+    from autotune.commands.trust import target_of
+    from autotune.results.cross_file import default_cross_path
+    from autotune.results.files import to_json, write_document
     from autotune.results.result import read_result
     from autotune.search.interrupts import Interrupts
     from autotune.search.stopping import Budget
@@ -41,18 +44,19 @@ def cross(
     from autotune.terminal.progress import make_progress
 
     source = read_result(file)
+    target = target_of(source.workload.target, file, model, trust=trust)
     own = (str(against), read_result(against)) if against is not None else None
     clock = Budget(parse_duration(budget), started=STARTED)
     console = make_console()
     with Interrupts() as interrupts, make_progress(console, quiet=quiet) as progress:
         found = cross_result(
-            source, model or source.workload.target, clock, progress, interrupts,
+            source, target, clock, progress, interrupts,
             against=own, device=parse_device(device),
         )  # fmt: skip
     place = out or default_cross_path(found)
     if json:
-        typer.echo(found.model_dump_json(by_alias=True, indent=2))
+        say(to_json(found))
     if not quiet:
         console.print(cross_lines(found, place))
-    write_cross(found, place)  # last: a full disk must not swallow what was found
+    write_document(found, place)  # last: a full disk must not swallow what was found
     raise typer.Exit(0 if found.failure is None else NothingFeasibleError.exit_status)

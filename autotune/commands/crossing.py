@@ -11,12 +11,9 @@ from autotune import __version__
 from autotune.bursts.runner import look_at_machine, make_runner
 from autotune.commands.checking import breakdown, differences_of, imported, points_of, run_in_turn
 from autotune.errors import ResultFileError, UsageError
-from autotune.hardware import Hardware
-from autotune.hardware.model import DeviceKind
-from autotune.knobs.config import TrainConfig
-from autotune.knobs.facts import WorkloadFacts
-from autotune.measuring.records import Burst, Measurement, Outcome, Point, pool
-from autotune.measuring.speedup import Speedup
+from autotune.hardware import DeviceKind, Hardware
+from autotune.knobs import WorkloadFacts, format_scalar, idle_knobs
+from autotune.measuring import Burst, Measurement, Outcome, Point, Speedup, pool
 from autotune.results.cross_file import RESULTS, Cross, OwnSide, origin_of
 from autotune.results.result import Result, Side, WorkloadRecord, read_result
 from autotune.search.interrupts import Interrupts
@@ -76,6 +73,9 @@ def cross_result(
         TargetError, WorkloadError: The workload cannot be trained here at all.
         Interrupted: Asked to end.
     """
+    for read in (source, against[1]) if against is not None else (source,):
+        if read.ignored is not None:
+            progress.note(read.ignored)
     with imported(target, budget, progress, interrupts) as isolation:
         progress.stage("probing")
         hardware = look_at_machine(isolation, min(PROBE_SECONDS, budget.preparing))
@@ -187,7 +187,7 @@ def device_notes(source: Result, device: DeviceKind) -> Iterable[str]:
     there, config = source.constraints.device, source.best.config
     if there == device:
         return
-    idle = [knob for knob, idles in _idle_knobs(config, device).items() if idles]
+    idle = [f"{knob}={format_scalar(getattr(config, knob))}" for knob in idle_knobs(config, device)]
     without = f", where {', '.join(idle)} {'has' if len(idle) == 1 else 'have'} no effect" if idle else ""
     yield f"the config was tuned on {there}, and is tried on {device}{without}"
 
@@ -244,18 +244,6 @@ def _parameter_names(source: Result, against: NamedResult | None) -> set[str]:
     """Arguments that `build()` will be asked to take."""
     results = [source] if against is None else [source, against[1]]
     return {name for result in results for side in (result.baseline, result.best) for name in side.parameters}
-
-
-def _idle_knobs(config: TrainConfig, device: DeviceKind) -> dict[str, bool]:
-    """Whether each knob that only some kinds of device have is set in a config, and has no effect on this one."""
-    gpu, nvidia = device in {"cuda", "rocm"}, device == "cuda"
-    return {
-        "pin_memory": config.pin_memory and not gpu,
-        "non_blocking": config.non_blocking and not gpu,
-        "cudnn_benchmark": config.cudnn_benchmark and not nvidia,
-        "precision (tf32)": config.precision == "tf32" and not nvidia,
-        "num_threads": config.num_threads is not None and device != "cpu",
-    }
 
 
 def _disturbance_notes(rounds: Sequence[Round]) -> Iterable[str]:

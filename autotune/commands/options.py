@@ -7,14 +7,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from autotune.errors import UsageError
+from autotune.errors import UnitError, UsageError
+from autotune.units import parse_fraction, quoted
 
 if TYPE_CHECKING:
-    from autotune.hardware.model import DeviceKind
-    from autotune.knobs.config import Scalar
+    from autotune.hardware import DeviceKind
+    from autotune.knobs import Scalar
 
 SAMPLERS = ("tpe", "gp", "random")
 COMPARISON_FORMATS = ("table", "md", "csv", "json", "html")
+MOST_SAMPLES = 2**31 - 1
+"""Of a step: a batch that no loader's index could count; and the divisors of more take minutes to find."""
+MOST_WORKERS = 4096
+"""More than the CPUs of any machine: each is a process."""
+MOST_PINNED = {"num_workers": MOST_WORKERS, "num_threads": MOST_WORKERS, "prefetch_factor": 1024}
+"""Pins that would start processes or threads, or fill memory, without end."""
+MOST_SEED = 2**32 - 1
+"""What numpy's random generator, which the samplers draw from, takes."""
+MOST_VALUES = 64
+"""To explore of one argument: each costs a burst or more, and a search has a few hundred."""
+MOST_CHARACTERS = 200
+"""Of one typed value: it stands in every row of the result's tables."""
+LEAST_MEMORY = 0.01
+"""Of the memory: with less, not even torch's own libraries would fit."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +64,7 @@ class Options:
 
 def parse_device(text: str) -> DeviceKind | None:
     """A device kind; None for an empty text."""
-    from autotune.hardware.model import DeviceKind
+    from autotune.hardware import DeviceKind
 
     return one_of("--device", text, get_args(DeviceKind)) if text else None  # type: ignore[return-value]
 
@@ -75,28 +90,73 @@ def parse_effective_batch(text: str) -> int | str | None:
     """A number, ``free``, or None for an empty text."""
     if text in {"", "free"}:
         return text or None
-    if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"--effective-batch expects a whole number above 0, or 'free', but {text!r} came")
-    return int(text)
+    return parse_whole("--effective-batch", text, 1, MOST_SAMPLES, "or pass 'free'")
+
+
+def parse_whole(option: str, text: str, least: int, most: int, remedy: str = "or leave it out") -> int:
+    """A whole number in a range.
+
+    Args:
+        option: As it is typed.
+        text: Its value.
+        least: The smallest that makes sense.
+        most: The largest that does.
+        remedy: What else can be done.
+    """
+    digits = text.strip()
+    # The length first: Python refuses to read numbers of thousands of digits.
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= 20 and least <= int(digits) <= most):
+        raise UsageError(
+            f"{option}: expected a whole number from {least} to {most}, got {quoted(text)}; pass one, {remedy}"
+        )
+    return int(digits)
+
+
+def parse_share(option: str, text: str, least: float = 0.0) -> float:
+    """A fraction of at most 1, and not below the least that makes sense."""
+    try:
+        share = parse_fraction(text)
+    except UnitError as error:
+        raise UsageError(f"{option}: {error}; pass one such as 0.9") from None
+    if share < least:
+        raise UsageError(f"{option}: expected a fraction from {least} to 1, got {quoted(text)}; pass one such as 0.9")
+    return share
+
+
+def parse_pins(texts: Iterable[str]) -> dict[str, Scalar]:
+    """The knobs of ``--pin knob=value``, each with its value."""
+    from autotune.knobs import parse_knob
+
+    pinned = {knob: parse_knob(knob, value) for knob, value in split_pairs("--pin", texts)}
+    for knob, most in MOST_PINNED.items():
+        value = pinned.get(knob)
+        if isinstance(value, int) and value > most:
+            raise UsageError(f"--pin: expected {knob} of {most} at most, got {value}; pin fewer")
+    return pinned
 
 
 def parse_only(text: str) -> tuple[str, ...] | None:
     """Knob names; None for an empty text."""
-    from autotune.knobs.config import KNOBS
+    from autotune.knobs import KNOB_NAMES, unknown_knob
 
     names = tuple(name.strip() for name in text.split(",") if name.strip())
-    if unknown := [name for name in names if name not in KNOBS]:
-        raise UsageError(f"--only: {unknown[0]!r} is no knob; the knobs are {', '.join(KNOBS)}")
+    if unknown := [name for name in names if name not in KNOB_NAMES]:
+        raise UsageError(f"--only: {unknown_knob(unknown[0])}")
     return names or None
 
 
 def parse_values(name: str, text: str) -> tuple[Scalar, ...]:
     """The values of ``--explore name=a,b``."""
-    from autotune.knobs.config import parse_scalar
+    from autotune.knobs import parse_scalar
 
     values = tuple(dict.fromkeys(parse_scalar(part) for part in text.split(",") if part.strip()))
     if not values:
         raise UsageError(f"--explore {name}= expects values separated by commas, such as {name}=256,384")
+    if len(values) > MOST_VALUES:
+        raise UsageError(
+            f"--explore {name}: expected {MOST_VALUES} values at most, got {len(values)}; "
+            "pass fewer, since each costs a burst"
+        )
     return values
 
 
@@ -106,7 +166,12 @@ def split_pairs(option: str, texts: Iterable[str]) -> list[tuple[str, str]]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name.strip() and equals and value.strip()):
-            raise UsageError(f"{option} expects name=value, but {text!r} came")
+            raise UsageError(f"{option} expects name=value, but {quoted(text)} came")
+        if (longest := max([name, *value.split(",")], key=len)) and len(longest) > MOST_CHARACTERS:
+            raise UsageError(
+                f"{option}: expected names and values of {MOST_CHARACTERS} characters at most, got {quoted(longest)}; "
+                "shorten it"
+            )
         pairs.append((name.strip(), value.strip()))
     return pairs
 
@@ -114,5 +179,5 @@ def split_pairs(option: str, texts: Iterable[str]) -> list[tuple[str, str]]:
 def one_of(option: str, text: str, allowed: Iterable[str]) -> str:
     """The text, when it is one of the allowed words."""
     if text not in tuple(allowed):
-        raise UsageError(f"{option} expects one of {', '.join(allowed)}, but {text!r} came")
+        raise UsageError(f"{option} expects one of {', '.join(allowed)}, but {quoted(text)} came")
     return text

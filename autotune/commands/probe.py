@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.commands.common import reported
+from autotune.commands.common import reported, say
 from autotune.commands.options import parse_device
 
 PROBE_SECONDS, PEAK_SECONDS = 120.0, 1.5
@@ -25,7 +25,7 @@ def probe(
         isolation.start(PROBE_SECONDS)
         hardware = look_at_machine(isolation, PROBE_SECONDS, device=parse_device(device), peak_seconds=PEAK_SECONDS)
     if json:
-        typer.echo(hardware.model_dump_json(indent=2))
+        say(hardware.model_dump_json(indent=2))
         return
     from autotune.terminal.console import make_console
     from autotune.terminal.hardware import hardware_table

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.commands.common import reported
+from autotune.commands.common import reported, say
 
 
 @reported
@@ -17,4 +17,4 @@ def report(files: Annotated[list[Path], typer.Argument(help="Result files.")]) -
     from autotune.results.result import read_result
 
     for result, file in [(read_result(file), file) for file in files]:  # all are read before any is written
-        typer.echo(write_report(result, file))
+        say(str(write_report(result, file)))

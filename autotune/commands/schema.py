@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import typer
-
-from autotune.commands.common import reported
+from autotune.commands.common import reported, say
 
 
 @reported
@@ -14,4 +12,4 @@ def schema() -> None:
 
     from autotune.results.result import Result
 
-    typer.echo(json.dumps(Result.model_json_schema(by_alias=True, mode="serialization"), indent=2))
+    say(json.dumps(Result.model_json_schema(by_alias=True, mode="serialization"), indent=2))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.commands.common import reported
+from autotune.commands.common import reported, say
 
 
 @reported
@@ -17,11 +17,12 @@ def show(
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")] = False,
 ) -> None:
     """Shows one result."""
+    from autotune.results.files import to_json
     from autotune.results.result import read_result
 
     result = read_result(file)
     if json:
-        typer.echo(result.model_dump_json(by_alias=True, indent=2))
+        say(to_json(result))
         return
     from autotune.terminal.console import make_console, result_table, usage_lines
 

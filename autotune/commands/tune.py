@@ -7,19 +7,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.commands.common import INTERRUPTED_STATUS, STARTED, reported
+from autotune.commands.common import INTERRUPTED_STATUS, STARTED, reported, say
 from autotune.commands.options import (
+    LEAST_MEMORY,
+    MOST_SEED,
+    MOST_WORKERS,
     SAMPLERS,
     Options,
     one_of,
     parse_device,
     parse_effective_batch,
     parse_only,
+    parse_pins,
+    parse_share,
     parse_values,
+    parse_whole,
     split_pairs,
 )
 from autotune.errors import Interrupted, UsageError
-from autotune.units import parse_duration, parse_fraction
+from autotune.units import parse_duration
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,7 +55,7 @@ def tune(
         list[str] | None, typer.Option(help="Hold a knob at a value; repeat for more.", metavar="KNOB=VALUE")
     ] = None,
     only: Annotated[str, typer.Option(help="Search these knobs only.", metavar="KNOB,KNOB")] = "",
-    max_workers: Annotated[int | None, typer.Option(min=0, help="Never use more DataLoader workers.")] = None,
+    max_workers: Annotated[str, typer.Option(help="Never use more DataLoader workers.", metavar="NUMBER")] = "",
     explore: Annotated[
         list[str] | None,
         typer.Option(help="Values for build's own keyword argument; repeat for more.", metavar="NAME=A,B"),
@@ -59,7 +65,7 @@ def tune(
         typer.Option(help="Try another machine's result first; repeat for more.", metavar="FILE"),
     ] = None,
     sampler: Annotated[str, typer.Option(help="tpe, gp or random.")] = "tpe",
-    seed: Annotated[int, typer.Option(help="Of the sampler and of the order of bursts.")] = 0,
+    seed: Annotated[str, typer.Option(help="Of the sampler and of the order of bursts.", metavar="NUMBER")] = "0",
     storage: Annotated[
         str, typer.Option(help="Database URL for the trials; a journal beside the result when left out.")
     ] = "",
@@ -76,27 +82,25 @@ def tune(
     if version:
         from autotune import __version__
 
-        typer.echo(__version__)
+        say(__version__)
         return
     if not model:
         raise UsageError("--model is required, such as --model train:build; autotune --help shows the rest")
-    from autotune.knobs.config import parse_knob
-
     options = Options(
         target=model,
         budget_seconds=parse_duration(budget),
         device=parse_device(device),
         out=out,
         effective_batch=parse_effective_batch(effective_batch),
-        memory_target=parse_fraction(memory_target),
-        utilization_target=parse_fraction(utilization_target),
-        pinned={knob: parse_knob(knob, value) for knob, value in split_pairs("--pin", pin or ())},
+        memory_target=parse_share("--memory-target", memory_target, LEAST_MEMORY),
+        utilization_target=parse_share("--utilization-target", utilization_target),
+        pinned=parse_pins(pin or ()),
         only=parse_only(only),
-        max_workers=max_workers,
+        max_workers=parse_whole("--max-workers", max_workers, 0, MOST_WORKERS) if max_workers else None,
         explored={name: parse_values(name, values) for name, values in split_pairs("--explore", explore or ())},
         warm_start=tuple(warm_start or ()),
         sampler=one_of("--sampler", sampler, SAMPLERS),
-        seed=seed,
+        seed=parse_whole("--seed", seed, 0, MOST_SEED),
         storage=storage or None,
         resume=resume,
     )
@@ -106,8 +110,8 @@ def tune(
 def run_tuning(options: Options, *, as_json: bool, quiet: bool) -> int:
     """Tunes, writes the result, shows it; returns the exit status."""
     from autotune.commands.tuning import Tuning
-    from autotune.measuring.objective import objective_named
-    from autotune.results.result import keep_result
+    from autotune.measuring import objective_named
+    from autotune.results.files import keep_document, to_json
     from autotune.search.interrupts import Interrupts
     from autotune.search.stopping import Budget
     from autotune.terminal.console import make_console, result_table, usage_lines
@@ -124,7 +128,7 @@ def run_tuning(options: Options, *, as_json: bool, quiet: bool) -> int:
             console.print("interrupted before the first burst had ended; nothing was written")
             return INTERRUPTED_STATUS
         with interrupts.held():
-            place, failure = keep_result(result, path)
+            place, failure = keep_document(result, path)
         if failure is not None or not quiet:
             console.print(result_table(result))
         # Where the result had to be put elsewhere, its page is not wanted too.
@@ -132,7 +136,7 @@ def run_tuning(options: Options, *, as_json: bool, quiet: bool) -> int:
         if place is not None and not quiet:
             console.print(usage_lines(place, page))
         if as_json:
-            typer.echo(result.model_dump_json(by_alias=True, indent=2))
+            say(to_json(result))
         if failure is not None:
             raise failure
     return INTERRUPTED_STATUS if result.status == "partial" else 0

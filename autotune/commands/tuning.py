@@ -13,17 +13,14 @@ from autotune.bursts.runner import ProcessRunner, look_at_machine, make_runner
 from autotune.commands.options import Options
 from autotune.commands.tuning_result import Setting, make_result
 from autotune.errors import AutotuneError, Interrupted, UsageError
-from autotune.hardware.model import DeviceKind, Hardware, slug
-from autotune.knobs.space import Space, build_space
-from autotune.measuring.numerics import NumericsGuard
-from autotune.measuring.objective import objective_named
-from autotune.measuring.profiles import Profile
-from autotune.measuring.records import Point
+from autotune.hardware import DeviceKind, Hardware, slug
+from autotune.knobs import Space, build_space
+from autotune.measuring import NumericsGuard, Point, Profile, objective_named
 from autotune.results.result import Result
 from autotune.search.driver import Search
 from autotune.search.interrupts import Interrupts
 from autotune.search.progress import Progress
-from autotune.search.stopping import Budget
+from autotune.search.stopping import Budget, sufficient_budget
 from autotune.search.storage import open_study
 from autotune.search.trials import TrialLog
 from autotune.search.warm_start import candidates, read_results
@@ -63,7 +60,10 @@ class Tuning:
         """
         options = self.options
         elsewhere = read_results(options.warm_start)
-        with Isolation(options.target) as isolation:
+        for source, result in elsewhere:
+            if result.ignored is not None:
+                self._note(f"{source}: {result.ignored}")
+        with Isolation(options.target, self._note) as isolation:
             if self._interrupts is not None:
                 self._interrupts.pass_on_to(isolation.interrupt)
             self._progress.stage("importing")
@@ -74,10 +74,13 @@ class Tuning:
             hardware, device = self._look_at_machine(isolation)
             self._progress.stage("checking the workload")
             runner = make_runner(isolation, hardware, device, memory_target=options.memory_target, seed=options.seed)
-            facts = runner.check(self._budget.preparing, options.explored)
+            began, deadline = self._budget.elapsed, self._budget.preparing
+            enough = sufficient_budget(began + 2 * deadline, 2 * deadline)
+            facts = runner.check(deadline, options.explored, f"try --budget {enough:.0f}s")
             for note in facts.notes:
-                self._note(f"bursts leave out {note}")
-            setting = Setting(options, hardware, device, facts)
+                self._note(note)
+            prepared = self._budget.elapsed
+            setting = Setting(options, hardware, device, facts, prepared - began, prepared)
             space = make_space(setting)
             out = options.out or Path("results") / hardware.slug / f"{slug(options.target)}.json"
             with writable(out):

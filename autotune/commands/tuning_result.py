@@ -10,17 +10,17 @@ from datetime import datetime, timezone
 from autotune import __version__
 from autotune.commands.options import Options
 from autotune.errors import NothingFeasibleError
-from autotune.hardware.model import DeviceKind, Hardware
-from autotune.knobs.facts import WorkloadFacts
-from autotune.measuring.profiles import Profile
-from autotune.measuring.records import Measurement, Point
-from autotune.measuring.speedup import Speedup
+from autotune.hardware import DeviceKind, Hardware
+from autotune.knobs import WorkloadFacts
+from autotune.measuring import Measurement, Outcome, Point, Profile, Speedup
 from autotune.results.result import Constraints, Result, SearchRecord, Side, TrialRecord, WorkloadRecord
 from autotune.search.diagnosis import Evidence, copy_ceiling, diagnose
 from autotune.search.driver import Search, StoppedBy
 from autotune.search.stages import CONFIRM
+from autotune.search.stopping import sufficient_budget
 from autotune.search.trials import Trial, measuring_fraction
 from autotune.search.warm_start import Candidate, records
+from autotune.units import format_seconds
 from autotune.wording import ratio_text
 
 
@@ -33,12 +33,16 @@ class Setting:
         hardware: The machine.
         device: What is trained on.
         facts: The workload.
+        checked_seconds: What the look at the workload took.
+        prepared_seconds: What all took that came before the first burst.
     """
 
     options: Options
     hardware: Hardware
     device: DeviceKind
     facts: WorkloadFacts
+    checked_seconds: float = 0.0
+    prepared_seconds: float = 0.0
 
     @property
     def memory_limit_bytes(self) -> int | None:
@@ -80,7 +84,7 @@ def make_result(
     """
     trials, facts, hardware = search.log.trials, setting.facts, setting.hardware
     if stopped_by != "interrupted" and search.log.best() is None:
-        raise NothingFeasibleError(_why_nothing(search))
+        raise NothingFeasibleError(_why_nothing(search, setting))
     best, speedup, reason = judge(search)
     side = {
         point: Side(config=point.config, parameters=point.parameters, measurement=_measured(search, point))
@@ -126,11 +130,18 @@ def make_result(
     )
 
 
-def _why_nothing(search: Search) -> str:
-    """How the baseline ended, where not even that could be trained."""
+def _why_nothing(search: Search, setting: Setting) -> str:
+    """How the baseline ended, where not even that could be trained; and the budget that would do, if that is why."""
     trials = search.log.trials
     failure = next((t.burst for t in trials if t.burst.point == search.baseline), None)
     why = f"; the baseline ended as {failure.outcome.value}: {failure.reason}" if failure else ""
+    if failure is not None and failure.outcome is Outcome.TIMEOUT:
+        # The check starts, builds and trains a step, as a burst does before its timed part.
+        enough = sufficient_budget(setting.prepared_seconds, max(setting.checked_seconds, 2 * failure.seconds))
+        why += (
+            f"; importing, probing and checking took {format_seconds(setting.prepared_seconds)} of the "
+            f"{format_seconds(setting.options.budget_seconds)}: if nothing hangs, --budget {enough:.0f}s would do"
+        )
     return f"none of {len(trials)} bursts could be trained to its end{why}"
 
 
@@ -174,11 +185,10 @@ def trial_record(trial: Trial, baseline: Point) -> TrialRecord:
     """A trial as the result file keeps it."""
     burst = trial.burst
     measured = burst.measurement
-    changes = {knob: now for knob, (_, now) in burst.point.config.changes_from(baseline.config).items()}
     return TrialRecord(
         stage=trial.stage,
         reason=trial.reason,
-        changes=changes | {k: v for k, v in burst.point.parameters.items() if baseline.parameters.get(k) != v},
+        changes=burst.point.new_values(baseline),
         outcome=burst.outcome,
         failure=burst.reason,
         samples_per_second=burst.rate,

@@ -1,6 +1,14 @@
-"""What this machine has: `probe_host()` reads it, `merge()` adds what torch found."""
+"""What this machine has: `probe_host()` reads it, `merge()` adds what torch found, `Hardware` holds both.
 
-from autotune.hardware.model import Hardware
+Each reader (CPU, memory and cgroups, NVIDIA's driver, disk and container) says why it could not read what it lacks.
+"""
+
+from autotune.hardware.description import hardware_rows
+from autotune.hardware.model import Cpu, DeviceKind, Gpu, Hardware, Memory, Software, slug
 from autotune.hardware.probe import merge, probe_host
+from autotune.hardware.process import running, this_process
 
-__all__ = ["Hardware", "merge", "probe_host"]
+__all__ = [
+    "Cpu", "DeviceKind", "Gpu", "Hardware", "Memory", "Software", "hardware_rows", "merge", "probe_host", "running",
+    "slug", "this_process",
+]  # fmt: skip

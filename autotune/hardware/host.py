@@ -84,12 +84,12 @@ def read_cpu(unread: dict[str, str], root: Path = ROOT, *, usable: int | None = 
 def cpu_budget(logical: int, usable: int, root: Path = ROOT) -> tuple[int, str]:
     """How many CPUs this process may keep busy, and what limits it, in one sentence.
 
-    A quota of 3.5 CPUs counts as 4, as loky, the JVM and Go round it: the fourth is idle half of the time,
+    A quota of 3.5 CPUs counts as 4, as the JVM and Go round it: the fourth is idle half of the time,
     which costs less than a CPU that is never used.
 
     Args:
         logical: CPUs of the machine.
-        usable: What affinity (or ``LOKY_MAX_CPU_COUNT``) leaves of them.
+        usable: What the affinity mask leaves of them.
         root: Where ``/proc`` and ``/sys`` are found.
     """
     quota = cpu_quota(root)
@@ -97,7 +97,7 @@ def cpu_budget(logical: int, usable: int, root: Path = ROOT) -> tuple[int, str]:
         reason = f"the cgroup {quota.group} has a quota of {quota.cpus:g} of the {logical} logical CPUs"
         return max(1, math.ceil(quota.cpus)), reason
     if usable < logical:
-        return max(1, usable), f"the affinity, a quota or LOKY_MAX_CPU_COUNT leaves {usable} of {logical} logical CPUs"
+        return max(1, usable), f"the affinity mask leaves {usable} of {logical} logical CPUs"
     return max(1, usable), f"all {logical} logical CPUs are usable: neither an affinity mask nor a quota takes any"
 
 
@@ -155,10 +155,10 @@ def _shm_bytes(unread: dict[str, str], root: Path) -> int | None:
 
 
 def _usable_cpus() -> int:
-    """CPUs left by affinity, the outermost cgroup quota and ``LOKY_MAX_CPU_COUNT``."""
-    from loky import cpu_count  # takes 50 ms: paid only when asked
-
-    return int(cpu_count())
+    """CPUs that the affinity mask leaves; all where the system has none."""
+    if not hasattr(psutil.Process, "cpu_affinity"):  # macOS
+        return os.cpu_count() or 1
+    return len(psutil.Process().cpu_affinity())
 
 
 def _cpuinfo(root: Path) -> dict[str, str]:

@@ -8,74 +8,70 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from autotune.stored import Figure, Seconds, Share, Stored, Whole
 
 DeviceKind = Literal["cpu", "cuda", "rocm", "mps"]
 
 
-class Record(BaseModel):
-    """Base of all hardware records: frozen; fields of newer versions are ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class GpuProcess(Record):
+class GpuProcess(Stored):
     """Another process that holds memory of a GPU."""
 
-    pid: int
+    pid: Whole
     name: str | None = None
-    memory_bytes: int | None = None
+    memory_bytes: Whole | None = None
 
 
-class Gpu(Record):
+class Gpu(Stored):
     """One accelerator, as its driver reports it."""
 
     kind: DeviceKind
-    index: int = Field(description="the index that torch uses, after CUDA_VISIBLE_DEVICES")
+    index: Whole = Field(description="the index that torch uses, after CUDA_VISIBLE_DEVICES")
     name: str
     uuid: str | None = None
-    memory_total_bytes: int | None = None
-    memory_free_bytes: int | None = None
-    compute_capability: tuple[int, int] | None = None
-    sm_count: int | None = None
+    memory_total_bytes: Whole | None = None
+    memory_free_bytes: Whole | None = None
+    compute_capability: tuple[Whole, Whole] | None = None
+    sm_count: Whole | None = None
     precisions: tuple[str, ...] = Field(default=("fp32",), description="worth trying for speed, fp32 first")
     precision_reason: str = ""
     driver: str | None = None
     cuda: str | None = Field(default=None, description="CUDA version of the driver")
-    power_limit_watts: float | None = None
-    power_watts: float | None = None
-    sm_clock_mhz: int | None = None
-    sm_clock_max_mhz: int | None = None
-    memory_clock_mhz: int | None = None
-    temperature_celsius: int | None = None
-    utilization_fraction: float | None = None
+    power_limit_watts: Figure | None = None
+    power_watts: Figure | None = None
+    sm_clock_mhz: Whole | None = None
+    sm_clock_max_mhz: Whole | None = None
+    memory_clock_mhz: Whole | None = None
+    temperature_celsius: int | None = Field(default=None, ge=-300, le=10_000)
+    utilization_fraction: Share | None = None
     mig: bool | None = Field(default=None, description="True: this is a slice of a partitioned GPU")
     processes: tuple[GpuProcess, ...] = ()
 
 
-class Cpu(Record):
+class Cpu(Stored):
     """The processor and how much of it this process may use."""
 
     model: str | None
-    physical_cores: int | None
-    logical_cores: int
-    budget: int = Field(ge=1, description="CPUs usable after affinity and cgroup quotas")
+    physical_cores: Whole | None
+    logical_cores: Whole
+    budget: int = Field(ge=1, le=2**20, description="CPUs usable after affinity and cgroup quotas")
     budget_reason: str = ""
     isa: tuple[str, ...] = Field(default=(), description="of avx2 avx512f avx512_bf16 avx512_fp16 amx_bf16 neon …")
     precisions: tuple[str, ...] = Field(default=("fp32",), description="worth trying for speed, fp32 first")
     precision_reason: str = ""
 
 
-class Memory(Record):
+class Memory(Stored):
     """Host memory."""
 
-    total_bytes: int
-    available_bytes: int = Field(description="min(available, cgroup limit - current)")
-    cgroup_limit_bytes: int | None = None
-    shm_bytes: int | None = Field(default=None, description="free in /dev/shm, through which workers send batches")
+    total_bytes: Whole
+    available_bytes: Whole = Field(description="min(available, cgroup limit - current)")
+    cgroup_limit_bytes: Whole | None = None
+    shm_bytes: Whole | None = Field(default=None, description="free in /dev/shm, through which workers send batches")
 
 
-class Software(Record):
+class Software(Stored):
     """Versions that change speed."""
 
     os: str
@@ -85,16 +81,16 @@ class Software(Record):
     autotune: str | None = None
 
 
-class Peaks(Record):
+class Peaks(Stored):
     """Rates measured in a second or two; they bound what any config can reach."""
 
-    matmul_flops_per_second: dict[str, float | None] = Field(default_factory=dict, description="by precision")
-    memory_bytes_per_second: float | None = None
-    host_to_device_bytes_per_second: float | None = None
-    seconds: float | None = Field(default=None, description="what measuring took")
+    matmul_flops_per_second: dict[str, Figure | None] = Field(default_factory=dict, description="by precision")
+    memory_bytes_per_second: Figure | None = None
+    host_to_device_bytes_per_second: Figure | None = None
+    seconds: Seconds | None = Field(default=None, description="what measuring took")
 
 
-class Hardware(Record):
+class Hardware(Stored):
     """One machine."""
 
     hostname: str
@@ -111,11 +107,11 @@ class Hardware(Record):
         """The record of the device to train on: the first GPU of that kind, or the CPU."""
         return next((gpu for gpu in self.gpus if gpu.kind == kind), self.cpu)
 
-    def memory_limit_bytes(self, device: DeviceKind, target: float) -> int | None:
-        """What a burst may take of a device's memory, the target being a share of it; None where it is not known."""
-        record = self.device(device)
+    def memory_limit_bytes(self, kind: DeviceKind, share: float) -> int | None:
+        """What training may take of the memory of the device: of a host's, what is available; None: not known."""
+        record = self.device(kind)
         total = record.memory_total_bytes if isinstance(record, Gpu) else self.memory.available_bytes
-        return round(target * total) if total is not None else None
+        return round(share * total) if total is not None else None
 
     @property
     def devices(self) -> tuple[DeviceKind, ...]:

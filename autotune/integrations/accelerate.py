@@ -13,6 +13,7 @@ from autotune.integrations.common import (
     tell,
     tuned_loader,
 )
+from autotune.knobs import framework_arguments
 
 if TYPE_CHECKING:
     from torch import nn
@@ -36,7 +37,7 @@ def accelerator_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
         missing["device"] = "it takes the first that is visible: set CUDA_VISIBLE_DEVICES"
     words: dict[str, Any] = {
         "mixed_precision": half or "no",
-        "gradient_accumulation_steps": config.accumulation_steps,
+        **framework_arguments("accelerate", config),
         "dataloader_config": DataLoaderConfiguration(non_blocking=config.non_blocking),
         "cpu": tuned.device.type == "cpu",
     }

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from autotune.knobs.config import TrainConfig
+from autotune.knobs import DATALOADER_ARGUMENTS, HALF, TrainConfig
 from autotune.training.tuned import Tuned
 from autotune.workload.adapters.loaders import read_loader
 
@@ -42,7 +42,7 @@ def half_precision(tuned: Tuned) -> tuple[str | None, Missing]:
     precision = tuned.config.precision
     if precision == "fp16" and tuned.device.type == "cpu":
         return None, {"precision": "it mixes fp16 on a GPU only; fp32 is used"}
-    return (precision if precision in {"bf16", "fp16"} else None), {}
+    return (precision if precision in HALF else None), {}
 
 
 def other_copies(tuned: Tuned) -> Missing:
@@ -142,14 +142,12 @@ def tuned_loader(tuned: Tuned, loader: DataLoader[Any]) -> tuple[DataLoader[Any]
         settings["drop_last"] = True
     if tuned.config.num_workers:
         settings |= {"timeout": loader.timeout, "multiprocessing_context": loader.multiprocessing_context}
-    if not getattr(loader, "in_order", True):
-        settings["in_order"] = False
     return tuned.dataloader(loader.dataset, **settings), missing
 
 
 def loader_differences(tuned: Tuned, loader: object) -> Missing:
     """The loader's settings that are not the tuned ones."""
-    expected = tuned.dataloader_kwargs()
+    expected = {knob: getattr(tuned.config, knob) for knob in DATALOADER_ARGUMENTS}
     if isinstance(loader, DataLoader):
         return differences(expected, read_loader(loader).settings)
     return dict.fromkeys(expected, "the train data comes from no single DataLoader")

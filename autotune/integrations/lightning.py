@@ -25,6 +25,7 @@ from autotune.integrations.common import (
     tuned_loader,
 )
 from autotune.integrations.fabric import placement
+from autotune.knobs import framework_arguments
 from autotune.training.tuned import Tuned
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -43,7 +44,7 @@ def trainer_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
     tell("Lightning", tuned, missing | other_copies(tuned))
     return {
         **words,
-        "accumulate_grad_batches": tuned.accumulation_steps,
+        **framework_arguments("lightning", tuned.config),
         "benchmark": tuned.config.cudnn_benchmark or None,  # None leaves it as it is, as bursts did
         **yours,
         "callbacks": [*callbacks, tuned_callback(tuned)],

@@ -15,6 +15,7 @@ from autotune.integrations.common import (
     tell,
     tuned_loader,
 )
+from autotune.knobs import framework_arguments
 
 if TYPE_CHECKING:
     from autotune.training.tuned import Tuned
@@ -59,14 +60,9 @@ def _words(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
     config = tuned.config
     half, missing = half_precision(tuned)
     words: dict[str, Any] = {
-        "per_device_train_batch_size": config.batch_size,
-        "gradient_accumulation_steps": config.accumulation_steps,
+        **framework_arguments("transformers", config),
         "bf16": half == "bf16",
         "fp16": half == "fp16",
-        "dataloader_num_workers": config.num_workers,
-        "dataloader_prefetch_factor": config.prefetch_factor,
-        "dataloader_persistent_workers": config.persistent_workers,
-        "dataloader_pin_memory": config.pin_memory,
         "accelerator_config": {"non_blocking": config.non_blocking},
         "use_cpu": tuned.device.type == "cpu",
     }

@@ -1,1 +1,39 @@
-"""Every knob, once: its values here, what it changes, how torch is told."""
+"""Every knob, once: its values here, what it changes, how torch is told.
+
+A `TrainConfig` has a value for each knob. `build_space` makes the `Space` that is searched, from the machine, from
+`WorkloadFacts`, and from what the person asked for; it says why each value is tried, and why a knob is not.
+"""
+
+from autotune.knobs.circumstances import Choices
+from autotune.knobs.config import (
+    KNOB_NAMES,
+    Parameters,
+    Precision,
+    Scalar,
+    TrainConfig,
+    format_scalar,
+    parse_knob,
+    parse_scalar,
+    unknown_knob,
+)
+from autotune.knobs.facts import ModelFacts, WorkloadFacts
+from autotune.knobs.precision import HALF, torch_dtype
+from autotune.knobs.registry import (
+    DATALOADER_ARGUMENTS,
+    KNOBS,
+    affecting,
+    following,
+    framework_arguments,
+    going_with,
+    idle_knobs,
+    in_guides_order,
+    loader_arguments,
+)
+from autotune.knobs.space import Space, build_space
+
+__all__ = [
+    "DATALOADER_ARGUMENTS", "HALF", "KNOBS", "KNOB_NAMES", "Choices", "ModelFacts", "Parameters", "Precision",
+    "Scalar", "Space", "TrainConfig", "WorkloadFacts", "affecting", "build_space", "following", "format_scalar",
+    "framework_arguments", "going_with", "idle_knobs", "in_guides_order", "loader_arguments", "parse_knob",
+    "parse_scalar", "torch_dtype", "unknown_knob",
+]  # fmt: skip

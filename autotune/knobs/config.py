@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -54,6 +55,7 @@ class TrainConfig(BaseModel):
     prefetch_factor: Count | None = Field(default=None, ge=1, description="batches a worker; None: torch's 2")
     pin_memory: bool = False
     persistent_workers: bool = False
+    dataloader_in_order: bool = Field(default=True, description="false: a batch that is ready need not wait for others")
     non_blocking: bool = False
     num_threads: Count | None = Field(default=None, ge=1, description="CPU intra-op; None: torch's own")
     allocator: Allocator = "default"
@@ -63,7 +65,7 @@ class TrainConfig(BaseModel):
         """Resets what has no effect in combination with the rest (validated values: "0" is 0 here)."""
         resets: dict[str, Scalar] = {}
         if self.num_workers == 0:
-            resets |= {"prefetch_factor": None, "persistent_workers": False}
+            resets |= {"prefetch_factor": None, "persistent_workers": False, "dataloader_in_order": True}
         elif self.prefetch_factor is None:
             resets["prefetch_factor"] = 2
         if not self.pin_memory:
@@ -84,29 +86,24 @@ class TrainConfig(BaseModel):
         """
         return make_config({**self.model_dump(), **changes})
 
+    def pick(self, knobs: Iterable[str]) -> tuple[Scalar, ...]:
+        """The values of some knobs."""
+        return tuple(getattr(self, knob) for knob in knobs)
+
     def changes_from(self, other: TrainConfig) -> dict[str, tuple[Scalar, Scalar]]:
         """The knobs in which this config differs from another: ``{knob: (other's value, this value)}``."""
         mine, theirs = self.model_dump(), other.model_dump()
         return {knob: (theirs[knob], mine[knob]) for knob in mine if mine[knob] != theirs[knob]}
 
 
-KNOBS: tuple[str, ...] = tuple(TrainConfig.model_fields)
-MEMORY_KNOBS: tuple[str, ...] = (
-    "precision",
-    "memory_format",
-    "compile_mode",
-    "optimizer_impl",
-    "sdpa_backend",
-)
-"""Knobs, besides the batch size, that change how much device memory a step takes."""
-LOADER_KNOBS: tuple[str, ...] = (
-    "num_workers",
-    "prefetch_factor",
-    "pin_memory",
-    "persistent_workers",
-    "non_blocking",
-)
-"""Knobs of how batches are loaded and brought to the device."""
+KNOB_NAMES: tuple[str, ...] = tuple(TrainConfig.model_fields)
+_ENABLING: dict[str, Scalar] = {"num_workers": 1, "pin_memory": True}
+"""With these each knob has an effect: a value that is typed is validated beside them, so that none is swallowed."""
+
+
+def unknown_knob(name: str) -> str:
+    """What is said of a name that no knob has."""
+    return f"{name!r} is no knob; the knobs are {', '.join(KNOB_NAMES)}"
 
 
 def make_config(values: dict[str, Any]) -> TrainConfig:
@@ -121,19 +118,34 @@ def make_config(values: dict[str, Any]) -> TrainConfig:
         raise ConfigError(_explain(error)) from None
 
 
+def check_values(values: Mapping[str, Scalar]) -> TrainConfig:
+    """A config of some values alone, none of them without effect.
+
+    Raises:
+        ConfigError: As in `make_config`.
+    """
+    return make_config({**_ENABLING, **values})
+
+
 def parse_knob(knob: str, text: str) -> Scalar:
     """The value that a person typed for a knob (``--pin precision=bf16``), in the knob's own type.
 
     Raises:
         ConfigError: When the knob is unknown or does not take this value.
     """
-    if knob not in KNOBS:
-        raise ConfigError(f"{knob!r} is no knob; the knobs are {', '.join(KNOBS)}")
+    if knob not in KNOB_NAMES:
+        raise ConfigError(unknown_knob(knob))
     value = parse_scalar(text)
-    # Validated on its own, so that a rule between knobs cannot swallow the value that was typed.
-    enabling: dict[str, Any] = {"num_workers": 1, "pin_memory": True}
-    config = make_config({**enabling, knob: value})
+    config = check_values({knob: value})
     return getattr(config, knob) if value is not None else None
+
+
+def allowed_words(knob: str) -> list[str]:
+    """The words that a knob takes, as they are typed; empty where it takes numbers, or true and false."""
+    annotation = TrainConfig.model_fields[knob].annotation
+    parts = (annotation, *get_args(annotation))
+    words = [str(value) for part in parts for value in get_args(part) if isinstance(value, str)]
+    return ["none", *words] if words and type(None) in parts else words
 
 
 def parse_scalar(text: str) -> Scalar:
@@ -164,12 +176,8 @@ def _explain(error: ValidationError) -> str:
     first = error.errors()[0]
     knob = str(first["loc"][0]) if first["loc"] else "config"
     if first["type"] == "extra_forbidden":
-        return f"{knob!r} is no knob; the knobs are {', '.join(KNOBS)}"
-    annotation = TrainConfig.model_fields[knob].annotation if knob in TrainConfig.model_fields else None
-    parts = (annotation, *get_args(annotation))
-    allowed = [str(value) for part in parts for value in get_args(part) if isinstance(value, str)]
-    if allowed and type(None) in parts:
-        allowed.insert(0, "none")
+        return unknown_knob(knob)
+    allowed = allowed_words(knob) if knob in KNOB_NAMES else []
     what = first["msg"].lower().removeprefix("input should be ")
     expected = f"one of {', '.join(allowed)}" if allowed else what
     return f"{knob}={first.get('input')!r} cannot be used: expected {expected}"

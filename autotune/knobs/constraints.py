@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from autotune.errors import ConfigError
-from autotune.knobs.config import KNOBS, Scalar, TrainConfig, make_config
+from autotune.knobs.batch import divisors, spread
+from autotune.knobs.circumstances import LoaderRoom
+from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig, check_values, make_config, unknown_knob
 from autotune.knobs.facts import WorkloadFacts
-from autotune.knobs.rules import LoaderRoom, divisors, spread
 
 
 def check_names(knobs: Collection[str]) -> None:
     """Refuses names that are no knobs."""
-    if unknown := sorted(set(knobs) - set(KNOBS)):
-        raise ConfigError(f"{unknown[0]!r} is no knob; the knobs are {', '.join(KNOBS)}")
+    if unknown := sorted(set(knobs) - set(KNOB_NAMES)):
+        raise ConfigError(unknown_knob(unknown[0]))
 
 
 def check_constraints(
@@ -26,8 +27,7 @@ def check_constraints(
     explored: Mapping[str, tuple[Scalar, ...]],
 ) -> None:
     """Refuses caps that are out of range, or that contradict each other."""
-    # Checked beside what they need to have an effect, so that no value is swallowed.
-    make_config({"num_workers": 1, "pin_memory": True, **pinned})
+    check_values(pinned)
     if max_workers is not None and max_workers < 0:
         raise ConfigError(f"max_workers={max_workers} cannot be used: expected 0 or more")
     workers = pinned.get("num_workers")
@@ -36,15 +36,15 @@ def check_constraints(
             f"num_workers={workers} is pinned, but at most {max_workers} workers are allowed; "
             "pin fewer, or raise --max-workers"
         )
-    if effective_batch is not None and effective_batch < 1:
-        raise ConfigError(f"the effective batch {effective_batch} cannot be used: expected 1 or more")
+    if effective_batch is not None and not 1 <= effective_batch < 2**31:  # more takes minutes to find the divisors of
+        raise ConfigError(f"the effective batch {effective_batch} cannot be used: expected 1 to {2**31 - 1}")
     if empty := [name for name, values in explored.items() if not values]:
         raise ConfigError(f"{empty[0]!r} is to be explored, but without values; use --explore {empty[0]}=a,b")
 
 
 def searched_knobs(pinned: Mapping[str, Scalar], only: Collection[str] | None, effective_batch: int | None) -> set[str]:
     """The knobs that may be searched; batch and accumulation are one choice, under the name of the batch."""
-    searched = (set(KNOBS) if only is None else set(only)) - pinned.keys()
+    searched = (set(KNOB_NAMES) if only is None else set(only)) - pinned.keys()
     if "accumulation_steps" in searched:
         searched |= {"batch_size"} - pinned.keys()
     if effective_batch is not None and "accumulation_steps" in pinned:

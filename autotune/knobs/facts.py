@@ -5,16 +5,15 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from autotune.knobs.config import TrainConfig
+from autotune.stored import Stored, Whole
 
 
-class ModelFacts(BaseModel):
+class ModelFacts(Stored):
     """A model and its optimizer, as far as another one can be told from them."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
     name: str = Field(description="its class")
-    tensors: int = Field(description="of weights")
-    weights: int = Field(description="in all of them")
+    tensors: Whole = Field(description="of weights")
+    weights: Whole = Field(description="in all of them")
     shapes: str = Field(description="hash of the tensors' shapes")
     optimizer: str | None = Field(description="its class")
 
@@ -46,6 +45,6 @@ class WorkloadFacts(BaseModel):
     fixed_shapes: bool = Field(description="two batches had equal shapes")
     largest_samples: tuple[int, ...] = Field(default=(), description="indices, largest first, where sizes vary")
     optimizer_impls: tuple[str, ...] = Field(description="that this optimizer accepts")
-    notes: tuple[str, ...] = Field(default=(), description="what the user's own training does and bursts do not")
+    notes: tuple[str, ...] = Field(default=(), description="what a person should know of it, a sentence each")
     fork_safe: bool = Field(description="False: bursts start in fresh interpreters")
     fork_unsafe_reason: str | None = None

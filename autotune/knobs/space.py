@@ -13,39 +13,13 @@ from itertools import product
 from typing import Any
 
 from autotune.errors import ConfigError
-from autotune.hardware.model import Cpu, DeviceKind, Hardware, Memory
-from autotune.knobs.config import KNOBS, LOADER_KNOBS, Scalar, TrainConfig, make_config
+from autotune.hardware import Cpu, DeviceKind, Hardware
+from autotune.knobs.circumstances import Choices, Circumstances, LoaderRoom
+from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig, make_config
 from autotune.knobs.constraints import accumulation_of, check_constraints, check_names, searched_knobs, start_config
 from autotune.knobs.facts import WorkloadFacts
-from autotune.knobs.rules import RAM_SHARE, RULES, SHM_SHARE, Choices, Circumstances, LoaderRoom
-
-__all__ = ["Choices", "Space", "build_space"]
-
-_CPU_ORDER = (
-    "allocator", "precision", "batch_size", "memory_format", "num_workers", "num_threads", "compile_mode",
-    "optimizer_impl", "prefetch_factor", "persistent_workers",
-)  # fmt: skip
-_GPU_ORDER = (
-    "precision", "batch_size", "compile_mode", "num_workers", "memory_format", "pin_memory", "sdpa_backend",
-    "prefetch_factor", "non_blocking", "optimizer_impl", "cudnn_benchmark", "persistent_workers", "allocator",
-)  # fmt: skip
-_HALF = ("bf16", "fp16")
-_HALF_ONLY_ATTENTION = ("flash_attention", "cudnn_attention")
-
-# Fetching a whole batch in less than this is cheaper than taking it from a worker; above the second, data
-# loading is likely to be what training waits for.
-_CHEAP_BATCH_SECONDS, _COSTLY_BATCH_SECONDS = 0.001, 0.02
-
-# The first of these that is offered belongs to the first guess; `_preferred` adds what the machine decides.
-_PREFERENCES: dict[str, tuple[Scalar, ...]] = {
-    "precision": ("bf16", "fp16", "tf32"),
-    "optimizer_impl": ("fused", "foreach"),
-    "cudnn_benchmark": (True,),
-    "prefetch_factor": (4, 2),
-    "pin_memory": (True,),
-    "persistent_workers": (True,),
-    "non_blocking": (True,),
-}
+from autotune.knobs.loader import is_costly
+from autotune.knobs.registry import KNOBS, affecting, by_priority, of_loader
 
 
 @dataclass(frozen=True)
@@ -111,9 +85,9 @@ class Space:
         """Why a config must not be run, in one sentence, or None when it may."""
         if self.max_workers is not None and config.num_workers > self.max_workers:
             return f"{config.num_workers} workers are more than the {self.max_workers} that are allowed"
-        needs_half = config.sdpa_backend in _HALF_ONLY_ATTENTION and config.precision not in _HALF
-        if needs_half and config.sdpa_backend != self.baseline.sdpa_backend:
-            return f"{config.sdpa_backend} computes in bf16 or fp16 only, not in {config.precision}"
+        changed = config.changes_from(self.baseline)
+        if why := next((why for knob in changed if (why := KNOBS[knob].conflict(config)) is not None), None):
+            return why
         return self.room.shortage(config) if self.room is not None else None
 
     def suggested(self) -> tuple[TrainConfig, ...]:
@@ -125,7 +99,7 @@ class Space:
         guesses is the baseline, and none is a violation.
         """
         everything = dict(self.preferred)
-        feeding = (*LOADER_KNOBS, "num_threads")  # workers want the cores that threads have
+        feeding = (*of_loader(), "num_threads")  # workers want the cores that threads have
         variants = [
             everything,
             _without(everything, *feeding),
@@ -145,7 +119,7 @@ class Space:
         wanted = self.config(values)
         smaller = {
             knob: _at_most(self.choices[knob], getattr(wanted, knob))
-            for knob in ("batch_size", "num_workers", "prefetch_factor")
+            for knob in affecting("waiting batches")
             if knob in self.choices
         }
         # The last knob turns fastest: prefetching is given up before workers, and workers before the batch.
@@ -192,7 +166,7 @@ def build_space(
     if isinstance(record, Cpu) != (device == "cpu"):
         raise ConfigError(f"the device {device!r} was asked for, but this machine has none; use --device cpu")
     searched = searched_knobs(pinned, only, effective_batch)
-    room = _loader_room(hardware.memory, facts)
+    room = LoaderRoom.of(hardware.memory, facts)
     budget = hardware.cpu.budget
     worker_limit = budget if max_workers is None else min(budget, max_workers)
     # Where workers are searched, nothing starts above what is searched.
@@ -209,10 +183,9 @@ def build_space(
         effective_batch=effective_batch,
         budget_seconds=budget_seconds,
         asked=asked,
-        fixed=frozenset(KNOBS) - searched,
+        fixed=frozenset(KNOB_NAMES) - searched,
     )
-    found = {knob: RULES[knob](of) for knob in _order(of) if knob in searched}
-    found |= {knob: rule(of) for knob, rule in RULES.items() if knob in searched - found.keys()}
+    found = {knob: rule(of) for knob in _order(of) if knob in searched and (rule := KNOBS[knob].candidates)}
     choices = {knob: choice for knob, choice in found.items() if isinstance(choice, Choices)}
     space = Space(
         baseline=facts.baseline,
@@ -231,29 +204,15 @@ def build_space(
     return space
 
 
-def _loader_room(memory: Memory, facts: WorkloadFacts) -> LoaderRoom:
-    """What the batches may take that wait in the loader."""
-    free = memory.available_bytes
-    unlimited = LoaderRoom(facts.batch_bytes / facts.baseline.batch_size, None, 0)
-    # The baseline's own loader works today: its memory is granted up to half of what is free.
-    granted = min(unlimited.needed(facts.baseline), free // 2)
-    shm = None if memory.shm_bytes is None else int(memory.shm_bytes * SHM_SHARE)
-    return LoaderRoom(unlimited.sample_bytes, shm, max(int(free * RAM_SHARE), granted))
-
-
 def _check_room(space: Space) -> None:
     """Refuses pins that leave no candidate whose batches fit."""
     smallest = {
         knob: min(int(value or 0) for value in space.choices[knob].values)
-        for knob in ("batch_size", "num_workers", "prefetch_factor")
+        for knob in affecting("waiting batches")
         if knob in space.choices
     }
     if space.room is not None and (shortage := space.room.shortage(space.config(smallest))):
-        guilty = [
-            f"{knob}={value}"
-            for knob, value in space.pinned.items()
-            if knob in {"batch_size", "accumulation_steps", "num_workers", "prefetch_factor"}
-        ]
+        guilty = [f"{knob}={value}" for knob, value in space.pinned.items() if knob in affecting("waiting batches")]
         raise ConfigError(
             f"with {', '.join(guilty)} pinned, {shortage}; pin less, or enlarge /dev/shm (docker run --shm-size)"
         )
@@ -261,16 +220,14 @@ def _check_room(space: Space) -> None:
 
 def _order(of: Circumstances) -> tuple[str, ...]:
     """The knobs by expected effect."""
-    order = _CPU_ORDER if of.device == "cpu" else _GPU_ORDER
-    if of.facts.sample_seconds * of.start.batch_size < _COSTLY_BATCH_SECONDS:
-        return order
-    return ("num_workers", *(knob for knob in order if knob != "num_workers"))
+    order = by_priority(of.device)
+    return tuple(dict.fromkeys(("num_workers", *order))) if is_costly(of) else order
 
 
 def _skipped(found: Mapping[str, Choices | str], pinned: Mapping[str, Scalar], of: Circumstances) -> dict[str, str]:
     """Why each knob is not searched that is neither searched nor pinned."""
     skipped: dict[str, str] = {}
-    for knob in KNOBS:
+    for knob in KNOB_NAMES:
         why = found.get(knob)
         if knob in pinned or isinstance(why, Choices):
             continue
@@ -289,45 +246,11 @@ def _skipped(found: Mapping[str, Choices | str], pinned: Mapping[str, Scalar], o
 
 def _preferred(of: Circumstances, choices: Mapping[str, Choices]) -> dict[str, Scalar]:
     """The value of each knob that should help on this machine."""
-    wanted: dict[str, tuple[Scalar, ...]] = dict(_PREFERENCES)
-    if of.overhead_bound:
-        # Autocast calls more operators still, and a second thread has nothing to do in any of them.
-        del wanted["precision"]
-        wanted["num_threads"] = (1,)
-    precision = _first(wanted.get("precision", ()), choices.get("precision")) or of.start.precision
-    if of.device == "cpu":
-        wanted["allocator"] = ("tuned",)
-    if of.device == "cpu" or precision != "fp32":
-        # Without tensor cores, convolutions are often slower in channels_last.
-        wanted["memory_format"] = ("channels_last",)
-    if of.device != "cpu" and precision in _HALF and "batch_size" in choices:
-        # Half the bytes an activation: twice the batch should fit.
-        larger = [value for value in of.batch_sizes() if value >= 2 * of.start.batch_size]
-        wanted["batch_size"] = tuple(larger[:1])
-    wanted["num_workers"] = tuple(reversed([count for count in of.worker_counts() if count <= _workers(of)]))
-    picked = {knob: _first(values, choices.get(knob)) for knob, values in wanted.items()}
-    if of.device == "cpu" and (workers := picked.get("num_workers")) and not of.overhead_bound:
-        # Threads wait for each other in a loop: beside workers on every core, training takes twice as long.
-        left = max(1, of.hardware.cpu.budget - int(workers))
-        picked["num_threads"] = _first((left,), choices.get("num_threads"))
-    return {knob: picked[knob] for knob in choices if picked.get(knob) is not None}
-
-
-def _workers(of: Circumstances) -> int:
-    """Workers that should do: beside a GPU half of the CPUs, or all of a few; else as few as will do."""
-    seconds = of.facts.sample_seconds * of.start.batch_size
-    if of.device != "cpu":
-        few = min(of.worker_limit, max(6, of.worker_limit // 2))
-        return of.start.num_workers if seconds < _CHEAP_BATCH_SECONDS else few
-    # Training needs the same cores.
-    if seconds < _CHEAP_BATCH_SECONDS:
-        return 0
-    return max(1, of.worker_limit // 2) if seconds >= _COSTLY_BATCH_SECONDS else of.start.num_workers
-
-
-def _first(wanted: tuple[Scalar, ...], offered: Choices | None) -> Scalar:
-    """The first wanted value that is offered, or None."""
-    return next((value for value in wanted if offered is not None and value in offered.values), None)
+    picked: dict[str, Scalar] = {}
+    for name, knob in KNOBS.items():
+        if name in choices and (value := choices[name].first(knob.preferred(of, picked))) is not None:
+            picked[name] = value
+    return {knob: picked[knob] for knob in choices if knob in picked}
 
 
 def _without(values: Mapping[str, Scalar], *knobs: str) -> dict[str, Scalar]:

@@ -12,15 +12,14 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from autotune.hardware.model import DeviceKind
-from autotune.knobs.config import MEMORY_KNOBS, Scalar
+from autotune.hardware import DeviceKind
+from autotune.knobs import Scalar, affecting
 from autotune.measuring.records import Burst, Outcome, Point
 
 MIN_MARGIN, MAX_MARGIN = 0.02, 0.2
 """Of what the target leaves for samples: kept free, whatever the residuals say."""
 RESIDUAL_MARGIN = 2.0
 """The margin is so many times the residual: what larger batches lie off the line, mostly."""
-_CPU_KNOBS = ("allocator", "num_threads", "num_workers", "prefetch_factor")
 Group = tuple[Scalar | tuple[tuple[str, Scalar], ...], ...]
 
 
@@ -66,7 +65,7 @@ class MemoryModel:
 
     def __init__(self, bursts: Iterable[Burst], limit_bytes: int, device: DeviceKind) -> None:
         self.limit_bytes = limit_bytes
-        self._knobs = (*MEMORY_KNOBS, *(_CPU_KNOBS if device == "cpu" else ()))
+        self._knobs = (*affecting("memory"), *(affecting("host memory") if device == "cpu" else ()))
         taken: dict[Group, dict[int, float]] = {}
         censored: dict[Group, int] = {}
         for burst in bursts:
@@ -107,8 +106,7 @@ class MemoryModel:
         return line.largest_batch(self.limit_bytes) if line is not None else None
 
     def _group(self, point: Point) -> Group:
-        config = point.config
-        return (*(getattr(config, knob) for knob in self._knobs), tuple(sorted(point.parameters.items())))
+        return (*point.config.pick(self._knobs), tuple(sorted(point.parameters.items())))
 
 
 def fit(points: dict[int, float], censored: int | None, limit_bytes: int) -> Line:

@@ -11,14 +11,13 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
 from autotune.errors import AutotuneError
-from autotune.knobs.config import TrainConfig, format_scalar
+from autotune.knobs import HALF, TrainConfig, affecting
 from autotune.measuring.records import Point
+from autotune.stored import Stored, Whole
 
-ARITHMETIC_KNOBS = ("precision", "memory_format", "compile_mode", "optimizer_impl", "sdpa_backend", "cudnn_benchmark")
-"""Knobs that change how results are rounded; others change when and where, but not what is computed."""
 MOST_STEPS, FEWEST_STEPS = 20, 5
 SPREAD = 3.0
 """So many times the natural spread is still natural."""
@@ -65,7 +64,7 @@ class Agreement(BaseModel):
     has_batch_norm: bool
 
 
-class Gate(BaseModel):
+class Gate(Stored):
     """One criterion.
 
     Attributes:
@@ -75,15 +74,13 @@ class Gate(BaseModel):
         passed: Whether it is.
     """
 
-    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
-
     name: str
     value: float | None
     limit: float
     passed: bool
 
 
-class Numerics(BaseModel):
+class Numerics(Stored):
     """The verdict on a config.
 
     Attributes:
@@ -94,11 +91,9 @@ class Numerics(BaseModel):
         notes: What else a person should know.
     """
 
-    model_config = ConfigDict(frozen=True)
-
     outcome: Literal["agrees", "disagrees", "unchanged", "unchecked"]
     reason: str
-    steps: int = Field(default=0, ge=0)
+    steps: Whole = 0
     gates: tuple[Gate, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -114,7 +109,7 @@ def judge_agreement(measured: Agreement, config: TrainConfig, baseline: TrainCon
     natural = (measured.reference, measured.control)
     if not all(map(math.isfinite, (v for run in natural for v in (*run.losses, run.gradient_norm)))):
         return Numerics(outcome="unchecked", reason="eager fp32 itself yields losses or gradients that are not finite")
-    half = config.precision in {"bf16", "fp16"}
+    half = config.precision in HALF
     reference, control, candidate = measured.reference, measured.control, measured.candidate
     loss_limit = max(HALF_LOSS_TOLERANCE if half else LOSS_TOLERANCE, SPREAD * _apart(control, reference, first=True))
     mean_limit = max(MEAN_LOSS_TOLERANCE, SPREAD * _apart(control, reference))
@@ -184,16 +179,14 @@ class NumericsGuard:
             verdict = judge_agreement(measured, point.config, self._baseline.config)
         self._known[self._arithmetic(point)] = verdict
         if verdict.outcome == "disagrees":
-            changes = point.config.changes_from(self._baseline.config)
-            changed = ", ".join(f"{knob}={format_scalar(now)}" for knob, (_, now) in changes.items())
+            changed = point.changes_text(self._baseline, ", ")
             self._note(f"left out, since it does not train what eager fp32 trains: {changed} ({verdict.reason})")
         return verdict
 
     @staticmethod
     def _arithmetic(point: Point) -> tuple[object, ...]:
         """What decides how results are rounded; with BatchNorm the micro-batch does too."""
-        knobs = tuple(getattr(point.config, knob) for knob in (*ARITHMETIC_KNOBS, "batch_size"))
-        return (*knobs, *sorted(point.parameters.items()))
+        return (*point.config.pick(affecting("arithmetic")), *sorted(point.parameters.items()))
 
 
 def _apart(trace: Trace, reference: Trace, *, first: bool = False) -> float:

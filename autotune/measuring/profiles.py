@@ -2,54 +2,50 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from autotune.stored import Figure, Seconds, Stored
 
 
-class Record(BaseModel):
-    """Base of the records: frozen; NaN and infinity are no figures."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
-
-
-class Operator(Record):
+class Operator(Stored):
     """One operator of torch, over the forward pass, the backward pass and the optimizer step."""
 
     name: str
-    seconds: float = Field(ge=0, description="a sample, without the operators that it calls; on a GPU, of its kernels")
-    calls: float = Field(ge=0, description="a step")
+    seconds: Seconds = Field(description="a sample, without the operators that it calls; on a GPU, of its kernels")
+    calls: Figure = Field(description="a step")
 
 
-class SamplePart(Record):
+class SamplePart(Stored):
     """A function that reading a sample calls."""
 
     name: str
     where: str | None = Field(description="file and line; None for what is built in")
-    seconds: float = Field(ge=0, description="a sample")
+    seconds: Seconds = Field(description="a sample")
 
 
-class SampleCost(Record):
+class SampleCost(Stored):
     """What reading one sample takes in one process."""
 
-    seconds: float = Field(ge=0)
+    seconds: Seconds
     parts: tuple[SamplePart, ...] = Field(default=(), description="the most expensive first")
 
 
-class Synchronisation(Record):
+class Synchronisation(Stored):
     """A place in the user's loss or model that waits for the device."""
 
     operator: str
     where: str
-    calls: float = Field(ge=0, description="a micro-step")
+    calls: Figure = Field(description="a micro-step")
 
 
-class Profile(Record):
+class Profile(Stored):
     """What was seen of one config."""
 
     operators: tuple[Operator, ...] = Field(default=(), description="the ten most expensive first")
-    operator_calls: float = Field(default=0, ge=0, description="all operators, a step")
-    busy_fraction: float | None = Field(default=None, description="share of a step in which a GPU's kernels ran")
+    operator_calls: Figure = Field(default=0, description="all operators, a step")
+    busy_fraction: Figure | None = Field(default=None, description="share of a step in which a GPU's kernels ran")
     synchronisations: tuple[Synchronisation, ...] = ()
     sample: SampleCost | None = None
-    empty_cache_seconds: float | None = Field(
+    empty_cache_seconds: Seconds | None = Field(
         default=None, description="of one torch.cuda.empty_cache() and its refill"
     )

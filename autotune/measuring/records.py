@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, computed_field
+from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, computed_field
 
-from autotune.knobs.config import Parameters, TrainConfig
+from autotune.knobs import KNOB_NAMES, Parameters, Scalar, TrainConfig, format_scalar
 from autotune.measuring.statistics import Interval, bootstrap_interval
-from autotune.measuring.telemetry_summary import TelemetrySummary
+from autotune.measuring.telemetry_summary import TelemetrySummary, merged
+from autotune.stored import Seconds, Stored, Whole
+
+MOST_BLOCKS = 10_000
+"""Of one config: hundreds of bursts of a few dozen blocks; the interval of more would keep a reader waiting."""
 
 
 class Outcome(str, Enum):
@@ -39,40 +44,35 @@ class Outcome(str, Enum):
         return self in {Outcome.OOM, Outcome.HOST_OOM, Outcome.SHM_EXHAUSTED}
 
 
-class Block(BaseModel):
+class Block(Stored):
     """A timed run of whole optimizer steps between two synchronisations."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    # The upper bounds are beyond any real block: a broken file must not overflow what is derived from it.
-    samples: int = Field(ge=0, le=2**53)
-    seconds: float = Field(gt=0, le=1e9)
-    data_wait_seconds: float = Field(ge=0, le=1e9, description="spent waiting for the loader")
+    samples: Whole
+    seconds: Seconds = Field(gt=1e-10)  # less than a clock's tick: what is derived from it overflows
+    data_wait_seconds: Seconds = Field(description="spent waiting for the loader")
 
 
-class Measurement(BaseModel):
+class Measurement(Stored):
     """What one config (one or several bursts of it) was measured to do."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    blocks: tuple[Block, ...] = Field(min_length=1)
+    blocks: tuple[Block, ...] = Field(min_length=1, max_length=MOST_BLOCKS)
     steady: bool = Field(description="False: warm-up hit its cap before two successive blocks agreed")
-    start_seconds: float = Field(ge=0, description="process start")
-    build_seconds: float = Field(ge=0, description="the user's build()")
-    warmup_seconds: float = Field(ge=0, description="compile included")
-    compile_seconds: float | None = Field(default=None, description="of the warm-up; null when eager")
-    device_memory_bytes: int | None = Field(
+    start_seconds: Seconds = Field(description="process start")
+    build_seconds: Seconds = Field(description="the user's build()")
+    warmup_seconds: Seconds = Field(description="compile included")
+    compile_seconds: Seconds | None = Field(default=None, description="of the warm-up; null when eager")
+    device_memory_bytes: Whole | None = Field(
         default=None, description="peak: reserved on the GPU; PSS of the process tree on the CPU"
     )
-    host_memory_bytes: int | None = Field(default=None, description="peak PSS of the process tree")
-    epoch_samples: int | None = Field(default=None, ge=1, description="samples of an epoch; null: endless")
-    epoch_boundary_seconds: float = Field(
-        default=0.0, ge=0, description="restarting the loader at an epoch's end; kept out of the blocks"
+    host_memory_bytes: Whole | None = Field(default=None, description="peak PSS of the process tree")
+    epoch_samples: Whole | None = Field(default=None, ge=1, description="samples of an epoch; null: endless")
+    epoch_boundary_seconds: Seconds = Field(
+        default=0.0, description="restarting the loader at an epoch's end; kept out of the blocks"
     )
-    skipped_steps: int = Field(default=0, description="optimizer steps skipped by the GradScaler")
-    final_loss: float | None = None
-    graph_breaks: int | None = Field(default=None, description="where the compiler split the model; null when eager")
-    recompiles: int | None = Field(default=None, description="of parts compiled before; null when eager")
+    skipped_steps: Whole = Field(default=0, description="optimizer steps skipped by the GradScaler")
+    final_loss: Annotated[float, AllowInfNan] | None = None
+    graph_breaks: Whole | None = Field(default=None, description="where the compiler split the model; null when eager")
+    recompiles: Whole | None = Field(default=None, description="of parts compiled before; null when eager")
     telemetry: TelemetrySummary | None = Field(default=None, description="telemetry over the timed part")
 
     @property
@@ -127,6 +127,42 @@ class Point(BaseModel):
         """By content: the parameters are a dict, which pydantic cannot hash."""
         return hash((self.config, tuple(sorted(self.parameters.items()))))
 
+    @property
+    def values(self) -> dict[str, Scalar]:
+        """All knobs and arguments, by name."""
+        return {**dict(self.config), **self.parameters}
+
+    def changed(self, changes: Mapping[str, Scalar]) -> Point:
+        """This point with some knobs and arguments changed.
+
+        Raises:
+            ConfigError: When a value is out of range.
+        """
+        knobs = {name: value for name, value in changes.items() if name in KNOB_NAMES}
+        arguments = {name: value for name, value in changes.items() if name not in KNOB_NAMES}
+        return Point(config=self.config.replace(**knobs), parameters={**self.parameters, **arguments})
+
+    def changes_from(self, other: Point) -> dict[str, tuple[Scalar, Scalar]]:
+        """The knobs and arguments in which this point differs from another: ``{name: (other's value, this value)}``.
+
+        An argument that one of them leaves to `build()` is None there.
+        """
+        mine, theirs = self.parameters, other.parameters
+        arguments = {
+            name: (theirs.get(name), mine.get(name))
+            for name in dict.fromkeys((*mine, *theirs))
+            if name not in mine or name not in theirs or mine[name] != theirs[name]
+        }
+        return {**self.config.changes_from(other.config), **arguments}
+
+    def new_values(self, other: Point) -> dict[str, Scalar]:
+        """What differs from another point, as it is here."""
+        return {name: now for name, (_, now) in self.changes_from(other).items()}
+
+    def changes_text(self, other: Point, separator: str = " ") -> str:
+        """The same, as it is typed: ``precision=bf16 num_workers=2``."""
+        return separator.join(f"{name}={format_scalar(now)}" for name, now in self.new_values(other).items())
+
 
 class Burst(BaseModel):
     """One burst: what ran, how it ended, and what it measured."""
@@ -167,7 +203,7 @@ class Burst(BaseModel):
 
 
 def pool(measurements: Sequence[Measurement]) -> Measurement:
-    """Several measurements of one config as one: all blocks, the worst memory, the mean start costs."""
+    """Several measurements of one config as one: all blocks and telemetry, the worst memory, mean start costs."""
     first = measurements[0]
 
     def worst(values: Sequence[int | None]) -> int | None:
@@ -191,6 +227,7 @@ def pool(measurements: Sequence[Measurement]) -> Measurement:
             "graph_breaks": worst([m.graph_breaks for m in measurements]),
             "recompiles": worst([m.recompiles for m in measurements]),
             "skipped_steps": sum(m.skipped_steps for m in measurements),
+            "telemetry": merged([m.telemetry for m in measurements if m.telemetry is not None]),
         }
     )
 

@@ -7,12 +7,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
 from autotune.measuring.ratios import block_error
 from autotune.measuring.records import Measurement, Point
-from autotune.measuring.statistics import Interval, student_t_975
+from autotune.measuring.statistics import Interval, KnownInterval, student_t_975
+from autotune.stored import Figure, Stored, Whole
 
 EARLY_END_ALLOWANCE = 1.15
 """Rounds of a confirmation end once their interval is narrow, which favours rounds that agree by chance. Simulated
@@ -21,14 +22,12 @@ it."""
 NORMAL_975 = NormalDist().inv_cdf(0.975)
 
 
-class Speedup(BaseModel):
+class Speedup(Stored):
     """A ratio of scores, which are rates unless another objective was asked for, of processes that trained in turn."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    ratio: float = Field(gt=0)
-    ci95: Interval
-    pairs: int = Field(ge=0, description="pairs of processes")
+    ratio: Figure = Field(gt=0)
+    ci95: KnownInterval
+    pairs: Whole = Field(description="pairs of processes")
 
     @property
     def confirmed(self) -> bool:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
+
+from pydantic import AfterValidator
+
+from autotune.stored import Figure
 
 BOOTSTRAP_RESAMPLES = 1000
 
@@ -12,8 +16,19 @@ BOOTSTRAP_RESAMPLES = 1000
 class Interval(NamedTuple):
     """A confidence interval."""
 
-    low: float
-    high: float
+    low: Figure
+    high: Figure
+
+
+def _in_order(interval: Interval) -> Interval:
+    """Refuses an interval whose ends are exchanged."""
+    if interval.low > interval.high:
+        raise ValueError(f"expected the lower end first, got {interval.low:g} and {interval.high:g}")
+    return interval
+
+
+KnownInterval = Annotated[Interval, AfterValidator(_in_order)]
+"""An interval as a file gives it."""
 
 
 Value = TypeVar("Value")

@@ -6,45 +6,46 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from autotune.stored import Figure, Seconds, Stored, Whole
 
 FOREIGN_CPU_LIMIT = 0.1
 IDLE_CPU_LIMIT = 0.1
 STOLEN_CPU_LIMIT = 0.05
 FOREIGN_GPU_LIMIT = 0.05
 CLOCK_DROP_LIMIT = 0.15
+_SUMMED = {"seconds", "energy_joules", "allocator_retries"}
 SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown")
 """Clock limits that are no part of normal work; a power cap (`sw_power_cap`) is, under full load."""
 
 
-class TelemetrySummary(BaseModel):
+class TelemetrySummary(Stored):
     """A summary over the timed part of a burst; fractions lie in [0, 1]; None: could not be read, or no such device."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
-
-    seconds: float = Field(ge=0, description="how long it watched")
-    cpu_fraction: float | None = Field(default=None, description="of all CPUs, taken by this run")
-    foreign_cpu_fraction: float | None = Field(default=None, description="of all CPUs, taken by other processes")
-    idle_cpu_fraction: float | None = None
-    stolen_cpu_fraction: float | None = Field(default=None, description="of all CPUs, taken by other virtual machines")
-    gpu_utilization_fraction: float | None = Field(default=None, description="share of time in which a kernel ran")
-    sm_activity_fraction: float | None = Field(default=None, description="from Hopper on")
-    tensor_activity_fraction: float | None = Field(default=None, description="from Hopper on")
-    sm_clock_mhz: float | None = Field(default=None, description="median")
-    sm_clock_min_mhz: float | None = None
-    temperature_celsius: float | None = Field(default=None, description="highest")
+    seconds: Seconds = Field(description="how long it watched")
+    cpu_fraction: Figure | None = Field(default=None, description="of all CPUs, taken by this run")
+    foreign_cpu_fraction: Figure | None = Field(default=None, description="of all CPUs, taken by other processes")
+    idle_cpu_fraction: Figure | None = None
+    stolen_cpu_fraction: Figure | None = Field(default=None, description="of all CPUs, taken by other virtual machines")
+    gpu_utilization_fraction: Figure | None = Field(default=None, description="share of time in which a kernel ran")
+    sm_activity_fraction: Figure | None = Field(default=None, description="from Hopper on")
+    tensor_activity_fraction: Figure | None = Field(default=None, description="from Hopper on")
+    sm_clock_mhz: Figure | None = Field(default=None, description="median")
+    sm_clock_min_mhz: Figure | None = None
+    temperature_celsius: float | None = Field(default=None, ge=-300, le=1e4, description="highest")
     clock_limits: tuple[str, ...] = Field(default=(), description="what held the clocks down, as NVML names it")
-    power_watts: float | None = Field(default=None, description="mean")
-    power_min_watts: float | None = None
-    power_max_watts: float | None = None
-    energy_joules: float | None = None
-    foreign_gpu_processes: int | None = None
-    foreign_gpu_memory_bytes: int | None = None
-    foreign_gpu_fraction: float | None = Field(default=None, description="SM share of other processes")
-    device_allocated_bytes: int | None = Field(default=None, description="peak, by torch")
-    device_context_bytes: int | None = Field(default=None, description="used on the GPU beyond torch's reserve")
-    allocator_retries: int | None = Field(default=None, description="allocations that first had to free the cache")
-    fragmented_bytes: int | None = Field(default=None, description="reserved in pieces that were too small, peak")
+    power_watts: Figure | None = Field(default=None, description="mean")
+    power_min_watts: Figure | None = None
+    power_max_watts: Figure | None = None
+    energy_joules: Figure | None = None
+    foreign_gpu_processes: Whole | None = None
+    foreign_gpu_memory_bytes: Whole | None = None
+    foreign_gpu_fraction: Figure | None = Field(default=None, description="SM share of other processes")
+    device_allocated_bytes: Whole | None = Field(default=None, description="peak, by torch")
+    device_context_bytes: Whole | None = Field(default=None, description="used on the GPU beyond torch's reserve")
+    allocator_retries: Whole | None = Field(default=None, description="allocations that first had to free the cache")
+    fragmented_bytes: Whole | None = Field(default=None, description="reserved in pieces that were too small, peak")
 
     @property
     def device_activity_fraction(self) -> float | None:
@@ -72,19 +73,20 @@ class TelemetrySummary(BaseModel):
 
 
 def merged(parts: Sequence[TelemetrySummary]) -> TelemetrySummary | None:
-    """Several spans as one: means weighted by their seconds, sums, and the extremes; None without any."""
+    """Several spans as one: means weighted by their seconds, sums, and the extremes; None without any.
+
+    A sum is known only where each part knows its own: some parts' energy is nothing to set against the time of all.
+    """
     if not parts:
         return None
-    values: dict[str, Any] = {}
-    for name in TelemetrySummary.model_fields:
-        known = [(part.seconds, getattr(part, name)) for part in parts if getattr(part, name) not in {None, ()}]
-        if not known:
+    values: dict[str, Any] = {"clock_limits": tuple(sorted({limit for part in parts for limit in part.clock_limits}))}
+    for name in TelemetrySummary.model_fields.keys() - values.keys():
+        known = [(part.seconds, figure) for part in parts if (figure := getattr(part, name)) is not None]
+        figures = [figure for _, figure in known]
+        if name in _SUMMED:
+            values[name] = sum(figures) if len(figures) == len(parts) else None
+        elif not figures:
             continue
-        figures = [value for _, value in known]
-        if name == "clock_limits":
-            values[name] = tuple(dict.fromkeys(limit for limits in figures for limit in limits))
-        elif name in {"seconds", "energy_joules", "allocator_retries"}:
-            values[name] = sum(figures)
         elif "_min_" in name:
             values[name] = min(figures)
         elif "_max_" in name or name.endswith(("_bytes", "_celsius", "_processes")):
@@ -92,6 +94,6 @@ def merged(parts: Sequence[TelemetrySummary]) -> TelemetrySummary | None:
         else:
             total = sum(seconds for seconds, _ in known)
             values[name] = (
-                sum(seconds * value for seconds, value in known) / total if total else statistics.fmean(figures)
+                sum(seconds * figure for seconds, figure in known) / total if total else statistics.fmean(figures)
             )
     return TelemetrySummary.model_validate(values)

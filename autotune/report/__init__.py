@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-
-from pydantic_core import PydanticSerializationError
 
 from autotune.errors import ResultFileError
 from autotune.files import write_whole
 from autotune.report.answer import headline
 from autotune.report.page import Page, RawData, joined, render
 from autotune.report.sections import sections
+from autotune.results.files import to_json
 from autotune.results.result import Result
 from autotune.results.summary import unfinished
 from autotune.units import format_seconds
@@ -48,19 +46,11 @@ def render_report(result: Result, source: Path | None = None) -> str:
             sections=tuple(sections(result, source)),
             raw=RawData(
                 name=source.name if source is not None else "result.json",
-                text=_json(result),
+                text=to_json(result),
                 place=str(source) if source is not None else "the result file",
             ),
         )
     )
-
-
-def _json(result: Result) -> str:
-    """All of it; a file that someone has broken may hold text that is no Unicode, which is then spelled out."""
-    try:
-        return result.model_dump_json(by_alias=True, indent=2)
-    except PydanticSerializationError:
-        return json.dumps(result.model_dump(by_alias=True), default=str, indent=2)
 
 
 def write_report(result: Result, path: Path) -> Path:

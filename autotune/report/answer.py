@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from autotune.knobs.config import KNOBS
+from autotune.knobs import KNOB_NAMES
 from autotune.report.blocks import Block, Code, Folded, Headline, Pair, Picture, Section, Table, Text, Tone
 from autotune.report.charts import (
     ALL,
@@ -72,7 +72,7 @@ def rates_section(result: Result) -> Section:
     if (won := break_even(result)) is not None:
         blocks.append(Text(f"{won[0].upper()}{won[1:]}."))
     before, after = result.baseline.config.model_dump(), result.best.config.model_dump()
-    whole = tuple((knob, knob_text(knob, before[knob]), knob_text(knob, after[knob])) for knob in KNOBS)
+    whole = tuple((knob, knob_text(knob, before[knob]), knob_text(knob, after[knob])) for knob in KNOB_NAMES)
     blocks.append(Folded("Every knob", (Table("All knobs, changed or not", knobs, whole),)))
     return Section("rates", "Before and after", "Before and after", tuple(blocks))
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from autotune.measuring.statistics import Interval
+from autotune.measuring import Interval
 from autotune.report.drawing import (
     AFTER,
     AXIS,
@@ -29,6 +29,7 @@ from autotune.report.drawing import (
     rows,
     steps,
 )
+from autotune.results.compare import Row
 from autotune.results.result import AblationRow, Result
 from autotune.results.summary import bare_rate, rate_interval, ratios
 from autotune.units import format_rate
@@ -83,31 +84,25 @@ def both_sides(result: Result) -> list[Bar]:
     return found
 
 
-class Machine(NamedTuple):
-    """A machine's rates with their intervals; None where it was not measured."""
-
-    label: str
-    before: float | None
-    before_interval: Interval
-    after: float | None
-    after_interval: Interval
-
-
-def machines_picture(name: str, machines: Sequence[Machine]) -> str | None:
+def machines_picture(name: str, machines: Sequence[Row]) -> str | None:
     """Rates before and after of each machine, from zero on."""
-    found = [one for one in machines if any(rate is not None and drawable(rate) for rate in (one.before, one.after))]
+    found = [
+        one for one in machines if any(map(drawable, (one.before_samples_per_second, one.after_samples_per_second)))
+    ]
     if not found:
         return None
 
     def paint(axes: Axes) -> None:
         rows(axes, len(found))
         right = 0.0
-        for row, (label, before, before_interval, after, after_interval) in enumerate(found):
-            row_label(axes, row, label, f"{_bare(before)} → {_bare(after)}")
-            for rate, interval, colour, place in (
-                (before, before_interval, BEFORE, row - HALF),
-                (after, after_interval, AFTER, row + HALF),
+        for row, one in enumerate(found):
+            before, after = one.before_samples_per_second, one.after_samples_per_second
+            row_label(axes, row, one.label, f"{_bare(before)} → {_bare(after)}")
+            for rate, ci95, colour, place in (
+                (before, one.before_ci95, BEFORE, row - HALF),
+                (after, one.after_ci95, AFTER, row + HALF),
             ):
+                interval = ci95 or Interval(0, 0)
                 if rate is not None and drawable(rate):
                     axes.barh(place + MARK, rate, 2 * HALF, color=colour)
                     _error_bar(axes, place, rate, interval)

@@ -13,6 +13,8 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from autotune.wording import spelled
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -116,7 +118,7 @@ def row_label(axes: Axes, row: int, label: str, figure: str, *, strong: bool = F
         "transform": axes.get_yaxis_transform(), "va": "baseline", "weight": "bold" if strong else "normal",
         "bbox": {"facecolor": SURFACE, "edgecolor": "none", "pad": 1.5},  # no line of the grid runs through letters
     }  # fmt: skip
-    axes.text(0, row + 0.4, shortened(label, LONGEST_ROW - len(figure)), ha="left", **place)
+    axes.text(0, row + 0.4, shortened(" ".join(spelled(label).split()), LONGEST_ROW - len(figure)), ha="left", **place)
     axes.text(1, row + 0.4, figure, ha="right", **place)
 
 

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from autotune.errors import ConfigError
-from autotune.hardware.model import Gpu
-from autotune.knobs.config import KNOBS
-from autotune.measuring.memory_model import Line, MemoryModel
-from autotune.measuring.records import Burst, Measurement, Outcome, Point
+from autotune.hardware import Gpu
+from autotune.measuring import Burst, Line, Measurement, MemoryModel, Outcome, Point
 from autotune.report.drawing import drawable
 from autotune.results.result import Result, TrialRecord
 
@@ -40,12 +38,12 @@ def footprint(result: Result) -> Footprint:
     """The memory of all bursts, before those of the chosen config's combination of knobs."""
     target = target_bytes(result)
     found = [(point, trial) for trial in result.trials if (point := _point(result, trial)) is not None]
-    gpu = isinstance(result.hardware.device(_kind(result)), Gpu)  # type: ignore[arg-type]
+    gpu = isinstance(result.hardware.device(result.constraints.device), Gpu)
     bursts = [_burst(point, trial) for point, trial in found]
     # Without a target nothing is known of what ran out of memory but that it did.
     usable = [burst for burst in bursts if target is not None or burst.ok]
     model = MemoryModel(usable, round(target or 0), "cuda" if gpu else "cpu")
-    best = Point(config=result.best.config, parameters=result.best.parameters)
+    best = result.best.point
     line, of_best = model.line(best), True
     if line is None:
         known = [point for point, _ in found if model.line(point) is not None]
@@ -67,26 +65,17 @@ def footprint(result: Result) -> Footprint:
 
 def target_bytes(result: Result) -> float | None:
     """What a burst may take of the device's memory."""
-    device = result.hardware.device(_kind(result))  # type: ignore[arg-type]
-    total = device.memory_total_bytes if isinstance(device, Gpu) else result.hardware.memory.available_bytes
-    found: float | None = result.constraints.memory_limit_bytes
-    if found is None and total is not None:
-        found = result.constraints.memory_target * total
+    limits = result.constraints
+    found = limits.memory_limit_bytes
+    if found is None:
+        found = result.hardware.memory_limit_bytes(limits.device, limits.memory_target)
     return float(found) if found is not None and drawable(found) else None
-
-
-def _kind(result: Result) -> str:
-    return result.constraints.device.partition(":")[0]
 
 
 def _point(result: Result, trial: TrialRecord) -> Point | None:
     """What a burst ran; None where the file does not make sense."""
-    knobs = {name: value for name, value in trial.changes.items() if name in KNOBS}
-    others = {name: value for name, value in trial.changes.items() if name not in KNOBS}
     try:
-        return Point(
-            config=result.baseline.config.replace(**knobs), parameters={**result.baseline.parameters, **others}
-        )
+        return result.baseline.point.changed(trial.changes)
     except (ConfigError, ValidationError):
         return None
 

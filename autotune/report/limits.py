@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from autotune.measuring.profiles import Operator, Profile
 from autotune.report import telemetry
 from autotune.report.blocks import Block, Bullets, Folded, Pair, Picture, Section, Table, Text
 from autotune.report.charts import ceilings_picture, shares_picture
 from autotune.report.footprint import Footprint, footprint
 from autotune.report.scatters import blocks_picture, memory_picture
 from autotune.results.result import Result
-from autotune.results.summary import UNKNOWN, ceilings_text
-from autotune.units import format_bytes, format_rate, format_seconds
+from autotune.results.summary import UNKNOWN, ceilings_text, operators, sample_parts
+from autotune.units import format_bytes, format_rate
 from autotune.wording import percent
 
 RIGHT = frozenset({1, 2})
@@ -114,7 +113,7 @@ def diagnosis_section(result: Result) -> Section:
     if diagnosis.before is None and diagnosis.after is None:
         blocks.append(Text("No profile was taken: no time was left after the confirmation.", "note"))
     else:
-        blocks += _profiles(diagnosis.before, diagnosis.after)
+        blocks += _profiles(result)
     return Section("diagnosis", title, short, tuple(blocks))
 
 
@@ -150,24 +149,13 @@ def _share(value: float | None) -> str:
     return UNKNOWN if value is None else percent(value)
 
 
-def _profiles(before: Profile | None, after: Profile | None) -> list[Block]:
+def _profiles(result: Result) -> list[Block]:
     """The slowest operators of both sides, and what reading a sample takes."""
-    old, new = ({one.name: one for one in profile.operators} if profile else {} for profile in (before, after))
-    slowest = sorted({**old, **new}, key=lambda name: -max(side[name].seconds for side in (old, new) if name in side))
-    rows = tuple((name, _time(old.get(name)), _time(new.get(name))) for name in slowest)
     blocks: list[Block] = []
-    if rows:
-        table = Table("Operators, time a sample", ("operator", "before", "after"), rows, numeric=RIGHT)
+    if rows := operators(result):
+        table = Table("Operators, time a sample", ("operator", "before", "after"), tuple(rows), numeric=RIGHT)
         blocks.append(Folded("The slowest operators", (table,)))
-    samples = [profile.sample for profile in (after, before) if profile is not None and profile.sample is not None]
-    if samples:
-        parts = [(part.name, part.where or "built in", format_seconds(part.seconds)) for part in samples[0].parts]
-        rows = (("reading one sample", "", format_seconds(samples[0].seconds)), *parts)
-        table = Table("What reading a sample takes", ("", "where", "time"), rows, numeric=frozenset({2}))
+    if rows := sample_parts(result):
+        table = Table("What reading a sample takes", ("", "where", "time"), tuple(rows), numeric=frozenset({2}))
         blocks.append(Folded("What reading a sample takes", (table,)))
     return blocks
-
-
-def _time(operator: Operator | None) -> str:
-    """An operator that is not among a profile's slowest has no figure."""
-    return "–" if operator is None else format_seconds(operator.seconds)

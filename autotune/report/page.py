@@ -10,7 +10,7 @@ from typing import Any
 
 from autotune.report.blocks import Block, Code, Download, Folded, Headline, Section, Text
 from autotune.units import format_bytes
-from autotune.wording import as_text
+from autotune.wording import spelled
 
 MOST_BYTES = 2_000_000
 """A page that is heavier cannot be mailed, and is slow on a phone."""
@@ -88,19 +88,19 @@ def _render(page: Page, detail: _Detail) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-    def spelled(value: Any) -> Any:
+    def shown_as(value: Any) -> Any:
         """A text without control characters, and not longer than a reader can take; escaping comes after this."""
         if not isinstance(value, str) or isinstance(value, Markup):
             return value
         cut = len(value) > detail.characters and value is not page.raw.text
         shown = f"{value[: detail.characters]}… ({len(value):,} characters)" if cut else value
-        return as_text(shown).plain
+        return spelled(shown)
 
     environment = Environment(
         loader=PackageLoader("autotune.report"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=spelled,
+        finalize=shown_as,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from autotune.measuring.records import Measurement
+from autotune.measuring import Measurement
 from autotune.report.drawing import (
     AFTER,
     BEFORE,

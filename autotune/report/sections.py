@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autotune.hardware.description import hardware_rows
+from autotune.hardware import hardware_rows
 from autotune.report.answer import ablation_section, numerics_section, rates_section, usage_section
 from autotune.report.blocks import Section, Table
 from autotune.report.history import history_section

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from autotune.measuring.records import Measurement
-from autotune.measuring.telemetry_summary import TelemetrySummary
+from autotune.measuring import Measurement, TelemetrySummary
 from autotune.report.charts import Share
 from autotune.results.result import Result
 from autotune.units import format_bytes, format_seconds

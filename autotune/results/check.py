@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from autotune.measuring.speedup import Speedup
+from autotune.measuring import Speedup
 
 
 class Check(BaseModel):

@@ -11,28 +11,23 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from autotune.errors import ResultFileError
-from autotune.measuring.records import Measurement, Outcome
-from autotune.measuring.speedup import Speedup
-from autotune.measuring.statistics import Interval
+from autotune.measuring import Interval, Measurement, Outcome, Speedup
 from autotune.results.cross_file import Cross
 from autotune.results.gather import Gathered, Machine, machine_of
 from autotune.results.result import Result, Side
 from autotune.results.summary import knob_text
+from autotune.stored import Stored
 
+LEAST_WATTS = 1e-3
+"""No GPU idles at less: a smaller figure is a broken file's, and what is divided by it overflows."""
 Named = tuple[str, Result]
 """A result, and its file."""
 
 
-class Record(BaseModel):
-    """Base of all parts of a comparison: frozen."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Row(Record):
+class Row(Stored):
     """One result: what the workload did on a machine before and after tuning."""
 
     path: str
@@ -58,7 +53,7 @@ class Row(Record):
     held_knobs: dict[str, str] = Field(description="that were not searched there, and why")
 
 
-class CrossRow(Record):
+class CrossRow(Stored):
     """What another machine's config did on a machine."""
 
     path: str
@@ -72,7 +67,7 @@ class CrossRow(Record):
     notes: tuple[str, ...]
 
 
-class WorkloadGroup(Record):
+class WorkloadGroup(Stored):
     """All rows of one workload, the fastest first."""
 
     name: str
@@ -99,7 +94,7 @@ class WorkloadGroup(Record):
         return "; ".join(f"{value} on {', '.join(where)}" for value, where in machines.items())
 
 
-class Comparison(Record):
+class Comparison(Stored):
     """What `compare` found out."""
 
     groups: tuple[WorkloadGroup, ...]
@@ -203,7 +198,7 @@ def _judged_knobs(results: Mapping[str, Result]) -> tuple[dict[str, Any], dict[s
 
 
 def _knobs(side: Side) -> dict[str, Any]:
-    return {**side.config.model_dump(), **side.parameters}
+    return side.point.values
 
 
 def _row(path: str, result: Result, label: str, *, judged: bool) -> Row:
@@ -250,7 +245,7 @@ def _samples_per_joule(measurement: Measurement | None) -> float | None:
     watts = telemetry.power_watts
     if telemetry.energy_joules and telemetry.seconds:
         watts = telemetry.energy_joules / telemetry.seconds
-    return measurement.samples_per_second / watts if watts else None
+    return measurement.samples_per_second / watts if watts and watts > LEAST_WATTS else None
 
 
 def _held_knobs(result: Result) -> dict[str, str]:

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from autotune.knobs.config import KNOBS
+from autotune.knobs import KNOB_NAMES
 from autotune.results.compare import Comparison, Row, WorkloadGroup
-from autotune.results.summary import bare_rate, knob_text, ratios
-from autotune.units import format_bytes
-from autotune.wording import as_text, ratio_text
+from autotune.results.sheet import Cell, Sheet, sheet
+from autotune.results.summary import knob_text
+from autotune.wording import spelled
 
-_NOT_KNOWN = "–"
 _ESCAPES = (
     (re.compile(r"&"), "&amp;"),
     (re.compile(r"([\\`*\[\]|~$])"), r"\\\1"),
@@ -55,7 +54,8 @@ def to_markdown(comparison: Comparison, relative_to: Path | None = None) -> str:
     lines = ["# Tuned by autotune", "", LEGEND, ""]
     for group in comparison.groups:
         lines += [f"## {_escaped(group.name)}", "", f"`{_code(group.target)}`", ""]
-        lines += [*_table(group, relative_to), "", *_knob_lines(group), *_cross_section(group, relative_to)]
+        found = sheet(group)
+        lines += [*_table(found, relative_to), "", *_knob_lines(found), *_cross_section(group, relative_to)]
     if not comparison.groups:
         lines += ["No results to compare.", ""]
     for heading, sentences in (("Warnings", comparison.warnings), ("Left out", comparison.problems)):
@@ -66,7 +66,8 @@ def to_markdown(comparison: Comparison, relative_to: Path | None = None) -> str:
 
 def to_csv(comparison: Comparison) -> str:
     """CSV, one row a result: figures in full, with their units in the header; text that no spreadsheet computes."""
-    knobs = dict.fromkeys((*KNOBS, *(knob for group in comparison.groups for row in group.rows for knob in row.knobs)))
+    rows = [row for group in comparison.groups for row in group.rows]
+    knobs = dict.fromkeys((*KNOB_NAMES, *(knob for row in rows for knob in row.knobs)))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*CSV_COLUMNS, *(_harmless(f"knob:{knob}") for knob in knobs)])
@@ -80,64 +81,35 @@ def to_csv(comparison: Comparison) -> str:
 # Markdown.
 
 
-def _table(group: WorkloadGroup, folder: Path | None) -> Iterator[str]:
-    efficient = any(row.samples_per_joule is not None for row in group.rows)
-    headings = ["machine", "before", "after", "speed-up", "memory", *(["per joule"] if efficient else [])]
-    headings += ["changed knobs", "measured"]
-    yield _table_line(headings)
-    yield _table_line(["---", *["---:"] * (len(headings) - 3), "---", "---"])
-    for row in group.rows:
-        before = _rate(row.before_samples_per_second, row.before_ci95)
-        after = _rate(row.after_samples_per_second, row.after_ci95)
-        memory = _NOT_KNOWN if row.memory_bytes is None else f"{format_bytes(row.memory_bytes)} ({row.memory_of})"
-        joule = _NOT_KNOWN if row.samples_per_joule is None else bare_rate(row.samples_per_joule)
-        cells = [_escaped(row.label), before, after, _speedup(row), memory, *([joule] if efficient else [])]
-        yield _table_line([*cells, _changes(row), _when(row, folder)])
+def _table(found: Sheet, folder: Path | None) -> Iterator[str]:
+    yield _table_line(["machine", *found.headings, "changed knobs", "measured"])
+    yield _table_line(["---", *["---:"] * len(found.headings), "---", "---"])
+    for line in found.lines:
+        changes = "<br>".join(map(_escaped, line.changes)) or "none"
+        when = [_linked(line.date, line.path, folder), *map(_escaped, line.about[1:])]
+        when += ["**partial**"] if line.partial else []
+        yield _table_line([_escaped(line.machine), *map(_cell, line.cells), changes, "<br>".join(when)])
 
 
 def _table_line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _rate(rate: float | None, ci95: tuple[float, float] | None) -> str:
-    if rate is None:
-        return _NOT_KNOWN
-    return bare_rate(rate) + (f"<br>{bare_rate(ci95[0])} – {bare_rate(ci95[1])}" if ci95 is not None else "")
+def _cell(cell: Cell) -> str:
+    text = f"**{cell.text}**" if cell.tone == "good" else cell.text
+    return f"{text}<br>{cell.below}" if cell.below else text
 
 
-def _speedup(row: Row) -> str:
-    if row.speedup is None:
-        return "not confirmed"
-    ratio = ratio_text(row.speedup.ratio)
-    shown = f"**{ratio}**" if row.speedup.confirmed else f"{ratio}, not confirmed"
-    return f"{shown}<br>{ratios(row.speedup.ci95)}"
-
-
-def _changes(row: Row) -> str:
-    changes = [
-        f"{_escaped(knob)} {_escaped(knob_text(knob, before))} → {_escaped(knob_text(knob, after))}"
-        for knob, (before, after) in row.changed_knobs.items()
-    ]
-    return "<br>".join(changes) or "none"
-
-
-def _when(row: Row, folder: Path | None) -> str:
-    about = [_linked(f"{row.created:%Y-%m-%d}", row.path, folder)]
-    about += [_escaped(f"torch {row.torch}")] if row.torch else []
-    return "<br>".join([*about, *(["**partial**"] if row.status == "partial" else [])])
-
-
-def _knob_lines(group: WorkloadGroup) -> Iterator[str]:
+def _knob_lines(found: Sheet) -> Iterator[str]:
     """What all machines agree on, and what is particular to each."""
-    if group.machines < 2:
+    if not found.sharers:
         return
-    shared = ", ".join(f"{_escaped(knob)}={_escaped(knob_text(knob, v))}" for knob, v in group.shared_knobs.items())
-    yield f"**Shared by {group.all_machines}:** {shared or 'no changed knob'}"
+    yield f"**{found.sharers.capitalize()}:** {_escaped(found.shared)}"
     yield ""
-    if group.particular_knobs:
+    if found.particular:
         yield "**Particular to machines:**"
         yield ""
-        yield from (f"- {_escaped(knob)}: {_escaped(group.values_text(knob))}" for knob in group.particular_knobs)
+        yield from (f"- {_escaped(knob)}: {_escaped(values)}" for knob, values in found.particular)
         yield ""
 
 
@@ -179,7 +151,7 @@ def _code(text: str) -> str:
 
 def _plain(text: str) -> str:
     """On one line, without control characters."""
-    return " ".join(as_text(text).plain.split())
+    return " ".join(spelled(text).split())
 
 
 # CSV.
@@ -200,7 +172,7 @@ def _fields(group: WorkloadGroup, row: Row) -> Iterator[Any]:
 def _knob_field(row: Row, knob: str) -> Any:
     """A number as it is, what else there is as it is typed; nothing for an argument that the config does not give."""
     value = row.knobs.get(knob)
-    if value is None and knob not in KNOBS:
+    if value is None and knob not in KNOB_NAMES:
         return None
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else knob_text(knob, value)
 

@@ -9,8 +9,9 @@ from datetime import datetime
 from pathlib import Path
 
 from autotune.errors import ResultFileError
-from autotune.results.cross_file import Cross, is_cross_file, read_cross
-from autotune.results.result import Result, read_result
+from autotune.results.cross_file import Cross
+from autotune.results.files import Document, read_document
+from autotune.results.result import Result
 
 Machine = tuple[str, str]
 """What trained, and on which host."""
@@ -59,7 +60,7 @@ def gather(paths: Iterable[Path | str]) -> Gathered:
                 _read(file, found)
     results, copies = distinct(found.results)
     crosses, superseded = newest(found.crosses)
-    return Gathered(results, crosses, found.problems, [*copies, *superseded])
+    return Gathered(results, crosses, found.problems, [*found.warnings, *copies, *superseded])
 
 
 def machine_of(record: Result | Cross) -> Machine:
@@ -95,10 +96,15 @@ def newest(crosses: Iterable[tuple[str, Cross]]) -> tuple[list[tuple[str, Cross]
 
 
 def _read(file: Path | str, found: Gathered) -> None:
+    kinds: tuple[type[Document], ...] = (Result, Cross)
     try:
-        if is_cross_file(file):
-            found.crosses.append((str(file), read_cross(file)))
-        else:
-            found.results.append((str(file), read_result(file)))
+        record = read_document(file, *kinds)
     except ResultFileError as error:
         found.problems.append(str(error))
+        return
+    if isinstance(record, Result):
+        found.results.append((str(file), record))
+    elif isinstance(record, Cross):
+        found.crosses.append((str(file), record))
+    if record.ignored is not None:
+        found.warnings.append(f"{file}: {record.ignored}")

@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from autotune.knobs.config import KNOBS, format_scalar
-from autotune.measuring.numerics import CAVEAT
-from autotune.measuring.speedup import Speedup
-from autotune.measuring.statistics import Interval
+from autotune.knobs import KNOB_NAMES, format_scalar
+from autotune.measuring import CAVEAT, Interval, Speedup
 from autotune.results.result import Result, Side, WarmStartRecord
 from autotune.units import format_bytes, format_rate, format_seconds
 from autotune.wording import percent, ratio_text
@@ -78,7 +76,7 @@ def usage_snippet(path: Path) -> str:
 
 def knob_text(knob: str, value: Any) -> str:
     """A knob's value as it is typed; an argument of `build()` that a config does not give has its own default."""
-    if value is None and knob not in KNOBS:
+    if value is None and knob not in KNOB_NAMES:
         return "build's own"
     if value is None or isinstance(value, (bool, int, float, str)):
         return format_scalar(value)
@@ -169,6 +167,33 @@ def _memory(side: Side, field: str) -> str:
 
 def _data_wait(side: Side) -> str:
     return f"{percent(side.measurement.data_wait_fraction)} of the time" if side.measurement else UNKNOWN
+
+
+# Where the time goes.
+
+
+def operators(result: Result) -> list[tuple[str, str, str]]:
+    """The slowest operators, time a sample before and after; one that is not among a profile's slowest has none."""
+    old, new = (
+        {one.name: one.seconds for one in profile.operators} if profile is not None else {}
+        for profile in (result.diagnosis.before, result.diagnosis.after)
+    )
+    slowest = sorted({**old, **new}, key=lambda name: -max(old.get(name, 0.0), new.get(name, 0.0)))
+
+    def time(side: dict[str, float], name: str) -> str:
+        return format_seconds(side[name]) if name in side else "–"
+
+    return [(name, time(old, name), time(new, name)) for name in slowest]
+
+
+def sample_parts(result: Result) -> list[tuple[str, str, str]]:
+    """What reading one sample takes: the whole, then its parts, each with where it is and its time."""
+    profiles = [profile for profile in (result.diagnosis.after, result.diagnosis.before) if profile is not None]
+    sample = next((profile.sample for profile in profiles if profile.sample is not None), None)
+    if sample is None:
+        return []
+    parts = [(part.name, part.where or "built in", format_seconds(part.seconds)) for part in sample.parts]
+    return [("reading one sample", "", format_seconds(sample.seconds)), *parts]
 
 
 # What it was worth, and why.

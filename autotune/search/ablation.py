@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from autotune.knobs.config import Scalar, format_scalar
-from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
-from autotune.measuring.records import Point
+from autotune.knobs import following, in_guides_order
+from autotune.measuring import SAMPLES_PER_SECOND, Objective, Point
 from autotune.results.result import AblationRow
+from autotune.results.summary import knob_text
 from autotune.search.verify import Play, Round, played_round, speedup_of
 
 MIN_ROUNDS, MAX_ROUNDS = 2, 5
-KNOB_ORDER = (
-    "precision", "cudnn_benchmark", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory",
-    "non_blocking", "batch_size", "compile_mode", "memory_format", "optimizer_impl", "sdpa_backend", "num_threads",
-    "allocator",
-)  # fmt: skip
-"""The order in which tuning guides change them: arithmetic, loading, batch, compiling, the rest."""
 
 
 def reverted(winner: Point, baseline: Point) -> dict[str, Point]:
@@ -27,11 +21,8 @@ def reverted(winner: Point, baseline: Point) -> dict[str, Point]:
     """
     found: dict[str, Point] = {}
     before = baseline.config
-    for knob in KNOB_ORDER:
-        changes: dict[str, Scalar] = {knob: getattr(before, knob)}
-        if knob == "batch_size":
-            changes["accumulation_steps"] = before.accumulation_steps
-        found[knob] = Point(config=winner.config.replace(**changes), parameters=winner.parameters)
+    for knob in in_guides_order():
+        found[knob] = winner.changed({name: getattr(before, name) for name in (knob, *following(knob))})
     for name in sorted(winner.parameters):
         kept = {key: value for key, value in winner.parameters.items() if key != name}
         own = {name: baseline.parameters[name]} if name in baseline.parameters else {}
@@ -80,12 +71,6 @@ def ablation_rows(
         worth = speedup_of(winner, point, rounds, objective)
         if worth is None:
             continue
-        before, after = (_value(side, name) for side in (baseline, winner))
+        before, after = (knob_text(name, side.values.get(name)) for side in (baseline, winner))
         rows.append(AblationRow(knob=name, before=before, after=after, ratio=worth.ratio, ci95=worth.ci95))
     return tuple(rows)
-
-
-def _value(point: Point, name: str) -> str:
-    if name in type(point.config).model_fields:
-        return format_scalar(getattr(point.config, name))
-    return format_scalar(point.parameters[name]) if name in point.parameters else "build's own"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from autotune.bursts.protocol import BurstPlan, Part
-from autotune.measuring.records import Burst, Point
+from autotune.measuring import Burst, Point
 from autotune.search.disturbance import RepeatingRunner
 from autotune.search.progress import Progress
 from autotune.search.stopping import Budget, burst_deadline, plan_for, predicted_seconds

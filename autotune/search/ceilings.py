@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from autotune.bursts.protocol import Part
-from autotune.knobs.config import LOADER_KNOBS, Scalar
-from autotune.measuring.records import Measurement, Point
+from autotune.knobs import KNOBS, Scalar
+from autotune.measuring import Measurement, Point
 
 PARTS: tuple[Part, ...] = ("compute", "loader")
 HEADROOM = 1.3
@@ -19,8 +19,6 @@ NOTABLE_GAIN = 1.1
 """More workers that raise the loader's own rate by less are not worth their memory."""
 IDLE_WAIT, LARGE_WAIT = 0.05, 0.5
 """Below the first share of time spent waiting for data, no loader can gain much; above the second, computing hardly."""
-COUPLED_KNOBS = frozenset({"num_threads", "batch_size"})
-"""They matter to both parts: workers want the cores that computing has, and a batch is what is loaded at once."""
 
 
 class Ceilings:
@@ -109,10 +107,11 @@ def workers_needed(workers: int, waits: float) -> float:
 
 def unlikely_to_gain(knob: str, measured: Measurement) -> bool:
     """Whether a knob belongs to the part that does not limit: training hardly waits for data, or does little else."""
-    if knob in COUPLED_KNOBS:
+    part = KNOBS[knob].part if knob in KNOBS else "compute"  # arguments of build() change what is computed
+    if part == "both":
         return False
     waits = measured.data_wait_fraction
-    if knob in LOADER_KNOBS:
+    if part == "loader":
         return waits + boundary_fraction(measured) < IDLE_WAIT
     return waits > LARGE_WAIT
 

@@ -9,8 +9,7 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Sequence
 
-from autotune.measuring.numerics import Numerics, NumericsGuard
-from autotune.measuring.records import Burst, Point
+from autotune.measuring import Burst, Numerics, NumericsGuard, Point
 from autotune.results.result import AblationRow
 from autotune.search.ablation import MIN_ROUNDS, ablate, ablation_rows, reverted
 from autotune.search.bursts import Bursts
@@ -20,12 +19,15 @@ from autotune.search.trials import mean_score, ranked_points, resource_cost
 from autotune.search.verify import MIN_DECIDED_ROUNDS, Confirmed, as_good_as_the_fastest, confirm, rank
 
 MAX_FINALISTS = 4
+"""Chosen: more would each have fewer rounds."""
 CHECKING_SHARE = 0.08
-"""Of the budget: what numerics checks of more finalists than one may take, a further one as much as those before."""
+"""Of the budget: what numerics checks of more finalists than one may take, a further one as much as those before.
+Chosen, not measured."""
 NOTABLE_MEMORY = 1.25
-"""Of two equals the one that takes so many times less memory is the cheaper."""
+"""Of two equals the one that takes so many times less memory is the cheaper. Chosen, not measured."""
 NEAR_EQUAL = 0.05
-"""A further finalist is worth its bursts when it came within this share of the first."""
+"""A further finalist is worth its bursts when it came within this share of the first: single bursts were measured
+to differ by as much."""
 
 
 class Confirmation:

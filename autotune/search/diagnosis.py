@@ -8,12 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from autotune.hardware.model import Hardware
-from autotune.knobs.config import TrainConfig
-from autotune.knobs.facts import WorkloadFacts
-from autotune.measuring.profiles import Profile, SampleCost
-from autotune.measuring.records import Measurement, compiler_text
-from autotune.measuring.telemetry_summary import SLOWDOWNS
+from autotune.hardware import Hardware
+from autotune.knobs import TrainConfig, WorkloadFacts
+from autotune.measuring import SLOWDOWNS, Measurement, Profile, SampleCost, compiler_text
 from autotune.results.result import Diagnosis
 from autotune.units import format_bytes, format_seconds
 from autotune.wording import percent, ratio_text

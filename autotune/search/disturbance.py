@@ -9,18 +9,20 @@ from dataclasses import dataclass
 
 from autotune.bursts.protocol import BurstPlan
 from autotune.bursts.runner import Runner
-from autotune.measuring.records import Burst, Measurement, Point
+from autotune.measuring import Burst, Measurement, Point
 from autotune.search.stages import ANCHOR, BASELINE
 from autotune.search.trials import Trial
 
 MAX_REPEATS = 2
 REPEATS_SHARE = 0.1
-"""Of the budget: beyond that, time is better spent on other configs and on the confirmation."""
+"""Of the budget: beyond that, time is better spent on other configs and on the confirmation. Both are chosen."""
 ALWAYS_BUSY_AFTER = 2
-"""After so many bursts in a row that stayed disturbed, repeating is given up until one is not."""
+"""After so many bursts in a row that stayed disturbed, repeating is given up until one is not. Chosen."""
 ANCHOR_EVERY = 10
+"""Bursts: chosen, so that watching for drift takes a tenth of the search."""
 NOTABLE_DRIFT, NOISY_DRIFT, CERTAIN_DRIFT = 0.03, 0.1, 0.2
-"""Processes that train the same config differ by several per cent; by the last, a machine has changed."""
+"""Processes that train the same config were measured to differ by 3 to 6 %: the first is the least that is looked at,
+and needs others to agree. The second and third are chosen: a machine that has changed beyond doubt."""
 
 
 class RepeatingRunner:

@@ -10,11 +10,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 from autotune.bursts.runner import Runner
-from autotune.hardware.model import DeviceKind
-from autotune.knobs.space import Space
-from autotune.measuring.memory_model import MemoryModel
-from autotune.measuring.numerics import NumericsGuard
-from autotune.measuring.records import Point
+from autotune.hardware import DeviceKind
+from autotune.knobs import Space
+from autotune.measuring import MemoryModel, NumericsGuard, Point
 from autotune.search.bursts import Bursts
 from autotune.search.ceilings import Ceilings
 from autotune.search.confirmation import Confirmation

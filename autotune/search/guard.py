@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune.knobs.config import MEMORY_KNOBS
-from autotune.knobs.space import Space
-from autotune.measuring.memory_model import MemoryModel
-from autotune.measuring.records import Outcome, Point
+from autotune.knobs import Space, affecting
+from autotune.measuring import MemoryModel, Outcome, Point
 from autotune.search.trials import Trial
 from autotune.units import format_bytes
 
@@ -41,7 +39,7 @@ def _expected_shortage(point: Point, memory: MemoryModel) -> str | None:
 
 def _at_least_as_large(point: Point, failed: Point) -> bool:
     """Same memory-relevant knobs, and a batch no smaller than one that ran out of memory."""
-    same = all(getattr(point.config, knob) == getattr(failed.config, knob) for knob in MEMORY_KNOBS)
+    same = point.config.pick(affecting("memory")) == failed.config.pick(affecting("memory"))
     return same and point.parameters == failed.parameters and point.config.batch_size >= failed.config.batch_size
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Protocol
 
-from autotune.measuring.records import Burst
+from autotune.measuring import Burst
 
 
 class Progress(Protocol):

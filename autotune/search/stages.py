@@ -12,9 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from autotune.knobs.config import Scalar
-from autotune.knobs.space import Space
-from autotune.measuring.records import Point
+from autotune.knobs import KNOBS, Scalar, Space, going_with
+from autotune.measuring import Point
 from autotune.search.ceilings import unlikely_to_gain, with_workers, workers_needed
 from autotune.search.trials import Trial, fastest, mean_score, ranked_points
 
@@ -23,23 +22,31 @@ WORKERS, LARGEST, RACE = "fewest workers", "largest batch", "once more"
 SINGLE, SAMPLER = "one knob at a time", "sampler"
 ANCHOR, CONFIRM, ABLATION = "anchor", "confirm", "ablation"
 NOTABLY_LARGER = 1.25
-"""The largest batch that memory allows is worth a burst when it is so many times the fastest so far."""
+"""The largest batch that memory allows is worth a burst when it is so many times the fastest so far.
+Chosen, not measured: the batches that a space offers lie apart by two."""
 MANY_COUNTS = 4
-"""With fewer numbers of workers to choose from, whole bursts of each cost no more than bursts of the loader alone."""
+"""With fewer numbers of workers to choose from, whole bursts of each cost no more than bursts of the loader alone:
+by counting bursts."""
 EARLY_RACES = 2
-"""Near-equals run again at once so often; later ones when all else has been tried."""
+"""Near-equals run again at once so often; later ones when all else has been tried. Chosen on
+replays of recorded surfaces (benchmarks/replay.py), not measured alone."""
 CLOSE = 0.95
-"""Two points are near-equals when the slower one comes to this share of the faster."""
+"""Two points are near-equals when the slower one comes to this share of the faster: processes that train the same
+config were measured to differ by 3 to 6 %."""
 LEAST_COMPUTING = 0.05
+"""Of the time, at least, that is taken for computing: chosen, it only keeps a bound finite."""
 WORTH_FEEDING = 1.15
-"""More workers are worth a burst where training could become so many times as fast as the fastest so far."""
+"""More workers are worth a burst where training could become so many times as fast as the fastest so far.
+Chosen: well above the noise of one burst, since the bound is an optimistic one."""
 GAIN_RATIO = 0.75
-"""Each knob is expected to gain so many times what the one before it does: the space lists them by expected effect."""
+"""Each knob is expected to gain so many times what the one before it does: the space lists them by expected effect.
+Chosen, not measured."""
 MAX_CHANGES = 2
-"""A value's test counts where the point differed in so many knobs at most from the fastest: knobs are coupled."""
-_GO_WITH_WORKERS = {"prefetch_factor", "persistent_workers"}
+"""A value's test counts where the point differed in so many knobs at most from the fastest: knobs are coupled.
+Chosen on replays of recorded surfaces, not measured alone."""
 MAX_TESTS_PER_VALUE = 2
-"""How often one value of a knob is tried near the incumbent, or clearly loses, before the sampler takes over."""
+"""How often one value of a knob is tried near the incumbent, or clearly loses, before the sampler takes over. Chosen:
+once may be bad luck."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +214,7 @@ class Stages:
         ranked: list[tuple[bool, int, float, Proposal]] = []
         soon = self._seconds_left() - 2 * self._seconds_of(point)  # the next burst, and an anchor
         for name, value in self._changes(point):
-            alike = sum(_value(other, name) == value and _alike(other, point) for other in seen)
+            alike = sum(other.values.get(name) == value and _alike(other, point) for other in seen)
             tests = max(alike, lost[name, value])
             if tests >= (1 if pressing else MAX_TESTS_PER_VALUE):
                 continue
@@ -216,7 +223,7 @@ class Stages:
             if not pressing or seconds > soon:
                 late = measured is not None and unlikely_to_gain(name, measured)
                 per_second = GAIN_RATIO ** order[name] / seconds
-                reason = f"{name}={value} at the fastest so far, where it is {_value(point, name)}"
+                reason = f"{name}={value} at the fastest so far, where it is {point.values.get(name)}"
                 ranked.append((late, tests, -per_second, Proposal(changed, SINGLE, reason)))
         return [proposal for *_, proposal in sorted(ranked, key=lambda entry: entry[:3])]
 
@@ -228,12 +235,11 @@ class Stages:
         for trial in (trial for trial in trials if trial.round is None):
             if best is not None and trial.stage == SINGLE and (trial.score or 0.0) < CLOSE * (best.score or 0.0):
                 point, before = trial.burst.point, best.burst.point
-                changed = {name for name in names if _value(point, name) != _value(before, name)}
-                if "num_workers" in changed:
-                    changed -= _GO_WITH_WORKERS
+                changed = {*names} & point.changes_from(before).keys()
+                changed.difference_update(*map(going_with, tuple(changed)))
                 if len(changed) == 1:
                     (name,) = changed
-                    lost[name, _value(point, name)] += 1
+                    lost[name, point.values.get(name)] += 1
             best = max(best or trial, trial, key=lambda trial: trial.score or 0.0)
         return lost
 
@@ -259,15 +265,9 @@ def unhindered_score(trial: Trial) -> float:
     return (trial.score or 0.0) / max(1 - waits, LEAST_COMPUTING)
 
 
-def _value(point: Point, name: str) -> Scalar:
-    if name in type(point.config).model_fields:
-        return getattr(point.config, name)  # type: ignore[no-any-return]
-    return point.parameters.get(name)
-
-
 def _alike(point: Point, other: Point) -> bool:
     """Whether what a value did at one point says something about the other: they differ in few knobs."""
-    changed = {*point.config.changes_from(other.config)} - {"accumulation_steps"}
+    changed = [knob for knob in point.config.changes_from(other.config) if KNOBS[knob].candidates is not None]
     return len(changed) <= MAX_CHANGES
 
 

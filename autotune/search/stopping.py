@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
 
 from autotune.bursts.protocol import BurstPlan
-from autotune.knobs.config import TrainConfig
-from autotune.measuring.numerics import FEWEST_STEPS, MOST_STEPS
-from autotune.measuring.records import Burst
+from autotune.knobs import TrainConfig, affecting
+from autotune.measuring import FEWEST_STEPS, MOST_STEPS, Burst
 from autotune.results.result import ABLATION_MIN_BUDGET_SECONDS
 from autotune.search.stages import SAMPLER
 from autotune.search.trials import Trial
+from autotune.search.verify import MIN_DECIDED_ROUNDS
 
 FINISHING_SECONDS = 2.0
-"""Kept for ending the last process, and for writing the result and its page."""
+"""Kept for ending the last process, and for writing the result and its page. Chosen, with room for a slow disk."""
 PREPARATION_SHARE, PREPARATION_MIN_SECONDS = 0.5, 4.0
-"""Of what remains, for importing and for checking: a big dataset takes its time to open."""
+"""Of what remains, for importing and for checking: a big dataset takes its time to open. Chosen, not measured."""
 CONFIRM_SHARE, CONFIRM_MAX_SECONDS = 0.3, 120.0
 ABLATION_SHARE, ABLATION_MAX_SECONDS = 0.15, 90.0
+"""Kept back for confirming, and for explaining. Chosen: with less, short budgets hold fewer rounds than are needed to
+decide. Not measured."""
 PLATEAU_BURSTS, PLATEAU_SHARE, PLATEAU_GAIN = 48, 0.5, 0.01
 """The sampler has nothing more to find when the last half of all bursts, so many at least, raised the best by less.
 With a dozen, replayed searches of 120 configs ended after a fifth of the budget, behind random search at its end."""
 NUMERICS_SHARE, NUMERICS_MAX_SECONDS = 0.05, 30.0
 PROFILE_SHARE, PROFILE_MAX_SECONDS, PROFILE_MIN_BUDGET_SECONDS = 0.07, 20.0, 30.0
+"""What checking and profiling may take of the budget. Chosen, not measured."""
 HOPELESS_BURSTS = 4
+"""That fail alike, one after the other, end a search in which nothing worked. Chosen, not measured."""
+FEWEST_BURSTS = 2 + 2 * MIN_DECIDED_ROUNDS
+"""Of a search that can answer: by counting, the baseline, a candidate, and rounds of both."""
 COMPILE_SECONDS = 20.0
-"""What a first compile is expected to cost before one was seen."""
+"""What a first compile is expected to cost before one was seen. Chosen, not measured."""
 CACHE_SAVES = 0.7
 """Of the compiling, at least, when the same code has been compiled before: 0.8 to 0.9 were measured on a CPU."""
-COMPILED_KNOBS = ("compile_mode", "batch_size", "precision", "memory_format", "sdpa_backend", "num_threads")
-"""What Inductor's code depends on."""
 
 
 class Budget:
@@ -114,7 +119,8 @@ def predicted_seconds(config: TrainConfig, trials: Sequence[Trial], plan: BurstP
     """What a burst of a config will take: the longest of its kind so far, else what the plan allows."""
     compiled = config.compile_mode is not None
     if compiled and (warm := [t.burst for t in trials if t.burst.ok and _compiles_alike(t.burst.point.config, config)]):
-        return min(burst.seconds for burst in warm) if len(warm) > 1 else _seconds_when_cached(warm[0])
+        cached = warm[0].seconds - CACHE_SAVES * _compile_seconds(warm[:1])
+        return min(burst.seconds for burst in warm) if len(warm) > 1 else cached
     alike = [trial.burst.seconds for trial in trials if (trial.burst.point.config.compile_mode is not None) == compiled]
     caps = plan.warmup_seconds + plan.measure_seconds
     if alike:
@@ -124,12 +130,12 @@ def predicted_seconds(config: TrainConfig, trials: Sequence[Trial], plan: BurstP
 
 def _compiles_alike(config: TrainConfig, other: TrainConfig) -> bool:
     """Whether the code that was compiled for one serves the other, out of the cache."""
-    return all(getattr(config, knob) == getattr(other, knob) for knob in COMPILED_KNOBS)
+    return config.pick(affecting("compiled code")) == other.pick(affecting("compiled code"))
 
 
-def _seconds_when_cached(burst: Burst) -> float:
-    compiling = burst.measurement.compile_seconds if burst.measurement is not None else None
-    return burst.seconds - CACHE_SAVES * (compiling or 0.0)
+def _compile_seconds(bursts: Sequence[Burst]) -> float:
+    """What compiling took at most; 0 where nothing was compiled."""
+    return max((burst.measurement.compile_seconds or 0.0 for burst in bursts if burst.measurement), default=0.0)
 
 
 def numerics_steps(config: TrainConfig, trials: Sequence[Trial], budget: Budget, kept_seconds: float) -> int:
@@ -148,16 +154,11 @@ def numerics_steps(config: TrainConfig, trials: Sequence[Trial], budget: Budget,
         return 0
     step_seconds = 3 * config.batch_size / min(rates[0], statistics.median(rates))
     share = min(NUMERICS_MAX_SECONDS, NUMERICS_SHARE * budget.seconds)
-    if FEWEST_STEPS * step_seconds + _compiling_seconds(config, trials) > max(share, budget.confirming - kept_seconds):
+    alike = [trial.burst for trial in trials if _compiles_alike(trial.burst.point.config, config)]
+    compiling = (1 - CACHE_SAVES) * _compile_seconds(alike)
+    if FEWEST_STEPS * step_seconds + compiling > max(share, budget.confirming - kept_seconds):
         return 0
     return min(MOST_STEPS, max(FEWEST_STEPS, int(share / step_seconds)))
-
-
-def _compiling_seconds(config: TrainConfig, trials: Sequence[Trial]) -> float:
-    """What it takes at most to compile for a config once more, out of the cache."""
-    compiled = [trial.burst for trial in trials if _compiles_alike(trial.burst.point.config, config)]
-    first = max((burst.measurement.compile_seconds or 0.0 for burst in compiled if burst.measurement), default=0.0)
-    return (1 - CACHE_SAVES) * first
 
 
 def burst_deadline(config: TrainConfig, trials: Sequence[Trial], plan: BurstPlan, available: float) -> float:
@@ -180,6 +181,21 @@ def burst_deadline(config: TrainConfig, trials: Sequence[Trial], plan: BurstPlan
     else:
         usual = 0.6 * available
     return min(usual, available)
+
+
+def sufficient_budget(prepared_seconds: float, start_seconds: float) -> float:
+    """A budget that holds a small search, by what was seen: the baseline, a candidate, and the race of both.
+
+    Args:
+        prepared_seconds: What all before the first burst takes: importing, probing, checking.
+        start_seconds: What a burst takes before its timed part.
+    """
+    seconds = prepared_seconds
+    for _ in range(10):  # a longer budget also has longer bursts: this settles
+        plan = plan_for(seconds)
+        burst = start_seconds + plan.warmup_seconds + plan.measure_seconds
+        seconds = prepared_seconds + FINISHING_SECONDS + FEWEST_BURSTS * burst
+    return 10.0 * math.ceil(seconds / 10)
 
 
 def all_fail_alike(trials: Sequence[Trial]) -> bool:

@@ -16,8 +16,8 @@ from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 
 from autotune.errors import UsageError
-from autotune.hardware.process import running, this_process
-from autotune.measuring.objective import SAMPLES_PER_SECOND
+from autotune.hardware import running, this_process
+from autotune.measuring import SAMPLES_PER_SECOND
 
 LOCK_SECONDS = 15.0
 """A line is written in milliseconds: whoever holds the lock for longer is stuck."""

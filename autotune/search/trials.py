@@ -17,14 +17,10 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from autotune.knobs.config import Scalar, TrainConfig
-from autotune.knobs.space import Space
-from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
-from autotune.measuring.records import Burst, Measurement, Outcome, Point, compiler_text, pool
+from autotune.knobs import KNOBS, Scalar, Space, TrainConfig
+from autotune.measuring import SAMPLES_PER_SECOND, Burst, Measurement, Objective, Outcome, Point, compiler_text, pool
 from autotune.search.verify import TIE
 
-ORDERED_KNOBS = {"batch_size": True, "num_workers": False, "prefetch_factor": True, "num_threads": False}
-"""Knobs whose values lie on a scale, and whether that scale is logarithmic."""
 PARAMETER_PREFIX = "build."
 Kept = TypeVar("Kept")
 _BURST, _STAGE, _REASON, _ROUND, _DRIFT = "burst", "stage", "reason", "round", "drift"
@@ -239,8 +235,8 @@ class TrialLog:
                 arguments[name.removeprefix(PARAMETER_PREFIX)] = value
             else:
                 ordered = isinstance(self._distributions[name], IntDistribution)
-                choices = self._space.choices[name].values
-                knobs[name] = nearest(value, choices, logarithmic=ORDERED_KNOBS[name]) if ordered else value
+                choices, logarithmic = self._space.choices[name].values, KNOBS[name].scale == "logarithmic"
+                knobs[name] = nearest(value, choices, logarithmic=logarithmic) if ordered else value
         return Point(config=self._space.config(knobs), parameters=arguments)
 
 
@@ -289,8 +285,9 @@ def make_distributions(space: Space) -> dict[str, BaseDistribution]:
         values = list(choices.values)
         own = getattr(space.baseline, knob)
         numbers = [value for value in (*values, own) if isinstance(value, int) and not isinstance(value, bool)]
-        if knob in ORDERED_KNOBS and None not in values:
-            distributions[knob] = IntDistribution(min(numbers), max(numbers), log=ORDERED_KNOBS[knob])
+        scale = KNOBS[knob].scale
+        if scale is not None and None not in values:
+            distributions[knob] = IntDistribution(min(numbers), max(numbers), log=scale == "logarithmic")
         else:
             distributions[knob] = CategoricalDistribution(values if own in values else [*values, own])
     for name, arguments in space.parameters.items():

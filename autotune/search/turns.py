@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from autotune.bursts.protocol import BurstPlan
 from autotune.bursts.runner import Runner
-from autotune.measuring.records import Burst, Point
+from autotune.measuring import Burst, Point
 
 NO_ROOM = "there is no memory for all sides at once: whole bursts take turns, which is less certain"
 

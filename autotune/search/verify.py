@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
-from autotune.measuring.records import Burst, Measurement, Point
-from autotune.measuring.speedup import Speedup, speedup_in
+from autotune.measuring import SAMPLES_PER_SECOND, Burst, Measurement, Objective, Point, Speedup, speedup_in
 
 MIN_ROUNDS, MAX_ROUNDS = 2, 8
+"""Fewer than two have no spread; by Student's t, a ninth would narrow an interval by less than a tenth."""
 MIN_DECIDED_ROUNDS = 4
-"""Ending early on the very spread that the interval is made of makes it too narrow; from four rounds on, hardly."""
+"""Ending early on the very spread that the interval is made of makes it too narrow; from four rounds on, hardly
+(simulated: see `autotune.measuring.speedup`)."""
 MIN_RACED_ROUNDS = 3
-"""Before a finalist that another one has clearly beaten drops out."""
+"""Before a finalist that another one has clearly beaten drops out. Chosen: the fewest whose spread has two degrees of
+freedom."""
 TIE = 0.98
 """A point within this share of the fastest is as good: for all that single bursts tell, and as a finalist unless it is
-slower beyond doubt."""
+slower beyond doubt. Chosen, below the 3 to 6 % by which processes of one config were measured to differ."""
 DECIDED_WIDTH = 0.03
-"""Rounds end early once the interval is narrower than ± this share of the ratio."""
+"""Rounds end early once the interval is narrower than ± this share of the ratio. Chosen, not measured."""
 
 Round = dict[Point, Measurement]
 """What was measured in one round: a fresh process for each point, all of them in turn."""

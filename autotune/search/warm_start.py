@@ -7,11 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.hardware.model import DeviceKind, Hardware
-from autotune.knobs.config import KNOBS, Scalar, TrainConfig, format_scalar
-from autotune.knobs.rules import Choices
-from autotune.knobs.space import Space
-from autotune.measuring.records import Point
+from autotune.hardware import DeviceKind, Hardware
+from autotune.knobs import Choices, Scalar, Space, TrainConfig, affecting, format_scalar
+from autotune.measuring import Point
 from autotune.results.result import Result, WarmStartRecord, read_result
 from autotune.search.stages import WARM, Proposal
 from autotune.search.trials import Trial
@@ -19,7 +17,6 @@ from autotune.wording import percent
 
 HELPED = 0.95
 """A candidate helped when it was faster than the baseline, and reached this share of the answer's score at once."""
-CPU_KNOBS = ("num_workers", "num_threads")
 
 
 @dataclass(frozen=True)
@@ -111,7 +108,7 @@ def rescaled(
     config = result.best.config
     share = hardware.cpu.budget / max(1, result.hardware.cpu.budget)
     changes: dict[str, Scalar] = {
-        knob: max(1, round(share * value)) for knob in CPU_KNOBS if (value := getattr(config, knob))
+        knob: max(1, round(share * value)) for knob in affecting("cores") if (value := getattr(config, knob))
     }
     measured = result.best.measurement
     taken = measured.device_memory_bytes if measured is not None else None
@@ -171,7 +168,7 @@ def _record(candidate: Candidate, trials: Sequence[Trial], answer: Point, baseli
         source=candidate.source,
         machine=candidate.machine,
         same_workload=candidate.same_workload,
-        changes={knob: now for knob, (_, now) in point.config.changes_from(baseline.config).items()} if point else {},
+        changes=point.new_values(baseline) if point else {},
         adapted=candidate.adapted,
         samples_per_second=trial.rate if trial is not None else None,
         helped=helped,
@@ -190,10 +187,8 @@ def _offered(wanted: Scalar, choices: Choices) -> list[Scalar]:
 
 
 def _adaptations(there: TrainConfig, here: TrainConfig) -> Iterator[str]:
-    for knob in KNOBS:
-        was, now = getattr(there, knob), getattr(here, knob)
-        if was != now:
-            yield f"{knob}={format_scalar(now)} for {format_scalar(was)}"
+    for knob, (was, now) in here.changes_from(there).items():
+        yield f"{knob}={format_scalar(now)} for {format_scalar(was)}"
 
 
 def _first_score(point: Point, trials: Sequence[Trial]) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,23 +10,24 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from autotune.measuring.statistics import Interval
-from autotune.results.compare import Comparison, Row, WorkloadGroup
+from autotune.results.compare import Comparison, WorkloadGroup
 from autotune.results.cross_file import Cross, gain_text, ratio_with_interval
 from autotune.results.result import Side
-from autotune.results.summary import bare_rate, knob_text, ratios
+from autotune.results.sheet import NOT_KNOWN, Cell, Sheet, rate_cell, sheet
+from autotune.results.summary import knob_text
 from autotune.units import format_bytes
-from autotune.wording import as_text, ratio_text
+from autotune.wording import as_text
 
-NOT_KNOWN = "–"
+STYLES = {"plain": "", "good": "green", "doubtful": "yellow"}
 
 
 def comparison_table(comparison: Comparison) -> RenderableType:
     """The same workload across machines, a table a workload; then the remarks."""
     parts: list[RenderableType] = []
     for group in comparison.groups:
-        parts += [as_text(f"{group.name} ({group.target}), samples/s", "bold"), _group_table(group), ""]
-        parts += [*_changes(group), *_knobs(group), *_crosses(group), ""]
+        found = sheet(group)
+        parts += [as_text(f"{group.name} ({group.target}), samples/s", "bold"), _group_table(found), ""]
+        parts += [*_below(found), *_crosses(group), ""]
     if not comparison.groups:
         parts.append(as_text("no results to compare"))
     return Group(*parts, remarks(comparison))
@@ -60,82 +62,44 @@ def _warning(text: str) -> Text:
 # One workload.
 
 
-def _group_table(group: WorkloadGroup) -> Table:
-    efficient = any(row.samples_per_joule is not None for row in group.rows)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("machine", overflow="fold")
-    for heading in ("before", "after", "speed-up", "memory", *(["per joule"] if efficient else [])):
-        table.add_column(heading, justify="right", overflow="fold")
-    for row in group.rows:
-        cells = [_machine_cell(row), *_rate_cells(row), _speedup_cell(row), _memory_cell(row)]
-        table.add_row(*cells, *([_efficiency_cell(row)] if efficient else []))
+def _group_table(found: Sheet) -> Table:
+    table = _table("machine", *found.headings)
+    for line in found.lines:
+        machine = Text.assemble(as_text(line.machine), "\n", as_text(", ".join(reversed(line.about)), "dim"))
+        if line.partial:
+            machine.append("\npartial", style="yellow")
+        table.add_row(machine, *map(_cell, line.cells))
     return table
 
 
-def _machine_cell(row: Row) -> Text:
-    about = [f"torch {row.torch}"] if row.torch else []
-    about.append(f"{row.created:%Y-%m-%d}")
-    cell = Text.assemble(as_text(row.label), "\n", as_text(", ".join(about), "dim"))
-    if row.status == "partial":
-        cell.append("\npartial", style="yellow")
-    return cell
+def _table(first: str, *figures: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column(first, overflow="fold")
+    for heading in figures:
+        table.add_column(heading, justify="right", overflow="fold")
+    return table
 
 
-def _rate_cells(row: Row) -> Iterator[Text]:
-    for rate, ci95 in (
-        (row.before_samples_per_second, row.before_ci95),
-        (row.after_samples_per_second, row.after_ci95),
-    ):
-        yield _rate_cell(rate, ci95)
+def _cell(cell: Cell) -> Text:
+    below = (f"\n{cell.below}", "dim") if cell.below else ""
+    return Text.assemble((cell.text, STYLES[cell.tone]), below)
 
 
-def _rate_cell(rate: float | None, ci95: Interval | None) -> Text:
-    cell = Text(NOT_KNOWN if rate is None else bare_rate(rate))
-    if ci95 is not None:
-        cell.append(f"\n{bare_rate(ci95.low)} – {bare_rate(ci95.high)}", style="dim")
-    return cell
-
-
-def _speedup_cell(row: Row) -> Text:
-    if row.speedup is None:
-        return Text("not\nconfirmed", style="yellow")
-    style = "green" if row.speedup.confirmed else "yellow"
-    return Text.assemble((ratio_text(row.speedup.ratio), style), (f"\n{ratios(row.speedup.ci95)}", "dim"))
-
-
-def _memory_cell(row: Row) -> Text:
-    if row.memory_bytes is None:
-        return Text(NOT_KNOWN)
-    return Text.assemble(format_bytes(row.memory_bytes), (f"\n{row.memory_of}", "dim"))
-
-
-def _efficiency_cell(row: Row) -> Text:
-    return Text(NOT_KNOWN if row.samples_per_joule is None else bare_rate(row.samples_per_joule))
-
-
-def _changes(group: WorkloadGroup) -> Iterator[RenderableType]:
-    """What tuning changed on each machine."""
+def _below(found: Sheet) -> Iterator[RenderableType]:
+    """What tuning changed on each machine, what all machines agree on, and what is particular to each."""
     yield Text("changed knobs", "bold")
-    for row in group.rows:
-        changes = [
-            f"{knob} {knob_text(knob, before)} → {knob_text(knob, after)}"
-            for knob, (before, after) in row.changed_knobs.items()
-        ]
-        dated = f" ({row.created:%Y-%m-%d})" if sum(other.label == row.label for other in group.rows) > 1 else ""
-        yield Text.assemble(as_text(f"{row.label}{dated}: ", "dim"), as_text(", ".join(changes) or "none"))
-
-
-def _knobs(group: WorkloadGroup) -> Iterator[RenderableType]:
-    """What all machines agree on, and what is particular to each."""
-    if group.machines < 2:
+    several = Counter(line.machine for line in found.lines)
+    for line in found.lines:
+        dated = f" ({line.date})" if several[line.machine] > 1 else ""
+        yield Text.assemble(as_text(f"{line.machine}{dated}: ", "dim"), as_text(", ".join(line.changes) or "none"))
+    if not found.sharers:
         return
-    shared = ", ".join(f"{knob}={knob_text(knob, value)}" for knob, value in group.shared_knobs.items())
     yield Text("")
-    yield Text.assemble((f"shared by {group.all_machines}: ", "bold"), as_text(shared or "no changed knob"))
-    if group.particular_knobs:
+    yield Text.assemble((f"{found.sharers}: ", "bold"), as_text(found.shared))
+    if found.particular:
         yield Text("particular to machines", "bold")
-    for knob in group.particular_knobs:
-        yield Text.assemble(as_text(f"{knob}: ", "dim"), as_text(group.values_text(knob)))
+    for knob, values in found.particular:
+        yield Text.assemble(as_text(f"{knob}: ", "dim"), as_text(values))
 
 
 def _crosses(group: WorkloadGroup) -> Iterator[RenderableType]:
@@ -153,10 +117,7 @@ def _crosses(group: WorkloadGroup) -> Iterator[RenderableType]:
 
 
 def _sides_table(cross: Cross) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("config", overflow="fold")
-    for heading in ("samples/s", "memory"):
-        table.add_column(heading, justify="right", overflow="fold")
+    table = _table("config", "samples/s", "memory")
     table.add_column("knobs that differ", overflow="fold")
     sides: list[tuple[str, Side | None]] = [
         (f"of {cross.config_of.machine}", cross.theirs),
@@ -174,9 +135,8 @@ def _side_cells(side: Side, cross: Cross) -> Iterator[Text]:
     memory = None
     if measured is not None:
         memory = measured.host_memory_bytes if cross.device == "cpu" else measured.device_memory_bytes
-    yield _rate_cell(
-        measured.samples_per_second if measured is not None else None,
-        measured.ci95_samples_per_second if measured is not None else None,
+    yield _cell(
+        rate_cell(measured.samples_per_second, measured.ci95_samples_per_second) if measured is not None else Cell()
     )
     yield Text(NOT_KNOWN if memory is None else format_bytes(memory))
     others = [other for other in (cross.theirs, cross.own, cross.baseline) if other is not None]

@@ -52,6 +52,7 @@ def make_console(*, stderr: bool = True) -> Console:
 def result_table(result: Result) -> RenderableType:
     """One result: before and after, what changed, what it was worth, and what limits the training now."""
     parts: list[RenderableType] = [as_text(title(result), "bold")]
+    parts += [as_text(f"({note})", "dim") for note in result.file_notes]
     if (why := unfinished(result)) is not None:
         parts.append(as_text(f"PARTIAL: {why}", "bold yellow"))
     parts += ["", _before_after(result), "", _verdict_line(result)]

@@ -8,8 +8,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from autotune.hardware.description import hardware_rows
-from autotune.hardware.model import Hardware
+from autotune.hardware import Hardware, hardware_rows
 from autotune.wording import as_text
 
 if TYPE_CHECKING:

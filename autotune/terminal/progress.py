@@ -17,9 +17,7 @@ import rich.live
 from rich.table import Table
 from rich.text import Text
 
-from autotune.knobs.config import Scalar, format_scalar
-from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
-from autotune.measuring.records import Burst, Measurement, Outcome, Point
+from autotune.measuring import SAMPLES_PER_SECOND, Burst, Measurement, Objective, Outcome, Point
 from autotune.terminal.streams import lasting
 from autotune.units import format_seconds
 from autotune.wording import as_text, percent, ratio_text
@@ -245,16 +243,7 @@ class _Tally:
         """The knobs in which a point differs from the baseline's."""
         if self._baseline_point is None:
             return "baseline"
-        before = self._baseline_point
-        changed: dict[str, Scalar] = {
-            knob: after for knob, (_, after) in point.config.changes_from(before.config).items()
-        }
-        changed |= {
-            name: value
-            for name, value in point.parameters.items()
-            if name not in before.parameters or before.parameters[name] != value
-        }
-        return " ".join(f"{knob}={format_scalar(value)}" for knob, value in changed.items()) or "baseline"
+        return point.changes_text(self._baseline_point) or "baseline"
 
 
 def _counts_text(tally: _Tally) -> Text:

@@ -18,6 +18,14 @@ def lasting(console: Console) -> Console:
     return console
 
 
+def abandon(stream: IO[str]) -> None:
+    """Leads a stream to nowhere: what it still holds would else fail at the end, and be the exit status (120)."""
+    with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor holds nothing back
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
 class _LastingStream:
     """A text stream that a closed terminal cannot break: what cannot be written is dropped.
 
@@ -43,17 +51,10 @@ class _LastingStream:
         except BlockingIOError:  # full for the moment
             pass
         except OSError:
-            self._give_up()
+            abandon(self._stream)
         except ValueError:  # Python's word for a stream that was closed under it
             if not self._stream.closed:
                 raise
-
-    def _give_up(self) -> None:
-        """Leads the stream to nowhere: what it still holds would else fail at the end, and be the exit status (120)."""
-        with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor holds nothing back
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())
-            os.close(nowhere)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from autotune.knobs.config import format_scalar
+from autotune.knobs import format_scalar
 from autotune.results.result import Result, TrialRecord
 from autotune.units import format_seconds
 from autotune.wording import as_text, ratio_text

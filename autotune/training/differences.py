@@ -20,7 +20,7 @@ def comparable(model: torch.nn.Module, result: Result) -> bool:
 
 def machine_differences(result: Result, device: torch.device) -> list[str]:
     """How this machine differs from the measured one, in what matters to speed; empty when alike."""
-    measured_on = result.constraints.device.partition(":")[0]
+    measured_on = result.constraints.device
     here: dict[str, object] = {"torch": str(torch.__version__), "device": device.type}
     there: dict[str, object] = {
         "torch": result.software.torch,

@@ -42,6 +42,8 @@ def load(
         WorkloadError: When `workload` is none.
     """
     result = read_result(path)
+    if result.ignored is not None:
+        warnings.warn(f"{path}: {result.ignored}", stacklevel=2)
     measured = result.constraints.device
     try:
         tuned = Tuned(result.best.config, device=device or measured, result=result, source=str(path), strict=strict)

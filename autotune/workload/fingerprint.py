@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from autotune.knobs.facts import ModelFacts
+from autotune.knobs import ModelFacts
 from autotune.workload.batches import tensors_in
 
 if TYPE_CHECKING:

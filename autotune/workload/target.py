@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import ConfigError, TargetError, WorkloadError
-from autotune.knobs.config import Parameters, TrainConfig
+from autotune.knobs import Parameters, TrainConfig
 from autotune.workload.user_errors import described, wrap_user_error
 from autotune.workload.workload import Workload
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autotune.knobs.config import TrainConfig
+from autotune.knobs import TrainConfig
 
 if TYPE_CHECKING:
     import torch

@@ -1,6 +1,6 @@
 """A workload trained through a framework, under a config that autotune's integration brings into effect: a file each.
 
-Each is what the README's section "With a framework" shows, with the workload's own loss, optimizer, data and clipping.
+Each is what the guide to it (docs/guides) shows, with the workload's own loss, optimizer, data and clipping.
 Progress bars, loggers, checkpoints and summaries are off, as whoever wants speed has them: they are not what is
 measured. What a framework does in each step all the same (hooks, the norm of the gradients) stays, and is in its rate.
 """

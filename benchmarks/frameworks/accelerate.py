@@ -10,7 +10,7 @@ from benchmarks.stopwatch import OnStep
 
 
 class Loop(FrameworkLoop):
-    """Trains in the README's loop for Accelerate."""
+    """Trains in the loop of the guide to Accelerate."""
 
     def train(self, on_step: OnStep) -> None:
         """Until `on_step` says that it is enough.

@@ -28,6 +28,7 @@ from typing import Any
 
 from autotune.hardware import probe_host
 from autotune.knobs.config import TrainConfig
+from autotune.knobs.registry import KNOBS, idle_knobs
 from autotune.results.result import Result, Side, read_result
 from benchmarks.fresh import afresh
 from benchmarks.guides import GUIDES
@@ -41,7 +42,6 @@ BEFORE, GUIDE, TUNED = "before", "guide", "tuned"
 SEEDS = (0, 1)
 LAST_SHARE = 0.25
 """The loss is the mean over this share of the steps, the last of them."""
-ON_GPU_ONLY = {"pin_memory": False, "non_blocking": False, "cudnn_benchmark": False}
 
 
 def as_read_here(config: TrainConfig, cpus: int, device: str) -> tuple[TrainConfig, tuple[str, ...]]:
@@ -54,7 +54,7 @@ def as_read_here(config: TrainConfig, cpus: int, device: str) -> tuple[TrainConf
     """
     changes: dict[str, Any] = {"num_workers": min(config.num_workers, cpus)}
     if device == "cpu":
-        changes |= ON_GPU_ONLY
+        changes |= {knob: KNOBS[knob].default for knob in idle_knobs(config, "cpu")}
         if config.precision == "fp16":
             changes["precision"] = "bf16"
         if config.compile_mode == "reduce-overhead":  # its CUDA graphs are what it is chosen for

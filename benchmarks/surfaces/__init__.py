@@ -18,11 +18,10 @@ from autotune.bursts.protocol import Part
 from autotune.hardware.model import Hardware
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.facts import WorkloadFacts
+from autotune.knobs.registry import affecting, going_with
 from autotune.measuring.records import Burst
-from autotune.search.stopping import COMPILED_KNOBS
 
 FOLDER = Path(__file__).parent
-_WORKER_KNOBS = ("num_workers", "prefetch_factor", "persistent_workers")
 
 
 @dataclass(frozen=True)
@@ -56,13 +55,13 @@ def _persists(config: TrainConfig) -> bool:
     return config.persistent_workers == (config.num_workers > 0)
 
 
-_HALF = ("fp32", "bf16")
+_PRECISIONS = ("fp32", "bf16")
 _ALLOCATORS = ("default", "tuned")
 GRIDS = {
     "digits": Grid(
         "benchmarks.digits:build",
         {
-            "precision": _HALF, "memory_format": ("contiguous", "channels_last"), "allocator": _ALLOCATORS,
+            "precision": _PRECISIONS, "memory_format": ("contiguous", "channels_last"), "allocator": _ALLOCATORS,
             "batch_size": (64, 32, 16), "num_threads": (None, 1), "num_workers": (0, 1),
             "persistent_workers": (False, True), "compile_mode": (None, "default"),
         },
@@ -72,7 +71,7 @@ GRIDS = {
         "benchmarks.guides.landmarks_finetune:build",
         {
             "num_workers": (4, 2, 1, 0), "prefetch_factor": (2, 4), "persistent_workers": (False, True),
-            "precision": _HALF, "memory_format": ("contiguous", "channels_last"), "allocator": _ALLOCATORS,
+            "precision": _PRECISIONS, "memory_format": ("contiguous", "channels_last"), "allocator": _ALLOCATORS,
             "num_threads": (None, 1),
         },
         lambda c: _persists(c) or (c.num_workers in {2, 4} and c.prefetch_factor == 2),
@@ -80,7 +79,7 @@ GRIDS = {
     "gates": Grid(
         "benchmarks.gates:build",
         {
-            "precision": _HALF, "allocator": _ALLOCATORS, "batch_size": (32, 16, 8), "num_threads": (None, 1),
+            "precision": _PRECISIONS, "allocator": _ALLOCATORS, "batch_size": (32, 16, 8), "num_threads": (None, 1),
             "optimizer_impl": ("default", "foreach", "fused"), "num_workers": (0, 1),
             "persistent_workers": (False, True), "compile_mode": (None, "default"),
         },
@@ -91,7 +90,7 @@ GRIDS = {
     "charlm": Grid(
         "benchmarks.charlm:build",
         {
-            "precision": _HALF, "allocator": _ALLOCATORS, "batch_size": (32, 16, 8), "num_threads": (None, 1),
+            "precision": _PRECISIONS, "allocator": _ALLOCATORS, "batch_size": (32, 16, 8), "num_threads": (None, 1),
             "optimizer_impl": ("default", "fused"), "num_workers": (0, 1), "persistent_workers": (False, True),
             "compile_mode": (None, "default"),
         },
@@ -100,7 +99,7 @@ GRIDS = {
     "lines": Grid(
         "benchmarks.guides.ctc_tips:build",
         {
-            "precision": _HALF, "memory_format": ("contiguous", "channels_last"), "allocator": _ALLOCATORS,
+            "precision": _PRECISIONS, "memory_format": ("contiguous", "channels_last"), "allocator": _ALLOCATORS,
             "batch_size": (16, 8), "num_threads": (None, 1), "optimizer_impl": ("default", "fused"),
             "num_workers": (0, 1, 2), "persistent_workers": (False, True),
         },
@@ -178,9 +177,8 @@ def _records(lines: Iterator[str]) -> Iterator[Record]:
 
 def loader_part(config: TrainConfig, baseline: TrainConfig) -> TrainConfig:
     """The config whose loader alone does what this config's loader does."""
-    return baseline.replace(
-        **{knob: getattr(config, knob) for knob in (*_WORKER_KNOBS, "batch_size", "accumulation_steps")}
-    )
+    knobs = {*affecting("waiting batches"), *going_with("num_workers")}
+    return baseline.replace(**{knob: getattr(config, knob) for knob in knobs})
 
 
 def compute_part(config: TrainConfig) -> TrainConfig:
@@ -192,4 +190,4 @@ def graph_of(config: TrainConfig) -> tuple[Scalar, ...] | None:
     """What decides which code the compiler writes; None when nothing is compiled."""
     if config.compile_mode is None:
         return None
-    return tuple(getattr(config, knob) for knob in COMPILED_KNOBS)
+    return config.pick(affecting("compiled code"))

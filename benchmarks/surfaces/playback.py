@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from autotune.bursts.protocol import BurstPlan, Part
+from autotune.knobs.circumstances import Choices
 from autotune.knobs.config import Scalar, TrainConfig
-from autotune.knobs.rules import Choices
 from autotune.knobs.space import Space, build_space
 from autotune.measuring.records import Burst, Measurement, Outcome, Point
 from benchmarks.surfaces import GRIDS, Record, Surface, compute_part, graph_of, loader_part

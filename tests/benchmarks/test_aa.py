@@ -60,6 +60,7 @@ def test_verdicts_count_both_directions() -> None:
     assert (row["no_difference"], row["faster"], row["slower"], row["goal"], row["met"]) == (2, 1, 1, 4, False)
 
 
+@pytest.mark.usefixtures("few_resamples")
 def test_simulations_find_no_difference_in_noise() -> None:
     """Most of a few dozen say so, for rounds as decided and for each fixed number."""
     rows = {name: aa.verdicts(found, 0.8) for name, found in aa.simulated(recorded_noise(), 20).items()}
@@ -74,6 +75,7 @@ def test_noise_is_told_of_pairs_and_of_blocks() -> None:
     assert noise["of_blocks"] == pytest.approx(0.01, rel=0.2)
 
 
+@pytest.mark.slow
 def test_real_confirmations_record_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bursts in processes of their own, in as many rounds as the speed-up has pairs."""
     monkeypatch.setattr(aa, "TARGET", "tests.workloads.tiny:build")

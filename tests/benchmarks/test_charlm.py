@@ -54,6 +54,7 @@ def test_model_does_not_look_ahead() -> None:
     assert not torch.allclose(before[:, 20:], after[:, 20:])
 
 
+@pytest.mark.slow
 def test_loss_falls_within_twenty_steps() -> None:
     """It learns, with the optimizer and the clipping that it comes with."""
     torch.manual_seed(0)

@@ -148,6 +148,7 @@ def test_it_trains_as_the_guides_reader_does(name: str) -> None:
     assert any(not torch.equal(*pair) for pair in zip(before, workload.model.parameters(), strict=True))
 
 
+@pytest.mark.slow
 @EVERY_GUIDE
 def test_the_loss_falls(name: str) -> None:
     """On a few augmented samples, with a learning rate for a short training."""

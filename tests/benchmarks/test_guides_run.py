@@ -59,6 +59,7 @@ def test_the_overall_figure_is_the_geometric_mean_over_guides() -> None:
     assert found == {GUIDE: pytest.approx(2.0), BEFORE: pytest.approx(4.0)}
 
 
+@pytest.mark.slow
 def test_one_guide_from_tuning_to_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

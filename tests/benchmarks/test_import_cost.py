@@ -12,7 +12,8 @@ from torch.utils.data import SequentialSampler
 
 from autotune import TrainConfig, Tuned, Workload
 from autotune.measuring.statistics import Interval
-from autotune.results.result import Side, write_result
+from autotune.results.files import write_document
+from autotune.results.result import Side
 from benchmarks import import_cost, output
 from benchmarks.import_cost import Extra, ReadmeLoop, mean_difference, total
 from benchmarks.plain import Loop
@@ -67,13 +68,14 @@ def test_the_cost_is_that_of_the_start_and_of_the_loop(ratio: float, met: bool, 
     assert (cost.met, cost.beyond_doubt) == (met, beyond_doubt)
 
 
+@pytest.mark.slow
 def test_a_result_is_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Scripts in turn, and both loops in fresh processes; the figures are written with what they came from."""
     path = tmp_path / "tiny.json"
     best = Side(config=TrainConfig(batch_size=32, optimizer_impl="fused"), measurement=None)
-    write_result(make_result(target=TINY, name="tiny", best=best), path)
+    write_document(make_result(target=TINY, name="tiny", best=best), path)
     monkeypatch.setattr(output, "FOLDER", tmp_path)
     words = ["--rounds", "2", "--seconds", "0.2", "--starts", "2", "--training", "10m"]
     assert import_cost.main([str(path), *words]) in {0, 1}

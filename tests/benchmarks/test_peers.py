@@ -22,6 +22,7 @@ TINY = "tests.workloads.tiny:build"
 BASELINE = TrainConfig(batch_size=32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tool", "package", "expected"),
     [
@@ -41,6 +42,7 @@ def test_each_tool_chooses(tool: str, package: str, expected: dict[str, Any]) ->
     assert expected.items() <= changed.items()
 
 
+@pytest.mark.slow
 def test_a_tool_that_fails_leaves_the_baseline_and_says_why() -> None:
     """Here, because there is none of this name."""
     choice = ask("no such tool", TINY, 10.0, BASELINE)
@@ -88,6 +90,7 @@ def test_the_summary_is_the_geometric_mean_over_workloads() -> None:
     assert found["all of them"] == pytest.approx(64**0.25)
 
 
+@pytest.mark.slow
 def test_a_comparison_from_the_command_to_the_written_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

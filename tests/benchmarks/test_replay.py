@@ -146,7 +146,10 @@ def test_regardless_of_cost_is_what_noise_leaves(surface: Surface, monkeypatch: 
     assert replay.found_regardless_of_cost("made_up", 3) == pytest.approx([1.0] * 3, abs=0.02)
 
 
-@pytest.mark.parametrize("name", list(STRATEGIES))
+@pytest.mark.parametrize(
+    "name", [name if name == OURS else pytest.param(name, marks=pytest.mark.slow) for name in STRATEGIES]
+)
+@pytest.mark.usefixtures("few_resamples")
 def test_a_replay_is_deterministic_for_a_seed(surface: Surface, name: str) -> None:
     """Each strategy does the very same again."""
     first, second = (STRATEGIES[name](surface, recorded_space(surface, 120), 120.0, 3) for _ in range(2))
@@ -172,6 +175,8 @@ def test_random_search_is_calculated(surface: Surface) -> None:
     assert replay.random_at(5 * 3.0, rates, 3.0, baseline) == pytest.approx(expected, rel=0.01)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_resamples")
 @pytest.mark.parametrize("name", ["digits", "landmarks", "gates"])
 def test_ours_is_not_behind_tpe_on_a_slice(name: str) -> None:
     """A few seeds on each surface: after the cost of fifteen bursts, and at the end.

@@ -11,7 +11,8 @@ import pytest
 from autotune import TrainConfig
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
-from autotune.results.result import Side, write_result
+from autotune.results.files import write_document
+from autotune.results.result import Side
 from benchmarks import output, replicate
 from benchmarks.ratios import Ratio
 from benchmarks.replicate import Replication
@@ -69,12 +70,13 @@ def test_one_round_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "at least 2" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_result_file_is_replicated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Both sides train in fresh processes, and the figures are written with all that they came from."""
     path = tmp_path / "tiny.json"
     best = Side(config=TrainConfig(batch_size=32, optimizer_impl="fused"), measurement=None)
     speedup = Speedup(ratio=1.5, ci95=Interval(0.01, 100.0), pairs=2)
-    write_result(make_result(target=TINY, name="tiny", best=best, speedup=speedup), path)
+    write_document(make_result(target=TINY, name="tiny", best=best, speedup=speedup), path)
     monkeypatch.setattr(output, "FOLDER", tmp_path)
     replicate.main([str(path), "--seconds", "0.6", "--rounds", "2"])
     document: dict[str, Any] = json.loads((tmp_path / "replicate.json").read_text())

@@ -20,7 +20,8 @@ from autotune import TrainConfig, Workload
 from autotune.errors import WorkloadError
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
-from autotune.results.result import Side, write_result
+from autotune.results.files import write_document
+from autotune.results.result import Side
 from benchmarks import frameworks, output, replicate
 from benchmarks.frameworks import NEEDED, loop_class
 from benchmarks.plain import Loop
@@ -74,6 +75,7 @@ class Progress:
         return len(self.samples) == self.steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", NEEDED)
 def test_steps_are_counted_as_in_the_plain_loop(framework: str) -> None:
     """Seven batches, three at a time: the third step of an epoch takes what is left, the fourth is of the next."""
@@ -85,6 +87,7 @@ def test_steps_are_counted_as_in_the_plain_loop(framework: str) -> None:
     assert done.batches == [3, 6, 7, 10, 13, 14, 17]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", NEEDED)
 def test_the_same_is_learned_as_in_the_plain_loop(framework: str) -> None:
     """Loss, optimizer, accumulation, clipping and the order of the samples are the workload's own."""
@@ -98,6 +101,7 @@ def test_the_same_is_learned_as_in_the_plain_loop(framework: str) -> None:
     torch.testing.assert_close(*weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", NEEDED)
 def test_gradients_are_not_clipped_unasked(framework: str) -> None:
     """The Trainer would, at a norm of one: a step of plain descent on a steep loss is longer than that."""
@@ -111,6 +115,7 @@ def test_gradients_are_not_clipped_unasked(framework: str) -> None:
     assert (model.bias - before).abs().item() == pytest.approx(100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", NEEDED)
 def test_the_settings_are_in_effect(framework: str) -> None:
     """Precision, layout, the optimizer's form: through autotune's integration alone."""
@@ -134,6 +139,7 @@ def collate_with_origin(samples: list[Any]) -> Any:
     return [*default_collate(samples), torch.full((len(samples),), in_worker)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", NEEDED)
 def test_the_loaders_functions_are_kept(framework: str) -> None:
     """The workload's collation and its workers' initialisation, in as many workers as were tuned."""
@@ -156,6 +162,7 @@ class Endless(IterableDataset[torch.Tensor]):
             yield torch.ones(3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", NEEDED)
 def test_iterable_data_is_trained_on_or_refused(framework: str) -> None:
     """Where Accelerate loads, its batches cannot be counted, and a sentence says so."""
@@ -168,6 +175,7 @@ def test_iterable_data_is_trained_on_or_refused(framework: str) -> None:
             Progress(loop, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", NEEDED)
 def test_a_run_is_timed(framework: str) -> None:
     """By whole epochs after a warm-up, as in the plain loop; what is not in effect is told with it."""
@@ -217,12 +225,13 @@ def test_exit_status_counts_frameworks_too(
     assert "does not apply" in row["frameworks"]["lightning"]["runs"]["tuned"][0]["not_in_effect"][0]
 
 
+@pytest.mark.slow
 def test_a_result_file_is_replicated_through_a_framework(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Both sides, in the plain loop and in the framework, each in fresh processes."""
     path = tmp_path / "tiny.json"
     best = Side(config=TrainConfig(batch_size=32, optimizer_impl="fused", num_threads=1), measurement=None)
     speedup = Speedup(ratio=1.5, ci95=Interval(0.01, 100.0), pairs=2)
-    write_result(make_result(target=TINY, name="tiny", best=best, speedup=speedup), path)
+    write_document(make_result(target=TINY, name="tiny", best=best, speedup=speedup), path)
     monkeypatch.setattr(output, "FOLDER", tmp_path)
     assert replicate.main([str(path), "--seconds", "0.6", "--rounds", "2", "--framework", "fabric"]) in {0, 1}
     (row,) = json.loads((tmp_path / "replicate_frameworks.json").read_text())["replications"]

@@ -41,6 +41,7 @@ def test_all_of_the_time_counts_when_epochs_are_long(inner: list[Mark]) -> None:
     assert timed_part(marks) == (marks[0], marks[-1])
 
 
+@pytest.mark.slow
 def test_epochs_are_really_crossed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each starts the loader again, and from mark to mark lie its samples; a look at the clock takes a second here."""
     ticks = itertools.count()

@@ -250,6 +250,28 @@ def test_a_model_and_its_optimizer_are_described() -> None:
     assert (model.optimizer, model.weights) == ("SGD", facts_of().parameters)
 
 
+class Replacing(nn.Linear):
+    """Assigns new parameters in its forward pass, as normalised weights are wrongly made."""
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """The optimizer holds the old weight from here on."""
+        self.weight = nn.Parameter(self.weight.detach() * 0.9)
+        return super().forward(features)
+
+
+def test_parameters_that_the_loss_replaces_are_told() -> None:
+    """The optimizer does not hold the new ones, so that nothing trains them; a sound model has no such note."""
+    (note,) = facts_of(model=Replacing(4, 2)).notes
+    assert note.startswith("the loss replaces 1 of 2 parameters of the model (weight, …)")
+    assert "in place" in note
+    assert facts_of().notes == ()
+
+
+def test_what_bursts_leave_out_is_a_sentence() -> None:
+    """As an adapter states it."""
+    assert facts_of(notes=("the callback Logger",)).notes == ("bursts leave out the callback Logger",)
+
+
 def test_no_worker_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check runs in its own process, whatever the baseline's workers."""
 

@@ -1,8 +1,8 @@
-"""Each way in which a burst can end is told as its outcome, the next burst runs, and nothing is left behind."""
+"""Processes start, are replaced, and end with their parent; how each fault of a burst ends is in `tests/faults`."""
 
 from __future__ import annotations
 
-import resource
+import contextlib
 import sys
 import time
 from collections.abc import Iterator
@@ -11,17 +11,18 @@ from pathlib import Path
 import psutil
 import pytest
 
+from autotune.bursts.child import Child
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner
 from autotune.errors import TargetError, WorkloadError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
+from tests.conftest import RunnerOf
 
 PLAN = BurstPlan(warmup_seconds=0.3, measure_seconds=0.3, block_seconds=0.02)
 DEADLINE_SECONDS = 20.0
 POINT = Point(config=TrainConfig())
-WITH_WORKERS = Point(config=TrainConfig(num_workers=2))
 
 
 def children() -> set[psutil.Process]:
@@ -30,10 +31,10 @@ def children() -> set[psutil.Process]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
+def nothing_left(forkserver: Isolation) -> Iterator[None]:
     """After each test no process, and no file of torch's in shared memory, is left."""
     before = set(Path("/dev/shm").glob("torch_*"))
-    others = children()  # other tests' helpers, such as multiprocessing's resource tracker
+    others = children()  # the session's forkserver, and other tests' helpers
     yield
     deadline = time.monotonic() + 3
     while children() - others and time.monotonic() < deadline:
@@ -42,95 +43,26 @@ def nothing_left() -> Iterator[None]:
     assert set(Path("/dev/shm").glob("torch_*")) <= before
 
 
-def run_twice(
-    target: str, point: Point, deadline_seconds: float = DEADLINE_SECONDS
-) -> tuple[Outcome, str | None, Outcome]:
-    """The outcome and reason of one burst of a faulty target, and the outcome of the next."""
-    with Isolation(target) as isolation:
-        isolation.start(DEADLINE_SECONDS)
-        runner = ProcessRunner(isolation, "cpu")
-        first = runner.run(point, PLAN, deadline_seconds)
-        second = runner.run(point, PLAN, deadline_seconds)
-        return first.outcome, first.reason, second.outcome
-
-
-def test_a_healthy_burst_is_ok() -> None:
+def test_a_healthy_burst_is_ok(runner_of: RunnerOf) -> None:
     """A workload that trains yields blocks, memory, and no failure."""
-    with Isolation("tests.workloads.tiny:build") as isolation:
-        isolation.start(DEADLINE_SECONDS)
-        burst = ProcessRunner(isolation, "cpu").run(POINT, PLAN, DEADLINE_SECONDS)
+    burst = runner_of("tests.workloads.tiny:build").run(POINT, PLAN, DEADLINE_SECONDS)
     assert burst.outcome is Outcome.OK
     assert burst.measurement is not None
     assert burst.measurement.samples_per_second > 0
     assert (burst.measurement.device_memory_bytes or 0) > 2**20
 
 
-@pytest.mark.parametrize(
-    ("name", "point", "outcome", "words"),
-    [
-        ("abort", POINT, Outcome.CRASHED, "SIGABRT"),
-        ("exit_quietly", POINT, Outcome.CRASHED, "exit status 0"),
-        ("killed", POINT, Outcome.CRASHED, "SIGKILL"),
-        ("raises", POINT, Outcome.CRASHED, "the loss went wrong"),
-        ("nan", POINT, Outcome.INVALID, "nan"),
-        ("worker_killed", WITH_WORKERS, Outcome.CRASHED, "SIGKILL"),
-        ("worker_bus_error", WITH_WORKERS, Outcome.SHM_EXHAUSTED, "SIGBUS"),
-        ("leaves_daemon", POINT, Outcome.OK, None),
-        ("prints_megabytes", POINT, Outcome.OK, None),
-    ],
-)
-def test_each_end_is_told(name: str, point: Point, outcome: Outcome, words: str | None) -> None:
-    """What ended a burst is its outcome, in words that name it, and the next burst runs all the same."""
-    first, reason, second = run_twice(f"tests.workloads.faults:{name}", point)
-    assert first is second is outcome
-    if words is not None:
-        assert reason is not None
-        assert words in reason
-
-
-def test_a_hang_ends_at_the_deadline() -> None:
-    """A burst that sleeps for ever is a timeout soon after its deadline."""
-    began = time.monotonic()
-    first, reason, second = run_twice("tests.workloads.faults:hang", POINT, deadline_seconds=1.5)
-    assert first is second is Outcome.TIMEOUT
-    assert "train" in (reason or "")
-    assert time.monotonic() - began < 2 * 1.5 + DEADLINE_SECONDS
-
-
-def test_a_real_out_of_memory_is_oom() -> None:
-    """Under an address-space limit the CPU's allocator fails, and that is an oom, not a crash."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (64 * 2**30, hard))
-    try:
-        first, reason, second = run_twice("tests.workloads.faults:out_of_memory", POINT)
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-    assert first is second is Outcome.OOM
-    assert "memory" in (reason or "")
-
-
-def test_memory_above_the_target_is_oom() -> None:
-    """A process tree that takes more than the target ends as oom before it fills the machine."""
-    with Isolation("tests.workloads.tiny:build") as isolation:
+@pytest.mark.slow
+def test_a_module_that_cannot_be_forked_gets_fresh_interpreters() -> None:
+    """What would hang after a fork is noticed, told, and run by spawning; `tests/faults` has what else cannot fork."""
+    with Isolation("tests.workloads.computes_at_import:build") as isolation:
         isolation.start(DEADLINE_SECONDS)
-        runner = ProcessRunner(isolation, "cpu", memory_limit_bytes=10 * 2**20)
-        burst = runner.run(POINT, PLAN, DEADLINE_SECONDS)
-    assert burst.outcome is Outcome.OOM
-    assert "more than the target" in (burst.reason or "")
-
-
-@pytest.mark.parametrize(
-    ("module", "words"), [("starts_threads", "starts threads"), ("computes_at_import", "hangs when it computes")]
-)
-def test_a_module_that_cannot_be_forked_gets_fresh_interpreters(module: str, words: str) -> None:
-    """What would hang or break after a fork is noticed, told, and run by spawning."""
-    with Isolation(f"tests.workloads.{module}:build") as isolation:
-        isolation.start(DEADLINE_SECONDS)
-        assert words in (isolation.fork_unsafe_reason or "")
+        assert "hangs when it computes" in (isolation.fork_unsafe_reason or "")
         burst = ProcessRunner(isolation, "cpu").run(POINT, PLAN, DEADLINE_SECONDS)
     assert burst.outcome is Outcome.OK
 
 
+@pytest.mark.slow
 def test_a_spawned_hang_ends_at_the_deadline() -> None:
     """Without a forkserver a hang ends as surely."""
     with Isolation("tests.workloads.faults:hang") as isolation:
@@ -139,29 +71,12 @@ def test_a_spawned_hang_ends_at_the_deadline() -> None:
     assert burst.outcome is Outcome.TIMEOUT
 
 
-def test_an_import_that_hangs_is_told() -> None:
-    """The import has a deadline of its own, and the remedy is in the message."""
-    with (
-        Isolation("tests.workloads.hangs_at_import:build") as isolation,
-        pytest.raises(WorkloadError, match="did not finish within"),
-    ):
-        isolation.start(4.0)
-
-
+@pytest.mark.slow
 def test_importing_torch_is_not_held_against_the_users_module() -> None:
     """On a slow machine it alone takes longer than a short budget gives to the module."""
     with Isolation("tests.workloads.tiny:build") as isolation:
         isolation.start(1.0)
         assert isolation.fork_unsafe_reason is None
-
-
-def test_an_import_that_ends_the_process_is_told() -> None:
-    """The exit of an import shows the last that was printed."""
-    with (
-        Isolation("tests.workloads.dies_at_import:build") as isolation,
-        pytest.raises(WorkloadError, match="last words"),
-    ):
-        isolation.start(DEADLINE_SECONDS)
 
 
 def test_a_missing_module_is_a_usage_error() -> None:
@@ -173,25 +88,81 @@ def test_a_missing_module_is_a_usage_error() -> None:
         isolation.start(DEADLINE_SECONDS)
 
 
+def kill_forkserver(isolation: Isolation) -> None:
+    """As the kernel does when memory is out."""
+    forkserver = psutil.Process(isolation._forkserver.pid)  # type: ignore[union-attr]
+    forkserver.kill()
+    with contextlib.suppress(psutil.NoSuchProcess):  # whoever started it may have seen its end
+        forkserver.wait(5)
+
+
 def test_the_forkserver_is_replaced_when_it_dies() -> None:
-    """A burst after the forkserver was killed runs in a new one."""
+    """A burst after the forkserver was killed runs in a new one, as often as a burst came between; each is told."""
+    told: list[str] = []
+    with Isolation("tests.workloads.tiny:build", told.append) as isolation:
+        isolation.start(DEADLINE_SECONDS)
+        runner = ProcessRunner(isolation, "cpu")
+        for _ in range(2):
+            kill_forkserver(isolation)
+            assert runner.run(POINT, PLAN, DEADLINE_SECONDS).outcome is Outcome.OK
+    assert len(told) == 2
+    assert "killed between bursts" in told[0]
+    assert "started again" in told[0]
+
+
+def test_a_forkserver_that_is_killed_again_before_a_burst_is_an_error() -> None:
+    """That burst has crashed, with the reason; the next one may try once more."""
     with Isolation("tests.workloads.tiny:build") as isolation:
         isolation.start(DEADLINE_SECONDS)
-        psutil.Process(isolation._forkserver.pid).kill()  # type: ignore[union-attr]
+        runner, child_for_job = ProcessRunner(isolation, "cpu"), isolation._child_for_job
+
+        def kill_first(deadline: float) -> Child:
+            child = child_for_job(deadline)
+            kill_forkserver(isolation)
+            return child
+
+        isolation._child_for_job = kill_first  # type: ignore[method-assign]
+        burst = runner.run(POINT, PLAN, DEADLINE_SECONDS)
+        isolation._child_for_job = child_for_job  # type: ignore[method-assign]
+        after = runner.run(POINT, PLAN, DEADLINE_SECONDS)
+    assert burst.outcome is Outcome.CRASHED
+    assert "killed twice before it could start a burst" in (burst.reason or "")
+    assert after.outcome is Outcome.OK
+
+
+def killed_at_import(folder: Path, times: int) -> str:
+    """A workload whose import is killed so often, and then trains."""
+    (folder / "struck.py").write_text(
+        "import os, signal\n"
+        "from pathlib import Path\n"
+        "count = Path(__file__).with_suffix('.count')\n"
+        "count.write_text((count.read_text() if count.exists() else '') + 'x')\n"
+        f"if len(count.read_text()) <= {times}:\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "from tests.workloads.tiny import build\n"
+    )
+    return f"{folder / 'struck.py'}:build"
+
+
+def test_a_forkserver_that_is_killed_while_it_imports_is_started_again(tmp_path: Path) -> None:
+    """Once, and told: memory may have been short for a moment."""
+    told: list[str] = []
+    with Isolation(killed_at_import(tmp_path, 1), told.append) as isolation:
+        isolation.start(DEADLINE_SECONDS)
         burst = ProcessRunner(isolation, "cpu").run(POINT, PLAN, DEADLINE_SECONDS)
     assert burst.outcome is Outcome.OK
+    assert "while it imported the module" in told[0]
 
 
-def test_the_temporary_folder_goes_with_the_run() -> None:
-    """What bursts leave in the temporary folder is removed."""
-    isolation = Isolation("tests.workloads.tiny:build")
-    isolation.start(DEADLINE_SECONDS)
-    folder = isolation._folder
-    (folder / "left").write_text("x")
-    isolation.close()
-    assert not folder.exists()
+def test_an_import_that_is_killed_twice_is_an_error(tmp_path: Path) -> None:
+    """In one sentence that says so, and what to do."""
+    with (
+        Isolation(killed_at_import(tmp_path, 2)) as isolation,
+        pytest.raises(WorkloadError, match="ended the process twice, by a signal: free memory"),
+    ):
+        isolation.start(DEADLINE_SECONDS)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the parent's death is noticed in another way elsewhere")
 def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
     """SIGKILL gives the parent no chance to clean up: the children end by themselves, and take their folder along."""

@@ -6,12 +6,11 @@ import dataclasses
 
 from torch.utils.data import SubsetRandomSampler
 
-from autotune.bursts.isolation import Isolation
 from autotune.bursts.largest_batch import find_largest, worst_batch
 from autotune.bursts.protocol import BurstPlan
-from autotune.bursts.runner import ProcessRunner
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
+from tests.conftest import RunnerOf
 from tests.workloads import lengths
 
 PLAN = BurstPlan(warmup_seconds=0.3, measure_seconds=0.3, block_seconds=0.02)
@@ -47,11 +46,9 @@ def test_the_worst_batch_is_full() -> None:
     assert batch.shape == (8, lengths.LONGEST_LENGTH, lengths.WIDTH)
 
 
-def test_a_config_that_fails_on_its_worst_batch_is_oom() -> None:
+def test_a_config_that_fails_on_its_worst_batch_is_oom(runner_of: RunnerOf) -> None:
     """Memory that holds for the batches that happened to come, but not for the longest, is not enough."""
-    with Isolation("tests.workloads.lengths:build_rarely_too_long") as isolation:
-        isolation.start(30)
-        runner = ProcessRunner(isolation, "cpu")
-        assert runner.check(30).largest_samples[0] == lengths.LONGEST
-        burst = runner.run(Point(config=TrainConfig(batch_size=4)), PLAN, 30)
+    runner = runner_of("tests.workloads.lengths:build_rarely_too_long")
+    assert runner.check(30).largest_samples[0] == lengths.LONGEST
+    burst = runner.run(Point(config=TrainConfig(batch_size=4)), PLAN, 30)
     assert burst.outcome is Outcome.OOM

@@ -61,6 +61,7 @@ def test_a_full_queue_does_not_flatter_a_slow_loader() -> None:
     assert samples / (time.perf_counter() - began) > 2 * measured.samples_per_second
 
 
+@pytest.mark.slow
 def test_a_loader_that_is_a_little_too_slow_is_seen() -> None:
     """A queue that drains slowly would outlast any warm-up: the burst begins with an empty one."""
     knobs = {"batch_size": 4, "num_workers": 4, "prefetch_factor": 8}
@@ -81,6 +82,7 @@ def test_a_loader_that_is_a_little_too_slow_is_seen() -> None:
     agree(slow, expected, within=0.05)
 
 
+@pytest.mark.slow
 def test_batches_that_come_in_bunches_are_timed_by_the_round() -> None:
     """Four workers that need 0.4 s a batch deliver four at once: most steps find a batch waiting, and say nothing."""
     workload = sleepy.build(read_seconds=0.1, step_seconds=0.03, batch_size=4, num_workers=4)
@@ -88,6 +90,7 @@ def test_batches_that_come_in_bunches_are_timed_by_the_round() -> None:
     assert measured.data_wait_fraction == pytest.approx(waiting_fraction(workload, 8, 24), rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_warm_up_that_hits_its_cap_is_marked() -> None:
     """Not two times the queue could be drawn: the figure is honest all the same, but not called steady."""
     knobs = {"batch_size": 1, "num_workers": 2, "prefetch_factor": 16}
@@ -145,6 +148,7 @@ def test_compiling_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
 # Epoch boundaries
 
 
+@pytest.mark.slow
 def test_starting_workers_is_charged_to_each_epoch() -> None:
     """20 batches an epoch: workers that start again at each cost a third; both rates are those of the long run."""
     rates = {}
@@ -160,6 +164,7 @@ def test_starting_workers_is_charged_to_each_epoch() -> None:
     assert rates[False] < 0.75 * rates[True]
 
 
+@pytest.mark.slow
 def test_an_epoch_longer_than_the_burst_is_charged_for_its_start() -> None:
     """No boundary falls into the blocks: what the burst's own start of the workers cost stands in for it."""
     workload = sleepy.build(
@@ -169,6 +174,7 @@ def test_an_epoch_longer_than_the_burst_is_charged_for_its_start() -> None:
     agree(workload, lambda: rate_over_epochs(workload, 1), plan, within=0.05)
 
 
+@pytest.mark.slow
 def test_reading_in_the_process_costs_nothing_extra_at_a_boundary() -> None:
     """Without workers the first batch of an epoch is read like any other."""
     workload = sleepy.build(samples=20, read_seconds=0.02, step_seconds=0.02, batch_size=4)
@@ -176,12 +182,14 @@ def test_reading_in_the_process_costs_nothing_extra_at_a_boundary() -> None:
     assert measured.data_wait_fraction == pytest.approx(waiting_fraction(workload, 5, 20), rel=0.05)
 
 
+@pytest.mark.slow
 def test_an_epoch_of_one_batch_is_whole() -> None:
     """Every batch is at a boundary: reading it is charged all the same."""
     workload = sleepy.build(samples=3, read_seconds=0.02, step_seconds=0.03, batch_size=8)
     agree(workload, partial(rate_over_epochs, workload, 15), within=0.05)
 
 
+@pytest.mark.slow
 def test_accumulation_goes_on_over_the_end_of_an_epoch() -> None:
     """Groups of three in epochs of four batches: all samples count, and the rate is that of the micro-steps."""
     workload = sleepy.build(samples=40, step_seconds=0.03, batch_size=10, accumulation_steps=3)
@@ -229,6 +237,7 @@ def overflowing(every: int) -> Workload:
     return workload
 
 
+@pytest.mark.slow
 def test_steps_that_the_scaler_skipped_do_not_count() -> None:
     """Every second step overflows: half of the samples taught the model something."""
     half = agree(overflowing(every=2), lambda: burst(overflowing(every=10**9)).samples_per_second / 2, within=0.2)
@@ -247,7 +256,7 @@ def test_a_loss_that_becomes_nan_ends_the_burst() -> None:
     steps = iter(range(10**9))
 
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:
-        return mistakes.loss(model, batch) * (math.nan if next(steps) > 20 else 1)
+        return mistakes.loss(model, batch) * (math.nan if next(steps) > 3 else 1)
 
     with pytest.raises(NonFiniteLossError, match=r"the loss became nan after \d+ batches"):
         burst(Workload(workload.model, workload.dataset, loss, batch_size=8), SHORT)

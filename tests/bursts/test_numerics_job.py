@@ -2,45 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 import torch
 
-from autotune.bursts.isolation import Isolation
 from autotune.bursts.numerics_job import _exact_fp32, cosine
 from autotune.bursts.protocol import BurstPlan
-from autotune.bursts.runner import ProcessRunner
 from autotune.errors import WorkloadError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.numerics import Agreement, Numerics, judge_agreement
 from autotune.measuring.records import Outcome, Point
+from tests.conftest import RunnerOf
 
 PLAN = BurstPlan(warmup_seconds=0.2, measure_seconds=0.2)
 
 
-@contextmanager
-def runner_of(workload: str) -> Iterator[ProcessRunner]:
-    """Bursts of one of the workloads with known numerics."""
-    with Isolation(f"tests.workloads.precision:{workload}") as isolation:
-        isolation.start(60.0)
-        yield ProcessRunner(isolation, "cpu")
+@pytest.fixture
+def measured(runner_of: RunnerOf) -> Callable[..., Agreement]:
+    """The figures of a config over some steps of one of the workloads with known numerics."""
+
+    def measure(workload: str, steps: int = 10, **knobs: object) -> Agreement:
+        config = TrainConfig(**{"batch_size": 32, **knobs})
+        return runner_of(f"tests.workloads.precision:{workload}").agreement(Point(config=config), steps, 120.0)
+
+    return measure
 
 
-def measured(workload: str, **knobs: object) -> Agreement:
-    """The figures of a config over ten steps."""
-    with runner_of(workload) as runner:
-        return runner.agreement(Point(config=TrainConfig(**{"batch_size": 32, **knobs})), 10, 120.0)
-
-
-def verdict(workload: str, **knobs: object) -> Numerics:
+@pytest.fixture
+def verdict(measured: Callable[..., Agreement]) -> Callable[..., Numerics]:
     """What is made of them."""
-    config = TrainConfig(**{"batch_size": 32, **knobs})
-    return judge_agreement(measured(workload, **knobs), config, TrainConfig(batch_size=32))
+
+    def judge(workload: str, steps: int = 10, **knobs: object) -> Numerics:
+        config = TrainConfig(**{"batch_size": 32, **knobs})
+        return judge_agreement(measured(workload, steps, **knobs), config, TrainConfig(batch_size=32))
+
+    return judge
 
 
-def test_fp32_agrees_with_itself_to_the_bit() -> None:
+def test_fp32_agrees_with_itself_to_the_bit(measured: Callable[..., Agreement]) -> None:
     """One state, one set of batches, the same random numbers."""
     found = measured("sound")
     assert found.candidate == found.reference
@@ -48,57 +48,60 @@ def test_fp32_agrees_with_itself_to_the_bit() -> None:
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_half_precision_agrees_where_it_is_sound(precision: str) -> None:
+def test_half_precision_agrees_where_it_is_sound(precision: str, verdict: Callable[..., Numerics]) -> None:
     """Within the limits of its rounding."""
     found = verdict("sound", precision=precision)
     assert found.outcome == "agrees", found.reason
 
 
-def test_a_compiled_model_agrees() -> None:
+@pytest.mark.slow
+def test_a_compiled_model_agrees(verdict: Callable[..., Numerics]) -> None:
     """The compiler orders sums again, and no more."""
     found = verdict("sound", compile_mode="default")
     assert found.outcome == "agrees", found.reason
 
 
-def test_dropout_does_not_hide_the_rest() -> None:
+def test_dropout_does_not_hide_the_rest(measured: Callable[..., Agreement]) -> None:
     """Each precision draws other masks, so none are drawn."""
     assert measured("with_dropout", precision="bf16").cosine > 0.99
 
 
-def test_another_loss_in_bf16_is_found() -> None:
+def test_another_loss_in_bf16_is_found(verdict: Callable[..., Numerics]) -> None:
     """It is finite and it falls; only beside fp32 can one see that it is wrong."""
     assert verdict("wrong_in_bf16", precision="bf16").outcome == "disagrees"
 
 
-def test_ctc_that_overflows_in_fp16_is_found() -> None:
-    """Its sum passes what fp16 holds: infinity."""
-    found = verdict("ctc", precision="fp16", batch_size=64)
+def test_ctc_that_overflows_in_fp16_is_found(verdict: Callable[..., Numerics]) -> None:
+    """Its sum passes what fp16 holds, from the first step on: infinity."""
+    found = verdict("ctc", 2, precision="fp16", batch_size=64)
     assert found.outcome == "disagrees"
     assert "not finite" in found.reason
 
 
-def test_ctc_that_overflows_in_fp16_is_no_burst_that_ended_well() -> None:
+def test_ctc_that_overflows_in_fp16_is_no_burst_that_ended_well(runner_of: RunnerOf) -> None:
     """So it is never even a candidate."""
-    with runner_of("ctc") as runner:
-        burst = runner.run(Point(config=TrainConfig(batch_size=64, precision="fp16")), PLAN, 60.0)
+    point = Point(config=TrainConfig(batch_size=64, precision="fp16"))
+    burst = runner_of("tests.workloads.precision:ctc").run(point, PLAN, 60.0)
     assert burst.outcome is Outcome.INVALID
 
 
-def test_ctc_summed_in_fp32_agrees() -> None:
+@pytest.mark.slow
+def test_ctc_summed_in_fp32_agrees(verdict: Callable[..., Numerics]) -> None:
     """The remedy of the one above."""
     found = verdict("ctc_summed_in_fp32", precision="fp16", batch_size=64)
     assert found.outcome == "agrees", found.reason
 
 
-def test_batch_norm_is_seen() -> None:
+def test_batch_norm_is_seen(measured: Callable[..., Agreement]) -> None:
     """What it means is told where the micro-batch has changed."""
     assert measured("with_batch_norm").has_batch_norm
     assert not measured("sound").has_batch_norm
 
 
-def test_a_check_that_takes_too_long_says_so() -> None:
+def test_a_check_that_takes_too_long_says_so(runner_of: RunnerOf) -> None:
     """It is ended like any burst."""
-    with runner_of("slow") as runner, pytest.raises(WorkloadError, match="numerics check did not finish"):
+    runner = runner_of("tests.workloads.precision:slow")
+    with pytest.raises(WorkloadError, match="numerics check did not finish"):
         runner.agreement(Point(config=TrainConfig()), 20, 1.0)
 
 

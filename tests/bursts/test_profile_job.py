@@ -12,14 +12,13 @@ from torch.nn import functional
 from torch.utils.data import Dataset, IterableDataset, Subset
 
 from autotune.bursts.feed import DeviceFeed
-from autotune.bursts.isolation import Isolation
 from autotune.bursts.profile_job import operators_of, sample_cost, synchronisations
-from autotune.bursts.runner import ProcessRunner
 from autotune.bursts.trainer import Trainer, make_loader
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Point
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload
+from tests.conftest import RunnerOf
 
 
 def read() -> torch.Tensor:
@@ -70,8 +69,8 @@ def test_a_sample_is_split_by_what_reading_it_calls(wrap: Any) -> None:
     cost = sample_cost(make_workload(wrap(Slow())))
     assert cost is not None
     assert [part.name for part in cost.parts] == ["augment", "read"]
-    assert cost.parts[0].seconds == pytest.approx(0.75 * cost.seconds, rel=0.15)
-    assert (cost.parts[0].where or "").startswith("test_profiling.py:")
+    assert 0.5 < cost.parts[0].seconds / cost.seconds < 0.9  # three quarters, where nobody else wants the processor
+    assert (cost.parts[0].where or "").startswith("test_profile_job.py:")
 
 
 def test_an_iterable_dataset_has_no_samples_to_read_apart() -> None:
@@ -99,7 +98,7 @@ def test_a_loss_that_waits_for_the_device_is_found_by_its_line() -> None:
 
     (found,) = synchronisations(trainer_of(make_workload(Slow(), loss)))
     assert found.operator == "aten::_local_scalar_dense"
-    assert found.where.startswith("test_profiling.py:")
+    assert found.where.startswith("test_profile_job.py:")
     assert found.calls == 1
 
 
@@ -108,12 +107,10 @@ def test_a_loss_that_does_not_wait_has_nothing_to_report() -> None:
     assert synchronisations(trainer_of(make_workload(Slow()))) == ()
 
 
-@pytest.mark.parametrize("compile_mode", [None, "default"])
-def test_a_profile_comes_from_a_process_of_its_own(compile_mode: Any) -> None:
+@pytest.mark.parametrize("compile_mode", [None, pytest.param("default", marks=pytest.mark.slow)])
+def test_a_profile_comes_from_a_process_of_its_own(compile_mode: Any, runner_of: RunnerOf) -> None:
     """Compiled or not."""
-    with Isolation("tests.workloads.tiny:build") as isolation:
-        isolation.start(60.0)
-        runner = ProcessRunner(isolation, "cpu")
-        profile = runner.profile(Point(config=TrainConfig(compile_mode=compile_mode)), 120.0)
+    runner = runner_of("tests.workloads.tiny:build")
+    profile = runner.profile(Point(config=TrainConfig(compile_mode=compile_mode)), 120.0)
     assert profile.operators
     assert profile.sample is not None

@@ -22,8 +22,9 @@ from autotune.errors import UsageError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.measuring.telemetry_summary import TelemetrySummary
-from autotune.results.cross_file import Cross, default_cross_path, read_cross, write_cross
-from autotune.results.result import Result, Side, write_result
+from autotune.results.cross_file import Cross, default_cross_path
+from autotune.results.files import read_document, write_document
+from autotune.results.result import Result, Side
 from autotune.search.stopping import Budget
 from autotune.terminal.progress import Quiet
 from tests.crosses import on_gpu
@@ -179,11 +180,11 @@ def test_too_few_rounds_are_no_result() -> None:
 def test_the_own_result_is_of_the_same_workload_and_device(tmp_path: Path) -> None:
     """Of those the newest complete one; what cannot be read is told."""
     created = make_result().created
-    write_result(result_of(OWN), tmp_path / "old.json")
-    write_result(result_of(THEIRS, created=created + timedelta(days=1)), tmp_path / "new.json")
-    write_result(result_of(OWN, created=created + timedelta(days=2), status="partial"), tmp_path / "partial.json")
-    write_result(result_of(OWN, fingerprint="ffff"), tmp_path / "another.json")
-    write_result(on_gpu(created=created + timedelta(days=3)), tmp_path / "gpu.json")
+    write_document(result_of(OWN), tmp_path / "old.json")
+    write_document(result_of(THEIRS, created=created + timedelta(days=1)), tmp_path / "new.json")
+    write_document(result_of(OWN, created=created + timedelta(days=2), status="partial"), tmp_path / "partial.json")
+    write_document(result_of(OWN, fingerprint="ffff"), tmp_path / "another.json")
+    write_document(on_gpu(created=created + timedelta(days=3)), tmp_path / "gpu.json")
     (tmp_path / "broken.json").write_text("{")
     told: list[str] = []
     found = own_result(tmp_path, make_facts(), "cpu", told.append)
@@ -198,9 +199,11 @@ def test_knobs_that_a_device_does_not_have_are_told() -> None:
     config = TrainConfig(pin_memory=True, non_blocking=True, cudnn_benchmark=True, precision="tf32", num_threads=2)
     source = on_gpu(best=Side(config=config, measurement=None))
     (on_cpu,) = device_notes(source, "cpu")
-    assert on_cpu.endswith("on cpu, where pin_memory, non_blocking, cudnn_benchmark, precision (tf32) have no effect")
+    assert on_cpu.endswith(
+        "on cpu, where precision=tf32, pin_memory=true, non_blocking=true, cudnn_benchmark=true have no effect"
+    )
     (on_amd,) = device_notes(source, "rocm")
-    assert on_amd.endswith("on rocm, where cudnn_benchmark, precision (tf32), num_threads have no effect")
+    assert on_amd.endswith("on rocm, where precision=tf32, num_threads=2, cudnn_benchmark=true have no effect")
     assert list(device_notes(source, "cuda")) == []
 
 
@@ -250,6 +253,7 @@ def asleep(batch_size: int) -> Side:
     return Side(config=config, parameters={"step_seconds": 0.03}, measurement=None)
 
 
+@pytest.mark.slow
 def test_a_config_is_measured_beside_this_machines_own_and_the_baseline(tmp_path: Path) -> None:
     """This machine's own result is found in its folder; half as many micro-batches are twice as fast."""
     baseline, theirs, own = asleep(8), asleep(16), asleep(32)
@@ -261,7 +265,7 @@ def test_a_config_is_measured_beside_this_machines_own_and_the_baseline(tmp_path
         make_result(baseline=baseline, best=best).model_copy(update={"workload": here.workload})
         for best in (own, theirs)
     )
-    write_result(tuned, path)
+    write_document(tuned, path)
     cross = crossed(source, tmp_path, 100.0)  # as long as a busy machine needs; the rounds end when all is clear
     assert cross.own is not None
     assert (cross.own.path, cross.own.config) == (str(path), own.config)
@@ -270,10 +274,11 @@ def test_a_config_is_measured_beside_this_machines_own_and_the_baseline(tmp_path
     assert cross.over_own.ratio == pytest.approx(0.5, rel=0.3)
     assert cross.over_baseline.ratio == pytest.approx(2.0, rel=0.3)
     assert not any("fingerprint" in note for note in cross.notes)
-    write_cross(cross, tmp_path / default_cross_path(cross))
-    assert read_cross(tmp_path / default_cross_path(cross)) == cross
+    write_document(cross, tmp_path / default_cross_path(cross))
+    assert read_document(tmp_path / default_cross_path(cross), Cross) == cross
 
 
+@pytest.mark.slow
 def test_memory_that_does_not_suffice_here_is_a_finding(tmp_path: Path) -> None:
     """Under a memory target that nothing fits into."""
     constraints = make_result().constraints.model_copy(update={"memory_target": 1e-6})
@@ -282,6 +287,7 @@ def test_memory_that_does_not_suffice_here_is_a_finding(tmp_path: Path) -> None:
     assert "host memory" in (cross.failure or "")
 
 
+@pytest.mark.slow
 def test_a_device_that_is_not_here_is_refused_unless_another_is_named(tmp_path: Path) -> None:
     """With the option that names one; knobs that have no effect on it are told."""
     constraints = make_result().constraints.model_copy(update={"device": "mps"})
@@ -293,9 +299,10 @@ def test_a_device_that_is_not_here_is_refused_unless_another_is_named(tmp_path: 
         crossed(source, tmp_path, device="xpu")
     cross = crossed(source, tmp_path, device="cpu")
     assert (cross.ran, cross.device) == (True, "cpu")
-    assert any("on cpu, where pin_memory, cudnn_benchmark have no effect" in note for note in cross.notes)
+    assert any("on cpu, where pin_memory=true, cudnn_benchmark=true have no effect" in note for note in cross.notes)
 
 
+@pytest.mark.slow
 def test_a_named_result_is_taken_as_it_is(tmp_path: Path) -> None:
     """Of another workload, or partial: that is told, and taken all the same."""
     own = of_tiny(BASELINE, status="partial")

@@ -11,9 +11,12 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from autotune.knobs.config import TrainConfig
-from autotune.results.cross_file import read_cross
-from autotune.results.result import Side, read_result, write_result
+from autotune.results.cross_file import Cross
+from autotune.results.files import read_document, write_document
+from autotune.results.migrate import migrated
+from autotune.results.result import Result, Side, read_result
 from tests.factories import make_gpu, make_hardware, make_result
+from tests.inside import run_inside
 from tests.processes import ROOT, budget, run
 
 TINY = "tests.workloads.tiny:build"
@@ -22,7 +25,7 @@ RESULTS = sorted((ROOT / "results").rglob("*.json"))
 
 def schema(folder: Path) -> Draft202012Validator:
     """What the command exports, as a validator."""
-    exported = json.loads(run(["schema"], folder).out)
+    exported = json.loads(run_inside(["schema"], folder).out)
     Draft202012Validator.check_schema(exported)
     return Draft202012Validator(exported)
 
@@ -30,10 +33,13 @@ def schema(folder: Path) -> Draft202012Validator:
 def test_real_results_follow_the_schema(tmp_path: Path) -> None:
     """Those that this repository keeps, written by earlier versions too."""
     validator = schema(tmp_path)
-    files = [path for path in RESULTS if json.loads(path.read_text())["schema"] == "autotune.result/1"]
+    files = [
+        data for path in RESULTS if (data := json.loads(path.read_text()))["schema"].startswith("autotune.result/")
+    ]
     assert files
-    for path in files:
-        validator.validate(json.loads(path.read_text()))
+    for data in files:
+        version = int(data["schema"].rpartition("/")[2])
+        validator.validate(migrated(data, version) | {"schema": Result.SCHEMA})
 
 
 @pytest.mark.parametrize(
@@ -49,8 +55,8 @@ def test_what_is_no_result_breaks_the_schema(field: str, value: object, tmp_path
 def test_a_report_lies_beside_each_result(tmp_path: Path) -> None:
     """And its path is what the command prints."""
     for name in ("a", "b"):
-        write_result(make_result(name=name), tmp_path / f"{name}.json")
-    done = run(["report", "a.json", "b.json"], tmp_path)
+        write_document(make_result(name=name), tmp_path / f"{name}.json")
+    done = run_inside(["report", "a.json", "b.json"], tmp_path)
     assert done.status == 0, done.err
     assert done.out.split() == ["a.html", "b.html"]
     assert all("<html" in (tmp_path / name).read_text() for name in done.out.split())
@@ -58,22 +64,15 @@ def test_a_report_lies_beside_each_result(tmp_path: Path) -> None:
 
 def test_one_broken_file_writes_no_report(tmp_path: Path) -> None:
     """What cannot be read is told before anything is written."""
-    write_result(make_result(), tmp_path / "a.json")
+    write_document(make_result(), tmp_path / "a.json")
     (tmp_path / "b.json").write_text("{")
-    done = run(["report", "a.json", "b.json"], tmp_path)
+    done = run_inside(["report", "a.json", "b.json"], tmp_path)
     assert done.status == 2
     assert "b.json is not a result file" in " ".join(done.err.split())
     assert not list(tmp_path.glob("*.html"))
 
 
-def test_tuning_writes_a_report_too(tmp_path: Path) -> None:
-    """Beside the result, named in what is shown."""
-    done = run(["--model", TINY, "--budget", budget(8), "--out", "tiny.json"], tmp_path)
-    assert done.status == 0, done.err
-    assert "<html" in (tmp_path / "tiny.html").read_text()
-    assert "tiny.html" in done.err
-
-
+@pytest.mark.slow
 def test_a_report_that_cannot_be_written_costs_no_result(tmp_path: Path) -> None:
     """A folder in its place is told; the result stands, and so does the exit status."""
     (tmp_path / "tiny.html").mkdir()
@@ -83,9 +82,10 @@ def test_a_report_that_cannot_be_written_costs_no_result(tmp_path: Path) -> None
     assert "the report could not be" in done.err
 
 
+@pytest.mark.slow
 def test_a_result_is_not_named_like_its_page(tmp_path: Path) -> None:
     """The page would take its place: told before anything is measured."""
-    done = run(["--model", TINY, "--budget", budget(8), "--out", "tiny.html"], tmp_path)
+    done = run_inside(["--model", TINY, "--out", "tiny.html"], tmp_path)
     assert done.status == 2
     assert "tiny.json" in " ".join(done.err.split())
 
@@ -93,17 +93,17 @@ def test_a_result_is_not_named_like_its_page(tmp_path: Path) -> None:
 @pytest.fixture
 def two_machines(tmp_path: Path) -> Path:
     """A folder with the same workload on a CPU and on a GPU, and a broken file."""
-    write_result(make_result(), tmp_path / "cpu" / "train-build.json")
+    write_document(make_result(), tmp_path / "cpu" / "train-build.json")
     constraints = make_result().constraints.model_copy(update={"device": "cuda"})
     on_gpu = make_result(hardware=make_hardware(make_gpu()), constraints=constraints)
-    write_result(on_gpu, tmp_path / "rtx-4070" / "train-build.json")
+    write_document(on_gpu, tmp_path / "rtx-4070" / "train-build.json")
     (tmp_path / "broken.json").write_text("[]")
     return tmp_path
 
 
 def test_comparing_as_csv_gives_a_row_a_result(two_machines: Path) -> None:
     """On stdout, and what was left out on stderr."""
-    done = run(["compare", ".", "--format", "csv"], two_machines)
+    done = run_inside(["compare", ".", "--format", "csv"], two_machines)
     assert done.status == 0, done.err
     rows = list(csv.DictReader(io.StringIO(done.out)))
     assert {row["machine"].partition(",")[0] for row in rows} == {
@@ -117,7 +117,7 @@ def test_comparing_as_csv_gives_a_row_a_result(two_machines: Path) -> None:
 )
 def test_the_format_follows_the_file(name: str, start: str, two_machines: Path) -> None:
     """And the file is written instead of stdout."""
-    done = run(["compare", ".", "--out", name], two_machines)
+    done = run_inside(["compare", ".", "--out", name], two_machines)
     assert done.status == 0, done.err
     assert not done.out
     assert (two_machines / name).read_text().lower().startswith(start)
@@ -134,7 +134,7 @@ def test_the_format_follows_the_file(name: str, start: str, two_machines: Path) 
 )
 def test_another_format_is_a_mistake(arguments: list[str], words: str, two_machines: Path) -> None:
     """Told before anything is read."""
-    done = run(["compare", ".", *arguments], two_machines)
+    done = run_inside(["compare", ".", *arguments], two_machines)
     assert done.status == 2
     assert words in " ".join(done.err.split())
 
@@ -143,27 +143,29 @@ def test_another_format_is_a_mistake(arguments: list[str], words: str, two_machi
 def test_nothing_to_compare_is_a_mistake(form: str, tmp_path: Path) -> None:
     """Told in each format, with why each file gave nothing; a script must not take it for success."""
     (tmp_path / "broken.json").write_text("[]")
-    done = run(["compare", ".", "--format", form], tmp_path)
+    done = run_inside(["compare", ".", "--format", form], tmp_path)
     assert done.status == 2
     assert not done.out
     assert "broken.json" in done.err
 
 
+@pytest.mark.slow
 def test_another_machines_config_is_measured_here(tmp_path: Path) -> None:
     """From the file to the record beside this machine's results, which compare shows."""
     best = Side(config=TrainConfig(batch_size=16, optimizer_impl="foreach"), measurement=None)
     baseline = Side(config=TrainConfig(batch_size=16), measurement=None)
-    write_result(make_result(target=TINY, baseline=baseline, best=best), tmp_path / "elsewhere.json")
-    done = run(["cross", "elsewhere.json", "--budget", budget(20), "--out", "cross.json"], tmp_path)
+    write_document(make_result(target=TINY, baseline=baseline, best=best), tmp_path / "elsewhere.json")
+    done = run(["cross", "elsewhere.json", "--trust", "--budget", budget(20), "--out", "cross.json"], tmp_path)
     assert done.status == 0, done.err
-    assert read_cross(tmp_path / "cross.json").over_baseline is not None
+    assert read_document(tmp_path / "cross.json", Cross).over_baseline is not None
     assert done.left == ()
 
 
+@pytest.mark.slow
 def test_a_warm_start_is_told_in_the_result(tmp_path: Path) -> None:
     """Where it came from, what was adapted, and whether it helped."""
     best = Side(config=TrainConfig(batch_size=16, optimizer_impl="foreach", pin_memory=True), measurement=None)
-    write_result(make_result(target=TINY, best=best), tmp_path / "elsewhere.json")
+    write_document(make_result(target=TINY, best=best), tmp_path / "elsewhere.json")
     done = run(
         ["--model", TINY, "--budget", budget(20), "--out", "tiny.json", "--warm-start", "elsewhere.json"], tmp_path
     )

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
@@ -25,38 +26,21 @@ from tests.search.surface import make_space
 PLAN = BurstPlan(warmup_seconds=0.3, measure_seconds=0.3, block_seconds=0.02)
 START_SECONDS = 60.0
 OVERRUN_SECONDS = 5.0
-
-
-class Server:
-    """One forkserver at a time, shared by the scenarios of a module: each shows that it survives them all."""
-
-    def __init__(self, temporary: Path) -> None:
-        self._temporary = temporary
-        self._module = ""
-        self._isolation: Isolation | None = None
-
-    def isolation(self, module: str) -> Isolation:
-        """The forkserver of a module of workloads."""
-        if self._isolation is None or self._module != module:
-            self.close()
-            self._module, self._isolation = module, Isolation(f"{PACKAGE}.{module}:healthy")
-            self._isolation.start(START_SECONDS)
-        return self._isolation
-
-    def close(self) -> None:
-        """Ends it; its folder must go with it."""
-        if self._isolation is not None:
-            self._isolation.close()
-            self._isolation = None
-            assert Residue(self._temporary).folders() == []
+USUAL = {
+    "memory:in_forward", "memory:killed_by_the_kernel", "memory:worker_bus_error", "ends:killed", "ends:worker_killed",
+    "raising:in_loss", "raising:nan_loss", "hangs:in_forward", "leaving:daemon",
+    "compiling:no_compiler",
+}  # fmt: skip
+"""Scenarios that every run of the tests tries."""
 
 
 @pytest.fixture(scope="module")
-def server(temporary: Path) -> Iterator[Server]:
-    """The forkservers."""
-    server = Server(temporary)
-    yield server
-    server.close()
+def server(temporary: Path, notes: Path, counters: Path) -> Iterator[Isolation]:
+    """The one forkserver of all scenarios: each shows that it survives them. Its folder must go with it."""
+    with Isolation(f"{PACKAGE}.base:healthy") as isolation:
+        isolation.start(START_SECONDS)
+        yield isolation
+    assert Residue(temporary).folders() == []
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -79,34 +63,48 @@ def run(isolation: Isolation, scenario: Scenario) -> Burst:
     return runner.run(Point(config=config), PLAN, scenario.deadline_seconds)
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.where)
+def rows() -> list[Any]:
+    """The scenarios: one of each outcome is tried every time, with a few that are cheap, the whole matrix on demand."""
+    return [
+        pytest.param(scenario, id=scenario.where, marks=() if scenario.where in USUAL else pytest.mark.slow)
+        for scenario in SCENARIOS
+    ]
+
+
+def test_each_outcome_is_tried_every_time() -> None:
+    """A default run of the tests sees a fault of every kind end as it should."""
+    tried = {scenario.outcome for scenario in SCENARIOS if scenario.where in USUAL}
+    assert tried == set(Outcome)
+
+
+@pytest.mark.parametrize("scenario", rows())
 def test_a_fault_is_told_and_survived(
-    scenario: Scenario, server: Server, temporary: Path, notes: Path, counters: Path
+    scenario: Scenario, server: Isolation, temporary: Path, notes: Path, counters: Path
 ) -> None:
     """The outcome and its reason are the expected ones; the next burst is well; nothing is left."""
     residue = Residue(temporary)
     notes.write_text("")
     counters.write_text("oom_kill 7\n")
-    isolation = server.isolation(scenario.module)
     began = time.monotonic()
-    burst = run(isolation, scenario)
+    burst = run(server, scenario)
     assert time.monotonic() - began <= scenario.deadline_seconds + OVERRUN_SECONDS
     assert burst.outcome is scenario.outcome, burst.reason
     assert scenario.words in (burst.reason or "")
     assert (burst.measurement is not None) == (burst.outcome is Outcome.OK)
-    healthy = run(isolation, Scenario(f"{scenario.module}:healthy", "", Outcome.OK))
+    healthy = run(server, Scenario("base:healthy", "", Outcome.OK))
     assert healthy.outcome is Outcome.OK, healthy.reason
-    assert isolation._forkserver is not None
-    assert residue.found(spare=isolation._forkserver.pid, pids=notes) == []
+    assert server._forkserver is not None
+    assert residue.found(spare=server._forkserver.pid, pids=notes) == []
 
 
+@pytest.mark.slow
 @fault("Compiling", "the model breaks the compiler's graph, and has it compile again", "ok; both are counted and told")
-def test_graph_breaks_and_recompilations_are_seen_and_told(server: Server) -> None:
+def test_graph_breaks_and_recompilations_are_seen_and_told(server: Isolation) -> None:
     """The measurement holds the counts, and a note says it once."""
     scenario = Scenario(
         "compiling:breaks_and_recompiles", "", Outcome.OK, compile_mode="default", deadline_seconds=100.0
     )
-    burst = run(server.isolation("compiling"), scenario)
+    burst = run(server, scenario)
     assert burst.outcome is Outcome.OK, burst.reason
     assert burst.measurement is not None
     assert (burst.measurement.graph_breaks or 0) >= 1
@@ -118,11 +116,15 @@ def test_graph_breaks_and_recompilations_are_seen_and_told(server: Server) -> No
     assert [note for note in told if "TORCH_LOGS=graph_breaks,recompiles" in note] == told[:1] == told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["leaving:daemon", "leaving:subprocess_running", "ends:exit_quietly"])
 @fault("What a burst leaves behind", "a daemon, a subprocess, os._exit(0), where there is no forkserver", "as with one")
-def test_fresh_interpreters_leave_nothing_either(where: str, server: Server, temporary: Path, notes: Path) -> None:
+def test_fresh_interpreters_leave_nothing_either(
+    where: str, notes: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What other systems do instead of forking: what has lost its parents is found by its mark."""
-    server.close()
+    temporary = tmp_path_factory.mktemp("own")
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     scenario = next(scenario for scenario in SCENARIOS if scenario.where == where)
     residue = Residue(temporary)
     notes.write_text("")
@@ -135,12 +137,10 @@ def test_fresh_interpreters_leave_nothing_either(where: str, server: Server, tem
     assert residue.folders() == []
 
 
+@pytest.mark.slow
 @fault("What a burst leaves behind", "TMPDIR is too long for a socket's name", "ok: a shorter one is used, and removed")
-def test_a_long_temporary_folder_does_not_hang_the_workers(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_temporary_folder_does_not_hang_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that hand over tensors through sockets would wait for ever, without a word."""
-    server.close()
     long = tmp_path / ("x" * 80)
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))

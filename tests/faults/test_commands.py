@@ -22,6 +22,7 @@ SHORT = ("--model", TINY, "--only", "cudnn_benchmark", "--budget", "20s")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SLOW_DISK = Path(__file__).parent / "workloads" / "slow_disk"
 MAY_MOUNT = sys.platform == "linux" and os.geteuid() == 0 and shutil.which("unshare") is not None
+pytestmark = pytest.mark.slow
 needs_mounts = pytest.mark.skipif(not MAY_MOUNT, reason="small file systems are mounted by root, on Linux, by unshare")
 
 

@@ -28,7 +28,13 @@ def target_of(scenario: Importing) -> str:
     return f"{dotted.replace('.', '/')}.py:build" if scenario.by_path else f"{dotted}:build"
 
 
-@pytest.mark.parametrize("scenario", IMPORTING, ids=lambda scenario: scenario.module)
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param(scenario, id=scenario.module, marks=() if scenario.module == "raises" else pytest.mark.slow)
+        for scenario in IMPORTING
+    ],
+)
 def test_an_import_is_told_or_lived_with(scenario: Importing, temporary: Path, notes: Path) -> None:
     """An error names what happened; else two bursts run, with the reason why they import again, if they do."""
     residue = Residue(temporary)
@@ -53,6 +59,7 @@ def test_an_import_is_told_or_lived_with(scenario: Importing, temporary: Path, n
     assert residue.folders() == []
 
 
+@pytest.mark.slow
 def test_a_module_that_is_gone_costs_a_burst_and_not_the_search(
     temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import platform
 import subprocess
 from pathlib import Path
@@ -84,9 +85,16 @@ def test_budget_without_any_limit_says_so(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_budget_asks_the_operating_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without a given count the environment's own limit is respected."""
-    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
-    assert host.read_cpu({}, write_host(tmp_path, I5_9400F)).budget == 1
+    """Without a given count the affinity mask of this very process is respected."""
+    pretend(monkeypatch, I5_9400F)
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        cpu = host.read_cpu({}, write_host(tmp_path, I5_9400F))
+    finally:
+        os.sched_setaffinity(0, before)
+    assert cpu.budget == 1
+    assert "the affinity mask leaves 1 of 6" in cpu.budget_reason
 
 
 def test_bf16_needs_instructions_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-import autotune.training.tuned
+import autotune.knobs.process
 from autotune.knobs.config import TrainConfig
 from autotune.training.tuned import Tuned
 
@@ -24,8 +24,9 @@ STEPS = 3
 KNOBS: dict[str, Any] = {
     "batch_size": 4, "accumulation_steps": 3, "precision": "bf16", "memory_format": "channels_last",
     "optimizer_impl": "fused", "num_workers": 1, "prefetch_factor": 3, "persistent_workers": True,
+    "dataloader_in_order": False,
 }  # fmt: skip
-LOADER = {"num_workers": 1, "prefetch_factor": 3, "persistent_workers": True}
+LOADER = {"num_workers": 1, "prefetch_factor": 3, "persistent_workers": True, "in_order": False}
 
 
 def tuned(**knobs: Any) -> Tuned:
@@ -100,7 +101,7 @@ class Steps:
 def process_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.device]]:
     """Puts the number of threads back; the allocator is not touched, but the devices it was tuned for are listed."""
     threads, devices = torch.get_num_threads(), []
-    monkeypatch.setattr(autotune.training.tuned, "tune_allocator", devices.append)
+    monkeypatch.setattr(autotune.knobs.process, "tune_allocator", devices.append)
     try:
         yield devices
     finally:

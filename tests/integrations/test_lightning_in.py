@@ -24,7 +24,7 @@ HERE = "tests.integrations.workloads.lightning_built"
 pytestmark = pytest.mark.filterwarnings("ignore:.*(many workers|GPU available|`max_epochs`)")
 
 
-@pytest.mark.parametrize("name", ["boring", "transformer"])
+@pytest.mark.parametrize("name", ["boring", pytest.param("transformer", marks=pytest.mark.slow)])
 def test_a_demo_is_checked_and_run_in_bursts(name: str) -> None:
     """Lightning's own models pass the check and train in processes of their own, by their baseline and otherwise."""
     facts, bursts = check_and_run(f"{HERE}:{name}", 8)

@@ -23,6 +23,7 @@ from tests.integrations.workloads import transformers_built as built
 HERE = "tests.integrations.workloads.transformers_built"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_a_trainer_is_checked_and_run_in_bursts(name: str) -> None:
     """It passes the check and trains in processes of its own, by its baseline and otherwise."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,15 +12,12 @@ import torch
 from torch.utils.data import DataLoader
 
 from tests.integrations.models import Net, forget_accelerate, images, loss_fn, tuned
-
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-SECTION = README.partition("## With a framework")[2].partition("\n## ")[0]
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", SECTION, flags=re.DOTALL | re.MULTILINE)
+from tests.pages import block
 
 
-def block(words: str) -> str:
-    """The README's code that holds some words."""
-    return next(text for text in BLOCKS if words in text)
+def example(name: str) -> str:
+    """The code in the guide to a framework."""
+    return block(f"docs/guides/{name}.md", f"autotune.integrations.{name}")
 
 
 def test_the_integrations_import_no_framework() -> None:
@@ -30,7 +26,7 @@ def test_the_integrations_import_no_framework() -> None:
         import sys
         import autotune.integrations.accelerate, autotune.integrations.fabric, autotune.integrations.lightning
         import autotune.integrations.transformers
-        from autotune.workload.workload import load_workload
+        from autotune.workload.target import load_workload
         load_workload("tests.workloads.tiny:build")
         load_workload("tests.workloads.tiny:build_tuple")
         frameworks = ("accelerate", "lightning", "pytorch_lightning", "transformers")
@@ -41,16 +37,16 @@ def test_the_integrations_import_no_framework() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_the_readme_has_a_short_example_of_each() -> None:
+@pytest.mark.parametrize("name", ["lightning", "fabric", "transformers", "accelerate"])
+def test_the_guide_has_a_short_example(name: str) -> None:
     """Ten lines at most."""
-    assert len(BLOCKS) == 4
-    assert all(len(text.splitlines()) <= 10 for text in BLOCKS)
+    assert len(example(name).splitlines()) <= 10
 
 
 def run(text: str, **names: Any) -> dict[str, Any]:
-    """Runs code of the README, with what its reader has already."""
+    """Runs a guide's code, with what its reader has already."""
     torch.manual_seed(0)
-    exec(compile(text, "README.md", "exec"), names)  # noqa: S102 - the README's own code
+    exec(compile(text, "guide.md", "exec"), names)  # noqa: S102 - the guide's own code
     return names
 
 
@@ -65,35 +61,35 @@ def loop() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["fabric", "accelerate"])
-def test_the_readmes_loops_train(name: str, loop: dict[str, Any]) -> None:
+def test_the_guides_loops_train(name: str, loop: dict[str, Any]) -> None:
     """As they stand, with a model, an optimizer, a loader and a loss."""
     pytest.importorskip("lightning" if name == "fabric" else name)
     if name == "accelerate":
         forget_accelerate()
     before = loop["model"].head.bias.detach().clone()
-    used = run(block(f"autotune.integrations.{name}"), **loop)
+    used = run(example(name), **loop)
     assert not torch.equal(loop["model"].head.bias, before)
     assert used["loader"].batch_sampler.batch_size == 8
 
 
-def test_the_readmes_lightning_example_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_guides_lightning_example_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a module and a DataModule."""
     pytest.importorskip("lightning")
     from lightning.pytorch.demos.boring_classes import BoringDataModule, BoringModel
 
     monkeypatch.chdir(tmp_path)
-    text = block("autotune.integrations.lightning")
+    text = example("lightning")
     used = run(text, tuned=tuned(batch_size=8), module=BoringModel(), datamodule=BoringDataModule())
     assert used["trainer"].train_dataloader.batch_size == 8
 
 
-def test_the_readmes_transformers_example_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_guides_transformers_example_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a model and a dataset."""
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     from tests.integrations.workloads import transformers_built as built
 
     monkeypatch.chdir(tmp_path)
-    text = block("autotune.integrations.transformers")
+    text = example("transformers")
     used = run(text, tuned=tuned(batch_size=32), model=built.generator(), dataset=built.Texts())
     assert used["trainer"].state.global_step == 2 * used["args"].num_train_epochs

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autotune.errors import ConfigError
 from autotune.hardware import Hardware
-from autotune.knobs.config import KNOBS, Scalar, TrainConfig
+from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig
 from tests.hardware.readings import GIB, MIB
 from tests.spaces import all_loaders, cpu_machine, docker_machine, gpu_machine, make_facts, space_of
 
@@ -186,4 +186,4 @@ def test_no_combination_escapes_the_caps(
         assert config == config.replace(**pinned)
     assert all(space.violation(config) is None for config in space.suggested())
     assert space.baseline not in space.suggested()
-    assert sorted([*space.choices, *space.skipped, *pinned]) == sorted(KNOBS)
+    assert sorted([*space.choices, *space.skipped, *pinned]) == sorted(KNOB_NAMES)

@@ -6,6 +6,7 @@ import math
 import random
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -13,12 +14,13 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point, pool
 from autotune.measuring.speedup import Speedup, speedup_in
 from autotune.measuring.statistics import Interval, bootstrap_interval, student_t_975
+from autotune.measuring.telemetry_summary import TelemetrySummary
 from tests.factories import make_burst, make_measurement
 
 STUDENT_T_975 = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764, 5: 2.5706, 7: 2.3646, 10: 2.2281, 30: 2.0423}
 """From the tables."""
 
-SIMULATIONS = 1000
+SIMULATIONS = 500
 
 
 BEFORE, AFTER = (Point(config=TrainConfig(batch_size=size)) for size in (64, 32))
@@ -106,6 +108,44 @@ def test_pooling_keeps_all_blocks_and_the_worst_memory() -> None:
     pooled = pool([first, second])
     assert pooled.blocks == first.blocks + second.blocks
     assert (pooled.device_memory_bytes, pooled.compile_seconds, pooled.steady) == (30, 4.0, False)
+
+
+def telemetry_of(seconds: float, **figures: Any) -> Measurement:
+    """A burst that was watched for so long."""
+    return measured((100, 1.0, 0)).model_copy(update={"telemetry": TelemetrySummary(seconds=seconds, **figures)})
+
+
+def test_pooling_keeps_the_telemetry_of_all_bursts() -> None:
+    """Means by the seconds, extremes, sums, every clock limit: samples per joule are those of all bursts."""
+    first = telemetry_of(
+        1.0, power_watts=100.0, energy_joules=100.0, temperature_celsius=60.0, power_min_watts=50.0,
+        power_max_watts=120.0, clock_limits=("sw_power_cap",), allocator_retries=1, cpu_fraction=0.5,
+    )  # fmt: skip
+    second = telemetry_of(
+        3.0, power_watts=200.0, energy_joules=600.0, temperature_celsius=50.0, power_min_watts=90.0,
+        power_max_watts=250.0, clock_limits=("hw_slowdown",), allocator_retries=2, cpu_fraction=None,
+    )  # fmt: skip
+    pooled = pool([first, second]).telemetry
+    assert pooled == TelemetrySummary(
+        seconds=4.0, power_watts=175.0, energy_joules=700.0, temperature_celsius=60.0, power_min_watts=50.0,
+        power_max_watts=250.0, clock_limits=("hw_slowdown", "sw_power_cap"), allocator_retries=3, cpu_fraction=0.5,
+    )  # fmt: skip
+
+
+def test_a_sum_is_unknown_where_one_burst_does_not_know_its_part() -> None:
+    """Some bursts' energy over all bursts' time would be a power that never was; a burst without telemetry has none."""
+    pooled = pool([telemetry_of(1.0, energy_joules=100.0), telemetry_of(1.0), measured((100, 1.0, 0))]).telemetry
+    assert pooled is not None
+    assert (pooled.seconds, pooled.energy_joules) == (2.0, None)
+    assert pool([measured((100, 1.0, 0))]).telemetry is None
+
+
+@pytest.mark.parametrize("field", sorted(TelemetrySummary.model_fields.keys() - {"seconds", "clock_limits"}))
+def test_pooling_loses_no_figure_of_the_telemetry(field: str) -> None:
+    """A field that is added is merged too."""
+    burst = telemetry_of(2.0, **{field: 1})
+    pooled = pool([burst, burst]).telemetry
+    assert getattr(pooled, field) == (2 if field in {"energy_joules", "allocator_retries"} else 1)
 
 
 def test_points_that_run_alike_are_one() -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from autotune.report import render_report
 from autotune.report.comparison import render_comparison
-from autotune.results.result import parse_result, read_result
+from autotune.results.files import parse_document
+from autotune.results.result import Result, read_result
 from tests.crosses import compared, make_cross, on_gpu
 from tests.factories import make_result
 from tests.report.samples import HOSTILE, full_result
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser: pip install playwright")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed")]
 ARGUMENTS = [
     "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update",
     "--disable-sync", "--disable-quic", *(["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []),
@@ -190,6 +191,6 @@ def test_raw_data_can_be_saved_from_the_page(browser: Browser, folder: Path, tmp
         page.get_by_role("link", name="Save train-build.json").click()
     caught.value.save_as(tmp_path / "saved.json")
     assert caught.value.suggested_filename == "train-build.json"
-    saved = parse_result(json.loads((tmp_path / "saved.json").read_text(encoding="utf-8")), "saved.json")
+    saved = parse_document(json.loads((tmp_path / "saved.json").read_text(encoding="utf-8")), "saved.json", Result)
     assert saved == full_result(name=HOSTILE, target=HOSTILE)
     page.context.close()

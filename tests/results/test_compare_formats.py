@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from autotune.knobs.config import KNOBS, TrainConfig
+from autotune.knobs.config import KNOB_NAMES, TrainConfig
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.measuring.telemetry_summary import TelemetrySummary
@@ -55,7 +55,7 @@ def test_markdown_shows_the_figures_with_their_intervals() -> None:
     best = Side(config=TrainConfig(batch_size=32), measurement=make_measurement(1500, seed=2))
     speedup = Speedup(ratio=1.5, ci95=Interval(0.9, 2.1), pairs=4)
     sure, unsure = table(to_markdown(compared(make_result(best=best), on_gpu(1, speedup=speedup))))[2:]
-    assert sure[2:5] == ["1,500<br>1,490 – 1,510", "**1.50×**<br>1.47 – 1.53", "2.00 GiB (host)"]
+    assert sure[2:5] == ["1,500<br>1,490 – 1,510", "**1.50×**<br>1.47 – 1.53", "2.00 GiB<br>host"]
     assert sure[5] == "batch_size 64 → 32"
     assert unsure[3] == "1.50×, not confirmed<br>0.900 – 2.10"
 
@@ -136,7 +136,7 @@ def test_csv_has_a_row_for_each_result_and_a_column_for_each_knob() -> None:
     """Knobs of build's own included; what a config does not give is empty."""
     best = Side(config=TrainConfig(pin_memory=True), parameters={"max_len": 256}, measurement=make_measurement(4000))
     gpu, cpu = rows_of(on_gpu(best=best), make_result())
-    assert list(gpu) == [*CSV_COLUMNS, *(f"knob:{knob}" for knob in KNOBS), "knob:max_len"]
+    assert list(gpu) == [*CSV_COLUMNS, *(f"knob:{knob}" for knob in KNOB_NAMES), "knob:max_len"]
     assert (gpu["knob:pin_memory"], gpu["knob:max_len"], gpu["knob:compile_mode"]) == ("true", "256", "none")
     assert (cpu["knob:pin_memory"], cpu["knob:max_len"], cpu["knob:batch_size"]) == ("false", "", "32")
 

@@ -16,12 +16,9 @@ from autotune.results.cross_file import (
     Cross,
     default_cross_path,
     gain_text,
-    is_cross_file,
     ratio_with_interval,
-    read_cross,
-    write_cross,
 )
-from autotune.results.result import write_result
+from autotune.results.files import read_document, write_document
 from tests.crosses import make_cross, on_gpu
 from tests.factories import make_result
 
@@ -37,9 +34,9 @@ def changed(folder: Path, **changes: Any) -> Path:
 def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     """Whole, under its schema."""
     path = tmp_path / "a" / "b.json"
-    write_cross(make_cross(), path)
-    assert read_cross(path) == make_cross()
-    assert json.loads(path.read_text())["schema"] == "autotune.cross/1"
+    write_document(make_cross(), path)
+    assert read_document(path, Cross) == make_cross()
+    assert json.loads(path.read_text())["schema"] == "autotune.cross/2"
     assert [file.name for file in path.parent.iterdir()] == ["b.json"]
 
 
@@ -47,15 +44,16 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     """With the option that names another place."""
     (tmp_path / "file").write_text("")
     with pytest.raises(ResultFileError, match="--out"):
-        write_cross(make_cross(), tmp_path / "file" / "cross.json")
+        write_document(make_cross(), tmp_path / "file" / "cross.json")
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"schema": "autotune.cross/2"}, "another version of autotune"),
-        ({"schema": "autotune.result/1"}, "is not a file of 'autotune cross'"),
-        ({"schema": ["autotune.cross/1"]}, "is not a file of 'autotune cross'"),
+        ({"schema": "autotune.cross/3"}, "written by a newer autotune"),
+        ({"schema": "autotune.cross/0"}, "written by an older autotune"),
+        ({"schema": "autotune.result/2"}, "is not a cross file of autotune"),
+        ({"schema": ["autotune.cross/2"]}, "is not a cross file of autotune"),
         ({"rounds": -1}, "is broken: rounds: "),
         ({"over_own": {"ratio": 0, "ci95": [1, 1], "pairs": 2}}, "is broken: over_own.ratio: "),
         ({"outcome": "fine"}, "is broken: outcome: "),
@@ -67,7 +65,7 @@ def test_each_way_to_be_wrong_has_a_sentence_that_names_the_file(
     """A person knows which file it is, and what to do."""
     path = changed(tmp_path, **changes)
     with pytest.raises(ResultFileError) as caught:
-        read_cross(path)
+        read_document(path, Cross)
     assert str(caught.value).startswith(str(path))
     assert words in str(caught.value)
 
@@ -77,27 +75,28 @@ def test_what_is_not_json_cannot_be_read(tmp_path: Path, content: bytes) -> None
     """Cut off, binary, or nested beyond measure."""
     path = tmp_path / "cross.json"
     path.write_bytes(content)
-    with pytest.raises(ResultFileError, match="cannot be read"):
-        read_cross(path)
-    assert not is_cross_file(path)
+    with pytest.raises(ResultFileError, match=r"cannot be read|not valid JSON"):
+        read_document(path, Cross)
 
 
 def test_missing_file_is_told(tmp_path: Path) -> None:
     """By name."""
     with pytest.raises(ResultFileError, match="there is none"):
-        read_cross(tmp_path / "cross.json")
+        read_document(tmp_path / "cross.json", Cross)
 
 
-def test_a_cross_is_told_from_a_result_by_its_schema(tmp_path: Path) -> None:
-    """Of whatever version."""
-    assert is_cross_file(changed(tmp_path, schema="autotune.cross/7"))
-    write_result(make_result(), tmp_path / "result.json")
-    assert not is_cross_file(tmp_path / "result.json")
+def test_a_file_of_the_first_schema_is_read(tmp_path: Path) -> None:
+    """As a result of that time is."""
+    cross = read_document(changed(tmp_path, schema="autotune.cross/1"), Cross)
+    assert cross.theirs.config == make_cross().theirs.config
+    assert cross.file_notes == ("an older autotune wrote this file (autotune.cross/1)",)
 
 
-def test_fields_of_a_later_version_are_ignored(tmp_path: Path) -> None:
+def test_fields_of_a_later_version_are_ignored_and_told(tmp_path: Path) -> None:
     """A file of the same schema stays readable."""
-    assert read_cross(changed(tmp_path, weather="fine")) == make_cross()
+    cross = read_document(changed(tmp_path, weather="fine"), Cross)
+    assert cross.model_dump() == make_cross().model_dump()
+    assert str(cross.ignored).endswith(": weather")
 
 
 def test_default_path_names_both_machines_and_the_workload() -> None:

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import stat
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,12 @@ from rich.console import Console
 from autotune.errors import ResultFileError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.numerics import Numerics
+from autotune.measuring.telemetry_summary import TelemetrySummary
+from autotune.results import files
 from autotune.results.compare import compare
+from autotune.results.files import keep_document, parse_document, write_document
 from autotune.results.gather import Gathered
-from autotune.results.result import SCHEMA, Side, parse_result, read_result, write_result
+from autotune.results.result import Result, Side, read_result
 from autotune.terminal.comparison import comparison_table
 from autotune.terminal.console import result_table
 from autotune.terminal.hardware import hardware_table
@@ -43,7 +47,7 @@ def test_a_result_survives_the_file(tmp_path: Path) -> None:
     """What is written is what is read, in folders that are made on the way."""
     result = make_result(hardware=make_hardware(make_gpu()))
     path = tmp_path / "rtx-4070" / "digits.json"
-    write_result(result, path)
+    write_document(result, path)
     assert read_result(path) == result
     assert read_result(str(path)) == result
 
@@ -52,21 +56,21 @@ def test_the_file_is_plain_json_that_names_its_schema(tmp_path: Path) -> None:
     """Other programs read it without this package; NaN is no figure and no JSON."""
     path = tmp_path / "digits.json"
     measurement = make_measurement(1000, final_loss=float("nan"))
-    write_result(make_result(best=Side(config=TrainConfig(), measurement=measurement)), path)
+    write_document(make_result(best=Side(config=TrainConfig(), measurement=measurement)), path)
 
     def no_constant(name: str) -> None:
         raise AssertionError(f"{name} is not JSON")
 
     data = json.loads(path.read_text(encoding="utf-8"), parse_constant=no_constant)
-    assert data["schema"] == "autotune.result/1"
+    assert data["schema"] == "autotune.result/2"
     assert data["best"]["measurement"]["final_loss"] is None
 
 
 def test_a_new_result_replaces_the_old_one(tmp_path: Path) -> None:
     """Tuning again leaves one file, the new one."""
     path = tmp_path / "digits.json"
-    write_result(make_result(status="partial"), path)
-    write_result(make_result(status="complete"), path)
+    write_document(make_result(status="partial"), path)
+    write_document(make_result(status="complete"), path)
     assert read_result(path).status == "complete"
     assert os.listdir(tmp_path) == ["digits.json"]
 
@@ -76,7 +80,7 @@ def test_a_result_is_for_others_to_read(tmp_path: Path) -> None:
     """The file has the permissions that any new file gets, not those of a secret."""
     plain, path = tmp_path / "plain", tmp_path / "digits.json"
     plain.touch()
-    write_result(make_result(), path)
+    write_document(make_result(), path)
     assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
 
 
@@ -86,14 +90,14 @@ def test_a_failed_write_leaves_nothing_behind_and_the_old_file_whole(
 ) -> None:
     """A full disk costs the new result, not the old one, and the message says what to do."""
     path = tmp_path / "digits.json"
-    write_result(make_result(status="partial"), path)
+    write_document(make_result(status="partial"), path)
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, step, full)
     with pytest.raises(ResultFileError, match=r"digits\.json: No space left on device; .* --out"):
-        write_result(make_result(), path)
+        write_document(make_result(), path)
     assert os.listdir(tmp_path) == ["digits.json"]
     assert read_result(path).status == "partial"
 
@@ -106,7 +110,7 @@ def test_an_interrupted_write_leaves_nothing_behind(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(os, "fsync", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        write_result(make_result(), tmp_path / "digits.json")
+        write_document(make_result(), tmp_path / "digits.json")
     assert os.listdir(tmp_path) == []
 
 
@@ -116,7 +120,7 @@ def test_a_place_that_is_no_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for path in (tmp_path / "file" / "digits.json", tmp_path / "folder", Path()):
         with pytest.raises(ResultFileError, match="could not be written"):
-            write_result(make_result(), path)
+            write_document(make_result(), path)
     assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
 
 
@@ -125,7 +129,7 @@ def test_a_folder_without_permission_is_an_error(tmp_path: Path) -> None:
     """A folder of others cannot take a result."""
     tmp_path.chmod(0o500)
     with pytest.raises(ResultFileError, match="could not be written"):
-        write_result(make_result(), tmp_path / "digits.json")
+        write_document(make_result(), tmp_path / "digits.json")
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
@@ -138,17 +142,19 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
     ("content", "words"),
     [
         (b"", "not valid JSON"),
-        (b'{"schema": "autotune.result/1"', "not valid JSON"),
+        (b'{"schema": "autotune.result/2"', "not valid JSON"),
         (b"[" * 100_000, "not valid JSON"),
         (b"\xff\xfe\x00", "cannot be read"),
-        (b"[]", "is not a result of autotune"),
-        (b'{"schema": 1}', "is not a result of autotune"),
-        (b'{"schema": "autotune.result/2"}', "newer autotune .* upgrade"),
+        (b"[]", "is not a result file of autotune"),
+        (b'{"schema": 1}', "is not a result file of autotune"),
+        (b'{"schema": "autotune.result/3"}', "newer autotune .* upgrade"),
         (b'{"schema": "autotune.result/99999999999999999999"}', "newer autotune"),
-        (b'{"schema": "autotune.result/0"}', "older autotune .* tune again"),
+        (b'{"schema": "autotune.result/0"}', "older autotune .* no longer reads; tune again"),
         (b'{"schema": "autotune.result/x"}', "another program"),
         (b'{"schema": "other.result/1"}', "another program"),
+        (b'{"schema": "autotune.cross/2"}', "is not a result file of autotune"),
         (b'{"schema": "autotune.result/1"}', "is broken: status: field required"),
+        (b'{"schema": "autotune.result/2"}', "is broken: status: field required"),
     ],
 )
 def test_each_wrong_file_is_told_apart(content: bytes, words: str, tmp_path: Path) -> None:
@@ -171,11 +177,22 @@ def test_a_folder_and_an_impossible_path_are_told(tmp_path: Path) -> None:
     ("path", "value"),
     [
         (("best", "config", "batch_size"), 0),
-        (("best", "config", "prefech_factor"), 2),
         (("best", "measurement", "blocks"), []),
         (("best", "measurement", "blocks", 0, "seconds"), 0.0),
         (("speedup", "ratio"), float("inf")),
         (("workload", "samples"), 10**400),
+        (("best", "measurement", "epoch_samples"), 10**400),
+        (("best", "measurement", "blocks", 0, "seconds"), 1e-300),
+        (("constraints", "memory_target"), -1e308),
+        (("constraints", "device"), "cuda:99"),
+        (("constraints", "device"), ""),
+        (("constraints", "pinned"), [[[1]]]),
+        (("best", "measurement", "epoch_samples"), 0),
+        (("hardware", "cpu", "budget"), 10**400),
+        (("hardware", "gpus", 0, "temperature_celsius"), 10**400),
+        (("search", "bursts"), -1),
+        (("speedup", "ci95"), [2.0, 1.0]),
+        (("created",), "2026-11-20T12:30:00"),
         (("status",), "finished"),
         (("search",), None),
     ],
@@ -183,13 +200,127 @@ def test_a_folder_and_an_impossible_path_are_told(tmp_path: Path) -> None:
 def test_a_broken_value_is_told_by_its_place(path: tuple[Any, ...], value: Any) -> None:
     """A file that was edited by hand says where it is wrong."""
     with pytest.raises(ResultFileError) as caught:
-        parse_result(with_value(WHOLE, path, value), "digits.json")
+        parse_document(with_value(WHOLE, path, value), "digits.json", Result)
     assert str(caught.value).startswith(f"digits.json is broken: {'.'.join(map(str, path))}: ")
 
 
-def test_fields_of_later_versions_are_ignored() -> None:
-    """A later version may add figures to the same schema."""
-    assert parse_result({**WHOLE, "energy_joules": 1.0}, "digits.json") == parse_result(WHOLE, "digits.json")
+NEWER = [
+    (("energy_joules",), 1.0, "energy_joules"),
+    (("search", "duets"), 4, "search.duets"),
+    (("best", "measurement", "blocks", 0, "joules"), 1.0, "best.measurement.blocks.joules"),
+    (("best", "config", "in_order"), True, "best.config.in_order"),
+    (("hardware", "gpus", 0, "nvlink"), True, "hardware.gpus.nvlink"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "told"), NEWER)
+def test_what_a_newer_autotune_adds_is_ignored_and_told(path: tuple[Any, ...], value: Any, told: str) -> None:
+    """At every level, knobs included: by name, and the rest is what it was."""
+    result = parse_document(with_value(WHOLE, path, value), "digits.json", Result)
+    assert result.ignored == f"ignored, since this autotune does not know it: {told}"
+    assert result.model_dump() == parse_document(WHOLE, "digits.json", Result).model_dump()
+    assert told in show(result_table(result))
+
+
+def test_many_unknown_fields_are_told_in_one_short_sentence() -> None:
+    """Of a list each field once; of many the first."""
+    data = with_value(WHOLE, ("best", "measurement", "blocks"), [
+        {**block, "joules": 1.0} for block in WHOLE["best"]["measurement"]["blocks"]
+    ])  # fmt: skip
+    result = parse_document(data | {f"new_{number}": 1 for number in range(9)}, "digits.json", Result)
+    assert str(result.ignored).count("joules") == 1
+    assert str(result.ignored).endswith("new_6 and 2 more")
+
+
+def test_what_this_autotune_wrote_has_nothing_to_tell() -> None:
+    """Figures that are derived from others are known."""
+    assert parse_document(WHOLE, "digits.json", Result).file_notes == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("best", "config", "precision"), "fp8"),
+        (("trials",), [{"stage": "a", "reason": "", "outcome": "stuck", "seconds": 1.0}]),
+        (("stopped_by",), "boredom"),
+    ],
+)
+def test_a_newer_file_is_never_called_broken(path: tuple[Any, ...], value: Any) -> None:
+    """A word that only a newer autotune knows asks for an upgrade; without a newer writer the file is broken."""
+    data = with_value(WHOLE, path, value)
+    with pytest.raises(ResultFileError, match="is broken"):
+        parse_document(data, "digits.json", Result)
+    with pytest.raises(ResultFileError, match=r"written by a newer autotune \(99\.1\.0\).*upgrade autotune$"):
+        parse_document(with_value(data, ("software", "autotune"), "99.1.0"), "digits.json", Result)
+
+
+def test_a_file_of_the_first_schema_is_read_and_said_to_be_old() -> None:
+    """What its telemetry saw was called readings, and a deviation was kept that nothing needs."""
+    telemetry = TelemetrySummary(seconds=4.0, energy_joules=800.0)
+    measured = make_measurement(1000, telemetry=telemetry)
+    today = make_result(best=Side(config=TrainConfig(), measurement=measured))
+    data = json.loads(today.model_dump_json(by_alias=True)) | {"schema": "autotune.result/1"}
+    data["best"]["measurement"]["readings"] = data["best"]["measurement"].pop("telemetry")
+    data["best"]["measurement"]["mad_samples_per_second"] = 1.0
+    old = parse_document(data, "digits.json", Result)
+    assert old.best == today.best
+    assert old.file_notes == ("an older autotune wrote this file (autotune.result/1)",)
+    assert "older autotune wrote this file" in show(result_table(old))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are those of POSIX")
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    """Nobody writes to it: opening it would block for ever."""
+    os.mkfifo(tmp_path / "digits.json")
+    with pytest.raises(ResultFileError, match="expected a regular file"):
+        read_result(tmp_path / "digits.json")
+
+
+def test_a_file_larger_than_any_result_is_not_read(tmp_path: Path) -> None:
+    """300 MB would take many seconds, and memory."""
+    with (tmp_path / "digits.json").open("wb") as file:
+        file.truncate(300 * 2**20)
+    with pytest.raises(ResultFileError, match="it has 300 MiB, and none has more than 32"):
+        read_result(tmp_path / "digits.json")
+
+
+SURROGATE = "caf\udce9"
+
+
+def test_text_that_is_no_unicode_is_spelled_out_and_written(tmp_path: Path) -> None:
+    """A folder that was named in Latin-1 reaches many fields; the search must not be lost to it."""
+    result = make_result(
+        name=SURROGATE,
+        target=f"{SURROGATE}/train.py:build",
+        hardware=make_hardware(hostname=SURROGATE),
+        best=Side(config=TrainConfig(), parameters={SURROGATE: SURROGATE}, measurement=make_measurement(1000)),
+    )
+    result = result.model_copy(update={"search": result.search.model_copy(update={"notes": (SURROGATE,)})})
+    write_document(result, tmp_path / "digits.json")
+    assert "udce9" in (tmp_path / "digits.json").read_text(encoding="utf-8")
+    kept = read_result(tmp_path / "digits.json")
+    assert kept.workload.target == "caf\\udce9/train.py:build"
+    assert kept.hardware.hostname == "caf\\udce9"
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), UnicodeEncodeError("utf-8", "x", 0, 1, "odd")])
+def test_whatever_goes_wrong_at_the_end_a_file_is_left(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the temporary folder, and the message says where."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "elsewhere"))
+    real = files.write_whole
+
+    def fails_once(path: Path, text: str) -> None:
+        monkeypatch.setattr(files, "write_whole", real)
+        raise error
+
+    monkeypatch.setattr(files, "write_whole", fails_once)
+    place, failure = keep_document(make_result(), tmp_path / "digits.json")
+    assert place is not None
+    assert place.parent == tmp_path / "elsewhere"
+    assert read_result(place) == make_result()
+    assert str(place) in str(failure)
 
 
 def test_changed_knobs_are_before_and_after_with_parameters_of_build() -> None:
@@ -203,9 +334,9 @@ def test_changed_knobs_are_before_and_after_with_parameters_of_build() -> None:
 @given(json_values)
 def test_no_json_makes_parsing_fail_in_another_way(data: Any) -> None:
     """Whatever a file holds that is none of ours, the answer is a ResultFileError."""
-    for candidate in (data, {"schema": data}, {"schema": SCHEMA, "status": data}):
+    for candidate in (data, {"schema": data}, {"schema": Result.SCHEMA, "status": data}):
         with pytest.raises(ResultFileError):
-            parse_result(candidate, "digits.json")
+            parse_document(candidate, "digits.json", Result)
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -213,7 +344,7 @@ def test_no_json_makes_parsing_fail_in_another_way(data: Any) -> None:
 def test_what_is_accepted_can_be_shown(path: tuple[Any, ...], value: Any) -> None:
     """A result with any one value replaced is refused with our error, or it can be shown and compared."""
     with contextlib.suppress(ResultFileError):
-        result = parse_result(with_value(WHOLE, path, value), "digits.json")
+        result = parse_document(with_value(WHOLE, path, value), "digits.json", Result)
         shown = show(
             result_table(result),
             hardware_table(result.hardware),

@@ -12,6 +12,7 @@ from autotune.bursts.protocol import BurstPlan
 from autotune.hardware.model import Cpu, Hardware, Memory, Software
 from autotune.knobs.config import TrainConfig
 from autotune.knobs.facts import WorkloadFacts
+from autotune.knobs.registry import affecting
 from autotune.knobs.space import Space, build_space
 from autotune.measuring.numerics import NumericsGuard
 from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
@@ -19,7 +20,7 @@ from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
 from autotune.measuring.telemetry_summary import TelemetrySummary
 from autotune.search.driver import Search
 from autotune.search.stages import Proposal
-from autotune.search.stopping import COMPILED_KNOBS, Budget
+from autotune.search.stopping import Budget
 from autotune.search.storage import make_sampler
 from autotune.search.trials import TrialLog
 from autotune.terminal.progress import Quiet
@@ -97,7 +98,7 @@ class SurfaceRunner:
 
     def _compiling_seconds(self, config: TrainConfig) -> float:
         """Compiling code for the first time takes long; afterwards it comes out of a cache."""
-        code = tuple(getattr(config, knob) for knob in COMPILED_KNOBS)
+        code = config.pick(affecting("compiled code"))
         if config.compile_mode is None:
             return 0.0
         cached = code in self._compiled

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autotune.bursts.protocol import Part
-from autotune.knobs.config import LOADER_KNOBS, TrainConfig
+from autotune.knobs.config import TrainConfig
+from autotune.knobs.registry import of_loader
 from autotune.measuring.records import Block, Measurement, Point
 from autotune.search.ceilings import Ceilings, unlikely_to_gain
 from autotune.search.stages import SINGLE, WORKERS
@@ -110,10 +111,10 @@ def test_a_search_that_waits_asks_the_loader_first() -> None:
 
 def test_a_search_that_does_not_wait_tries_workers_last() -> None:
     """Several changes of the computing come before the first of the loader."""
-    search, _ = make_search(example_rate, budget_seconds=400, noise=0.0)
+    search, _ = make_search(example_rate, budget_seconds=200, noise=0.0)
     search.run()
     tried = [trial.reason.partition("=")[0] for trial in search.log.trials if trial.stage == SINGLE]
-    of_loader = [position for position, knob in enumerate(tried) if knob in LOADER_KNOBS]
-    assert of_loader
-    assert min(of_loader) >= 5
+    loading = [position for position, knob in enumerate(tried) if knob in of_loader()]
+    assert loading
+    assert min(loading) >= 5
     assert WORKERS not in {trial.stage for trial in search.log.trials}

@@ -71,7 +71,7 @@ def test_a_finalist_with_wrong_numerics_is_replaced_by_the_next() -> None:
 
 def test_what_each_change_is_worth_is_measured_after_the_answer() -> None:
     """On a surface whose gains are known, within the noise."""
-    search, _ = make_search(example_rate, budget_seconds=400, cost=1.0)
+    search, _ = make_search(example_rate, budget_seconds=150, cost=1.0)
     search.run()
     answer = search.confirmation.answer()
     search.confirmation.ablate()
@@ -83,7 +83,7 @@ def test_what_each_change_is_worth_is_measured_after_the_answer() -> None:
 
 def test_the_ablation_keeps_the_budget() -> None:
     """What is left after the confirmation, and no more."""
-    for budget_seconds in (30.0, 120.0, 300.0):
+    for budget_seconds in (30.0, 120.0, 200.0):
         search, surface = make_search(example_rate, budget_seconds=budget_seconds)
         search.run()
         search.confirmation.ablate()

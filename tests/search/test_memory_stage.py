@@ -39,7 +39,7 @@ def test_the_largest_batch_is_found_in_one_leap() -> None:
 def test_what_is_expected_not_to_fit_is_not_run() -> None:
     """At most one burst runs out of memory."""
     search, _ = make_search(
-        rate, space=make_space(effective_batch=None), budget_seconds=600, memory_limit_bytes=(200 + FITS) * MIB,
+        rate, space=make_space(effective_batch=None), budget_seconds=240, memory_limit_bytes=(200 + FITS) * MIB,
         bytes_of=bytes_of, oom_above=FITS,
     )  # fmt: skip
     search.run()

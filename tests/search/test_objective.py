@@ -131,7 +131,7 @@ def test_a_study_of_another_objective_is_not_resumed(before: dict[str, str], tmp
 
     study(before, resume=False)
     assert study({"objective": "samples_per_second"}, resume=True) == "s"
-    with pytest.raises(UsageError, match="maximises samples_per_gigabyte.* got one that maximises samples_per_second"):
+    with pytest.raises(UsageError, match=r"maximises samples_per_gigabyte.* got one that maximises samples_per_second"):
         study({"objective": "samples_per_gigabyte"}, resume=True)
     with pytest.raises(UsageError, match="no earlier run of this workload"):
         study({"target": "other", "objective": "samples_per_second"}, resume=True)

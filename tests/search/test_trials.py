@@ -124,3 +124,23 @@ def test_the_lock_can_be_taken_again_after_its_holder_is_gone(tmp_path: Path) ->
     lock = FileLock(str(tmp_path / "run.journal"))
     assert lock.acquire()
     lock.release()
+
+
+@pytest.mark.parametrize("database", [False, True])
+def test_text_that_is_no_unicode_can_be_stored_and_resumed(database: bool, tmp_path: Path) -> None:
+    """A workload in a folder that was named in Latin-1, and errors that name it."""
+    odd = "caf\udce9/train.py:build"
+    folder = tmp_path / "caf\udce9"
+    folder.mkdir()
+
+    def opened(*, resume: bool) -> TrialLog:
+        study = open_study(
+            name="s", storage=f"sqlite:///{tmp_path}/trials.db" if database else None, journal=folder / "run.journal",
+            sampler="tpe", seed=0, attributes={"target": odd}, resume=resume,
+        )  # fmt: skip
+        return TrialLog(study, make_space())
+
+    point = Point(config=TrainConfig(), parameters={"path": odd})
+    burst = Burst(point=point, outcome=Outcome.CRASHED, reason=odd, seconds=1)
+    opened(resume=False).run(point, "baseline", odd, lambda: burst)
+    assert [trial.burst for trial in opened(resume=True).trials] == [burst]

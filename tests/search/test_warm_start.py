@@ -14,7 +14,8 @@ from autotune.errors import ResultFileError
 from autotune.hardware.model import Cpu
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Point
-from autotune.results.result import Result, Side, write_result
+from autotune.results.files import write_document
+from autotune.results.result import Result, Side
 from autotune.results.summary import warm_start_text
 from autotune.search.stages import BASELINE, WARM
 from autotune.search.warm_start import candidates, read_results, records, rescaled
@@ -176,7 +177,7 @@ def test_a_file_that_cannot_be_read_costs_no_burst(tmp_path: Path) -> None:
 def test_results_are_read_with_their_names(tmp_path: Path) -> None:
     """In the order in which they were given."""
     for name in ("b.json", "a.json"):
-        write_result(make_result(), tmp_path / name)
+        write_document(make_result(), tmp_path / name)
     assert [name for name, _ in read_results([tmp_path / "b.json", tmp_path / "a.json"])] == [
         str(tmp_path / "b.json"), str(tmp_path / "a.json")
     ]  # fmt: skip

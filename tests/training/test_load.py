@@ -12,7 +12,8 @@ import torch
 import autotune
 from autotune.errors import ConfigError, ResultFileError, WorkloadError
 from autotune.hardware.host import read_cpu
-from autotune.results.result import Result, write_result
+from autotune.results.files import write_document
+from autotune.results.result import Result
 from autotune.training.loading import load
 from autotune.workload.fingerprint import fingerprint, model_facts
 from tests.factories import make_gpu, make_hardware, make_result, make_software
@@ -25,7 +26,7 @@ def write(tmp_path: Path, **changes: Any) -> tuple[Path, Result]:
     fields = {"hardware": make_hardware(**cpu), "software": cpu["software"]}
     result = make_result(**{**fields, **changes})
     path = tmp_path / "result.json"
-    write_result(result, path)
+    write_document(result, path)
     return path, result
 
 

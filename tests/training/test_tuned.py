@@ -148,9 +148,9 @@ def test_process_settings_take_effect() -> None:
     "before",
     [
         "torch.backends.cuda.matmul.allow_tf32 = False",
-        "torch.set_float32_matmul_precision('highest')",
-        "torch.backends.cuda.matmul.fp32_precision = 'ieee'",
-        "torch.backends.fp32_precision = 'ieee'",
+        pytest.param("torch.set_float32_matmul_precision('highest')", marks=pytest.mark.slow),
+        pytest.param("torch.backends.cuda.matmul.fp32_precision = 'ieee'", marks=pytest.mark.slow),
+        pytest.param("torch.backends.fp32_precision = 'ieee'", marks=pytest.mark.slow),
     ],
 )
 def test_tf32_agrees_with_whichever_interface_the_user_chose(before: str) -> None:

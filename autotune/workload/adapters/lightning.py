@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from autotune.errors import WorkloadError
-from autotune.knobs.config import Precision
+from autotune.knobs import Precision
 from autotune.workload.adapters.loaders import baseline, loader_notes, require_loader, workload_parts
 from autotune.workload.user_errors import described
 from autotune.workload.workload import Workload

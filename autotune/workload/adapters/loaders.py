@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, default_collate
 
 from autotune.errors import WorkloadError
-from autotune.knobs.config import TrainConfig
+from autotune.knobs import DATALOADER_ARGUMENTS, TrainConfig
 from autotune.workload.user_errors import described
 
 
@@ -41,14 +41,8 @@ class LoaderParts:
     @property
     def settings(self) -> dict[str, Any]:
         """The knobs of `TrainConfig` that the loader has, under their names."""
-        loader = self.loader
-        return {
-            "batch_size": self.batch_size,
-            "num_workers": loader.num_workers,
-            "prefetch_factor": loader.prefetch_factor,
-            "pin_memory": loader.pin_memory,
-            "persistent_workers": loader.persistent_workers,
-        }
+        found = {knob: getattr(self.loader, argument) for knob, argument in DATALOADER_ARGUMENTS.items()}
+        return found | {"batch_size": self.batch_size}  # the loader's own is None under a batch sampler
 
 
 def read_loader(loader: DataLoader[Any]) -> LoaderParts:

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from autotune.errors import WorkloadError
-from autotune.knobs.config import TrainConfig
+from autotune.knobs import HALF, TrainConfig
 from autotune.workload.adapters.loaders import LoaderParts, baseline, loader_notes, require_loader, workload_parts
 from autotune.workload.workload import Workload
 
@@ -52,7 +52,7 @@ def _baseline(trainer: Any, parts: LoaderParts) -> TrainConfig:
     """What the arguments say, for one device."""
     args, accelerator = trainer.args, trainer.accelerator
     precision = accelerator.mixed_precision if accelerator.native_amp else "no"
-    if precision not in {"bf16", "fp16"}:
+    if precision not in HALF:
         precision = "tf32" if args.tf32 else "fp32"
     return baseline(
         parts,

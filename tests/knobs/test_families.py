@@ -1,4 +1,4 @@
-"""The rules: which knobs apply, with which values, and why."""
+"""The families: which of their knobs apply, with which values, and why."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 from autotune.errors import ConfigError
 from autotune.hardware.model import Gpu
-from autotune.knobs.config import KNOBS, Scalar, TrainConfig
+from autotune.knobs.batch import divisors, spread
+from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig
 from autotune.knobs.facts import WorkloadFacts
-from autotune.knobs.rules import divisors, spread
 from tests.hardware.readings import (
     I5_9400F,
     SAPPHIRE_RAPIDS,
@@ -96,7 +96,7 @@ def test_every_knob_is_accounted_for(
     """Each is searched with at least two values, or skipped with a sentence, or pinned; just one of these."""
     facts = make_facts(has_images=images, has_attention=images, fixed_shapes=images)
     space = space_of(gpu_machine(), facts, effective_batch=effective, device=device, pinned=pinned)
-    assert sorted([*space.choices, *space.skipped, *pinned]) == sorted(KNOBS)
+    assert sorted([*space.choices, *space.skipped, *pinned]) == sorted(KNOB_NAMES)
     assert all(space.skipped.values())
     for knob, choices in space.choices.items():
         assert len(set(choices.values)) >= 2

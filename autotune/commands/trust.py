@@ -1,0 +1,89 @@
+"""Which code a file may name to be run: what lies in the working directory, and nothing that it only refers to."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from autotune.errors import UsageError
+from autotune.workload.target import split_target
+
+
+def target_of(named: str, file: Path, model: str, *, trust: bool) -> str:
+    """The workload to run: what the person named, else what the file names, if that may be run.
+
+    Args:
+        named: The target in the file.
+        file: Where it comes from.
+        model: The person's own ``--model``; empty for none.
+        trust: Whether the file may name any code that is installed here.
+
+    Raises:
+        TargetError: What the file names is no target.
+        UsageError: It lies outside the working directory, or the attribute is not defined where it is looked for.
+    """
+    if model or trust:
+        return model or named
+    module, attribute = split_target(named)
+    folder = Path.cwd().resolve()
+    source = Path(module).resolve() if module.endswith(".py") else _source_of(module, folder)
+    if source is None or not _is_own(source, folder):
+        why = f"which is not found in the working directory {folder}"
+    elif source.is_file() and not _defines(source, attribute):
+        why = f"which {source} does not define itself"
+    else:  # what is not there at all is told by the import
+        return named
+    raise UsageError(
+        f"{file} names {named}, {why}: a file from elsewhere could so run any code; "
+        "name the workload with --model TARGET, or pass --trust"
+    )
+
+
+def _source_of(module: str, folder: Path) -> Path | None:
+    """The file that an import of a module would run, found without importing its packages; None where there is none.
+
+    The working directory comes first unless it is on the path already, as when the workload is imported.
+    """
+    if module.partition(".")[0] in {*sys.builtin_module_names, *sys.stdlib_module_names}:
+        return None
+    places = [*([] if str(folder) in sys.path else [str(folder)]), *sys.path]
+    origin = None
+    for part in module.split("."):
+        spec = PathFinder.find_spec(part, places)
+        if spec is None:
+            return None
+        origin, places = spec.origin, list(spec.submodule_search_locations or ())
+    return Path(origin).resolve() if origin is not None and origin.endswith(".py") else None
+
+
+def _is_own(source: Path, folder: Path) -> bool:
+    """Whether a file lies in the folder, and in no environment that lies there too."""
+    environments = [Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)]
+    installed = any(folder in place.parents and source.is_relative_to(place) for place in environments)
+    return source.is_relative_to(folder) and not installed and "site-packages" not in source.parts
+
+
+def _defines(source: Path, attribute: str) -> bool:
+    """Whether a module makes the attribute itself: by its imports, ``train:os.system`` would be within reach."""
+    first, *rest = attribute.split(".")
+    try:
+        tree = ast.parse(source.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return True  # cannot be imported either, which is told there
+    names = set(_names(tree))
+    borrowed = any((part, False) in names for part in (first, *rest))
+    return (first, True) in names and not borrowed and not any(part.startswith("__") for part in rest)
+
+
+def _names(tree: ast.AST) -> Iterator[tuple[str, bool]]:
+    """The names that a module's code binds, and whether by itself rather than by an import."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name, True
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id, True
+        elif isinstance(node, ast.alias):
+            yield (node.asname or node.name).partition(".")[0], False

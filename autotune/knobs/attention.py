@@ -1,0 +1,67 @@
+"""The knob of which kernel computes scaled dot-product attention: sdpa_backend."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+from autotune.knobs.circumstances import Choices, Circumstances, offer
+from autotune.knobs.config import Scalar, TrainConfig
+from autotune.knobs.knob import Knob
+from autotune.knobs.precision import HALF
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_HALF_ONLY = ("flash_attention", "cudnn_attention")
+
+
+def _candidates(of: Circumstances) -> Choices | str:
+    """Kernels for attention."""
+    if not of.facts.has_attention:
+        return "no scaled dot-product attention runs"
+    if of.device not in {"cuda", "rocm"}:
+        return f"there is one implementation of attention for {of.device}"
+    half = {*HALF} & {*of.record.precisions, of.start.precision}
+    values: list[Scalar] = ["default", "efficient_attention"]
+    if half and (of.device == "rocm" or (of.capability or (0, 0)) >= (8, 0)):
+        values.append("flash_attention")
+        if of.device == "cuda":
+            values.append("cudnn_attention")
+    reason = "attention runs, and which kernel is fastest depends on its shapes"
+    return offer(values, reason, own=of.start.sdpa_backend)
+
+
+def _conflict(config: TrainConfig) -> str | None:
+    if config.sdpa_backend not in _HALF_ONLY or config.precision in HALF:
+        return None
+    return f"{config.sdpa_backend} computes in {' or '.join(HALF)} only, not in {config.precision}"
+
+
+def _restrict(model: nn.Module, backend: str) -> None:
+    """Lets scaled dot-product attention inside this model use one backend, with the math one to fall back on."""
+    if backend == "default":
+        return
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    chosen = getattr(SDPBackend, backend.upper())
+    forward = model.forward
+    own = forward.__func__ if isinstance(forward, types.MethodType) and forward.__self__ is model else None
+
+    def forward_with_backend(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        with sdpa_kernel([chosen, SDPBackend.MATH], set_priority=True):
+            return forward(*args, **kwargs) if own is None else own(self, *args, **kwargs)
+
+    # A method of the model: a deep copy, such as an average of the weights, gets its own.
+    model.forward = types.MethodType(forward_with_backend, model)
+
+
+KNOBS = (
+    Knob(
+        name="sdpa_backend", when="CUDA and ROCm, where scaled dot-product attention runs",
+        why="which kernel of attention is fastest depends on its shapes",
+        candidates=_candidates, priority={"gpu": 70}, guide=120, conflict=_conflict,
+        affects={"memory", "arithmetic", "compiled code"}, on_model=_restrict,
+        without_word="the model's forward is restricted to it when training starts",
+    ),
+)  # fmt: skip

@@ -1,0 +1,103 @@
+"""The knobs of the batch: samples of a micro-step, and micro-steps of an optimizer step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from autotune.hardware import Gpu
+from autotune.knobs.circumstances import Choices, Circumstances, offer
+from autotune.knobs.config import Scalar
+from autotune.knobs.knob import Knob
+from autotune.knobs.precision import HALF
+
+_MOST_SIZES = 10
+_SMALLEST_SHARE = 16  # batches below this share of the baseline's are not tried: launching them costs more
+_LARGEST_GROWTH = 6  # doublings of the baseline's batch, where the effective batch is free
+_TRAINING_BYTES_PER_PARAMETER = 16  # fp32 weight, gradient, and the two moments of Adam
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors of a positive number, in order."""
+    small = [value for value in range(1, math.isqrt(number) + 1) if number % value == 0]
+    return tuple(sorted({*small, *(number // value for value in small)}))
+
+
+def spread(values: Iterable[int], most: int, keep: int | None = None) -> tuple[int, ...]:
+    """At most this many of the values, evenly by rank; both ends stay, and `keep` where it is among them."""
+    ordered = sorted(set(values))
+    if len(ordered) <= most:
+        return tuple(ordered)
+    picked = {ordered[round(rank * (len(ordered) - 1) / (most - 1))] for rank in range(most)}
+    if keep in ordered and keep not in picked:
+        wanted = keep
+        picked.remove(min(sorted(picked)[1:-1], key=lambda value: abs(math.log(value / wanted))))
+        picked.add(wanted)
+    return tuple(sorted(picked))
+
+
+def batch_sizes(of: Circumstances) -> tuple[int, ...]:
+    """The batch sizes to try; one when it is fixed."""
+    own = of.start.batch_size
+    if "batch_size" in of.fixed:
+        return (own,)
+    if of.effective_batch is not None:
+        fits = [value for value in divisors(of.effective_batch) if value == own or _in_data_set(value, of)]
+        floor = min(own, of.effective_batch) / _SMALLEST_SHARE
+        return spread([value for value in fits if value >= floor], _MOST_SIZES, own)
+    grown = [own * 2**power for power in range(1, _LARGEST_GROWTH + 1)]
+    plausible = [value for value in grown if _in_data_set(value, of) and _in_memory(value, of)]
+    return tuple(sorted({*(own // part for part in (4, 2, 1) if own % part == 0), *plausible}))
+
+
+def _candidates(of: Circumstances) -> Choices | str:
+    """Divisors of the effective batch where it is held, else the baseline's times powers of two."""
+    if of.effective_batch is None:
+        reason = "the baseline's times powers of two: the effective batch is free"
+        nothing = "no other size fits into the data set and into memory"
+    else:
+        reason = f"divisors of the effective batch of {of.effective_batch}, which stays as it is"
+        nothing = f"the effective batch of {of.effective_batch} has no other divisor that is worth trying"
+    return offer(batch_sizes(of), reason, nothing)
+
+
+def _in_data_set(value: int, of: Circumstances) -> bool:
+    """Whether the data set fills one such batch."""
+    return of.facts.samples is None or value <= of.facts.samples
+
+
+def _in_memory(value: int, of: Circumstances) -> bool:
+    """Whether weights, optimizer and the bare input fit: a lower bound, the rest is for the memory model."""
+    total = of.record.memory_total_bytes if isinstance(of.record, Gpu) else of.hardware.memory.available_bytes
+    needed = of.facts.parameters * _TRAINING_BYTES_PER_PARAMETER + value * of.room.sample_bytes
+    return total is None or needed <= total
+
+
+def _preferred(of: Circumstances, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
+    """In half precision, with half the bytes an activation, twice the batch should fit on a GPU."""
+    if of.device == "cpu" or picked.get("precision", of.start.precision) not in HALF:
+        return ()
+    return tuple(value for value in batch_sizes(of) if value >= 2 * of.start.batch_size)[:1]
+
+
+KNOBS = (
+    Knob(
+        name="batch_size", when="divisors of the effective batch, or any with `--effective-batch free`",
+        why="larger micro-batches use a device better until it is full; smaller ones stay in the CPU's caches",
+        candidates=_candidates, prefers=_preferred, priority={"gpu": 20, "cpu": 30}, guide=80, scale="logarithmic",
+        part="both",  # a batch is what is loaded at once
+        affects={"arithmetic", "compiled code", "waiting batches"},  # BatchNorm sees the micro-batch
+        dataloader_argument="batch_size", words={"transformers": "per_device_train_batch_size"},
+        without_word="the train loader is made with it",
+    ),
+    Knob(
+        name="accumulation_steps", when="follows from batch_size",
+        why="the effective batch, and so what is learned, stays as it is whatever fits into memory at once",
+        candidates=None, goes_with="batch_size", affects={"waiting batches"},
+        words={
+            "lightning": "accumulate_grad_batches", "transformers": "gradient_accumulation_steps",
+            "accelerate": "gradient_accumulation_steps",
+        },
+        without_word="your own loop accumulates, over `tuned.accumulate(loader)`",
+    ),
+)  # fmt: skip

@@ -1,0 +1,96 @@
+"""Knob: all that the package knows of one way to train faster, in one declaration.
+
+Each family's file declares its knobs, and `autotune.knobs.registry` answers questions about all of them. To add one,
+add its field to `TrainConfig` and its declaration to a family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from autotune.hardware import DeviceKind
+from autotune.knobs.circumstances import Choices, Circumstances
+from autotune.knobs.config import Scalar, TrainConfig
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from torch.optim import Optimizer
+
+Effect = Literal["memory", "host memory", "arithmetic", "compiled code", "waiting batches", "cores"]
+"""memory, host memory: what a step takes of the device's memory, on the CPU of the host's too · arithmetic: how results
+are rounded · compiled code: what Inductor writes · waiting batches: how much waits in the loader · cores: how many CPUs
+are used."""
+Framework = Literal["lightning", "fabric", "transformers", "accelerate"]
+FRAMEWORKS: tuple[Framework, ...] = ("lightning", "fabric", "transformers", "accelerate")
+EVERYWHERE: frozenset[DeviceKind] = frozenset({"cpu", "cuda", "rocm", "mps"})
+
+Rule = Callable[[Circumstances], Choices | str]
+Preference = Callable[[Circumstances, Mapping[str, Scalar]], tuple[Scalar, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knob:
+    """One declaration.
+
+    Attributes:
+        name: Of its field in `TrainConfig`.
+        why: What it may gain, in one sentence.
+        when: Where it is searched, besides its devices; in a few words.
+        candidates: The values that are worth trying, or the sentence that says why it is not searched. None: it has no
+            choice of its own, and follows from the knob that it goes with.
+        prefers: Values for the first guess, best first: the first that is offered is taken. A function is given what
+            was picked of the knobs declared before.
+        priority: Its place by expected effect beside a ``gpu``, and on the ``cpu`` alone: 10 is tried first.
+        guide: Its place in the order in which tuning guides change knobs, which the ablation follows.
+        part: Of training, what it makes faster.
+        affects: What else depends on it.
+        scale: On which its values lie; None: they are categories.
+        goes_with: The knob without which it means nothing.
+        devices: Where it has an effect.
+        devices_of: Where some of its values have one, if not on all of them.
+        conflict: Why a config cannot run with the value it has, or None.
+        dataloader_argument: The keyword argument of ``DataLoader`` that takes its value.
+        words: A framework's own keyword argument that takes its value; several, or a tuple of one, where the value is
+            translated by `autotune.integrations`.
+        without_word: How it comes into effect under a framework that has no word for it.
+        on_process: Tells torch what holds for the whole process.
+        on_model: Changes a model that is on its device.
+        on_optimizer: Changes an optimizer.
+    """
+
+    name: str
+    why: str
+    candidates: Rule | None
+    when: str = ""
+    prefers: tuple[Scalar, ...] | Preference = ()
+    priority: Mapping[Literal["cpu", "gpu"], int] = field(default_factory=dict)
+    guide: int | None = None
+    part: Literal["compute", "loader", "both"] = "compute"
+    affects: Set[Effect] = frozenset()
+    scale: Literal["linear", "logarithmic"] | None = None
+    goes_with: str | None = None
+    devices: Set[DeviceKind] = EVERYWHERE
+    devices_of: Mapping[Scalar, Set[DeviceKind]] = field(default_factory=dict)
+    conflict: Callable[[TrainConfig], str | None] = lambda _: None
+    dataloader_argument: str | None = None
+    words: Mapping[Framework, str | tuple[str, ...]] = field(default_factory=dict)
+    without_word: str = ""
+    on_process: Callable[[Any, torch.device], None] | None = None
+    on_model: Callable[[nn.Module, Any], None] | None = None
+    on_optimizer: Callable[[Optimizer, Any], None] | None = None
+
+    @property
+    def default(self) -> Scalar:
+        """PyTorch's own value."""
+        return TrainConfig.model_fields[self.name].default  # type: ignore[no-any-return]
+
+    def preferred(self, of: Circumstances, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
+        """Values for the first guess, best first."""
+        return self.prefers(of, picked) if callable(self.prefers) else self.prefers
+
+    def is_idle(self, value: Scalar, device: DeviceKind) -> bool:
+        """Whether a value was chosen that has no effect on a kind of device."""
+        return value != self.default and device not in self.devices_of.get(value, self.devices)

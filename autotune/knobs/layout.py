@@ -1,0 +1,49 @@
+"""The knob of how images lie in memory: memory_format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from autotune.knobs.circumstances import Choices, Circumstances
+from autotune.knobs.config import Scalar
+from autotune.knobs.knob import Knob
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def _candidates(of: Circumstances) -> Choices | str:
+    """Layout of images."""
+    if not of.facts.has_images:
+        return "no 4-D tensors occur, so there is nothing to lay out as channels_last"
+    return Choices(("contiguous", "channels_last"), "convolutions on images are often faster in channels_last")
+
+
+def _preferred(of: Circumstances, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
+    """Without tensor cores, convolutions of a GPU are often slower in channels_last."""
+    tensor_cores = picked.get("precision", of.start.precision) != "fp32"
+    return ("channels_last",) if of.device == "cpu" or tensor_cores else ()
+
+
+def _lay_out(model: nn.Module, memory_format: str) -> None:
+    """Channels-last for what has four dimensions; ``model.to(memory_format=…)`` would refuse a model with five."""
+    if memory_format != "channels_last":
+        return
+    import torch
+
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.dim() == 4:
+            tensor.data = tensor.data.to(memory_format=torch.channels_last)
+            if tensor.grad is not None:
+                tensor.grad = tensor.grad.to(memory_format=torch.channels_last)
+
+
+KNOBS = (
+    Knob(
+        name="memory_format", when="4-D tensors occur", why="convolutions on images are often faster in channels_last",
+        candidates=_candidates, prefers=_preferred, priority={"gpu": 50, "cpu": 40}, guide=100,
+        affects={"memory", "arithmetic", "compiled code"}, on_model=_lay_out,
+        without_word="weights and batches are laid out when training starts",
+    ),
+)  # fmt: skip

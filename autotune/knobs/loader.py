@@ -1,0 +1,173 @@
+"""The knobs of how batches are loaded, and brought to the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+
+from autotune.hardware import DeviceKind
+from autotune.knobs.batch import batch_sizes, spread
+from autotune.knobs.circumstances import Choices, Circumstances, offer
+from autotune.knobs.config import Scalar, TrainConfig
+from autotune.knobs.knob import Knob
+from autotune.units import format_bytes
+
+_MOST_COUNTS = 8
+_COUNTS = (0, 1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+_PREFETCH_FACTORS = (2, 4, 8)
+_CHEAP_BATCH_SECONDS, _COSTLY_BATCH_SECONDS = 0.001, 0.02
+"""Fetching a whole batch in less than the first is cheaper than taking it from a worker; above the second, data loading
+is likely to be what training waits for."""
+_OWN_MEMORY: Set[DeviceKind] = frozenset({"cuda", "rocm"})
+_MADE_WITH_IT = "the train loader is made with it"
+
+
+def is_costly(of: Circumstances) -> bool:
+    """Whether data loading is likely to be what training waits for."""
+    return of.batch_seconds >= _COSTLY_BATCH_SECONDS
+
+
+def worker_counts(of: Circumstances) -> tuple[int, ...]:
+    """The numbers of workers to try; one when it is fixed."""
+    held = "num_workers" in of.fixed or isinstance(_workers(of), str)
+    return (of.start.num_workers,) if held else _worker_counts(of)
+
+
+def _workers(of: Circumstances) -> Choices | str:
+    """Processes that load data, within the CPU budget, the cap, and the shared memory."""
+    if of.facts.samples is None and of.facts.baseline.num_workers == 0 and "num_workers" not in of.asked:
+        return (
+            "an iterable data set repeats its samples in every worker unless it shards them itself; "
+            "if it does, ask with --only or state workers in the baseline"
+        )
+    cpu = of.hardware.cpu
+    why = cpu.budget_reason or f"{cpu.budget} CPUs are usable"
+    limit = f"at most {of.worker_limit} ({'as asked' if of.worker_limit < cpu.budget else why})"
+    if of.worker_limit == 0:
+        return "no workers are allowed, as asked"
+    if not _fits(of, 1, _least_prefetch(of)):
+        return "not even one worker's batches fit into shared memory; enlarge it (docker run --shm-size)"
+    return offer(_worker_counts(of), f"workers load data beside training; {limit}", limit)
+
+
+def _worker_counts(of: Circumstances) -> tuple[int, ...]:
+    ladder = {*_COUNTS, of.worker_limit, of.start.num_workers}
+    prefetch = _least_prefetch(of)
+    counts = [count for count in ladder if count <= of.worker_limit and (count == 0 or _fits(of, count, prefetch))]
+    return spread(counts, _MOST_COUNTS, of.start.num_workers)
+
+
+def _preferred_workers(of: Circumstances, _: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
+    """Beside a GPU half of the CPUs, or all of a few; on the CPU, where training needs the same cores, few or none."""
+    cheap = of.batch_seconds < _CHEAP_BATCH_SECONDS
+    if of.device != "cpu":
+        most = of.start.num_workers if cheap else min(of.worker_limit, max(6, of.worker_limit // 2))
+    elif cheap:
+        most = 0
+    else:
+        most = max(1, of.worker_limit // 2) if is_costly(of) else of.start.num_workers
+    return tuple(count for count in reversed(worker_counts(of)) if count <= most)
+
+
+def _fits(of: Circumstances, workers: int, prefetch: int) -> bool:
+    """Whether these workers fit at least with the smallest batch."""
+    smallest = TrainConfig(batch_size=min(batch_sizes(of)), num_workers=workers, prefetch_factor=prefetch)
+    return of.room.shortage(smallest) is None
+
+
+def _least_prefetch(of: Circumstances) -> int:
+    """The smallest prefetch factor that a candidate may have."""
+    own = of.start.prefetch_factor or _PREFETCH_FACTORS[0]
+    return own if "prefetch_factor" in of.fixed else min(own, _PREFETCH_FACTORS[0])
+
+
+def _prefetching(of: Circumstances) -> Choices | str:
+    """Batches that each worker prepares ahead."""
+    working = [count for count in worker_counts(of) if count > 0]
+    if not working:
+        return "without workers nothing is prefetched"
+    wanted = sorted({*_PREFETCH_FACTORS, of.start.prefetch_factor or 2})
+    values = [value for value in wanted if _fits(of, min(working), value)]
+    limits = [format_bytes(of.room.ram_bytes) + " of memory"]
+    if of.room.shm_bytes is not None:
+        limits.append(format_bytes(of.room.shm_bytes) + " of /dev/shm")
+    room = f"the batches that wait must fit into {' and '.join(limits)}"
+    return offer(values, f"more of them bridge slow samples; {room}", room)
+
+
+def _persistence(of: Circumstances) -> Choices | str:
+    """Whether workers outlive the epoch."""
+    if max(worker_counts(of)) == 0:
+        return "without workers none can persist"
+    return Choices((False, True), "workers that persist need not be started again each epoch")
+
+
+def _ordering(of: Circumstances) -> Choices | str:
+    """Whether batches wait for their turn; who trains so already, or asks for it, may give that up."""
+    if of.start.dataloader_in_order and "dataloader_in_order" not in of.asked:
+        return "out of order, no two runs train alike; if that is fine, ask with --only or pin it to false"
+    if max(worker_counts(of)) == 0:
+        return "without workers batches come in order"
+    if of.facts.samples is None:
+        return "the samples of an iterable data set may have an order that matters"
+    return Choices((True, False), "a slow batch holds up no other, but no two runs get batches in the same order")
+
+
+def _pinning(of: Circumstances) -> Choices | str:
+    """Page-locked host memory for copies to the device."""
+    if of.device not in _OWN_MEMORY:
+        return f"batches are not copied to a device of their own on {of.device}"
+    return Choices((False, True), "copies from page-locked memory are faster, and can overlap with computing")
+
+
+def _asynchrony(of: Circumstances) -> Choices | str:
+    """Copies that do not wait."""
+    if of.device not in _OWN_MEMORY:
+        return f"batches are not copied to a device of their own on {of.device}"
+    if "pin_memory" in of.fixed and not of.start.pin_memory:
+        return "copies can only overlap from pinned memory, and pin_memory is held at false"
+    return Choices((False, True), "copies from page-locked memory can overlap with computing")
+
+
+KNOBS = (
+    Knob(
+        name="num_workers", why="processes load data beside training, which else waits for it",
+        when="within the CPUs, `--max-workers`, memory and /dev/shm; for iterable data where the baseline has some",
+        candidates=_workers, prefers=_preferred_workers, priority={"gpu": 40, "cpu": 50}, guide=30, scale="linear",
+        part="loader", affects={"host memory", "waiting batches", "cores"}, dataloader_argument="num_workers",
+        words={"transformers": "dataloader_num_workers"}, without_word=_MADE_WITH_IT,
+    ),
+    Knob(
+        name="prefetch_factor", why="batches that each worker has ready bridge slow samples",
+        when="with workers, within memory and /dev/shm", goes_with="num_workers",
+        candidates=_prefetching, prefers=(4, 2), priority={"gpu": 80, "cpu": 90}, guide=40, scale="logarithmic",
+        part="loader", affects={"host memory", "waiting batches"}, dataloader_argument="prefetch_factor",
+        words={"transformers": "dataloader_prefetch_factor"}, without_word=_MADE_WITH_IT,
+    ),
+    Knob(
+        name="pin_memory", why="copies from page-locked memory are faster, and can overlap with computing",
+        candidates=_pinning, prefers=(True,), priority={"gpu": 60}, guide=60, devices=_OWN_MEMORY,
+        part="loader", dataloader_argument="pin_memory",
+        words={"transformers": "dataloader_pin_memory"}, without_word=_MADE_WITH_IT,
+    ),
+    Knob(
+        name="persistent_workers", why="workers that persist need not be started again each epoch",
+        when="with workers", goes_with="num_workers",
+        candidates=_persistence, prefers=(True,), priority={"gpu": 120, "cpu": 100}, guide=50,
+        part="loader", dataloader_argument="persistent_workers",
+        words={"transformers": "dataloader_persistent_workers"}, without_word=_MADE_WITH_IT,
+    ),
+    Knob(
+        name="dataloader_in_order", why="a slow batch holds up no other, but no two runs get batches in the same order",
+        when="with workers, map-style data, and only when asked for with `--only` or `--pin`", goes_with="num_workers",
+        candidates=_ordering, prefers=(False,), priority={"gpu": 105, "cpu": 95}, guide=55,
+        part="loader", dataloader_argument="in_order",
+        without_word=_MADE_WITH_IT,  # also under transformers, whose own argument came after 5.0
+    ),
+    Knob(
+        name="non_blocking", when="with pin_memory",
+        why="copies from page-locked memory overlap with computing when nobody waits for them",
+        candidates=_asynchrony, prefers=(True,), priority={"gpu": 90}, guide=70, devices=_OWN_MEMORY, part="loader",
+        words={"transformers": ("accelerator_config",), "accelerate": ("dataloader_config",)},
+        without_word="no copy from pinned memory is ever waited for; a warning says so where that was not tuned",
+    ),
+)  # fmt: skip

@@ -1,0 +1,128 @@
+"""The knobs of the whole process: threads, memory allocator, cuDNN's own search."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from autotune.knobs.circumstances import Choices, Circumstances, offer
+from autotune.knobs.config import Scalar
+from autotune.knobs.knob import Knob
+
+if TYPE_CHECKING:
+    import torch
+
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4  # of glibc's malloc.h
+_TOP_PAD_BYTES = 256 * 2**20
+_BEFORE_TRAINING = "set for the process when training starts"
+
+
+def tune_allocator(device: torch.device) -> None:
+    """Makes the allocator keep its memory: growing segments on CUDA, no mmap and no trimming in glibc's malloc.
+
+    Without it, glibc serves every large tensor by a fresh mmap, whose pages fault in one by one.
+    """
+    if device.type == "cuda":
+        import torch
+
+        if torch.version.hip is None:
+            torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+    elif device.type == "cpu" and sys.platform == "linux":
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+        if mallopt is not None:  # other C libraries, such as musl, have none
+            mallopt(_M_MMAP_MAX, 0)
+            mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+            mallopt(_M_TOP_PAD, _TOP_PAD_BYTES)
+
+
+def _allocators(of: Circumstances) -> Choices | str:
+    """How memory is taken from the system."""
+    if of.device == "cuda":
+        return Choices(("default", "tuned"), "expandable segments waste less memory, so that larger batches fit")
+    if of.device != "cpu":
+        return f"there is nothing to tune in the allocator of {of.device}"
+    system = of.hardware.software.os.lower()
+    if "linux" not in system and "glibc" not in system:
+        return "only the allocator of glibc on Linux can be tuned, and this is another system"
+    return Choices(("default", "tuned"), "keeping large blocks saves a system call and page faults for each tensor")
+
+
+def _preferred_allocator(of: Circumstances, _: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
+    return ("tuned",) if of.device == "cpu" else ()
+
+
+def _set_allocator(allocator: str, device: torch.device) -> None:
+    if allocator == "tuned":
+        tune_allocator(device)
+
+
+def _threads(of: Circumstances) -> Choices | str:
+    """Threads of one operation on the CPU, where workers want cores as well."""
+    if of.device != "cpu":
+        return "training runs on a GPU, so the CPU's threads matter little"
+    cpu = of.hardware.cpu
+    if cpu.budget == 1:
+        return "one CPU is usable, and torch uses it"
+    counts = {max(1, cpu.budget * quarters // 4) for quarters in (1, 2, 3, 4)}
+    if of.start.num_threads is None and cpu.physical_cores == cpu.budget:
+        counts.discard(cpu.budget)  # that is what torch does by itself
+    values: list[Scalar] = [of.start.num_threads, *sorted(counts - {of.start.num_threads})]
+    return offer(values, f"of {cpu.budget} usable CPUs some may be better left to the workers")
+
+
+def _preferred_threads(of: Circumstances, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
+    """One where each operation is tiny, else what workers leave: threads that wait for them take twice as long."""
+    if of.overhead_bound:
+        return (1,)
+    workers = int(picked.get("num_workers") or 0)
+    return (max(1, of.hardware.cpu.budget - workers),) if workers else ()
+
+
+def _set_threads(count: int | None, _: torch.device) -> None:
+    if count is not None:
+        import torch
+
+        torch.set_num_threads(count)
+
+
+def _cudnn_search(of: Circumstances) -> Choices | str:
+    """The search of cuDNN itself for the fastest convolution."""
+    if of.device != "cuda":
+        return "cuDNN runs on NVIDIA GPUs only"
+    if not of.facts.fixed_shapes:
+        return "shapes vary from batch to batch, and cuDNN would search again for each"
+    return Choices((False, True), "shapes are fixed, so cuDNN searches its algorithms once")
+
+
+def _let_cudnn_search(on: bool, _: torch.device) -> None:
+    if on:
+        import torch
+
+        torch.backends.cudnn.benchmark = True
+
+
+KNOBS = (
+    Knob(
+        name="num_threads", when="two CPUs or more",
+        why="with fewer threads of an operation, workers have cores of their own, and tiny operations do not wait",
+        candidates=_threads, prefers=_preferred_threads, priority={"cpu": 60}, guide=130, scale="linear",
+        part="both",  # workers want the cores that computing has
+        affects={"host memory", "compiled code", "cores"}, devices={"cpu"},
+        on_process=_set_threads, without_word=_BEFORE_TRAINING,
+    ),
+    Knob(
+        name="allocator", when="on the CPU with glibc",
+        why="blocks that are kept save a system call and page faults for each tensor; expandable segments waste less",
+        candidates=_allocators, prefers=_preferred_allocator, priority={"gpu": 130, "cpu": 10}, guide=140,
+        affects={"host memory"}, devices={"cpu", "cuda"}, on_process=_set_allocator, without_word=_BEFORE_TRAINING,
+    ),
+    Knob(
+        name="cudnn_benchmark", when="shapes are fixed",
+        why="cuDNN tries its algorithms for each convolution, once, and keeps the fastest",
+        candidates=_cudnn_search, prefers=(True,), priority={"gpu": 110}, guide=20,
+        affects={"arithmetic"}, devices={"cuda"}, words={"lightning": ("benchmark",)},
+        on_process=_let_cudnn_search, without_word=_BEFORE_TRAINING,
+    ),
+)  # fmt: skip

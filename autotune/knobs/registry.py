@@ -1,0 +1,72 @@
+"""All knobs, and the questions that the rest of the package asks about them: nobody else keeps a list."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from autotune.hardware import DeviceKind
+from autotune.knobs import attention, batch, compiling, layout, loader, optimizer, precision, process
+from autotune.knobs.config import TrainConfig
+from autotune.knobs.knob import Effect, Framework, Knob
+
+FAMILIES = (precision, batch, layout, attention, compiling, optimizer, loader, process)
+"""In this order torch is told, and first guesses are made, each knowing those before."""
+KNOBS: Mapping[str, Knob] = {knob.name: knob for family in FAMILIES for knob in family.KNOBS}
+DATALOADER_ARGUMENTS: Mapping[str, str] = {
+    name: knob.dataloader_argument for name, knob in KNOBS.items() if knob.dataloader_argument is not None
+}
+"""The keyword argument of ``DataLoader`` that takes a knob's value, by knob."""
+
+
+@functools.cache
+def affecting(effect: Effect) -> tuple[str, ...]:
+    """The knobs on which something depends."""
+    return tuple(name for name, knob in KNOBS.items() if effect in knob.affects)
+
+
+@functools.cache
+def of_loader() -> tuple[str, ...]:
+    """The knobs that make loading faster, and nothing else."""
+    return tuple(name for name, knob in KNOBS.items() if knob.part == "loader")
+
+
+@functools.cache
+def going_with(name: str) -> tuple[str, ...]:
+    """The knobs that mean nothing without another."""
+    return tuple(other for other, knob in KNOBS.items() if knob.goes_with == name)
+
+
+@functools.cache
+def following(name: str) -> tuple[str, ...]:
+    """The knobs without a choice of their own that follow from another."""
+    return tuple(other for other in going_with(name) if KNOBS[other].candidates is None)
+
+
+def by_priority(device: DeviceKind) -> tuple[str, ...]:
+    """The knobs by expected effect, those without any at the end; but for those that follow from another."""
+    kind = "cpu" if device == "cpu" else "gpu"
+    searched = [name for name, knob in KNOBS.items() if knob.candidates is not None]
+    return tuple(sorted(searched, key=lambda name: KNOBS[name].priority.get(kind, len(KNOBS) * 100)))  # type: ignore[call-overload]
+
+
+def in_guides_order() -> tuple[str, ...]:
+    """The order in which tuning guides change knobs: arithmetic, loading, batch, compiling, the rest."""
+    return tuple(sorted((name for name, knob in KNOBS.items() if knob.guide), key=lambda name: KNOBS[name].guide or 0))
+
+
+def idle_knobs(config: TrainConfig, device: DeviceKind) -> tuple[str, ...]:
+    """The knobs of a config that have no effect on a kind of device, though their values were chosen."""
+    return tuple(name for name, knob in KNOBS.items() if knob.is_idle(getattr(config, name), device))
+
+
+def loader_arguments(config: TrainConfig) -> dict[str, Any]:
+    """The keyword arguments of ``DataLoader`` that a config decides."""
+    return {argument: getattr(config, knob) for knob, argument in DATALOADER_ARGUMENTS.items()}
+
+
+def framework_arguments(framework: Framework, config: TrainConfig) -> dict[str, Any]:
+    """The keyword arguments of a framework that take a knob's value as it is."""
+    words = {name: knob.words.get(framework) for name, knob in KNOBS.items()}
+    return {word: getattr(config, name) for name, word in words.items() if isinstance(word, str)}

@@ -1,0 +1,221 @@
+"""One reader and one writer for all files that autotune keeps, with an error for each way to fail.
+
+A newer autotune may add fields and knobs: those are ignored, and told. Where ignoring one would mislead, the newer
+autotune raises the schema's version instead, and this one says that it must be upgraded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from autotune import __version__
+from autotune.errors import ResultFileError
+from autotune.files import write_whole
+from autotune.results.migrate import OLDEST, migrated
+from autotune.stored import Stored
+from autotune.units import format_bytes
+
+MOST_BYTES = 32 * 2**20
+"""No result has more: a day of bursts that take three seconds each is 29,000 records of some 600 bytes, 17 MB."""
+MOST_NAMED = 8
+"""Fields that are named as ignored; more are counted."""
+
+
+class Document(Stored):
+    """What a file holds as a whole.
+
+    Attributes:
+        SCHEMA: Its name and version, as the file's field "schema" has it.
+        NOUN: What a person calls the file.
+        REMEDY: How to come by another one.
+    """
+
+    SCHEMA: ClassVar[str]
+    NOUN: ClassVar[str]
+    REMEDY: ClassVar[str]
+
+    model_config = ConfigDict(populate_by_name=True)
+    _ignored: str | None = PrivateAttr(None)
+    _older: str | None = PrivateAttr(None)
+
+    @property
+    def ignored(self) -> str | None:
+        """What of the file is not known here and was ignored, in a sentence."""
+        return self._ignored
+
+    @property
+    def file_notes(self) -> tuple[str, ...]:
+        """What a reader should know of the file itself: that it is old, and what was ignored."""
+        return tuple(note for note in (self._older, self._ignored) if note is not None)
+
+
+Kind = TypeVar("Kind", bound=Document)
+
+
+def read_document(path: Path | str, *kinds: type[Kind]) -> Kind:
+    """What a file holds.
+
+    Args:
+        path: The file.
+        kinds: What it may be; the schema in it says which.
+
+    Raises:
+        ResultFileError: Missing, no regular file, too large, unreadable, not JSON, of another schema, or not valid.
+    """
+    path, noun, remedy = Path(path), kinds[0].NOUN, kinds[0].REMEDY
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # a pipe would be waited for
+            raise ResultFileError(f"{path} cannot be read: expected a regular file, got a folder, pipe or device")
+        if found.st_size > MOST_BYTES:
+            raise ResultFileError(
+                f"{path} is not a {noun} of autotune: it has {format_bytes(found.st_size)}, "
+                f"and none has more than {format_bytes(MOST_BYTES)}"
+            )
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ResultFileError(f"a {noun} was expected at {path}, but there is none") from None
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or no possible path
+        raise ResultFileError(f"{path} cannot be read: {error}") from None
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ResultFileError(f"{path} is not a {noun}: it is not valid JSON ({error}); {remedy}") from None
+    return parse_document(data, str(path), *kinds)
+
+
+def parse_document(data: Any, origin: str, *kinds: type[Kind]) -> Kind:
+    """What decoded JSON holds; `origin` names it in errors.
+
+    Raises:
+        ResultFileError: It is of another schema, or not valid.
+    """
+    kind, version = _kind_of(data, origin, kinds)
+    current = migrated(data, version)
+    try:
+        record = kind.model_validate(current | {"schema": kind.SCHEMA})
+    except ValidationError as error:
+        raise _refused(error, data, origin, kind) from None
+    names = list(dict.fromkeys(_unknown(current, record)))
+    if names:
+        rest = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        record._ignored = f"ignored, since this autotune does not know it: {', '.join(names[:MOST_NAMED])}{rest}"
+    if data["schema"] != kind.SCHEMA:
+        record._older = f"an older autotune wrote this file ({data['schema']})"
+    return record
+
+
+def to_json(record: BaseModel) -> str:
+    """All of a record; what a caller has put in unchecked, and JSON does not have, is spelled out."""
+    try:
+        return record.model_dump_json(by_alias=True, indent=2)
+    except (PydanticSerializationError, ValueError):
+        return json.dumps(record.model_dump(by_alias=True), default=str, indent=2)
+
+
+def write_document(record: Document, path: Path) -> None:
+    """Writes a file whole or not at all.
+
+    Raises:
+        ResultFileError: It cannot be written; nothing is left behind.
+    """
+    try:
+        write_whole(path, to_json(record) + "\n")
+    except OSError as error:
+        raise ResultFileError(
+            f"the {record.NOUN} could not be written to {path}: {error.strerror or error}; "
+            "choose another place with --out"
+        ) from error
+
+
+def keep_document(record: Document, path: Path) -> tuple[Path | None, ResultFileError | None]:
+    """Writes the file; where that fails, into the temporary folder: hours of search are not lost to a full disk.
+
+    Returns:
+        Where it lies, None when it could be written nowhere; and what went wrong with the wanted place, if it did.
+    """
+    try:
+        write_document(record, path)
+    except ResultFileError as error:
+        failure = error
+    except Exception as error:  # noqa: BLE001 - whatever it is, the search has been paid for
+        failure = ResultFileError(f"the {record.NOUN} could not be written to {path}: {type(error).__name__}: {error}")
+    else:
+        return path, None
+    try:
+        place = Path(tempfile.gettempdir()) / f"autotune-result-{secrets.token_hex(4)}.json"
+        write_document(record, place)
+    except Exception:  # noqa: BLE001 - there may be no temporary folder
+        return None, failure
+    return place, ResultFileError(f"{failure}; until then it lies in {place}")
+
+
+def _kind_of(data: Any, origin: str, kinds: tuple[type[Kind], ...]) -> tuple[type[Kind], int]:
+    """Which kind of file it is, and of which version.
+
+    Raises:
+        ResultFileError: A foreign file, a newer schema, or one that is too old.
+    """
+    schema = data.get("schema") if isinstance(data, dict) else None
+    family, _, digits = schema.rpartition("/") if isinstance(schema, str) else ("", "", "")
+    told = repr(schema)[:60]
+    kind = next((one for one in kinds if one.SCHEMA.rpartition("/")[0] == family), None)
+    if kind is None or not (digits.isascii() and digits.isdigit()):
+        raise ResultFileError(
+            f'{origin} is not a {kinds[0].NOUN} of autotune: expected "schema": "{kinds[0].SCHEMA}", '
+            f"got {told}; is it another program's file?"
+        )
+    version, ours = int(digits[:9]), int(kind.SCHEMA.rpartition("/")[2])
+    if version > ours:
+        raise ResultFileError(
+            f"{origin} was written by a newer autotune ({told}); this one reads {kind.SCHEMA}: upgrade autotune"
+        )
+    if version < OLDEST:
+        raise ResultFileError(
+            f"{origin} was written by an older autotune ({told}), which this one no longer reads; {kind.REMEDY}"
+        )
+    return kind, version
+
+
+def _refused(error: ValidationError, data: dict[str, Any], origin: str, kind: type[Document]) -> ResultFileError:
+    """The first thing that is wrong: what a newer autotune wrote may be right all the same."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"]) or "its content"
+    software = data.get("software")
+    writer = software.get("autotune") if isinstance(software, dict) else None
+    if isinstance(writer, str) and _release(writer) > _release(__version__):
+        return ResultFileError(
+            f"{origin} was written by a newer autotune ({writer}), of which this one ({__version__}) cannot read "
+            f"{where}: {first['msg'].lower()}; upgrade autotune"
+        )
+    return ResultFileError(f"{origin} is broken: {where}: {first['msg'].lower()}; {kind.REMEDY}, or restore the file")
+
+
+def _release(version: str) -> list[int]:
+    """The numbers that a version begins with."""
+    numbers = re.match(r"\d{1,9}(\.\d{1,9}){0,3}", version, re.ASCII)
+    return [int(number) for number in numbers[0].split(".")] if numbers else []
+
+
+def _unknown(data: Any, model: Any, path: str = "") -> Iterator[str]:
+    """The fields of decoded JSON that a record made of it does not have."""
+    if isinstance(model, BaseModel) and isinstance(data, dict):
+        fields = {field.alias or name: name for name, field in type(model).model_fields.items()}
+        for key, value in data.items():
+            if key in fields:
+                yield from _unknown(value, getattr(model, fields[key]), f"{path}{key}.")
+            elif key not in type(model).model_computed_fields:
+                yield f"{path}{key}"
+    elif isinstance(model, tuple) and isinstance(data, list):
+        for value, part in zip(data, model, strict=False):
+            yield from _unknown(value, part, path)

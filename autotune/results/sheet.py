@@ -1,0 +1,116 @@
+"""A comparison's tables as plain text: what the terminal, Markdown and HTML show, each in its own markup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from autotune.measuring import Interval
+from autotune.results.compare import Row, WorkloadGroup
+from autotune.results.summary import bare_rate, knob_text, ratios
+from autotune.units import format_bytes
+from autotune.wording import ratio_text
+
+NOT_KNOWN = "–"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A figure; `below` it stands its interval, or what it is of."""
+
+    text: str = NOT_KNOWN
+    below: str = ""
+    tone: Literal["plain", "good", "doubtful"] = "plain"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One result.
+
+    Attributes:
+        machine: Its label.
+        path: Its file.
+        date: When it was measured.
+        about: The date and what else a reader must know to believe the figures.
+        partial: Whether tuning did not finish.
+        cells: Below the headings.
+        changes: What tuning changed; empty for nothing.
+    """
+
+    machine: str
+    path: str
+    date: str
+    about: tuple[str, ...]
+    partial: bool
+    cells: tuple[Cell, ...]
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One workload.
+
+    Attributes:
+        headings: Above the cells.
+        lines: The fastest first.
+        sharers: ``shared by both machines``; empty where there are not two to judge by.
+        shared: The knobs on which they agree.
+        particular: A knob, and its value on each machine.
+    """
+
+    headings: tuple[str, ...]
+    lines: tuple[Line, ...]
+    sharers: str
+    shared: str
+    particular: tuple[tuple[str, str], ...]
+
+
+def sheet(group: WorkloadGroup) -> Sheet:
+    """The table of a workload, and what stands below it; its crosses are sentences already."""
+    efficient = any(row.samples_per_joule is not None for row in group.rows)
+    return Sheet(
+        headings=("before", "after", "speed-up", "memory", *(["per joule"] if efficient else [])),
+        lines=tuple(_line(row, efficient=efficient) for row in group.rows),
+        sharers=f"shared by {group.all_machines}" if group.machines > 1 else "",
+        shared=", ".join(f"{knob}={knob_text(knob, value)}" for knob, value in group.shared_knobs.items())
+        or "no changed knob",
+        particular=tuple((knob, group.values_text(knob)) for knob in group.particular_knobs),
+    )
+
+
+def rate_cell(rate: float | None, ci95: Interval | None) -> Cell:
+    """A rate with its interval."""
+    if rate is None:
+        return Cell()
+    return Cell(bare_rate(rate), f"{bare_rate(ci95.low)} – {bare_rate(ci95.high)}" if ci95 is not None else "")
+
+
+def _line(row: Row, *, efficient: bool) -> Line:
+    date = f"{row.created:%Y-%m-%d}"
+    return Line(
+        machine=row.label,
+        path=row.path,
+        date=date,
+        about=(date, *([f"torch {row.torch}"] if row.torch else [])),
+        partial=row.status == "partial",
+        cells=tuple(_cells(row, efficient=efficient)),
+        changes=tuple(
+            f"{knob} {knob_text(knob, before)} → {knob_text(knob, after)}"
+            for knob, (before, after) in row.changed_knobs.items()
+        ),
+    )
+
+
+def _cells(row: Row, *, efficient: bool) -> Iterator[Cell]:
+    yield rate_cell(row.before_samples_per_second, row.before_ci95)
+    yield rate_cell(row.after_samples_per_second, row.after_ci95)
+    if row.speedup is None:
+        yield Cell("not confirmed", tone="doubtful")
+    elif row.speedup.confirmed:
+        yield Cell(ratio_text(row.speedup.ratio), ratios(row.speedup.ci95), "good")
+    else:
+        yield Cell(f"{ratio_text(row.speedup.ratio)}, not confirmed", ratios(row.speedup.ci95), "doubtful")
+    yield Cell(format_bytes(row.memory_bytes), row.memory_of) if row.memory_bytes is not None else Cell()
+    if efficient:
+        yield Cell(bare_rate(row.samples_per_joule)) if row.samples_per_joule is not None else Cell()

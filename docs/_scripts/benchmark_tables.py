@@ -1,0 +1,195 @@
+"""The tables of what was measured, from the files that the benchmarks write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+OUTPUT = Path(__file__).parents[2] / "benchmarks/output"
+GUIDES = {
+    "cnn_lstm": "CNN and LSTM",
+    "landmarks_finetune": "landmarks, fine-tuning",
+    "lm_pretrain": "language model",
+    "ctc_tips": "CTC",
+    "asl_transformer": "transformer on sequences",
+}
+WORKLOADS = {
+    "digits": "digits",
+    "landmarks": "landmarks",
+    "gates": "overhead-bound network",
+    "charlm": "language model",
+    "lines": "lines of text (held out)",
+}
+LOOPS = {"lightning": "Lightning", "fabric": "Fabric", "transformers": "transformers", "accelerate": "Accelerate"}
+REPLAYED_SECONDS = 600.0
+
+
+def read(name: str) -> Any:
+    """What a benchmark wrote."""
+    return json.loads((OUTPUT / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def _change(share: float, low: float, high: float) -> str:
+    """A change with its interval."""
+    return f"{_percent(share)} ({_percent(low)} – {_percent(high)})"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _ratio(found: Any) -> str:
+    """A ratio with its interval."""
+    if found is None:
+        return "nothing faster than before"
+    low, high = found["ci95"]
+    return f"{found['ratio']:.2f} × ({low:.2f} – {high:.2f})"
+
+
+def _percent(share: float, decimals: int = 1) -> str:
+    """A share with its sign."""
+    return f"{100 * share:+.{decimals}f} %".replace("-", "−")
+
+
+def _short(target: str) -> str:
+    """``digits`` of ``benchmarks.digits:build``."""
+    return target.rpartition(":")[0].rpartition(".")[2]
+
+
+def guides() -> str:
+    """Before, each guide's advice, and what autotune found."""
+    rows = []
+    for one in read("guides")["guides"]:
+        sides = {row["name"]: row for row in one["rows"]}
+        guide, tuned = sides["guide"], sides["tuned"]
+        ratios = (guide["over_before"], tuned["over_before"], guide["tuned_over_it"], one["claimed"])
+        rows.append([GUIDES[one["guide"]], *map(_ratio, ratios)])
+    head = (
+        "guide",
+        "its advice, over before",
+        "autotune, over before",
+        "autotune, over the advice",
+        "it had claimed",
+    )
+    return _table(head, rows)
+
+
+def replicate() -> str:
+    """What was claimed, and what an independent loop found."""
+    rows = [
+        [one["workload"], _ratio(one["claimed"]) if one["changed_knobs"] else "nothing faster", _ratio(one["realised"])]
+        for one in read("replicate")["replications"]
+    ]
+    return _table(("workload", "claimed", "realised"), rows)
+
+
+def frameworks() -> str:
+    """The same through each framework."""
+    (one,) = read("replicate_frameworks")["replications"]
+    loops = {"independent loop": one} | {word: one["frameworks"][name] for name, word in LOOPS.items()}
+    rows = [[word, _ratio(found["realised"]), _percent(found["off"])] for word, found in loops.items()]
+    return _table(("trained through", f"realised; claimed {_ratio(one['claimed'])}", "off the claim"), rows)
+
+
+def costs() -> str:
+    """What autotune itself costs."""
+    found = read("import_cost")
+    (low, high), cost = found["start"]["ci95"], found["cost"]
+    rows = [
+        [
+            "a training's start, with a result loaded",
+            f"{found['start']['seconds']:+.2f} s ({low:+.2f} – {high:+.2f})".replace("-", "−"),
+        ],
+        ["its loop, beside one written by hand", _ratio(found["rate"])],
+        [
+            f"a training of {found['training_seconds']:.0f} s, in all",
+            _change(cost["share"], *cost["ci95"]),
+        ],
+    ]
+    for name, case in read("telemetry_cost")["cases"].items():
+        rows.append([f"watching a burst ({name})", _change(case["cost"], case["low"], case["high"])])
+    for name, seconds in read("overhead")["seconds"].items():
+        rows.append(
+            [f"`{name}`" if name.startswith("autotune") else f"starting a {name}", f"{seconds['median']:.2f} s"]
+        )
+    return _table(("what", "cost"), rows)
+
+
+def same() -> str:
+    """The baseline against itself."""
+    found = read("aa")
+    sides = {"real confirmations": found["real"], "resampled from their noise": found["simulated"]["rounds as decided"]}
+    rows = [
+        [name, *(str(side[key]) for key in ("repeats", "no_difference", "faster", "slower"))]
+        for name, side in sides.items()
+    ]
+    return _table(("baseline against itself", "repeats", "no difference", "faster", "slower"), rows)
+
+
+def memory() -> str:
+    """The largest batch: predicted, and found by bisection."""
+    rows = []
+    for case in read("memory_model")["cases"]:
+        cells = (str(case["predicted"]), str(case["largest"]), _percent(case["error"], 0), str(case["ooms"]))
+        rows.append([f"{_short(case['workload'])}, {case['precision']}", *cells])
+    return _table(("workload", "predicted", "by bisection", "error", "bursts out of memory"), rows)
+
+
+def _replayed(cell: Callable[[Any], str]) -> str:
+    surfaces = read("replay")["surfaces"]
+    names = list(next(iter(surfaces.values()))["strategies"])
+    rows = [[name, *(cell(surfaces[one]["strategies"][name]) for one in WORKLOADS)] for name in names]
+    return _table(("strategy", *WORKLOADS.values()), rows)
+
+
+def replay_early() -> str:
+    """How good the choice is after the cost of fifteen bursts."""
+    return _replayed(lambda found: f"{found['median_after_15_bursts']:.2f}")
+
+
+def replay_late() -> str:
+    """How good the choice is after ten minutes."""
+    return _replayed(lambda found: f"{found['fraction']['10']:.2f}")
+
+
+def replay_seconds() -> str:
+    """How long it takes to be good for good."""
+
+    def cell(found: Any) -> str:
+        seconds = found["median_seconds_to_95"]
+        return f"{seconds:.0f} s" if seconds < REPLAYED_SECONDS else "never"
+
+    return _replayed(cell)
+
+
+def peers() -> str:
+    """Other tools' choices, trained beside autotune's."""
+    workloads = read("peers")["workloads"]
+    tools = [row["tool"] for row in workloads[0]["rows"] if row["tool"] != "autotune"]
+    found = [{row["tool"]: row["ours_over_it"] for row in one["rows"]} for one in workloads]
+    head = ("tool", *(f"{_short(one['target'])}, {one['budget_seconds']:.0f} s" for one in workloads))
+    rows = [[tool, *(_ratio(one[tool]) for one in found)] for tool in tools]
+    return _table(head, rows)
+
+
+def peers_together() -> str:
+    """The geometric means over the workloads."""
+    means = read("peers")["ours_over_them"]
+    return _table(("tool", "geometric mean"), [[tool, f"{ratio:.2f} ×"] for tool, ratio in means.items()])
+
+
+def guides_together() -> str:
+    """The geometric means over the guides."""
+    means = read("guides")["tuned_over"]
+    return _table(("autotune, over", "geometric mean"), [[side, f"{ratio:.2f} ×"] for side, ratio in means.items()])
+
+
+TABLES = {
+    "costs": costs, "frameworks": frameworks, "guides": guides, "guides-together": guides_together, "memory": memory,
+    "peers": peers, "peers-together": peers_together,
+    "replay-early": replay_early, "replay-late": replay_late, "replay-seconds": replay_seconds,
+    "replicate": replicate, "same": same,
+}  # fmt: skip

@@ -1,0 +1,57 @@
+"""Parts of pages, and pictures, that are made from the code and from figures, so that they cannot drift from it.
+
+A page marks such a part by ``<!-- made: NAME -->`` and ``<!-- made: end -->``. What stands between them is committed,
+so that a page reads well in the repository too; ``python docs/_scripts/made.py`` makes all parts again, and the build
+of the site fails where one is out of date.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import benchmark_pictures
+import benchmark_tables
+import command_reference
+import file_tree
+import knob_table
+import schema_reference
+
+DOCS = Path(__file__).parents[1]
+_PART = re.compile(r"(<!-- made: (?!end)([\w-]+) -->\n)(.*?)(<!-- made: end -->)", flags=re.DOTALL)
+MAKERS: dict[str, Callable[[], str]] = {
+    "commands": command_reference.text,
+    "files": file_tree.text,
+    "knobs": knob_table.text,
+    "schema": schema_reference.text,
+    **{f"benchmarks-{name}": maker for name, maker in benchmark_tables.TABLES.items()},
+}
+
+
+def remade(markdown: str) -> str:
+    """A page with all its made parts made again.
+
+    Raises:
+        KeyError: A part has a name that nobody makes.
+    """
+    return _PART.sub(lambda found: f"{found[1]}\n{MAKERS[found[2]]().strip()}\n\n{found[4]}", markdown)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Writes every page and picture that has changed, and prints its name; with ``--check`` that is a failure."""
+    check = "--check" in arguments
+    wanted = {page: remade(page.read_text(encoding="utf-8")) for page in sorted(DOCS.rglob("*.md"))}
+    wanted |= {DOCS / "pictures" / name: draw() for name, draw in benchmark_pictures.PICTURES.items()}
+    changed = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    for path in changed:
+        sys.stdout.write(f"{path.relative_to(DOCS.parent)}{' is out of date' if check else ''}\n")
+        if not check:
+            path.write_text(wanted[path], encoding="utf-8")
+    return 1 if check and changed else 0
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(DOCS.parent))  # the code that is described is this one, wherever autotune is installed
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,52 @@
+"""What is printed on stdout, where that cannot be written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.results.files import write_document
+from tests.factories import make_result
+from tests.processes import ROOT
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["schema"],
+        ["show", "a.json", "--json"],
+        ["report", "a.json"],
+        ["compare", "a.json", "--format", "md"],
+    ],
+)
+def test_a_full_disk_behind_stdout_is_one_sentence(arguments: list[str], tmp_path: Path) -> None:
+    """And an exit status of its own, not Python's."""
+    write_document(make_result(), tmp_path / "a.json")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "autotune", *arguments], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=full, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: stdout cannot be written: No space left on device")
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+def test_a_reader_that_has_gone_is_told_nothing(tmp_path: Path) -> None:
+    """As under `head`."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "autotune", "schema"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert b"Traceback" not in process.stderr.read()
+    process.wait(30)

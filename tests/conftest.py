@@ -1,0 +1,50 @@
+"""What makes tests cheap: one forkserver for all real bursts, and intervals that are good enough to test with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from autotune.bursts.isolation import Isolation
+from autotune.bursts.runner import ProcessRunner
+from autotune.measuring import speedup, statistics
+
+START_SECONDS = 60.0
+
+RESAMPLES = 100
+"""A tenth of what a real search draws: beside its bursts that costs no time, on a virtual clock it is the whole cost.
+
+The ends of an interval then scatter by a tenth of its width; the gains that tests look for are several widths."""
+
+RunnerOf = Callable[..., ProcessRunner]
+"""Given a target, and what `ProcessRunner` takes besides: runs its bursts on the CPU."""
+
+
+@pytest.fixture(scope="session")
+def forkserver() -> Iterator[Isolation]:
+    """Started once; nobody may leave it dead."""
+    with Isolation("tests.workloads.tiny:build") as isolation:
+        isolation.start(START_SECONDS)
+        yield isolation
+
+
+@pytest.fixture
+def runner_of(forkserver: Isolation) -> RunnerOf:
+    """Bursts of any target under `tests`, each in a process of its own that the session's one forkserver forks.
+
+    The forkserver has torch and the tiny workload imported; the burst imports the rest.
+    """
+
+    def make(target: str, **options: int) -> ProcessRunner:
+        forkserver.target = target
+        return ProcessRunner(forkserver, "cpu", **options)
+
+    return make
+
+
+@pytest.fixture
+def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Intervals from few resamples, for whoever judges hundreds of them, and none to the last digit."""
+    for module in (speedup, statistics):
+        monkeypatch.setattr(module, "BOOTSTRAP_RESAMPLES", RESAMPLES)

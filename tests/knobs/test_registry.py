@@ -1,0 +1,306 @@
+"""The registry: one declaration a knob, and all that is asked of it has an answer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from autotune.bursts.protocol import BurstPlan
+from autotune.hardware.model import DeviceKind, Gpu
+from autotune.knobs import registry
+from autotune.knobs.circumstances import Choices, Circumstances, LoaderRoom
+from autotune.knobs.config import KNOB_NAMES, TrainConfig, check_values
+from autotune.knobs.knob import EVERYWHERE, FRAMEWORKS, Knob
+from autotune.knobs.registry import FAMILIES, KNOBS
+from autotune.knobs.table import COLUMNS, framework_text, knobs_table
+from autotune.measuring.memory_model import MemoryModel
+from autotune.measuring.numerics import NumericsGuard
+from autotune.measuring.records import Burst, Outcome, Point
+from autotune.search.ceilings import unlikely_to_gain
+from autotune.search.guard import refusal
+from autotune.search.stopping import predicted_seconds
+from autotune.search.trials import Trial, make_distributions
+from tests.factories import make_measurement
+from tests.spaces import cpu_machine, gpu_machine, make_facts, space_of
+
+GIB = 2**30
+each_knob = pytest.mark.parametrize("knob", KNOBS.values(), ids=KNOBS)
+OTHER: dict[str, Any] = {
+    "batch_size": 16, "accumulation_steps": 2, "precision": "bf16", "memory_format": "channels_last",
+    "compile_mode": "max-autotune", "optimizer_impl": "fused", "cudnn_benchmark": True, "sdpa_backend": "math",
+    "num_workers": 2, "prefetch_factor": 4, "pin_memory": True, "persistent_workers": True, "non_blocking": True,
+    "num_threads": 1, "allocator": "tuned", "dataloader_in_order": False,
+}  # fmt: skip
+"""Of each knob a value that is not the default."""
+
+
+def circumstances(device: DeviceKind) -> Circumstances:
+    """A workload that gives each knob a use, on a machine with this kind of device."""
+    hardware, facts = (cpu_machine() if device == "cpu" else gpu_machine()), make_facts(num_workers=2)
+    if device in {"rocm", "mps"}:
+        gpu = Gpu(kind=device, index=0, name="a GPU", precisions=("fp32", "fp16"), precision_reason="it has fp16")
+        hardware = hardware.model_copy(update={"gpus": (gpu,)})
+    record = hardware.device(device)
+    assert record is not None
+    return Circumstances(
+        hardware=hardware, facts=facts, device=device, record=record, start=facts.baseline,
+        room=LoaderRoom.of(hardware.memory, facts), worker_limit=hardware.cpu.budget, effective_batch=32,
+        budget_seconds=600.0, asked=frozenset({"dataloader_in_order"}), fixed=frozenset(),
+    )  # fmt: skip
+
+
+def changed(knob: Knob) -> tuple[TrainConfig, TrainConfig]:
+    """Two configs in which a knob has an effect, and that differ in it alone."""
+    enabled = check_values({"compile_mode": "default"})
+    return enabled, enabled.replace(**{knob.name: OTHER[knob.name]})
+
+
+def test_every_field_has_one_declaration_and_every_declaration_a_field() -> None:
+    """A knob is a field of the config, and one declaration in one family."""
+    assert sorted(knob.name for family in FAMILIES for knob in family.KNOBS) == sorted(KNOB_NAMES)
+    assert list(KNOBS) == [knob.name for knob in KNOBS.values()]
+
+
+@each_knob
+@pytest.mark.parametrize("device", sorted(EVERYWHERE))
+def test_every_rule_answers_for_every_kind_of_device(knob: Knob, device: DeviceKind) -> None:
+    """With two values or more that the knob takes, or the sentence why not; where it has no effect, with that."""
+    if knob.candidates is None:
+        assert knob.goes_with in KNOBS
+        return
+    answer = knob.candidates(circumstances(device))
+    if isinstance(answer, str):
+        assert len(answer.split()) > 3
+        return
+    assert device in knob.devices
+    assert len(set(answer.values)) >= 2
+    assert answer.reason
+    for value in answer.values:
+        assert getattr(check_values({knob.name: value}), knob.name) == value or value is None
+
+
+@each_knob
+def test_every_rule_offers_something_somewhere(knob: Knob) -> None:
+    """A declaration that is never searched is none; its first guesses are among what it offers."""
+    if knob.candidates is None:
+        return
+    offered: set[Any] = set()
+    wanted: set[Any] = set()
+    for device in ("cpu", "cuda"):
+        of = circumstances(device)
+        answer = knob.candidates(of)
+        offered |= set(answer.values) if isinstance(answer, Choices) else set()
+        wanted |= set(knob.preferred(of, {"precision": "bf16", "num_workers": 2}))
+    assert offered
+    assert not wanted or wanted & offered
+
+
+@each_knob
+def test_every_knob_has_a_place_where_it_is_searched(knob: Knob) -> None:
+    """By expected effect on the devices where it is offered, and in the guides' order for the ablation."""
+    if knob.candidates is None:
+        assert knob.guide is None
+        return
+    assert knob.guide is not None
+    for device in ("cpu", "cuda"):
+        if isinstance(knob.candidates(circumstances(device)), Choices):
+            assert knob.name in registry.by_priority(device)
+            assert ("cpu" if device == "cpu" else "gpu") in knob.priority
+
+
+def test_no_two_knobs_share_a_place() -> None:
+    """Which comes first would be left to chance."""
+    for kind in ("cpu", "gpu"):
+        places = [knob.priority[kind] for knob in KNOBS.values() if kind in knob.priority]  # type: ignore[index]
+        assert len(set(places)) == len(places)
+    guides = [knob.guide for knob in KNOBS.values() if knob.guide is not None]
+    assert len(set(guides)) == len(guides)
+    assert registry.in_guides_order()[:2] == ("precision", "cudnn_benchmark")
+    assert registry.by_priority("cpu")[:2] == ("allocator", "precision")
+    assert registry.by_priority("cuda")[:2] == ("precision", "batch_size")
+
+
+@each_knob
+def test_every_knob_reaches_torch_one_way(knob: Knob) -> None:
+    """By DataLoader, by a function of its family, or as part of the loop that `Tuned` itself is."""
+    ways = [knob.dataloader_argument, knob.on_process, knob.on_model, knob.on_optimizer]
+    by_loop = knob.name in {"accumulation_steps", "non_blocking"}
+    assert sum(way is not None for way in ways) == (0 if by_loop else 1)
+
+
+@each_knob
+def test_dataloader_gets_what_is_declared(knob: Knob) -> None:
+    """Under its own argument, with the config's value."""
+    config = changed(knob)[1]
+    arguments = registry.loader_arguments(config)
+    if knob.dataloader_argument is not None:
+        assert arguments[knob.dataloader_argument] == getattr(config, knob.name)
+    assert len(arguments) == sum(one.dataloader_argument is not None for one in KNOBS.values())
+
+
+@each_knob
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_framework_has_a_word_or_says_that_it_has_none(knob: Knob, framework: Any) -> None:
+    """Words that take a value as it is are handed on with it."""
+    assert framework_text(knob, framework)
+    word = knob.words.get(framework)
+    if isinstance(word, str):
+        config = changed(knob)[1]
+        assert registry.framework_arguments(framework, config)[word] == getattr(config, knob.name)
+
+
+@each_knob
+def test_every_knob_stands_in_the_table_with_a_reason(knob: Knob) -> None:
+    """One row of it, whose cells are all filled."""
+    (row,) = [line for line in knobs_table().splitlines() if line.startswith(f"| `{knob.name}` |")]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert len(cells) == len(COLUMNS)
+    assert all(cells)
+    assert cells[-1] == knob.why
+    assert len(knob.why.split()) > 5
+
+
+@pytest.mark.parametrize(
+    ("effect", "knobs"),
+    [
+        ("memory", {"precision", "memory_format", "compile_mode", "optimizer_impl", "sdpa_backend"}),
+        ("host memory", {"allocator", "num_threads", "num_workers", "prefetch_factor"}),
+        (
+            "arithmetic",
+            {
+                "precision", "memory_format", "compile_mode", "optimizer_impl", "sdpa_backend", "cudnn_benchmark",
+                "batch_size",
+            },
+        ),
+        (
+            "compiled code",
+            {"compile_mode", "batch_size", "precision", "memory_format", "sdpa_backend", "num_threads"},
+        ),
+        ("waiting batches", {"batch_size", "accumulation_steps", "num_workers", "prefetch_factor"}),
+        ("cores", {"num_workers", "num_threads"}),
+    ],
+)  # fmt: skip
+def test_what_depends_on_which_knobs(effect: Any, knobs: set[str]) -> None:
+    """A declaration that forgets an effect is noticed here."""
+    assert set(registry.affecting(effect)) == knobs
+
+
+def test_which_part_of_training_a_knob_belongs_to() -> None:
+    """Loading, both, or computing alone."""
+    assert {name for name, knob in KNOBS.items() if knob.part == "both"} == {"batch_size", "num_threads"}
+    assert set(registry.of_loader()) == {
+        "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "dataloader_in_order",
+        "non_blocking",
+    }  # fmt: skip
+
+
+@each_knob
+def test_memory_is_modelled_for_what_affects_it(knob: Knob) -> None:
+    """Configs that differ in such a knob have lines of their own; on the CPU its workers and threads count too."""
+    config, other = changed(knob)
+    bursts = [
+        Burst(point=Point(config=config.replace(batch_size=size)), outcome=Outcome.OK, seconds=1.0,
+              measurement=make_measurement(1000).model_copy(update={"device_memory_bytes": size * GIB}))
+        for size in (4, 8)
+    ]  # fmt: skip
+    for device, effects in (("cuda", {"memory"}), ("cpu", {"memory", "host memory"})):
+        known = MemoryModel(bursts, 64 * GIB, device).line(Point(config=other)) is not None  # type: ignore[arg-type]
+        assert known == (not effects & knob.affects)
+
+
+@each_knob
+def test_a_config_is_refused_where_another_of_the_same_memory_failed(knob: Knob) -> None:
+    """Only a knob that affects memory lets a batch run again that ran out of it; a smaller batch does too."""
+    config, other = changed(knob)
+    space = space_of(gpu_machine(), make_facts(**config.model_dump()), effective_batch=None)
+    failed = Burst(point=Point(config=config), outcome=Outcome.OOM, seconds=1.0)
+    refused = refusal(Point(config=other), space, [Trial(failed, "", "")]) is not None
+    assert refused == ("memory" not in knob.affects and knob.name != "batch_size")
+
+
+@each_knob
+def test_numerics_are_checked_for_what_affects_arithmetic(knob: Knob) -> None:
+    """A config that rounds as the baseline does needs no check."""
+    config, other = changed(knob)
+    guard = NumericsGuard(lambda *_: pytest.fail("nothing is to be measured"), Point(config=config))
+    unchanged = guard.known(Point(config=other))
+    assert (unchanged is None) == ("arithmetic" in knob.affects)
+
+
+@each_knob
+def test_compiling_is_paid_again_for_what_affects_the_code(knob: Knob) -> None:
+    """A burst whose code was compiled before is expected to be short."""
+    config, other = changed(knob)
+    measured = make_measurement(1000).model_copy(update={"compile_seconds": 100.0})
+    first = Burst(point=Point(config=config), outcome=Outcome.OK, seconds=110.0, measurement=measured)
+    expected = predicted_seconds(other, [Trial(first, "", "")], BurstPlan())
+    assert (expected < 100) == ("compiled code" not in knob.affects)
+
+
+@each_knob
+def test_ceilings_leave_out_the_part_that_does_not_limit(knob: Knob) -> None:
+    """Where training never waits, loading cannot gain; where it hardly computes, computing cannot."""
+    waits = make_measurement(1000)
+    blocks = [
+        tuple(b.model_copy(update={"data_wait_seconds": share * b.seconds}) for b in waits.blocks) for share in (0, 0.9)
+    ]
+    never, always = (waits.model_copy(update={"blocks": timed, "epoch_samples": None}) for timed in blocks)
+    assert unlikely_to_gain(knob.name, never) == (knob.part == "loader")
+    assert unlikely_to_gain(knob.name, always) == (knob.part == "compute")
+
+
+@each_knob
+def test_numbers_are_drawn_from_a_scale(knob: Knob) -> None:
+    """Of an ordered knob the sampler draws between the values on offer, of others one of them."""
+    space = space_of(gpu_machine(), device="cpu" if knob.devices == {"cpu"} else "cuda")
+    drawn = make_distributions(space).get(knob.name)
+    if drawn is not None and None not in space.choices[knob.name].values:
+        assert getattr(drawn, "log", None) == (None if knob.scale is None else knob.scale == "logarithmic")
+    numbers = isinstance(OTHER[knob.name], int) and not isinstance(OTHER[knob.name], bool)
+    assert (knob.scale is not None) == (numbers and knob.candidates is not None)
+
+
+@each_knob
+def test_what_goes_with_another_knob_is_reset_without_it(knob: Knob) -> None:
+    """Two configs that train alike are equal."""
+    if knob.goes_with is None or knob.candidates is None:
+        return
+    with_it = TrainConfig(**{knob.goes_with: OTHER[knob.goes_with], knob.name: OTHER[knob.name]})
+    assert getattr(with_it, knob.name) == OTHER[knob.name]
+    assert with_it.replace(**{knob.goes_with: KNOBS[knob.goes_with].default}) == TrainConfig()
+    assert knob.name in registry.going_with(knob.goes_with)
+
+
+@each_knob
+@pytest.mark.parametrize("device", sorted(EVERYWHERE))
+def test_idle_knobs_are_those_without_an_effect_on_a_device(knob: Knob, device: DeviceKind) -> None:
+    """A chosen value is idle where its knob is; the default never is."""
+    config = check_values({knob.name: OTHER[knob.name]})
+    assert (knob.name in registry.idle_knobs(config, device)) == (device not in knob.devices)
+    assert registry.idle_knobs(TrainConfig(), device) == ()
+
+
+def test_tf32_is_idle_but_on_nvidia() -> None:
+    """Of one knob, some values may work on fewer devices."""
+    assert registry.idle_knobs(TrainConfig(precision="tf32"), "cpu") == ("precision",)
+    assert registry.idle_knobs(TrainConfig(precision="tf32"), "cuda") == ()
+
+
+def test_the_sizes_that_share_room_turn_in_one_order() -> None:
+    """Prefetching is given up before workers, and workers before the batch: the order in which they are declared."""
+    waiting = [name for name in registry.affecting("waiting batches") if KNOBS[name].candidates is not None]
+    assert waiting == ["batch_size", "num_workers", "prefetch_factor"]
+    assert registry.following("batch_size") == ("accumulation_steps",)
+
+
+def test_knobs_and_their_table_need_no_torch() -> None:
+    """The parent process asks the registry, and never imports torch; the documentation is built without it."""
+    code = (
+        "import sys, autotune.knobs.space, autotune.knobs.table as t; assert 'torch' not in sys.modules; "
+        "sys.modules['torch'] = None; print(t.knobs_table().count('\\n'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == len(KNOBS) + 2

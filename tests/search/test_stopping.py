@@ -1,0 +1,56 @@
+"""What a budget must hold: told by what was seen, where it was too short."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.commands.options import Options
+from autotune.commands.tuning_result import Setting, make_result
+from autotune.errors import NothingFeasibleError
+from autotune.measuring.records import Burst, Outcome
+from autotune.search.stopping import plan_for, sufficient_budget
+from autotune.search.trials import Trial
+from tests.search.surface import example_rate, make_facts, make_hardware, make_search
+
+
+def late(search_seconds: float) -> Burst:
+    """The baseline's burst, out of time."""
+    search, _ = make_search(example_rate)
+    reason = f"it was still in its phase 'train' after {search_seconds} s"
+    return Burst(point=search.baseline, outcome=Outcome.TIMEOUT, reason=reason, seconds=search_seconds)
+
+
+def test_too_short_a_budget_is_told_with_one_that_would_do() -> None:
+    """A busy machine spent it on importing and checking: no burst can be trained in 0.2 s."""
+    search, _ = make_search(example_rate)
+    burst = late(0.2)
+    search.log.trials.append(Trial(burst, "baseline", ""))
+    setting = Setting(Options("t:b", budget_seconds=10.0), make_hardware(), "cpu", make_facts(), 3.0, 7.8)
+    enough = sufficient_budget(7.8, 3.0)
+    with pytest.raises(NothingFeasibleError, match=rf"7.8 s of the 10 s: if nothing hangs, --budget {enough:.0f}s"):
+        make_result(search, setting, "budget", profiles={}, tried=[], notes=[], seconds=10.0)
+
+
+@pytest.mark.parametrize(("prepared", "checked", "late_seconds"), [(1.0, 0.5, 0.2), (20.0, 8.0, 0.2), (5.0, 1.0, 30.0)])
+def test_the_budget_that_would_do_holds_a_small_search(prepared: float, checked: float, late_seconds: float) -> None:
+    """On a machine as slow as this one was: on its clock something is confirmed within it."""
+    start = max(checked, late_seconds)
+    enough = sufficient_budget(prepared, start)
+    plan = plan_for(enough)
+    cost = start + plan.warmup_seconds + plan.measure_seconds
+    search, surface = make_search(example_rate, budget_seconds=enough, cost=cost)
+    surface.clock.now += prepared
+    search.run()
+    assert search.confirmation.confirmed()
+    assert surface.clock.now <= enough
+
+
+def test_a_baseline_that_crashed_asks_for_no_longer_budget() -> None:
+    """More time would not help."""
+    search, surface = make_search(example_rate)
+    surface.fails = "ValueError: the labels are wrong"
+    stopped_by = search.run()
+    setting = Setting(Options("t:b"), make_hardware(), "cpu", make_facts())
+    with pytest.raises(NothingFeasibleError) as caught:
+        make_result(search, setting, stopped_by, profiles={}, tried=[], notes=[], seconds=10.0)
+    assert "--budget" not in str(caught.value)
