@@ -71,7 +71,7 @@ class Child:
 
     def send(self, line: str) -> None:
         """Writes a request; a process that is gone already shows in its events."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # ValueError: it has been closed
             self._stdin.write(line.encode() + b"\n")
             self._stdin.flush()
 

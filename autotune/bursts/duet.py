@@ -163,7 +163,7 @@ class Duet:
             order = self._standing
             self._rng.shuffle(order)
             for side in order:
-                self._train(side, position)
+                self._train(side, position, size)
             turns += 1
             if turns <= SIZING_TURNS or any(self._is_cold(side) for side in self._standing):
                 self._warm = turns
@@ -201,11 +201,11 @@ class Duet:
             unit = epoch
         return unit * max(1, round(wanted / unit))
 
-    def _train(self, side: Side, position: int) -> None:
+    def _train(self, side: Side, position: int, samples: int) -> None:
         """One block of one side, all others being stopped."""
         side.live.resume()
         self._isolation.command(side.live, Command(until=position))
-        usual = max((block.seconds for block in side.blocks), default=math.inf)
+        usual = max((block.seconds for block in side.blocks), default=samples * side.pace)
         patience = time.monotonic() + HANG_SECONDS + HANG_BLOCKS * usual
         event = self._isolation.wait(side.live, min(self._deadline, patience))
         if event is None:

@@ -7,6 +7,7 @@ partner trains.
 from __future__ import annotations
 
 import itertools
+import os
 from time import perf_counter  # by name: the user's module may replace what `time` holds
 
 from autotune.bursts.burst_job import prepared
@@ -26,6 +27,7 @@ def run_runner(request: Request, reporter: Reporter, commands: Commands) -> Meas
         reporter: Told when it is ready, and of each block.
         commands: Each the place in the stream of samples to train to.
     """
+    own = os.getpid()
     with prepared(request, reporter) as ready:
         reporter.phase("warm up")
         seeds = itertools.count(request.seed)
@@ -41,7 +43,7 @@ def run_runner(request: Request, reporter: Reporter, commands: Commands) -> Meas
             timing.warmup_seconds = perf_counter() - began
             step_seconds = max(timing.opening_seconds / timing.opening_steps, 1e-9)
             reporter.send("ready", step_seconds=step_seconds, position=feed.position, epoch_samples=_sized(feed))
-            while (line := commands.readline()) and (until := Command.model_validate_json(line).until) is not None:
+            while (until := _next_place(commands, own)) is not None:
                 reporter.phase("train")
                 ready.telemetry.begin()
                 laps.append(timing.lap_until(until))
@@ -67,6 +69,12 @@ def run_runner(request: Request, reporter: Reporter, commands: Commands) -> Meas
             }
         )
         return ready.with_memory(measured)
+
+
+def _next_place(commands: Commands, own: int) -> int | None:
+    """Where to train to next; None to end. A copy that the user's code has forked must not take its parent's orders."""
+    line = commands.readline() if os.getpid() == own else b""
+    return Command.model_validate_json(line).until if line else None
 
 
 def _sized(feed: Feed) -> int | None:

@@ -13,9 +13,10 @@ import optuna
 import pytest
 
 from autotune.bursts import cleanup
+from autotune.bursts.duet import Duet
 from autotune.bursts.isolation import Isolation
-from autotune.bursts.protocol import BurstPlan
-from autotune.bursts.runner import ProcessRunner
+from autotune.bursts.protocol import BurstPlan, Request
+from autotune.bursts.runner import ProcessRunner, burst_from
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.search.trials import TrialLog
@@ -26,6 +27,7 @@ from tests.search.surface import make_space
 PLAN = BurstPlan(warmup_seconds=0.3, measure_seconds=0.3, block_seconds=0.02)
 START_SECONDS = 60.0
 OVERRUN_SECONDS = 5.0
+PARTNER_SECONDS = 20.0
 USUAL = {
     "memory:in_forward", "memory:killed_by_the_kernel", "memory:worker_bus_error", "ends:killed", "ends:worker_killed",
     "raising:in_loss", "raising:nan_loss", "hangs:in_forward", "leaving:daemon",
@@ -93,6 +95,40 @@ def test_a_fault_is_told_and_survived(
     assert (burst.measurement is not None) == (burst.outcome is Outcome.OK)
     healthy = run(server, Scenario("base:healthy", "", Outcome.OK))
     assert healthy.outcome is Outcome.OK, healthy.reason
+    assert server._forkserver is not None
+    assert residue.found(spare=server._forkserver.pid, pids=notes) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.where)
+def test_a_fault_beside_a_partner_is_no_harm_to_it(
+    scenario: Scenario, server: Isolation, temporary: Path, notes: Path, counters: Path
+) -> None:
+    """A live runner ends as a burst of its own would; its partner trains to its end; nothing is left."""
+    residue = Residue(temporary)
+    notes.write_text("")
+    counters.write_text("oom_kill 7\n")
+    config = TrainConfig(batch_size=32, num_workers=scenario.workers, compile_mode=scenario.compile_mode)
+    sides = [(scenario.target, config), (f"{PACKAGE}.base:healthy", TrainConfig(batch_size=32))]
+    requests = [
+        Request(
+            job="runner", target=target, device="cpu", plan=PLAN, point=Point(config=config),
+            memory_limit_bytes=scenario.memory_limit_bytes,
+        )
+        for target, config in sides
+    ]  # fmt: skip
+    deadline = time.monotonic() + scenario.deadline_seconds + PARTNER_SECONDS
+    played = Duet(server, PLAN, deadline, seed=0).play(requests)
+    assert time.monotonic() <= deadline + OVERRUN_SECONDS
+    faulty, partner = (
+        burst_from(Point(config=config), ended) for (_, config), ended in zip(sides, played.ended, strict=True)
+    )
+    # Commands go through the forkserver: one that is stopped hangs both sides.
+    stopped = scenario.where == "ends:stops_forkserver"
+    assert faulty.outcome is (Outcome.TIMEOUT if stopped else scenario.outcome), faulty.reason
+    if "forkserver" not in scenario.where:  # with it both sides go, and the next job starts another
+        assert partner.outcome is Outcome.OK, partner.reason
+    assert run(server, Scenario("base:healthy", "", Outcome.OK)).outcome is Outcome.OK
     assert server._forkserver is not None
     assert residue.found(spare=server._forkserver.pid, pids=notes) == []
 
