@@ -29,6 +29,8 @@ LEAST_TURNS = 6
 """Of those that count: fewer say nothing about how they scatter."""
 WARMUP_SHARE = 0.25
 """Of what a side is to train at all, at least: what the ratio shows of warming up, it shows only within noise."""
+START_SHARE = 0.6
+"""Of what time there is, for the start of a side: one that hangs must leave some to see how the others end."""
 END_SECONDS = 1.0
 """Kept for the end of each runner: two steps on the largest samples, and a look at memory."""
 HANG_SECONDS, HANG_BLOCKS = 5.0, 20
@@ -144,9 +146,10 @@ class Duet:
 
     def _start(self, request: Request) -> None:
         """Starts a runner, waits until it has taken its first steps, and stops it."""
-        side = Side(self._isolation.open(request, max(0.0, self._deadline - time.monotonic())), request)
+        left = START_SHARE * max(0.0, self._deadline - time.monotonic())
+        side = Side(self._isolation.open(request, left), request)
         self._sides.append(side)
-        ready = self._isolation.wait(side.live, self._deadline)
+        ready = self._isolation.wait(side.live, time.monotonic() + left)
         if ready is None:
             self._end(side)
             return
