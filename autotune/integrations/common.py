@@ -10,13 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-<<<<<<< ours
 from autotune.knobs import DATALOADER_ARGUMENTS, HALF, TrainConfig
-=======
-from autotune.knobs.config import TrainConfig
-from autotune.knobs.precision import HALF
-from autotune.knobs.registry import DATALOADER_ARGUMENTS
->>>>>>> theirs
 from autotune.training.tuned import Tuned
 from autotune.workload.adapters.loaders import read_loader
 

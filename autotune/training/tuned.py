@@ -15,13 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from autotune.errors import ConfigError
-<<<<<<< ours
 from autotune.knobs import DATALOADER_ARGUMENTS, KNOBS, TrainConfig, going_with, loader_arguments, precision
-=======
-from autotune.knobs import precision
-from autotune.knobs.config import TrainConfig
-from autotune.knobs.registry import DATALOADER_ARGUMENTS, KNOBS, going_with, loader_arguments
->>>>>>> theirs
 from autotune.results.result import Result
 from autotune.training.differences import comparable
 from autotune.workload.batches import MicroBatches, move

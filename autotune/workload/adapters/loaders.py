@@ -9,12 +9,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, default_collate
 
 from autotune.errors import WorkloadError
-<<<<<<< ours
 from autotune.knobs import DATALOADER_ARGUMENTS, TrainConfig
-=======
-from autotune.knobs.config import TrainConfig
-from autotune.knobs.registry import DATALOADER_ARGUMENTS
->>>>>>> theirs
 from autotune.workload.user_errors import described
 
 
