@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from autotune.hardware import DeviceKind
 from autotune.knobs import attention, batch, compiling, layout, loader, optimizer, precision, process
@@ -46,9 +47,9 @@ def following(name: str) -> tuple[str, ...]:
 
 def by_priority(device: DeviceKind) -> tuple[str, ...]:
     """The knobs by expected effect, those without any at the end; but for those that follow from another."""
-    kind = "cpu" if device == "cpu" else "gpu"
+    kind: Literal["cpu", "gpu"] = "cpu" if device == "cpu" else "gpu"
     searched = [name for name, knob in KNOBS.items() if knob.candidates is not None]
-    return tuple(sorted(searched, key=lambda name: KNOBS[name].priority.get(kind, len(KNOBS) * 100)))  # type: ignore[call-overload]
+    return tuple(sorted(searched, key=lambda name: KNOBS[name].priority.get(kind, math.inf)))
 
 
 def in_guides_order() -> tuple[str, ...]:

@@ -314,7 +314,7 @@ def test_result_without_a_measurement_of_one_side_has_a_page(missing: str) -> No
     assert "not measured" in text
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(path=st.sampled_from([path for path in leaves(WHOLE) if path]), value=json_values)
 def test_whatever_can_be_read_has_a_page(path: tuple[Any, ...], value: Any) -> None:
     """One field of a file is broken: it cannot be read, or the page is made all the same."""
