@@ -19,6 +19,8 @@ from autotune.bursts.protocol import BurstPlan, Command, Request
 from autotune.knobs import TrainConfig
 from autotune.measuring import Block, warm_up_length
 
+BURST_BLOCKS = 2
+"""A turn is so many blocks of a burst: 0.3 s, so that caches that a block finds cold cost it little."""
 LEAST_BATCHES = 10
 """Of a loader with workers in one block: a worker that ends its batch while it should be stopped is then a tenth."""
 LONGEST_BLOCK = 5
@@ -32,7 +34,7 @@ WARMUP_SHARE = 0.25
 START_SHARE = 0.6
 """Of what time there is, for the start of a side: one that hangs must leave some to see how the others end."""
 END_SECONDS = 1.0
-"""Kept for the end of each runner: two steps on the largest samples, and a look at memory."""
+"""Kept for the end of each side, which has as much at least: two steps on the largest samples, a look at memory."""
 HANG_SECONDS, HANG_BLOCKS = 5.0, 20
 """A block hangs when it takes so much longer than so many blocks as its side trained before: a partner still waits."""
 
@@ -131,8 +133,8 @@ class Duet:
             self._take_turns()
             for side in self._standing:
                 if side.blocks:
-                    side.live.resume()
                     self._isolation.command(side.live, Command())
+                    side.live.resume()
                     self._end(side)
         finally:
             for side in self._standing:  # none may be left, stopped as it is
@@ -181,10 +183,8 @@ class Duet:
             return False
         if turns - self._warm < LEAST_TURNS:
             return True
-        return any(
-            math.fsum(block.seconds for block in side.blocks[self._warm :]) < self._plan.measure_seconds
-            for side in standing
-        )
+        counted = math.fsum(block.seconds for side in standing for block in side.blocks[self._warm :])
+        return counted < len(standing) * self._plan.measure_seconds
 
     def _is_cold(self, side: Side) -> bool:
         least = WARMUP_SHARE * (self._plan.warmup_seconds + self._plan.measure_seconds)
@@ -194,10 +194,13 @@ class Duet:
         """Samples of a block: whole optimizer steps of all sides, whole epochs where they are short."""
         sides = self._standing
         pace = math.exp(math.fsum(math.log(side.pace) for side in sides) / len(sides))
-        wanted = self._plan.block_seconds / pace
+        wanted = BURST_BLOCKS * self._plan.block_seconds / pace
         batches = max((LEAST_BATCHES * side.config.batch_size for side in sides if side.config.num_workers), default=0)
         wanted = max(wanted, min(batches, LONGEST_BLOCK * wanted))
-        unit = math.lcm(*(side.config.effective_batch for side in sides))
+        steps = [side.config.effective_batch for side in sides]
+        unit = math.lcm(*steps)
+        if unit > 2 * wanted:  # of freed effective batches: then blocks have about as many samples
+            unit = max(steps)
         epochs = {side.epoch_samples for side in sides}
         epoch = epochs.pop() if len(epochs) == 1 else None
         if epoch is not None and epoch <= 2 * wanted:
@@ -206,8 +209,8 @@ class Duet:
 
     def _train(self, side: Side, position: int, samples: int) -> None:
         """One block of one side, all others being stopped."""
-        side.live.resume()
         self._isolation.command(side.live, Command(until=position))
+        side.live.resume()
         usual = max((block.seconds for block in side.blocks), default=samples * side.pace)
         patience = time.monotonic() + HANG_SECONDS + HANG_BLOCKS * usual
         event = self._isolation.wait(side.live, min(self._deadline, patience))
@@ -219,7 +222,7 @@ class Duet:
         side.boundary_seconds, side.drained = event["boundary_seconds"], event["drained"]
 
     def _end(self, side: Side) -> None:
-        side.ended = self._isolation.end(side.live, self._deadline)
+        side.ended = self._isolation.end(side.live, max(self._deadline, time.monotonic() + END_SECONDS))
 
     def _warm_blocks(self) -> int:
         """Blocks that do not count: those trained before all were warm, and what the ratios show to be no part yet."""

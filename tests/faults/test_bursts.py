@@ -34,6 +34,11 @@ USUAL = {
     "compiling:no_compiler",
 }  # fmt: skip
 """Scenarios that every run of the tests tries."""
+BESIDE = USUAL - {"compiling:no_compiler"} | {
+    "memory:in_build", "ends:stops_forkserver", "ends:kills_forkserver", "ends:stops_itself", "ends:forks_in_build",
+    "hangs:in_build", "hangs:in_worker", "leaving:deaf_subprocess", "leaving:shared_tensors",
+}  # fmt: skip
+"""Scenarios that are tried beside a partner too: those in which two live jobs could get into each other's way."""
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +105,7 @@ def test_a_fault_is_told_and_survived(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.where)
+@pytest.mark.parametrize("scenario", [one for one in SCENARIOS if one.where in BESIDE], ids=lambda one: one.where)
 def test_a_fault_beside_a_partner_is_no_harm_to_it(
     scenario: Scenario, server: Isolation, temporary: Path, notes: Path, counters: Path
 ) -> None:
