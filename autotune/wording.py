@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rich.text import Text
 
 
@@ -18,6 +20,11 @@ def as_text(value: str, style: str = "") -> Text:
 def percent(fraction: float, digits: int = 0) -> str:
     """A fraction in per cent: ``34 %``."""
     return f"{fraction * 100:.{digits}f} %"
+
+
+def or_dash(value: float | None, words: Callable[[float], str]) -> str:
+    """A figure in words; a dash where it is not known."""
+    return "–" if value is None else words(value)
 
 
 def ratio_text(ratio: float) -> str:
