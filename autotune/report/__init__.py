@@ -7,7 +7,7 @@ from pathlib import Path
 from autotune.errors import ResultFileError
 from autotune.files import write_whole
 from autotune.report.answer import headline
-from autotune.report.page import Page, RawData, joined, render
+from autotune.report.page import Page, RawData, render
 from autotune.report.sections import sections
 from autotune.results.files import to_json
 from autotune.results.result import Result
@@ -24,22 +24,17 @@ def render_report(result: Result, source: Path | None = None) -> str:
         result: Any that can be read, a partial one included.
         source: Its file, as the page is to name it; None where it lies in none.
     """
-    workload = result.workload
-    why = unfinished(result)
+    workload, limits, why = result.workload, result.constraints, unfinished(result)
+    torch = f"torch {result.software.torch} · " if result.software.torch else ""
+    when = f"{result.created:%Y-%m-%d %H:%M %Z}".strip()
+    budget = format_seconds(limits.budget_seconds)
     return render(
         Page(
             title=f"{workload.name} on {result.machine} – autotune",
             heading=workload.name,
             about=(
-                joined([workload.target, result.machine, f"device {result.constraints.device}"]),
-                joined(
-                    [
-                        f"{result.created:%Y-%m-%d %H:%M %Z}".strip(),
-                        f"torch {result.software.torch}" if result.software.torch else None,
-                        f"budget {format_seconds(result.constraints.budget_seconds)}",
-                        f"stopped by: {result.stopped_by}",
-                    ]
-                ),
+                f"{workload.target} · {result.machine} · device {limits.device}",
+                f"{when} · {torch}budget {budget} · stopped by: {result.stopped_by}",
             ),
             warning=f"PARTIAL: {why}" if why is not None else None,
             headline=headline(result),

@@ -6,7 +6,7 @@ part, so that no block can smuggle in markup. The one exception is a picture's S
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 Tone = Literal["plain", "note", "good", "warning"]
@@ -33,13 +33,7 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Picture:
-    """A chart.
-
-    Attributes:
-        svg: Its elements, trusted.
-        finding: What it shows, in words; who cannot see it is told this.
-        legend: How it is read.
-    """
+    """A chart as trusted SVG; `finding` tells whoever cannot see it what it shows, `legend` how to read it."""
 
     svg: str
     finding: str
@@ -49,12 +43,9 @@ class Picture:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under headings; the first cell of a row names it.
+    """Rows under headings; the first cell of a row names it, and a line break in a cell is kept.
 
     Attributes:
-        caption: What the rows are.
-        headings: One a column.
-        rows: Texts, as many as there are headings; a line break in a cell is kept.
         numeric: Columns of figures, which are aligned to the right.
         wide: Whether it may be wider than a phone: it is then scrolled on its own.
     """
@@ -64,7 +55,6 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     numeric: frozenset[int] = frozenset()
     wide: bool = False
-    left_out: int = 0
     kind: ClassVar[str] = "table"
 
 
@@ -110,23 +100,12 @@ Block = Text | Bullets | Picture | Table | Code | Download | Folded | Pair
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands below it.
-
-    Attributes:
-        anchor: What links lead to.
-        title: The heading.
-        short: The same in a word or two, for the list of sections.
-        blocks: In their order.
-    """
+    """A heading and what stands below it; `short` names it in the list of sections, which links to `anchor`."""
 
     anchor: str
     title: str
     short: str
     blocks: tuple[Block, ...]
-
-    def limited(self, rows: int) -> Section:
-        """With no table or list longer than so many rows; what is left out is counted."""
-        return replace(self, blocks=tuple(_limited(block, rows) for block in self.blocks))
 
 
 @dataclass(frozen=True)
@@ -146,16 +125,3 @@ class Headline:
     reason: str
     rates: str
     good: bool
-
-
-def _limited(block: Block, rows: int) -> Block:
-    if isinstance(block, Table) and len(block.rows) > rows:
-        return replace(block, rows=block.rows[:rows], left_out=len(block.rows) - rows)
-    if isinstance(block, Bullets) and len(block.items) > rows:
-        rest = f"and {len(block.items) - rows} more, which the result file has"
-        return replace(block, items=(*block.items[:rows], rest))
-    if isinstance(block, Pair):
-        return Pair(_limited(block.left, rows), _limited(block.right, rows))
-    if isinstance(block, Folded):
-        return replace(block, blocks=tuple(_limited(inner, rows) for inner in block.blocks))
-    return block

@@ -266,7 +266,7 @@ def test_page_tells_its_weight() -> None:
     ("bursts", "reason", "told"),
     [
         (2_000, "r" * 60, "They are too long to be shown here as well."),
-        (3_000, "r" * 2_000, "too much for a page that is to stay under 2 MB: they are in big.json."),
+        (3_000, "r" * 2_000, "too much for a page that stays under 2 MB: they are in big.json."),
         (60, "r" * 100_000, "… (100,009 characters)"),
     ],
 )
