@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from rich.text import Text
+
+T = TypeVar("T")
 
 
 def spelled(value: str) -> str:
@@ -22,7 +25,7 @@ def percent(fraction: float, digits: int = 0) -> str:
     return f"{fraction * 100:.{digits}f} %"
 
 
-def or_dash(value: float | None, words: Callable[[float], str]) -> str:
+def or_dash(value: T | None, words: Callable[[T], str]) -> str:
     """A figure in words; a dash where it is not known."""
     return "–" if value is None else words(value)
 

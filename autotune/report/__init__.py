@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from autotune.errors import ResultFileError
 from autotune.files import write_whole
-from autotune.report.answer import headline
+from autotune.hardware import hardware_rows
+from autotune.report.answer import ablation, headline, numerics, rates, usage
+from autotune.report.blocks import Section, Table
+from autotune.report.history import history
+from autotune.report.limits import ceilings, diagnosis, memory, telemetry
 from autotune.report.page import Page, RawData, render
-from autotune.report.sections import sections
 from autotune.results.files import to_json
 from autotune.results.result import Result
 from autotune.results.summary import unfinished
@@ -38,7 +42,7 @@ def render_report(result: Result, source: Path | None = None) -> str:
             ),
             warning=f"PARTIAL: {why}" if why is not None else None,
             headline=headline(result),
-            sections=tuple(sections(result, source)),
+            sections=tuple(_sections(result, source)),
             raw=RawData(
                 name=source.name if source is not None else "result.json",
                 text=to_json(result),
@@ -49,14 +53,7 @@ def render_report(result: Result, source: Path | None = None) -> str:
 
 
 def write_report(result: Result, path: Path) -> Path:
-    """Writes the page beside a result's file, whole or not at all.
-
-    Args:
-        result: What the file holds.
-        path: The result's file.
-
-    Returns:
-        Where the page lies.
+    """Writes the page beside a result's file, whole or not at all, and returns its path.
 
     Raises:
         ResultFileError: The page cannot be written.
@@ -64,7 +61,7 @@ def write_report(result: Result, path: Path) -> Path:
     place = path.with_suffix(".html")
     if place == path:
         raise ResultFileError(
-            f"the report of {path} would take its place; give the result another ending, such as .json"
+            f"the report of {path} would overwrite it; give the result file another ending, such as .json"
         )
     try:
         write_whole(place, render_report(result, path))
@@ -73,3 +70,19 @@ def write_report(result: Result, path: Path) -> Path:
             f"the report could not be written to {place}: {error.strerror or error}; make its folder writable"
         ) from error
     return place
+
+
+def _sections(result: Result, source: Path | None) -> Iterator[Section]:
+    """In the order in which a reader asks: how much, why, and what now."""
+    rows = tuple((label, "\n".join(lines)) for label, lines in hardware_rows(result.hardware))
+    machine = Table(result.hardware.hostname, ("", ""), rows)
+    yield Section("rates", "Before and after", "Before and after", rates(result))
+    yield Section("ablation", "What each change was worth", "Worth", ablation(result))
+    yield Section("ceilings", "Ceilings, and what was reached", "Ceilings", ceilings(result))
+    yield Section("memory", "Memory by batch size", "Memory", memory(result))
+    yield Section("history", "Every burst of the search", "Bursts", history(result))
+    yield Section("telemetry", "Telemetry, before and after", "Telemetry", telemetry(result))
+    yield Section("diagnosis", "Diagnosis and advice", "Diagnosis", diagnosis(result))
+    yield Section("numerics", "Does it still train the same thing?", "Numerics", numerics(result))
+    yield Section("machine", "The machine", "Machine", (machine,))
+    yield Section("usage", "How to use it", "Use", usage(source))

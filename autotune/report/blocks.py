@@ -6,6 +6,7 @@ part, so that no block can smuggle in markup. The one exception is a picture's S
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -105,7 +106,7 @@ class Section:
     anchor: str
     title: str
     short: str
-    blocks: tuple[Block, ...]
+    blocks: Sequence[Block]
 
 
 @dataclass(frozen=True)
