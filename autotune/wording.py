@@ -20,6 +20,11 @@ def as_text(value: str, style: str = "") -> Text:
     return Text(spelled(value), style=style)
 
 
+def labelled(label: str, value: str, style: str = "yellow", value_style: str = "") -> Text:
+    """A line such as ``warning: …``, of which `style` colours the label."""
+    return Text.assemble(as_text(f"{label}: ", style), as_text(value, value_style))
+
+
 def percent(fraction: float, digits: int = 0) -> str:
     """A fraction in per cent: ``34 %``."""
     return f"{fraction * 100:.{digits}f} %"

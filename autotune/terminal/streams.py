@@ -37,12 +37,10 @@ class _LastingStream:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Writes, or drops the text."""
         self._try(lambda: self._stream.write(text))
         return len(text)
 
     def flush(self) -> None:
-        """Flushes, or drops what is pending."""
         self._try(self._stream.flush)
 
     def _try(self, action: Callable[[], object]) -> None:
