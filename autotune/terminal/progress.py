@@ -152,10 +152,9 @@ class Live(Quiet):
         grid.add_column(style="dim", no_wrap=True)
         grid.add_column(overflow="fold")
         grid.add_row("stage", as_text(tally.stage, style="bold"))
-        failures = [
-            f", {n} {outcome.value}" for outcome, n in tally.outcomes.most_common() if outcome is not Outcome.OK
-        ]
-        grid.add_row("bursts", Text.assemble(f"{tally.bursts} done", ("".join(failures), "yellow")))
+        counts = tally.outcomes.most_common()
+        failures = "".join(f", {count} {outcome.value}" for outcome, count in counts if outcome is not Outcome.OK)
+        grid.add_row("bursts", Text.assemble(f"{tally.bursts} done", (failures, "yellow")))
         if self._best:
             grid.add_row("best", as_text(self._best, style="green"))
         if self._last:
@@ -197,7 +196,8 @@ class _Tally:
         # Until one has gone well, knobs are compared with the first that was tried: the baseline again.
         if self._baseline_score is None and (burst.ok or self._baseline_point is None):
             self._baseline_point = burst.point
-            self._baseline_score = self._objective.score(burst.measurement) if burst.measurement is not None else None
+            if burst.ok and burst.measurement is not None:
+                self._baseline_score = self._objective.score(burst.measurement)
 
     def describe(self, burst: Burst) -> str:
         """One burst: its score or how it failed, and what it changed."""
