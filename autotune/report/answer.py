@@ -8,19 +8,8 @@ from pathlib import Path
 from autotune.knobs import KNOB_NAMES
 from autotune.report.blocks import Block, Code, Folded, Headline, Pair, Picture, Table, Text, Tone
 from autotune.report.charts import ALL, TOGETHER, both_sides, rates_picture, waterfall_picture, waterfall_steps
+from autotune.results import summary
 from autotune.results.result import ABLATION_MIN_BUDGET_SECONDS, Result
-from autotune.results.summary import (
-    INTERVAL,
-    break_even,
-    changes,
-    figures,
-    knob_text,
-    numerics_text,
-    ratios,
-    spread_text,
-    usage_snippet,
-    verdict,
-)
 from autotune.wording import ratio_text
 
 KNOBS = ("knob", "before", "after")
@@ -30,7 +19,7 @@ TONES: dict[str, Tone] = {"agrees": "good", "disagrees": "warning"}
 
 def headline(result: Result) -> Headline:
     """The confirmed speed-up with its interval, or that there is none and why."""
-    found = verdict(result)
+    found = summary.verdict(result)
     before, after = result.score_of(result.baseline), result.score_of(result.best)
     scores = ""
     if before is not None and after is not None:
@@ -38,7 +27,8 @@ def headline(result: Result) -> Headline:
         if result.changed_knobs:
             scores = f"{result.objective.bare(before)} → {scores}"
     if found.confirmed and result.speedup is not None:
-        return Headline(ratio_text(result.speedup.ratio), found.words, spread_text(result.speedup), scores, good=True)
+        figure, reason = ratio_text(result.speedup.ratio), summary.spread_text(result.speedup)
+        return Headline(figure, found.words, reason, scores, good=True)
     return Headline("", found.words, found.reason, scores, good=False)
 
 
@@ -46,7 +36,7 @@ def rates(result: Result) -> list[Block]:
     """Before and after, and what was changed."""
     rows = tuple(
         (f"{label} of the {of.partition(' ')[0]}" if of else label, before, after)
-        for label, before, after, of in figures(result)
+        for label, before, after, of in summary.figures(result)
     )
     table = Table("Measured before and after", ("", "before", "after"), rows, numeric=RIGHT)
     svg = rates_picture(both_sides(result), "rates")
@@ -55,15 +45,15 @@ def rates(result: Result) -> list[Block]:
         blocks += [Text("Neither side was measured, so there is no rate to show.", "note"), table]
     else:
         finding = f"Rate before: {rows[0][1]}; after: {rows[0][2]}."
-        blocks.append(Pair(Picture(svg, finding, f"bar: samples/s; line across its end: {INTERVAL}"), table))
-    if changed := changes(result):
+        blocks.append(Pair(Picture(svg, finding, f"bar: samples/s; line across its end: {summary.INTERVAL}"), table))
+    if changed := summary.changes(result):
         blocks.append(Table("Changed knobs", KNOBS, tuple(change[:3] for change in changed)))
     else:
         blocks.append(Text("No knob was changed: nothing faster was found than what you train with today."))
-    if (even := break_even(result)) is not None:
+    if (even := summary.break_even(result)) is not None:
         blocks.append(Text(f"{even[0].upper()}{even[1:]}."))
-    before, after = result.baseline.config.model_dump(), result.best.config.model_dump()
-    whole = tuple((knob, knob_text(knob, before[knob]), knob_text(knob, after[knob])) for knob in KNOB_NAMES)
+    configs = [side.config.model_dump() for side in (result.baseline, result.best)]
+    whole = tuple((knob, *(summary.knob_text(knob, config[knob]) for config in configs)) for knob in KNOB_NAMES)
     return [*blocks, Folded("Every knob", (Table("All knobs, changed or not", KNOBS, whole),))]
 
 
@@ -74,18 +64,18 @@ def ablation(result: Result) -> list[Block]:
         return [Text(_no_ablation(result), "note")]
     steps = waterfall_steps(result)
     worths = ", ".join(f"{step.label} {ratio_text(step.ratio)}" for step in steps if step.label not in {ALL, TOGETHER})
-    rows = tuple((row.knob, ratio_text(row.ratio), ratios(row.ci95)) for row in result.ablation)
+    rows = tuple((row.knob, ratio_text(row.ratio), summary.ratios(row.ci95)) for row in result.ablation)
     picture = Picture(
         svg,
         f"What each change was worth, reverted alone: {worths}.",
-        f"bar: from the speed without the change to that with it; line across its end: {INTERVAL}; 1×: before",
+        f"bar: from the speed without the change to that with it; line across its end: {summary.INTERVAL}; 1×: before",
     )
     blocks: list[Block] = [
         Text(
             "Each changed knob was reverted alone and run in turns with the answer. The factors multiply, so in the "
             "picture equal lengths are equal factors."
         ),
-        Pair(picture, Table("Each change reverted alone", ("knob", "worth", INTERVAL), rows, numeric=RIGHT)),
+        Pair(picture, Table("Each change reverted alone", ("knob", "worth", summary.INTERVAL), rows, numeric=RIGHT)),
     ]
     for step in steps:
         if step.label == TOGETHER:
@@ -99,7 +89,7 @@ def ablation(result: Result) -> list[Block]:
 
 def numerics(result: Result) -> list[Block]:
     """The comparison with eager fp32."""
-    found, words = result.numerics, numerics_text(result)
+    found, words = result.numerics, summary.numerics_text(result)
     if found is None or words is None:
         return [Text("This file does not say.", "note")]
     blocks: list[Block] = [Text(f"{words}.", TONES.get(found.outcome, "plain"), "numerics")]
@@ -126,7 +116,7 @@ def usage(source: Path | None) -> list[Block]:
             "These lines train with the measured answer, and warn you if the machine, torch or the model has changed "
             "since."
         ),
-        Code(usage_snippet(path), "Python that trains with this result"),
+        Code(summary.usage_snippet(path), "Python that trains with this result"),
         Text("To find out in under a minute whether it still holds, here or on another machine:"),
         Code(f"autotune check {shlex.quote(str(path))}", "Command that checks this result"),
     ]

@@ -46,7 +46,6 @@ _STYLE: Any = {  # not dict[str, Any]: some versions of matplotlib name every ke
     "axes.spines.right": False,
     "axes.spines.left": False,
     "axes.axisbelow": True,
-    "axes.formatter.useoffset": False,
     "xtick.color": GRID,
     "xtick.labelcolor": MUTED,
     "xtick.labelsize": SMALL,
@@ -54,24 +53,19 @@ _STYLE: Any = {  # not dict[str, Any]: some versions of matplotlib name every ke
     "ytick.labelcolor": MUTED,
     "ytick.labelsize": SMALL,
     "grid.color": GRID,
-    "grid.linewidth": 0.8,
-    "lines.linewidth": 1.8,
     "errorbar.capsize": 4,
 }
 
 
 def draw(name: str, height: float, paint: Callable[[Axes], None], *, left: float = MARGIN, bottom: float = AXIS) -> str:
-    """One picture.
+    """One picture as an ``<svg>`` element without a description, which the template adds.
 
     Args:
-        name: Of its own on the page: the ids inside are made from it.
-        height: In units.
+        name: Unique on the page: the ids inside are made from it.
+        height: In units, as are the room for numbers at the left and at the bottom.
         paint: Draws on the axes.
         left: Room for the numbers beside the axes.
         bottom: Room for those below.
-
-    Returns:
-        An ``<svg>`` element without a description; the template adds that.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -16,8 +15,7 @@ MOST_BYTES = 2_000_000
 _WEIGHT = "@@weight@@"
 
 
-@dataclass(frozen=True)
-class RawData:
+class RawData(NamedTuple):
     """The JSON that a page was made from: a name to save it by, and in words where else it is."""
 
     name: str
@@ -25,8 +23,7 @@ class RawData:
     place: str
 
 
-@dataclass(frozen=True)
-class Page:
+class Page(NamedTuple):
     """Everything that is on a page.
 
     Attributes:
@@ -94,6 +91,7 @@ def _render(page: Page, detail: _Detail) -> str:
         lstrip_blocks=True,
     )
     environment.filters["trusted"] = Markup  # for what is made here: SVG, style, base64
+    environment.filters["kind"] = lambda block: type(block).__name__.lower()
     environment.globals["most_rows"] = detail.rows
     return environment.get_template("page.html.jinja").render(
         page=page,

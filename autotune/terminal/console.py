@@ -15,22 +15,9 @@ from rich.text import Text
 
 from autotune.errors import AutotuneError
 from autotune.hardware import Hardware, hardware_rows
+from autotune.results import summary
 from autotune.results.check import Check
 from autotune.results.result import Result
-from autotune.results.summary import (
-    break_even,
-    ceilings_text,
-    changes,
-    figures,
-    numerics_text,
-    ratios,
-    search_text,
-    title,
-    unfinished,
-    usage_snippet,
-    verdict,
-    warm_start_text,
-)
 from autotune.terminal.streams import lasting
 from autotune.wording import as_text, labelled, ratio_text
 
@@ -58,13 +45,13 @@ def hardware_table(hardware: Hardware) -> RenderableType:
 
 def result_table(result: Result) -> RenderableType:
     """One result: before and after, what changed, what it was worth, and what limits the training now."""
-    parts: list[RenderableType] = [as_text(title(result), "bold")]
+    parts: list[RenderableType] = [as_text(summary.title(result), "bold")]
     parts += [as_text(f"({note})", "dim") for note in result.file_notes]
-    if (why := unfinished(result)) is not None:
+    if (why := summary.unfinished(result)) is not None:
         parts.append(as_text(f"PARTIAL: {why}", "bold yellow"))
-    confirmed, words, reason = verdict(result)
+    confirmed, words, reason = summary.verdict(result)
     parts += ["", _before_after(result), "", labelled(words, reason, "bold green" if confirmed else "bold yellow")]
-    if (even := break_even(result)) is not None:
+    if (even := summary.break_even(result)) is not None:
         parts.append(as_text(even))
     return Group(*parts, *_numerics_lines(result), *_diagnosis_lines(result), *_search_lines(result))
 
@@ -74,7 +61,7 @@ def usage_lines(path: Path, page: Path | None = None) -> RenderableType:
     places = [labelled("result file", str(path), "", "bold")]
     if page is not None:
         places.append(labelled("report", str(page), "", "bold"))
-    code = [as_text(f"    {line}", "cyan") for line in usage_snippet(path).splitlines()]
+    code = [as_text(f"    {line}", "cyan") for line in summary.usage_snippet(path).splitlines()]
     return Group(*places, "train with it:", *code)
 
 
@@ -84,8 +71,8 @@ def check_lines(check: Check) -> RenderableType:
     parts: list[RenderableType] = [labelled(check.verdict, check.reason, style)]
     for when, speedup in (("in the file", check.claimed), ("here and now", check.found)):
         if speedup is not None:
-            figure = f"{ratio_text(speedup.ratio)} (95 % interval {ratios(speedup.ci95)}, {speedup.pairs} pairs)"
-            parts.append(as_text(f"speed-up {when}: {figure}"))
+            spread = f"{summary.INTERVAL} {summary.ratios(speedup.ci95)}, {speedup.pairs} pairs"
+            parts.append(as_text(f"speed-up {when}: {ratio_text(speedup.ratio)} ({spread})"))
     return Group(*parts, *(labelled("warning", difference) for difference in check.differences))
 
 
@@ -100,11 +87,11 @@ def error_lines(error: AutotuneError) -> RenderableType:
 
 
 def _before_after(result: Result) -> Table:
-    changed = changes(result)
+    changed = summary.changes(result)
     table = plain_table(Column("", no_wrap=True), Column("before", overflow="fold"), Column("after", overflow="fold"))
     if any(change.worth for change in changed):
         table.add_column("worth")
-    for label, before, after, of in figures(result):
+    for label, before, after, of in summary.figures(result):
         table.add_row(f"  {label}" if of else label, as_text(before), as_text(after))
     table.add_row("")
     table.add_row(Text("changed knobs", "bold") if changed else "no knob was changed")
@@ -115,14 +102,14 @@ def _before_after(result: Result) -> Table:
 
 def _numerics_lines(result: Result) -> Iterator[Text]:
     if result.numerics is not None:
-        yield as_text(f"numerics: {numerics_text(result)}")
+        yield as_text(f"numerics: {summary.numerics_text(result)}")
         yield from (labelled("warning", note) for note in result.numerics.notes)
 
 
 def _diagnosis_lines(result: Result) -> Iterator[Text]:
     diagnosis = result.diagnosis
     yield as_text(f"bottleneck: {diagnosis.bottleneck or 'not found'}")
-    if (ceilings := ceilings_text(result)) is not None:
+    if (ceilings := summary.ceilings_text(result)) is not None:
         yield as_text(ceilings)
     for advice in diagnosis.advice:
         yield as_text(f"advice: {advice}")
@@ -130,11 +117,11 @@ def _diagnosis_lines(result: Result) -> Iterator[Text]:
 
 def _search_lines(result: Result) -> Iterator[Text]:
     search = result.search
-    yield as_text(search_text(result), "dim")
+    yield as_text(summary.search_text(result), "dim")
     if search.skipped_knobs:
         skipped = ", ".join(f"{knob} ({why})" for knob, why in search.skipped_knobs.items())
         yield as_text(f"not searched: {skipped}", "dim")
     for record in search.warm_start:
-        yield as_text(warm_start_text(record))
+        yield as_text(summary.warm_start_text(record))
     for note in search.notes:
         yield labelled("note", note)

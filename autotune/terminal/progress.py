@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 REASON_CHARACTERS = 160
-REFRESHES_PER_SECOND = 2.0
-"""Seconds tick; more would only take time from what is being measured beside it."""
 
 
 class Quiet:
@@ -85,19 +83,10 @@ class Lines(Quiet):
 
 
 class Live(Quiet):
-    """A display on the terminal that is redrawn in place; notes scroll by above it.
-
-    Args:
-        console: A console on a terminal.
-        clock: Seconds that only go forward; tests bring their own.
-        objective: What is shown of a burst.
-    """
+    """A display on the terminal that is redrawn in place; notes scroll by above it."""
 
     def __init__(
-        self,
-        console: Console,
-        clock: Callable[[], float] = time.monotonic,
-        objective: Objective = SAMPLES_PER_SECOND,
+        self, console: Console, clock: Callable[[], float] = time.monotonic, objective: Objective = SAMPLES_PER_SECOND
     ) -> None:
         self._console = lasting(console)
         self._clock = clock
@@ -105,12 +94,10 @@ class Live(Quiet):
         self._last = self._best = ""
         self._started = clock()
         self._deadline: float | None = None
-        # stdout is left alone: with --json it belongs to another program.
+        # Twice a second: more would only take time from what is being measured. stdout is left alone: with --json it
+        # belongs to another program.
         self._live = rich.live.Live(
-            console=self._console,
-            get_renderable=self.render,
-            refresh_per_second=REFRESHES_PER_SECOND,
-            redirect_stdout=False,
+            console=self._console, get_renderable=self.render, refresh_per_second=2.0, redirect_stdout=False
         )
 
     def __enter__(self) -> Self:
