@@ -1,4 +1,4 @@
-"""How figures and names are worded wherever a person reads them, so that every place says them alike."""
+"""How figures and names are written wherever a person reads them, so that they look the same everywhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def spelled(value: str) -> str:
 
 
 def as_text(value: str, style: str = "") -> Text:
-    """The same as text that is no markup either: "[bold]" stays "[bold]"."""
+    """The same as a `Text`, which is not read as markup: "[bold]" stays "[bold]"."""
     return Text(spelled(value), style=style)
 
 
@@ -26,7 +26,7 @@ def labelled(label: str, value: str, style: str = "yellow", value_style: str = "
 
 
 def percent(fraction: float, digits: int = 0) -> str:
-    """A fraction in per cent: ``34 %``."""
+    """A fraction as a percentage: ``34 %``."""
     return f"{fraction * 100:.{digits}f} %"
 
 

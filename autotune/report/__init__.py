@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from autotune.errors import ResultFileError
@@ -26,7 +25,7 @@ def render_report(result: Result, source: Path | None = None) -> str:
 
     Args:
         result: Any that can be read, a partial one included.
-        source: Its file, as the page is to name it; None where it lies in none.
+        source: Its file, as the page names it; None for a result without one.
     """
     workload, limits, why = result.workload, result.constraints, unfinished(result)
     torch = f"torch {result.software.torch} · " if result.software.torch else ""
@@ -42,7 +41,7 @@ def render_report(result: Result, source: Path | None = None) -> str:
             ),
             warning=f"PARTIAL: {why}" if why is not None else None,
             headline=headline(result),
-            sections=tuple(_sections(result, source)),
+            sections=_sections(result, source),
             raw=RawData(
                 name=source.name if source is not None else "result.json",
                 text=to_json(result),
@@ -72,17 +71,19 @@ def write_report(result: Result, path: Path) -> Path:
     return place
 
 
-def _sections(result: Result, source: Path | None) -> Iterator[Section]:
+def _sections(result: Result, source: Path | None) -> list[Section]:
     """In the order in which a reader asks: how much, why, and what now."""
     rows = tuple((label, "\n".join(lines)) for label, lines in hardware_rows(result.hardware))
     machine = Table(result.hardware.hostname, ("", ""), rows)
-    yield Section("rates", "Before and after", "Before and after", rates(result))
-    yield Section("ablation", "What each change was worth", "Worth", ablation(result))
-    yield Section("ceilings", "Ceilings, and what was reached", "Ceilings", ceilings(result))
-    yield Section("memory", "Memory by batch size", "Memory", memory(result))
-    yield Section("history", "Every burst of the search", "Bursts", history(result))
-    yield Section("telemetry", "Telemetry, before and after", "Telemetry", telemetry(result))
-    yield Section("diagnosis", "Diagnosis and advice", "Diagnosis", diagnosis(result))
-    yield Section("numerics", "Does it still train the same thing?", "Numerics", numerics(result))
-    yield Section("machine", "The machine", "Machine", (machine,))
-    yield Section("usage", "How to use it", "Use", usage(source))
+    return [
+        Section("rates", "Before and after", "Before and after", rates(result)),
+        Section("ablation", "What each change was worth", "Worth", ablation(result)),
+        Section("ceilings", "Ceilings, and what was reached", "Ceilings", ceilings(result)),
+        Section("memory", "Memory by batch size", "Memory", memory(result)),
+        Section("history", "Every burst of the search", "Bursts", history(result)),
+        Section("telemetry", "Telemetry, before and after", "Telemetry", telemetry(result)),
+        Section("diagnosis", "Diagnosis and advice", "Diagnosis", diagnosis(result)),
+        Section("numerics", "Does it still train the same thing?", "Numerics", numerics(result)),
+        Section("machine", "The machine", "Machine", (machine,)),
+        Section("usage", "How to use it", "Use", usage(source)),
+    ]

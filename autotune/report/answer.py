@@ -44,7 +44,7 @@ def rates(result: Result) -> list[Block]:
     if svg is None:
         blocks += [Text("Neither side was measured, so there is no rate to show.", "note"), table]
     else:
-        finding = f"Rate before: {rows[0][1]}; after: {rows[0][2]}."
+        finding = f"{rows[0][0].capitalize()} before: {rows[0][1]}; after: {rows[0][2]}."
         blocks.append(Pair(Picture(svg, finding, f"bar: samples/s; line across its end: {summary.INTERVAL}"), table))
     if changed := summary.changes(result):
         blocks.append(Table("Changed knobs", KNOBS, tuple(change[:3] for change in changed)))
@@ -72,8 +72,8 @@ def ablation(result: Result) -> list[Block]:
     )
     blocks: list[Block] = [
         Text(
-            "Each changed knob was reverted alone and run in turns with the answer. The factors multiply, so in the "
-            "picture equal lengths are equal factors."
+            "Each changed knob was reverted alone and run in turns with the answer. The factors multiply, so equal "
+            "lengths in the picture are equal factors."
         ),
         Pair(picture, Table("Each change reverted alone", ("knob", "worth", summary.INTERVAL), rows, numeric=RIGHT)),
     ]

@@ -59,11 +59,11 @@ def rates_picture(bars: Sequence[Bar], name: str) -> str | None:
 
 def both_sides(result: Result) -> list[Bar]:
     """The rates before and after."""
-    found = []
-    for label, side, colour in (("before", result.baseline, BEFORE), ("after", result.best, AFTER)):
-        if side.measurement is not None:
-            found.append(Bar(label, side.measurement.samples_per_second, rate_interval(side), colour))
-    return found
+    return [
+        Bar(label, side.measurement.samples_per_second, rate_interval(side), colour)
+        for label, side, colour in (("before", result.baseline, BEFORE), ("after", result.best, AFTER))
+        if side.measurement is not None
+    ]
 
 
 def machines_picture(name: str, machines: Sequence[Row]) -> str | None:

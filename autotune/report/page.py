@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -36,7 +37,7 @@ class Page(NamedTuple):
     title: str
     heading: str
     about: tuple[str, ...]
-    sections: tuple[Section, ...]
+    sections: Sequence[Section]
     raw: RawData
     warning: str | None = None
     headline: Headline | None = None

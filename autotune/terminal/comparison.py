@@ -12,8 +12,7 @@ from rich.text import Text
 
 from autotune.results.compare import Comparison, WorkloadGroup
 from autotune.results.cross_file import Cross, gain_text, ratio_with_interval
-from autotune.results.result import Side
-from autotune.results.sheet import NOT_KNOWN, Cell, Sheet, rate_cell, sheet
+from autotune.results.sheet import Cell, Sheet, rate_cell, sheet
 from autotune.results.summary import knob_text
 from autotune.terminal.console import plain_table
 from autotune.units import format_bytes
@@ -23,7 +22,7 @@ STYLES = {"plain": "", "good": "green", "doubtful": "yellow"}
 
 
 def comparison_table(comparison: Comparison) -> RenderableType:
-    """The same workload across machines, a table a workload; then the remarks."""
+    """The same workload across machines, one table per workload; then the remarks."""
     parts: list[RenderableType] = []
     for group in comparison.groups:
         found = sheet(group)
@@ -42,9 +41,9 @@ def remarks(comparison: Comparison) -> RenderableType:
 
 def cross_lines(cross: Cross, path: Path | None = None) -> RenderableType:
     """Another machine's config beside this machine's own: rates, how it compares, warnings, and its file, if any."""
-    workload, theirs = cross.workload, cross.config_of.machine
+    workload = cross.workload
     parts: list[RenderableType] = [as_text(f"{workload.name} ({workload.target}) on {cross.machine}", "bold"), ""]
-    parts += [_sides_table(cross), "", *_verdict(cross, theirs)]
+    parts += [_sides_table(cross), "", *_verdict(cross)]
     parts += [labelled("warning", note) for note in cross.notes]
     if path is not None:
         parts.append(Text.assemble("cross file: ", as_text(str(path), "bold"), ", which autotune compare shows"))
@@ -108,34 +107,23 @@ def _crosses(group: WorkloadGroup) -> Iterator[RenderableType]:
 def _sides_table(cross: Cross) -> Table:
     table = _table("config", "samples/s", "memory")
     table.add_column("knobs that differ", overflow="fold")
-    sides: list[tuple[str, Side | None]] = [
-        (f"of {cross.config_of.machine}", cross.theirs),
-        ("of this machine", cross.own),
-        ("baseline", cross.baseline),
-    ]
-    for name, side in sides:
-        if side is not None:
-            table.add_row(as_text(name), *_side_cells(side, cross))
+    named = {f"of {cross.config_of.machine}": cross.theirs, "of this machine": cross.own, "baseline": cross.baseline}
+    sides = {name: side for name, side in named.items() if side is not None}
+    differing = {knob for side in sides.values() for knob in side.config.changes_from(cross.theirs.config)}
+    for name, side in sides.items():
+        measured, values = side.measurement, side.config.model_dump()
+        rate, memory = Cell(), None
+        if measured is not None:
+            rate = rate_cell(measured.samples_per_second, measured.ci95_samples_per_second)
+            memory = measured.host_memory_bytes if cross.device == "cpu" else measured.device_memory_bytes
+        knobs = ", ".join(f"{knob}={knob_text(knob, values[knob])}" for knob in values if knob in differing)
+        table.add_row(as_text(name), _cell(rate), or_dash(memory, format_bytes), as_text(knobs))
     return table
 
 
-def _side_cells(side: Side, cross: Cross) -> Iterator[Text]:
-    measured = side.measurement
-    if measured is None:
-        yield from (Text(NOT_KNOWN), Text(NOT_KNOWN))
-    else:
-        memory = measured.host_memory_bytes if cross.device == "cpu" else measured.device_memory_bytes
-        yield _cell(rate_cell(measured.samples_per_second, measured.ci95_samples_per_second))
-        yield Text(or_dash(memory, format_bytes))
-    others = [other for other in (cross.theirs, cross.own, cross.baseline) if other is not None]
-    differing = {knob for other in others for knob in other.config.changes_from(cross.theirs.config)}
-    values = side.config.model_dump()
-    yield as_text(", ".join(f"{knob}={knob_text(knob, values[knob])}" for knob in values if knob in differing))
-
-
-def _verdict(cross: Cross, theirs: str) -> Iterator[Text]:
+def _verdict(cross: Cross) -> Iterator[Text]:
     if not cross.ran:
-        yield labelled(f"the config of {theirs} cannot train here", str(cross.failure), "bold red")
+        yield labelled(f"the config of {cross.config_of.machine} cannot train here", str(cross.failure), "bold red")
         return
     if cross.over_own is not None:
         ratio = f"here it runs at {ratio_with_interval(cross.over_own)} of this machine's own config"

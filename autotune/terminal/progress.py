@@ -1,8 +1,8 @@
 """Live progress of tuning: what is being tried, what is best so far, and how long it still takes.
 
 The search reports to a `Progress` and knows nothing of terminals. On a terminal the report is a small
-display that ticks by itself; in a pipe or a log it is one line a burst. A terminal that goes away must not
-take a tuning of hours with it: `lasting` makes a console whose lost output is dropped.
+display that ticks by itself; in a pipe or a log it is one line per burst. A terminal that goes away does not end
+the tuning: `lasting` makes a console that drops what it can no longer write.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from autotune.wording import as_text, ratio_text
 
 
 def trials_table(result: Result) -> RenderableType:
-    """A row a burst, in the order in which they ran, under a heading for each stage."""
+    """One row per burst, in the order in which they ran, under a heading for each stage."""
     title = as_text(f"{result.workload.name} ({result.workload.target}): {len(result.trials)} bursts", "bold")
     if not result.trials:
         return Group(title, as_text("this file does not say which bursts were run"))
