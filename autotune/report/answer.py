@@ -95,16 +95,11 @@ def numerics(result: Result) -> list[Block]:
     blocks: list[Block] = [Text(f"{words}.", TONES.get(found.outcome, "plain"), "numerics")]
     blocks += [Text(note, "warning", "warning") for note in found.notes]
     if found.gates:
-        rows = tuple(
-            (
-                gate.name,
-                "not finite" if gate.value is None else f"{gate.value:.3g}",
-                f"{gate.limit:.3g}",
-                "passed" if gate.passed else "FAILED",
-            )
-            for gate in found.gates
-        )
-        blocks.append(Table("Compared with eager fp32", ("", "value", "limit", ""), rows, numeric=RIGHT))
+        rows = []
+        for gate in found.gates:
+            value = "not finite" if gate.value is None else f"{gate.value:.3g}"
+            rows.append((gate.name, value, f"{gate.limit:.3g}", "passed" if gate.passed else "FAILED"))
+        blocks.append(Table("Compared with eager fp32", ("", "value", "limit", ""), tuple(rows), numeric=RIGHT))
     return blocks
 
 

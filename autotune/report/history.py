@@ -11,9 +11,6 @@ from autotune.results.summary import knob_text, search_text, warm_start_text
 from autotune.units import format_bytes, format_seconds
 from autotune.wording import or_dash, percent, ratio_text
 
-HEADINGS = ("burst", "stage", "outcome", "", "vs before", "memory", "time", "changes and reason")
-NUMERIC = frozenset({3, 4, 5, 6})
-
 
 def history(result: Result) -> list[Block]:
     """How the search went."""
@@ -26,9 +23,9 @@ def history(result: Result) -> list[Block]:
         legend = f"dot: {unit} of a burst; hollow: disturbed; cross: failed; solid line: best so far; dashed: before"
         if len(result.trials) > MOST_MARKS:
             legend += f"; there are more than {MOST_MARKS:,} bursts, so only every n-th is drawn"
-        headings = tuple(heading or unit for heading in HEADINGS)
+        headings = ("burst", "stage", "outcome", unit, "vs before", "memory", "time", "changes and reason")
         rows = tuple(_row(result, number, trial) for number, trial in enumerate(result.trials, 1))
-        table = Table("All bursts, in the order in which they ran", headings, rows, NUMERIC, wide=True)
+        table = Table("All bursts, in the order in which they ran", headings, rows, frozenset(range(3, 7)), wide=True)
         blocks.append(Pair(Picture(svg, _finding(result), legend), _stages_table(result)))
         blocks.append(Folded("All bursts, with their reasons", (table,)))
     if search.noisy:

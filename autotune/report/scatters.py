@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune.measuring import Measurement
@@ -52,12 +53,10 @@ def history_picture(result: Result) -> str | None:
         top = max([*before, *(score for _, score, _ in ended)], default=1.0)
         for score in before:
             axes.axhline(score, color=BEFORE, lw=1.4, ls="--")
-        best, line = 0.0, []
-        for number, score, _ in ended:
-            best = max(best, score)
-            line.append((number, best))
-        if line:
-            axes.step(*zip(*[*line, (len(trials), best)], strict=True), where="post", color=AFTER, lw=1.4)
+        if ended:
+            best = list(accumulate((score for _, score, _ in ended), max))
+            ran = [number for number, _, _ in ended]
+            axes.step([*ran, len(trials)], [*best, best[-1]], where="post", color=AFTER, lw=1.4)
         for disturbed, face in ((False, AFTER), (True, SURFACE)):
             _dots(axes, [(number, score) for number, score, hit in ended if hit is disturbed], AFTER, face)
         _crosses(axes, failed, top * 0.03)

@@ -34,9 +34,7 @@ def plain_table(*columns: Column | str) -> Table:
 
 def hardware_table(hardware: Hardware) -> RenderableType:
     """One machine: what it has, what it can reach, and what could not be read."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True, style="bold")
-    grid.add_column(overflow="fold")
+    grid = Table.grid(Column(no_wrap=True, style="bold"), Column(overflow="fold"), padding=(0, 2))
     for label, lines in hardware_rows(hardware):
         for number, line in enumerate(lines):
             grid.add_row("" if number else label, as_text(line))

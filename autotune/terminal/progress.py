@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
 import rich.live
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from autotune.measuring import SAMPLES_PER_SECOND, Burst, Objective, Outcome, Point
@@ -135,9 +135,7 @@ class Live(Quiet):
     def render(self) -> RenderableType:
         """The display as it stands now."""
         tally, now = self._tally, self._clock()
-        grid = Table.grid(padding=(0, 2))
-        grid.add_column(style="dim", no_wrap=True)
-        grid.add_column(overflow="fold")
+        grid = Table.grid(Column(style="dim", no_wrap=True), Column(overflow="fold"), padding=(0, 2))
         grid.add_row("stage", as_text(tally.stage, style="bold"))
         counts = tally.outcomes.most_common()
         failures = "".join(f", {count} {outcome.value}" for outcome, count in counts if outcome is not Outcome.OK)
