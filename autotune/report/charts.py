@@ -114,8 +114,8 @@ class Step(NamedTuple):
 def waterfall_steps(result: Result) -> list[Step]:
     """What each change was worth, one after the other, up to the confirmed speed-up.
 
-    A change's worth is the winner's rate over its rate without that change, so that worths multiply; what is then
-    still missing is what changes do together only, or what was not reverted alone.
+    A change's worth is the winner's rate over its rate without that change, so these factors multiply; what is then
+    still missing is what changes do only together, or what was not reverted alone.
     """
     found, reached = [], 1.0
     for row in result.ablation:
