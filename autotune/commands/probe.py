@@ -27,7 +27,6 @@ def probe(
     if json:
         say(hardware.model_dump_json(indent=2))
         return
-    from autotune.terminal.console import make_console
-    from autotune.terminal.hardware import hardware_table
+    from autotune.terminal.console import hardware_table, make_console
 
     make_console().print(hardware_table(hardware))

@@ -28,8 +28,7 @@ def show(
 
     console = make_console()
     if why:
-        from autotune.terminal.profile import profile_tables
-        from autotune.terminal.trials import trials_table
+        from autotune.terminal.trials import profile_tables, trials_table
 
         console.print(trials_table(result))
         console.print(profile_tables(result))

@@ -17,8 +17,7 @@ from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.results.result import AblationRow, Result, SearchRecord, Side
 from autotune.results.summary import usage_snippet
-from autotune.terminal.console import error_lines, make_console, result_table, usage_lines
-from autotune.terminal.hardware import hardware_table
+from autotune.terminal.console import error_lines, hardware_table, make_console, result_table, usage_lines
 from autotune.units import format_rate
 from tests.factories import GIB, make_gpu, make_hardware, make_measurement, make_result
 
@@ -266,9 +265,7 @@ def test_machine_shows_cpu_memory_software_and_peaks() -> None:
 
 def test_error_is_one_line_that_begins_with_error() -> None:
     """People and scripts find it at once."""
-    assert shown(error_lines(UsageError("a duration was expected, '[b]' came"))) == (
-        "error: a duration was expected, '[b]' came"
-    )
+    assert shown(error_lines(UsageError("expected a duration, got '[b]'"))) == ("error: expected a duration, got '[b]'")
 
 
 def test_error_of_the_users_code_shows_their_frames_first() -> None:
