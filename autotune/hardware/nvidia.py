@@ -39,9 +39,7 @@ def load_nvml() -> Any | None:
 def gpu_precisions(name: str, capability: tuple[int, int] | None) -> tuple[tuple[str, ...], str]:
     """The precisions worth trying on an NVIDIA GPU, fp32 first, and why, in one sentence.
 
-    Args:
-        name: The card's name: two families of compute capability 7.5 differ by nothing else.
-        capability: Its compute capability, if known.
+    The name counts too: two families of compute capability 7.5 differ by nothing else.
     """
     if capability is None:
         return ("fp32",), "fp32 only: the compute capability could not be read"
@@ -52,7 +50,7 @@ def gpu_precisions(name: str, capability: tuple[int, int] | None) -> tuple[tuple
         return ("fp32",), f"fp32 only: {version} has no tensor cores, so lower precision would not be faster"
     if capability == (7, 5) and _TURING_WITHOUT_TENSOR_CORES.search(name):
         return ("fp32",), f"fp32 only: {name} has {version} but no tensor cores"
-    return ("fp32", "fp16"), f"{version} has tensor cores for fp16 only; tf32 and bf16 came with 8.0"
+    return ("fp32", "fp16"), f"{version} has tensor cores for fp16 only; tf32 and bf16 need 8.0"
 
 
 def read_gpus(
@@ -67,7 +65,7 @@ def read_gpus(
     Args:
         nvml: The `pynvml` module, or an object like it; None where it is not installed.
         unread: Takes the reasons for what could not be read, under keys such as ``gpus.0.power_limit_watts``.
-        environ: The environment.
+        environ: The environment variables.
         own_pids: Processes that do not count as others; this one and its children when None.
     """
     if nvml is None:
@@ -105,7 +103,9 @@ class _Reading:
         # A slice has memory and processors of its own; chip, power and clocks are those of the whole card.
         own, whole = device.handle, (device.card if isinstance(device, Slice) else device).handle
         name = self.ask("name", "nvmlDeviceGetName", own) or "NVIDIA GPU"
-        total, free = self.memory()
+        memory = self.ask("memory_total_bytes", "nvmlDeviceGetMemoryInfo", own)
+        if memory is None:
+            self.miss("memory_free_bytes", self.unread[f"gpus.{self.index}.memory_total_bytes"])
         capability = self.ask("compute_capability", "nvmlDeviceGetCudaComputeCapability", whole)
         capability = (int(capability[0]), int(capability[1])) if capability else None
         precisions, reason = gpu_precisions(name, capability)
@@ -115,8 +115,8 @@ class _Reading:
             index=self.index,
             name=name,
             uuid=self.ask("uuid", "nvmlDeviceGetUUID", own),
-            memory_total_bytes=total,
-            memory_free_bytes=free,
+            memory_total_bytes=memory.total if memory else None,
+            memory_free_bytes=memory.free if memory else None,
             compute_capability=capability,
             sm_count=self.sm_count(capability),
             precisions=precisions,
@@ -148,14 +148,6 @@ class _Reading:
         """Notes why a field stays None."""
         self.unread[f"gpus.{self.index}.{field}"] = reason
 
-    def memory(self) -> tuple[int | None, int | None]:
-        """Total and free bytes, of the slice where the device is one."""
-        memory = self.ask("memory_total_bytes", "nvmlDeviceGetMemoryInfo", self.device.handle)
-        if memory is None:
-            self.miss("memory_free_bytes", self.unread[f"gpus.{self.index}.memory_total_bytes"])
-            return None, None
-        return int(memory.total), int(memory.free)
-
     def sm_count(self, capability: tuple[int, int] | None) -> int | None:
         """Streaming multiprocessors: of a slice as NVML has it, of a card from its number of CUDA cores."""
         handle = self.device.handle
@@ -170,14 +162,11 @@ class _Reading:
 
     def temperature(self, handle: Any) -> int | None:
         """Degrees Celsius of the chip; the older call is asked where driver or bindings lack the newer."""
-        sensor = self.nvml.NVML_TEMPERATURE_GPU
-        newer = self.ask("temperature_celsius", "nvmlDeviceGetTemperatureV", handle, sensor)
-        if newer is not None:
-            return int(newer)
-        older = self.ask("temperature_celsius", "nvmlDeviceGetTemperature", handle, sensor)
-        if older is not None:
-            del self.unread[f"gpus.{self.index}.temperature_celsius"]
-        return older
+        newer, sensor = getattr(self.nvml, "nvmlDeviceGetTemperatureV", None), self.nvml.NVML_TEMPERATURE_GPU
+        degrees = _quietly(self.nvml, newer, handle, sensor) if newer is not None else None
+        if degrees is None:
+            degrees = self.ask("temperature_celsius", "nvmlDeviceGetTemperature", handle, sensor)
+        return degrees
 
     def processes(self) -> tuple[GpuProcess, ...]:
         """Others that hold memory of the device, for computing or for a display."""
@@ -206,22 +195,16 @@ def _cards(nvml: Any, unread: dict[str, str]) -> tuple[Card, ...]:
         except nvml.NVMLError as error:
             # One card that fell off the bus must not hide the others; its number stays taken.
             unread[f"gpus.bus.{number}"] = f"the card with bus number {number} does not answer (NVML: {error})"
-            handle = None
-        uuid, name = (
-            str(_quietly(nvml, call, handle) or "") if handle is not None else ""
-            for call in (nvml.nvmlDeviceGetUUID, nvml.nvmlDeviceGetName)
-        )
-        card = Card(handle, uuid, name, handle is not None and _is_partitioned(nvml, handle))
+            cards.append(Card(None, "", "", partitioned=False))
+            continue
+        answers = (_quietly(nvml, ask, handle) for ask in (nvml.nvmlDeviceGetUUID, nvml.nvmlDeviceGetName))
+        uuid, name = (str(answer or "") for answer in answers)
+        mode = _quietly(nvml, nvml.nvmlDeviceGetMigMode, handle)  # cards without MIG answer with an error
+        card = Card(handle, uuid, name, partitioned=bool(mode and mode[0]))
         if card.partitioned:
             card.slices.extend(_slices(nvml, card))
         cards.append(card)
     return tuple(cards)
-
-
-def _is_partitioned(nvml: Any, handle: Any) -> bool:
-    """Whether the card is in MIG mode; cards that have no such mode answer with an error."""
-    mode = _quietly(nvml, nvml.nvmlDeviceGetMigMode, handle)
-    return bool(mode and mode[0])
 
 
 def _slices(nvml: Any, card: Card) -> list[Slice]:

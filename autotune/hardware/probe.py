@@ -28,7 +28,7 @@ def probe_host(
     Args:
         root: Where ``/proc``, ``/sys``, ``/dev`` and ``/etc`` are found.
         nvml: The `pynvml` module, or an object like it; the installed one when None.
-        environ: The environment.
+        environ: The environment variables.
         usable_cpus: CPUs that the operating system lets this process use; None asks it.
     """
     unread: dict[str, str] = {"peaks": "not measured"}
@@ -73,7 +73,8 @@ def merge(host: Hardware, torch_report: Mapping[str, Any]) -> Hardware:
     if torch_report.get("peaks"):
         changes["peaks"] = Peaks.model_validate(torch_report["peaks"])
     merged = host.model_copy(update=changes)
-    return merged.model_copy(update={"unread": _still_unread(merged, reasons)})
+    dump = merged.model_dump()
+    return merged.model_copy(update={"unread": {key: why for key, why in reasons.items() if _is_missing(dump, key)}})
 
 
 def _merge_gpus(
@@ -81,7 +82,6 @@ def _merge_gpus(
 ) -> tuple[tuple[Gpu, ...], dict[str, str]]:
     """The GPUs that torch can use, each with what the driver told about it, and the reasons for gaps."""
     left = dict(enumerate(host.gpus))
-    version = torch_report.get("torch")
     merged: list[Gpu] = []
     reasons = {key: reason for key, reason in host.unread.items() if key.startswith("gpus.bus.")}
     for place, seen in enumerate(reported):
@@ -93,13 +93,13 @@ def _merge_gpus(
         reasons |= _renumbered(torch_report.get("unread", {}), place, place)
         reasons |= _renumbered(host.unread, number, place)
         merged.append(gpu)
-    names = ", ".join(gpu.name for gpu in left.values())
-    unusable = f"the driver reports {names}, but torch {version} cannot use it"
-    if not merged:
-        other = f"{host.unread.get('gpus', 'no NVIDIA GPU')}; torch {version} offers no other GPU"
-        reasons["gpus"] = unusable if left else other
-    elif left:
-        reasons["gpus.unusable"] = unusable
+    torch = f"torch {torch_report.get('torch')}"
+    if left:
+        names = ", ".join(gpu.name for gpu in left.values())
+        key = "gpus.unusable" if merged else "gpus"
+        reasons[key] = f"the driver reports {names}, but {torch} cannot use it"
+    elif not merged:
+        reasons["gpus"] = f"{host.unread.get('gpus', 'no NVIDIA GPU')}; {torch} offers no other GPU"
     return tuple(merged), reasons
 
 
@@ -111,26 +111,22 @@ def _renumbered(reasons: Mapping[str, str], number: int | None, place: int) -> d
 
 def _match(seen: Gpu, known: Mapping[int, Gpu]) -> int | None:
     """Which of the driver's GPUs torch means: by UUID, else by name where UUIDs cannot decide."""
-    for number, gpu in known.items():
-        if seen.uuid is not None and gpu.uuid is not None and _bare(seen.uuid) == _bare(gpu.uuid):
-            return number
-    if seen.uuid is not None and any(gpu.uuid is not None for gpu in known.values()) and not _has_slice(known):
+    uuid = None if seen.uuid is None else _bare(seen.uuid)
+    uuids = {_bare(gpu.uuid): number for number, gpu in known.items() if gpu.uuid is not None}
+    if uuid in uuids:
+        return uuids[uuid]
+    # Of a slice, CUDA tells the UUID of the slice or of its card, by version.
+    if uuid is not None and uuids and not any(gpu.mig for gpu in known.values()):
         return None
     return next((number for number, gpu in known.items() if gpu.kind == seen.kind and gpu.name == seen.name), None)
-
-
-def _has_slice(known: Mapping[int, Gpu]) -> bool:
-    """Whether a slice is among them: CUDA tells the UUID of the slice or of its card, by version."""
-    return any(gpu.mig for gpu in known.values())
 
 
 def _filled(known: Gpu, seen: Gpu) -> Gpu:
     """The driver's record under torch's index, its gaps filled by what torch told."""
     gaps = {name: getattr(seen, name) for name, value in known if value is None}
-    filled = known.model_copy(update={**gaps, "index": seen.index})
-    if known.compute_capability is None and seen.compute_capability is not None:
-        return filled.model_copy(update={"precisions": seen.precisions, "precision_reason": seen.precision_reason})
-    return filled
+    if gaps.get("compute_capability") is not None:
+        gaps |= {"precisions": seen.precisions, "precision_reason": seen.precision_reason}
+    return known.model_copy(update=gaps | {"index": seen.index})
 
 
 def _bare(uuid: str) -> str:
@@ -138,21 +134,11 @@ def _bare(uuid: str) -> str:
     return uuid.lower().removeprefix("gpu-").removeprefix("mig-")
 
 
-def _still_unread(hardware: Hardware, reasons: Mapping[str, str]) -> dict[str, str]:
-    """The reasons whose field is still without a value; those that name no field stay."""
-    dump = hardware.model_dump()
-    return {key: reason for key, reason in reasons.items() if _is_missing(dump, key)}
-
-
 def _is_missing(dump: Any, key: str) -> bool:
     """Whether a dotted key leads to nothing: None, an empty list, or no field at all."""
     for part in key.split("."):
         if isinstance(dump, (list, tuple)):
-            if not (part.isdigit() and int(part) < len(dump)):
-                return True
-            dump = dump[int(part)]
+            dump = dump[int(part)] if part.isdigit() and int(part) < len(dump) else None
         elif isinstance(dump, dict):
             dump = dump.get(part)
-        else:
-            return dump is None
-    return dump is None or dump in ((), [])
+    return dump in (None, (), [])
