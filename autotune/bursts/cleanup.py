@@ -13,7 +13,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
@@ -78,7 +78,7 @@ def remove_shared_memory(since: float) -> None:
     Args:
         since: `time.time()` of the run's start: older files are not its own.
     """
-    for file in _torch_files():
+    for file in _SHARED_MEMORY.glob("torch_*"):
         with contextlib.suppress(OSError, ValueError):
             owner = int(file.name.split("_")[1])
             if file.stat().st_mtime >= since - 1 and not psutil.pid_exists(owner):
@@ -143,7 +143,3 @@ def _is_tracker(process: psutil.Process) -> bool:
         return any(_TRACKER in argument for argument in process.cmdline())
     except psutil.Error:
         return False
-
-
-def _torch_files() -> Iterable[Path]:
-    return _SHARED_MEMORY.glob("torch_*") if _SHARED_MEMORY.is_dir() else ()

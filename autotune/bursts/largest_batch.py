@@ -9,16 +9,13 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from torch.utils.data import default_collate
 
 from autotune.workload.batches import tensors_in
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from autotune.workload.workload import Workload
+from autotune.workload.workload import Workload
 
 LARGEST_SAMPLES = 64
 SCAN_SECONDS = 1.0

@@ -94,11 +94,15 @@ def _train(workload: Workload, tuned: Tuned, batches: Sequence[Any], seed: int) 
     model, _ = tuned.prepare(workload.model, optimizer)
     model.train()
     scaler = tuned.scaler()
-    losses, skipped, gradients = [], 0, _Gradients()
+    losses, skipped, norm = [], 0, math.inf
+    gradients: Gradients = []  # the first that are finite
     for batch in batches:
         losses.append(_backward(workload, tuned, scaler, batch))
         scaler.unscale_(optimizer)
-        while not gradients.taken and not gradients.take(model) and scaler.get_scale() > SMALLEST_SCALE:
+        while not math.isfinite(norm):
+            gradients, norm = _gradients(model)
+            if math.isfinite(norm) or scaler.get_scale() <= SMALLEST_SCALE:
+                break
             # The scaler starts too high on purpose: it steps down, on the first batch, until the gradients are finite.
             _step(scaler, optimizer)
             _seed(seed)
@@ -107,7 +111,7 @@ def _train(workload: Workload, tuned: Tuned, batches: Sequence[Any], seed: int) 
         if workload.clip_grad_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), workload.clip_grad_norm)
         skipped += _step(scaler, optimizer)
-    return Trace(losses=tuple(losses), gradient_norm=gradients.norm, skipped_steps=skipped), gradients.copies
+    return Trace(losses=tuple(losses), gradient_norm=norm, skipped_steps=skipped), gradients
 
 
 def _seed(seed: int) -> None:
@@ -134,22 +138,10 @@ def _step(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> boo
     return scaler.get_scale() < before
 
 
-class _Gradients:
-    """The first gradients that are finite, in the order of the model's parameters, and their norm."""
-
-    def __init__(self) -> None:
-        self.taken = False
-        self.norm = math.inf
-        self.copies: Gradients = []
-
-    def take(self, model: nn.Module) -> bool:
-        """Copies them; returns whether they are finite."""
-        parameters = list(model.parameters())
-        self.copies = [p.grad.detach().float().cpu().clone() if p.grad is not None else None for p in parameters]
-        squares = math.fsum(float(g.double().square().sum()) for g in self.copies if g is not None)
-        self.norm = math.sqrt(squares) if math.isfinite(squares) else squares
-        self.taken = math.isfinite(squares)
-        return self.taken
+def _gradients(model: nn.Module) -> tuple[Gradients, float]:
+    """Copies of the gradients, in the order of the model's parameters, and their norm."""
+    copies = [p.grad.detach().float().cpu().clone() if p.grad is not None else None for p in model.parameters()]
+    return copies, math.sqrt(math.fsum(float(g.double().square().sum()) for g in copies if g is not None))
 
 
 def cosine(gradients: Gradients, others: Gradients) -> float:

@@ -67,49 +67,43 @@ def run_profile(request: Request, reporter: Reporter) -> Profile:
 
 def operators_of(trainer: Trainer) -> Profile:
     """The slowest operators of some steps."""
-    device = trainer.tuned.device
-    for _ in range(WARMUP_STEPS):
-        trainer.step()
-    trainer.synchronize()
-    began = perf_counter()
-    trainer.step()
-    trainer.synchronize()
-    steps = max(1, min(MOST_STEPS, int(STEPS_SECONDS / max(perf_counter() - began, 1e-9))))
-    began = perf_counter()
-    for _ in range(steps):
-        trainer.step()
-    trainer.synchronize()
-    seconds = perf_counter() - began
-    on_gpu = device.type == "cuda"
+    on_gpu = trainer.tuned.device.type == "cuda"
+    _timed(trainer, WARMUP_STEPS)
+    steps = max(1, min(MOST_STEPS, int(STEPS_SECONDS / _timed(trainer, 1))))
+    seconds = _timed(trainer, steps)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     with torch.profiler.profile(activities=activities) as profiler:
         samples = sum(trainer.step() for _ in range(steps))
         trainer.synchronize()
     events = profiler.key_averages()
+    taken = [(event.self_device_time_total if on_gpu else event.self_cpu_time_total) / 1e6 for event in events]
     found = [
-        Operator(
-            name=event.key,
-            seconds=(event.self_device_time_total if on_gpu else event.self_cpu_time_total) / 1e6 / samples,
-            calls=event.count / steps,
-        )
-        for event in events
+        Operator(name=event.key, seconds=total / samples, calls=event.count / steps)
+        for event, total in zip(events, taken, strict=True)
     ]
-    busy = sum(event.self_device_time_total for event in events) / 1e6 / seconds if on_gpu else None
     return Profile(
         operators=tuple(sorted(found, key=lambda one: -one.seconds)[:TOP_OPERATORS]),
         operator_calls=sum(one.calls for one in found if one.name.startswith("aten::")),
-        busy_fraction=busy,
+        busy_fraction=sum(taken) / seconds if on_gpu else None,
         empty_cache_seconds=_empty_cache_seconds(trainer, seconds / steps) if on_gpu else None,
     )
+
+
+def _timed(trainer: Trainer, steps: int) -> float:
+    """Seconds of some steps, the device's work included."""
+    began = perf_counter()
+    for _ in range(steps):
+        trainer.step()
+    trainer.synchronize()
+    return max(perf_counter() - began, 1e-9)
 
 
 def _empty_cache_seconds(trainer: Trainer, step_seconds: float) -> float:
     """What emptying the allocator's cache costs: the call, and what the next step takes longer."""
     began = perf_counter()
     torch.cuda.empty_cache()
-    trainer.step()
-    trainer.synchronize()
-    return max(0.0, perf_counter() - began - step_seconds)
+    emptied = perf_counter() - began
+    return max(0.0, emptied + _timed(trainer, 1) - step_seconds)
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
