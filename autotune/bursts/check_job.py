@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
-from torch.utils.data import IterableDataset, default_collate
+from torch.utils.data import default_collate
 
 from autotune.bursts.largest_batch import find_largest
 from autotune.bursts.trainer import make_loader
@@ -54,6 +54,10 @@ def check_workload(workload: Workload, target: str, device: str) -> WorkloadFact
     _update(workload, optimizer, loss, target)
     length = length_of(workload.dataset)
     fixed_shapes = _fixed_shapes(workload, samples, target)
+    largest: tuple[int, ...] = ()
+    if workload.sample_size is not None or not fixed_shapes:
+        with _blaming(f"{target}: looking for the largest samples raised"):
+            largest = find_largest(workload)
     full_batch = config.batch_size if length is None else min(config.batch_size, length)
     return WorkloadFacts(
         target=target,
@@ -67,11 +71,9 @@ def check_workload(workload: Workload, target: str, device: str) -> WorkloadFact
         sample_seconds=sample_seconds,
         has_images=any(tensor.dim() == 4 for tensor in (*workload.model.parameters(), *tensors_in(batch))),
         has_attention=any(event.name == "aten::scaled_dot_product_attention" for event in events),
-        small_operators_fraction=_small_fraction(
-            _operator_microseconds(events, lambda: _loss(workload, tuned, batch, target)[1])
-        ),
+        small_operators_fraction=_small_fraction(events, lambda: _loss(workload, tuned, batch, target)[1]),
         fixed_shapes=fixed_shapes,
-        largest_samples=() if fixed_shapes and workload.sample_size is None else _largest(workload, target),
+        largest_samples=largest,
         notes=(*(f"bursts leave out {note}" for note in workload.notes), *_lost(held, workload, optimizer)),
         optimizer_impls=tuple(name for name in _OPTIMIZER_IMPLS if name in optimizer.defaults),
         fork_safe=True,
@@ -85,13 +87,6 @@ def _blaming(what: str, remedy: Callable[[Exception], str] = lambda _: "fix it a
         yield
     except Exception as error:
         raise wrap_user_error(error, what, remedy(error)) from error
-
-
-def _largest(workload: Workload, target: str) -> tuple[int, ...]:
-    if isinstance(workload.dataset, IterableDataset):
-        return ()
-    with _blaming(f"{target}: looking for the largest samples raised"):
-        return find_largest(workload)
 
 
 def _fetch_samples(workload: Workload, count: int, target: str) -> tuple[list[Any], float]:
@@ -179,22 +174,18 @@ def _mistake(loss: object) -> str | None:
     return None
 
 
-def _operator_microseconds(first: list[Any], again: Callable[[], list[Any]]) -> list[float]:
-    """What each operator takes at its faster of two times.
+def _small_fraction(first: list[Any], again: Callable[[], list[Any]]) -> float:
+    """The share of the operators' time that goes to small ones, each at its faster of two times.
 
     The first step of a process chooses algorithms and starts threads, and on a busy machine one operator in a thousand
     is interrupted for milliseconds.
     """
     times = [event.self_cpu_time_total for event in first]
-    if sum(times) > AGAIN_SECONDS * 1e6:
-        return times
-    warm = [event.self_cpu_time_total for event in again()]
-    return [min(pair) for pair in zip(times, warm, strict=True)] if len(warm) == len(times) else warm
-
-
-def _small_fraction(microseconds: list[float]) -> float:
-    small = sum(time for time in microseconds if time < SMALL_OPERATOR_MICROSECONDS)
-    return small / sum(microseconds) if small else 0.0
+    if sum(times) <= AGAIN_SECONDS * 1e6:
+        warm = [event.self_cpu_time_total for event in again()]
+        times = [min(pair) for pair in zip(times, warm, strict=True)] if len(warm) == len(times) else warm
+    small = sum(time for time in times if time < SMALL_OPERATOR_MICROSECONDS)
+    return small / sum(times) if small else 0.0
 
 
 def _update(workload: Workload, optimizer: torch.optim.Optimizer, loss: torch.Tensor, target: str) -> None:

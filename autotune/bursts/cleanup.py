@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 import shutil
 import stat
 import tempfile
@@ -124,10 +125,9 @@ def remove_folder(folder: Path) -> None:
 
 def kernel_kills() -> int:
     """How often the kernel's out-of-memory killer has struck on this machine; 0 where it is not told."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in KERNEL_COUNTERS.read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
+    with contextlib.suppress(OSError):
+        if kills := re.search(r"^oom_kill (\d+)", KERNEL_COUNTERS.read_text(), re.MULTILINE):
+            return int(kills[1])
     return 0
 
 

@@ -69,7 +69,11 @@ def charge(
         # Workers that do not persist start at a restart as they do at an epoch's end.
         stretches = _starts(laps, queue) or _starts(() if config.persistent_workers else after_restart, queue)
     if stretches:
-        cost = statistics.median(_excess(stretch, usual) for stretch in stretches)
+        # What each start in a stretch of laps cost over the usual seconds of its samples.
+        cost = statistics.median(
+            sum(lap.seconds - lap.consumed * usual for lap in stretch) / sum(lap.starts for lap in stretch)
+            for stretch in stretches
+        )
     else:
         cost = _start_seconds(feed, config) - ordinary
     return blocks, max(0.0, cost)
@@ -86,17 +90,9 @@ def _starts(laps: Sequence[Lap], queue: int) -> list[Sequence[Lap]]:
     stretches = []
     for first, lap in enumerate(laps):
         if lap.starts:
-            last, batches = first + 1, lap.batches
-            while last < len(laps) and batches < queue:
-                batches += laps[last].batches
-                last += 1
-            stretches.append(laps[first:last])
+            filled = itertools.accumulate(lap.batches for lap in laps[first:])
+            stretches.append(laps[first : first + 1 + sum(batches < queue for batches in filled)])
     return stretches
-
-
-def _excess(stretch: Sequence[Lap], usual: float) -> float:
-    """What each start in a stretch of laps cost over the usual seconds of a sample."""
-    return sum(lap.seconds - lap.consumed * usual for lap in stretch) / sum(lap.starts for lap in stretch)
 
 
 def _without_starts(lap: Lap, ordinary: float) -> Block:

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from autotune.bursts.burst_job import cap_memory, end_over_limit
-from autotune.bursts.feed import NoBatchError
+from autotune.bursts.feed import Feed
 from autotune.bursts.protocol import Reporter, Request
 from autotune.bursts.telemetry import Telemetry
 from autotune.bursts.trainer import make_loader
@@ -76,14 +76,8 @@ def _compare(
 
 def _batches(workload: Workload, tuned: Tuned, count: int) -> list[Any]:
     """Batches as training draws them, by as many workers, read once; epoch after epoch where there are few."""
-    loader = make_loader(workload, tuned)
-    found: list[Any] = []
-    while len(found) < count:
-        drawn = [batch for _, batch in itertools.islice(loader, count - len(found))]
-        if not drawn:
-            raise NoBatchError("the loader yields no batch")
-        found += drawn
-    return found
+    feed = Feed(lambda: make_loader(workload, tuned))
+    return [batch for _, batch in itertools.islice(feed, count)]
 
 
 def _train(workload: Workload, tuned: Tuned, batches: Sequence[Any], seed: int) -> tuple[Trace, Gradients]:

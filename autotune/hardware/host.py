@@ -7,7 +7,6 @@ What cannot be read stays None, and the reason is put into the `unread` mapping 
 from __future__ import annotations
 
 import math
-import os
 import platform
 import shutil
 import subprocess
@@ -41,24 +40,20 @@ _BF16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16")
 def read_cpu(unread: dict[str, str], root: Path = ROOT, *, usable: int | None = None) -> Cpu:
     """The processor and how much of it this process may use: `usable` CPUs, where None asks the operating system."""
     system = platform.system()
-    logical = os.cpu_count() or 1
     if system == "Linux":
-        fields = _cpuinfo(root)
-        logical = sum(key == "processor" for key, _ in fields) or logical
-        first = dict(reversed(fields))  # the first processor's
+        cpuinfo = _cpuinfo(root)
         board = (read_text(root / "proc/device-tree/model") or "").strip("\x00\n ")  # Arm often names only that
-        model, isa = first.get("model name") or first.get("Hardware") or board or None, _linux_isa(first)
-        physical = _linux_physical_cores(fields, root)
+        model, isa = cpuinfo.get("model name") or cpuinfo.get("Hardware") or board or None, _linux_isa(cpuinfo)
     else:
         model, isa = _macos_cpu() if system == "Darwin" else (_windows_model(), ())
-        physical = psutil.cpu_count(logical=False)
+    logical, physical = psutil.cpu_count() or 1, psutil.cpu_count(logical=False)
     if model is None:
         unread["cpu.model"] = f"{system} does not name the processor"
     if physical is None:
         unread["cpu.physical_cores"] = f"{system} does not tell which logical CPUs share a core"
     if not isa:
         unread["cpu.isa"] = f"no instruction-set flags could be read on {system} ({platform.machine()})"
-    budget, budget_reason = _budget(logical, usable if usable is not None else _usable_cpus(), root)
+    budget, budget_reason = _budget(logical, usable if usable is not None else _usable_cpus(logical), root)
     precisions, precision_reason = _precisions(isa, system)
     return Cpu(
         model=model,
@@ -128,38 +123,21 @@ def _shm_bytes(unread: dict[str, str], root: Path) -> int | None:
         return None
 
 
-def _usable_cpus() -> int:
-    """CPUs that the affinity mask leaves; all where the system has none."""
-    if not hasattr(psutil.Process, "cpu_affinity"):  # macOS
-        return os.cpu_count() or 1
-    return len(psutil.Process().cpu_affinity())
+def _usable_cpus(logical: int) -> int:
+    """CPUs that the affinity mask leaves; all where the system has none, as macOS."""
+    return len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else logical
 
 
-def _cpuinfo(root: Path) -> list[tuple[str, str]]:
-    """The fields of ``/proc/cpuinfo``, processor after processor."""
-    lines = (read_text(root / "proc/cpuinfo") or "").splitlines()
-    return [(key.strip(), value.strip()) for key, colon, value in (line.partition(":") for line in lines) if colon]
+def _cpuinfo(root: Path) -> dict[str, str]:
+    """What ``/proc/cpuinfo`` has of the first processor."""
+    lines = reversed((read_text(root / "proc/cpuinfo") or "").splitlines())
+    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
 def _linux_isa(cpuinfo: dict[str, str]) -> tuple[str, ...]:
     """The instruction sets that matter for training; x86 calls them flags, Arm calls them Features."""
     x86, arm = (cpuinfo.get(field, "").split() for field in ("flags", "Features"))
     return *(flag for flag in _X86_FLAGS if flag in x86), *(name for flag, name in _ARM_FLAGS.items() if flag in arm)
-
-
-def _linux_physical_cores(cpuinfo: list[tuple[str, str]], root: Path) -> int | None:
-    """Physical cores: logical CPUs that share one are listed alike in sysfs."""
-    topology = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/topology")
-    lists = (read_text(folder / "core_cpus_list") or read_text(folder / "thread_siblings_list") for folder in topology)
-    if siblings := set(lists) - {None}:
-        return len(siblings)
-    pairs, package = set(), ""
-    for key, value in cpuinfo:
-        if key == "physical id":
-            package = value
-        elif key == "core id":
-            pairs.add((package, value))
-    return len(pairs) or None
 
 
 def _macos_cpu() -> tuple[str | None, tuple[str, ...]]:

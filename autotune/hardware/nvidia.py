@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,20 +53,13 @@ def gpu_precisions(name: str, capability: tuple[int, int] | None) -> tuple[tuple
     return ("fp32", "fp16"), f"{version} has tensor cores for fp16 only; tf32 and bf16 need 8.0"
 
 
-def read_gpus(
-    nvml: Any | None,
-    unread: dict[str, str],
-    *,
-    environ: Mapping[str, str] = os.environ,
-    own_pids: Collection[int] | None = None,
-) -> tuple[Gpu, ...]:
+def read_gpus(nvml: Any | None, unread: dict[str, str], environ: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
     """The NVIDIA GPUs that this process may use, in the order of ``CUDA_VISIBLE_DEVICES``.
 
     Args:
         nvml: The `pynvml` module, or an object like it; None where it is not installed.
         unread: Takes the reasons for what could not be read, under keys such as ``gpus.0.power_limit_watts``.
         environ: The environment variables.
-        own_pids: Processes that do not count as others; this one and its children when None.
     """
     if nvml is None:
         unread["gpus"] = "NVIDIA GPUs were not looked for: nvidia-ml-py is not installed"
@@ -78,7 +71,8 @@ def read_gpus(
         return ()
     try:
         chosen = select(_cards(nvml, unread), unread, environ)
-        own = _own_pids() if own_pids is None else own_pids
+        process = psutil.Process()
+        own = {process.pid, *(child.pid for child in process.children(recursive=True))}
         return tuple(_Reading(nvml, index, device, own, unread).gpu() for index, device in enumerate(chosen))
     except nvml.NVMLError as error:
         unread["gpus"] = f"the NVIDIA driver does not list its GPUs (NVML: {error})"
@@ -94,7 +88,7 @@ class _Reading:
     nvml: Any
     index: int
     device: Card | Slice
-    own_pids: Collection[int]
+    own_pids: set[int]
     unread: dict[str, str]
 
     def gpu(self) -> Gpu:
@@ -176,7 +170,7 @@ class _Reading:
         computing = self.ask("processes", "nvmlDeviceGetComputeRunningProcesses", handle) or ()
         used = {process.pid: process.usedGpuMemory for process in (*displays, *computing)}
         others: list[GpuProcess] = []
-        for pid in sorted(used.keys() - set(self.own_pids)):
+        for pid in sorted(used.keys() - self.own_pids):
             process = GpuProcess(pid=pid, name=_process_name(pid), memory_bytes=used[pid])
             if process.name is None:
                 self.miss(f"processes.{len(others)}.name", "the process is gone, or outside of this container")
@@ -233,12 +227,6 @@ def _watts(milliwatts: int | None) -> float | None:
 def _cuda_version(number: int | None) -> str | None:
     """``12.4`` from NVML's 12040."""
     return None if number is None else f"{number // 1000}.{number % 1000 // 10}"
-
-
-def _own_pids() -> set[int]:
-    """This process and all its children."""
-    own = psutil.Process()
-    return {own.pid, *(child.pid for child in own.children(recursive=True))}
 
 
 def _process_name(pid: int) -> str | None:

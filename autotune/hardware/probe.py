@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,26 +60,21 @@ def merge(host: Hardware, torch_report: Mapping[str, Any]) -> Hardware:
     """
     if not torch_report:
         return host
-    reasons = {**host.unread, **torch_report.get("unread", {})}
-    changes: dict[str, Any] = {}
-    if "gpus" in torch_report:
-        seen = tuple(Gpu.model_validate(entry) for entry in torch_report["gpus"])
-        changes["gpus"], gpu_reasons = _merge_gpus(host, seen, torch_report)
-        reasons = {key: reason for key, reason in reasons.items() if key.split(".")[0] != "gpus"} | gpu_reasons
-    if "torch" in torch_report:
-        version, cuda = torch_report["torch"], torch_report.get("cuda")
-        changes["software"] = host.software.model_copy(update={"torch": version, "cuda": cuda})
-        reasons["software.cuda"] = f"torch {version} is not built for CUDA"
-    if torch_report.get("peaks"):
-        changes["peaks"] = Peaks.model_validate(torch_report["peaks"])
+    version, cuda, peaks = torch_report["torch"], torch_report["cuda"], torch_report.get("peaks")
+    gpus, gpu_reasons = _merge_gpus(host, [Gpu.model_validate(entry) for entry in torch_report["gpus"]], version)
+    reasons = {key: why for key, why in host.unread.items() if key.split(".")[0] != "gpus"}
+    reasons |= {**torch_report["unread"], **gpu_reasons, "software.cuda": f"torch {version} is not built for CUDA"}
+    changes = {
+        "gpus": gpus,
+        "software": host.software.model_copy(update={"torch": version, "cuda": cuda}),
+        "peaks": Peaks.model_validate(peaks) if peaks else None,
+    }
     merged = host.model_copy(update=changes)
     dump = merged.model_dump()
     return merged.model_copy(update={"unread": {key: why for key, why in reasons.items() if _is_missing(dump, key)}})
 
 
-def _merge_gpus(
-    host: Hardware, reported: tuple[Gpu, ...], torch_report: Mapping[str, Any]
-) -> tuple[tuple[Gpu, ...], dict[str, str]]:
+def _merge_gpus(host: Hardware, reported: Sequence[Gpu], version: str) -> tuple[tuple[Gpu, ...], dict[str, str]]:
     """The GPUs that torch can use, each with what the driver told about it, and the reasons for gaps."""
     left = dict(enumerate(host.gpus))
     merged: list[Gpu] = []
@@ -90,23 +85,16 @@ def _merge_gpus(
         for field in (name for name, value in gpu if value is None):
             reasons[f"gpus.{place}.{field}"] = f"torch does not tell this of a {gpu.kind} device"
         # What the driver said goes before what torch did not say.
-        reasons |= _renumbered(torch_report.get("unread", {}), place, place)
-        reasons |= _renumbered(host.unread, number, place)
+        told = f"gpus.{number}."
+        reasons |= {f"gpus.{place}.{k[len(told) :]}": why for k, why in host.unread.items() if k.startswith(told)}
         merged.append(gpu)
-    torch = f"torch {torch_report.get('torch')}"
     if left:
         names = ", ".join(gpu.name for gpu in left.values())
         key = "gpus.unusable" if merged else "gpus"
-        reasons[key] = f"the driver reports {names}, but {torch} cannot use it"
+        reasons[key] = f"the driver reports {names}, but torch {version} cannot use it"
     elif not merged:
-        reasons["gpus"] = f"{host.unread.get('gpus', 'no NVIDIA GPU')}; {torch} offers no other GPU"
+        reasons["gpus"] = f"{host.unread.get('gpus', 'no NVIDIA GPU')}; torch {version} offers no other GPU"
     return tuple(merged), reasons
-
-
-def _renumbered(reasons: Mapping[str, str], number: int | None, place: int) -> dict[str, str]:
-    """The reasons about one GPU, under the place that it has now."""
-    old = f"gpus.{number}."
-    return {f"gpus.{place}.{key[len(old) :]}": why for key, why in reasons.items() if key.startswith(old)}
 
 
 def _match(seen: Gpu, known: Mapping[int, Gpu]) -> int | None:

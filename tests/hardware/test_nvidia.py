@@ -28,7 +28,7 @@ from tests.hardware.readings import (
 def read(*cards: CardSpec, **environ: str) -> tuple[tuple[Gpu, ...], dict[str, str]]:
     """What is read of these cards, and what is not."""
     unread: dict[str, str] = {}
-    return read_gpus(FakeNvml(*cards), unread, environ=environ, own_pids={os.getpid()}), unread
+    return read_gpus(FakeNvml(*cards), unread, environ=environ), unread
 
 
 def test_fake_has_only_calls_that_nvml_has() -> None:
@@ -184,7 +184,7 @@ def test_other_processes_are_listed_and_own_ones_are_not() -> None:
 
 
 def test_own_process_is_left_out_by_default() -> None:
-    """Without a list, this process and its children do not count as others."""
+    """This process and its children do not count as others."""
     card = rtx_4070()
     card.computing = ((os.getpid(), MIB),)
     (gpu,) = read_gpus(FakeNvml(card), {}, environ=NO_ENVIRONMENT)
