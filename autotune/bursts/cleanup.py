@@ -115,12 +115,10 @@ def _place_for_sockets() -> Path:
 
 def remove_folder(folder: Path) -> None:
     """Removes a folder, with what was made read-only in it."""
+    for inner, _, _ in os.walk(folder):
+        with contextlib.suppress(OSError):
+            Path(inner).chmod(stat.S_IRWXU)
     shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():
-        for inner, _, _ in os.walk(folder):
-            with contextlib.suppress(OSError):
-                Path(inner).chmod(stat.S_IRWXU)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def kernel_kills() -> int:

@@ -21,25 +21,15 @@ from autotune.measuring import Block
 
 @dataclass(frozen=True)
 class Lap:
-    """A timed run of whole optimizer steps, starts of the loader and all.
+    """A timed run of whole optimizer steps, starts of the loader and all."""
 
-    Attributes:
-        samples: That taught the model something.
-        consumed: All samples, those of skipped steps included.
-        seconds: From synchronisation to synchronisation.
-        wait_seconds: Waiting for batches, starts of the loader left out.
-        batches: Drawn.
-        starts: How often the loader started.
-        start_seconds: What that took the host.
-    """
-
-    samples: int
-    consumed: int
-    seconds: float
-    wait_seconds: float
-    batches: int
-    starts: int
-    start_seconds: float
+    samples: int  # that taught the model something
+    consumed: int  # all samples, those of skipped steps included
+    seconds: float  # from synchronisation to synchronisation
+    wait_seconds: float  # waiting for batches, starts of the loader left out
+    batches: int  # drawn
+    starts: int  # of the loader
+    start_seconds: float  # what the starts took the host
 
     @property
     def rate(self) -> float:

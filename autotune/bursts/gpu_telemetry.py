@@ -13,8 +13,6 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from autotune.hardware.nvidia import load_nvml
-
 Value = TypeVar("Value")
 _LIMIT_NAMES = {
     "sw_power_cap": "nvmlClocksEventReasonSwPowerCap",
@@ -156,14 +154,15 @@ class GpuTelemetry:
 
 
 def open_gpu_telemetry(uuid: str | None) -> GpuTelemetry | None:
-    """Telemetry of an NVIDIA GPU; None without a UUID, a driver, or nvidia-ml-py."""
-    nvml = load_nvml() if uuid is not None else None
-    if nvml is None:
+    """Telemetry of an NVIDIA GPU; None without a UUID or a driver."""
+    if uuid is None:
         return None
+    import pynvml
+
     try:
-        nvml.nvmlInit()
-        return GpuTelemetry(nvml, uuid or "")
-    except nvml.NVMLError:
+        pynvml.nvmlInit()
+        return GpuTelemetry(pynvml, uuid)
+    except pynvml.NVMLError:
         return None
 
 

@@ -33,26 +33,18 @@ def find_largest(workload: Workload, seconds: float = SCAN_SECONDS) -> tuple[int
     indexed = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
     if not indexed or isinstance(dataset, IterableDataset):
         return ()
+    drawn: Sequence[Any] = range(len(dataset))
+    if workload.sampler is not None:
+        drawn = list(dict.fromkeys(itertools.islice(workload.sampler, MOST_SCANNED)))
     deadline = time.monotonic() + seconds
     sizes: dict[Any, float] = {}
-    for index in _in_random_order(workload):
+    for index in random.Random(0).sample(drawn, min(len(drawn), MOST_SCANNED)):
         if sizes and time.monotonic() > deadline:
             break
         sample = dataset[index]
         own = workload.sample_size
         sizes[index] = float(own(sample) if own is not None else sum(tensor.nbytes for tensor in tensors_in(sample)))
     return tuple(sorted(sizes, key=lambda index: sizes[index], reverse=True)[:LARGEST_SAMPLES])
-
-
-def _in_random_order(workload: Workload) -> list[Any]:
-    """Indices that training draws, the sampler's where there is one; not all of a huge dataset's."""
-    rng = random.Random(0)
-    if workload.sampler is None:
-        count = len(workload.dataset)  # type: ignore[arg-type]
-        return rng.sample(range(count), min(count, MOST_SCANNED))
-    drawn = list(dict.fromkeys(itertools.islice(workload.sampler, MOST_SCANNED)))
-    rng.shuffle(drawn)
-    return drawn
 
 
 def worst_batch(workload: Workload, largest: Sequence[int], batch_size: int) -> Any:

@@ -37,41 +37,36 @@ Gradients = list[torch.Tensor | None]
 def run_agreement(request: Request, reporter: Reporter) -> Agreement:
     """Trains a few steps under eager fp32, again, and under the config."""
     point = request.point or Point(config=TrainConfig())
+    device = request.device or "cpu"
+    eager = TrainConfig(batch_size=point.config.batch_size, num_threads=point.config.num_threads)
     reporter.phase("build")
     torch.manual_seed(request.seed)
     cap_memory(request)
     with Telemetry(request.memory_limit_bytes, end_over_limit(request, reporter)):
         workload = load_workload(request.importable, point.parameters)
-        batches = _batches(workload, Tuned(point.config, device=request.device or "cpu"), request.steps)
-        _silence_dropout(workload.model)
-        return _compare(workload, point, batches, request, reporter)
-
-
-def _compare(
-    workload: Workload, point: Point, batches: Sequence[Any], request: Request, reporter: Reporter
-) -> Agreement:
-    state = copy.deepcopy(workload.model.state_dict())
-    eager = TrainConfig(batch_size=point.config.batch_size, num_threads=point.config.num_threads)
-    device = request.device or "cpu"
-    reporter.phase("eager fp32")
-    with _exact_fp32():
-        reference, gradients = _train(workload, Tuned(eager, device=device), batches, request.seed)
-        workload.model.load_state_dict(state)
-        rest = random.Random(request.seed).sample(batches[1:], k=len(batches) - 1)
-        control, of_control = _train(workload, Tuned(eager, device=device), [batches[0], *rest], request.seed + 1)
-    control_cosine = cosine(of_control, gradients)
-    del of_control
-    workload.model.load_state_dict(state)
-    reporter.phase("config")
-    candidate, of_candidate = _train(workload, Tuned(point.config, device=device), batches, request.seed)
-    return Agreement(
-        reference=reference,
-        control=control,
-        candidate=candidate,
-        cosine=cosine(of_candidate, gradients),
-        control_cosine=control_cosine,
-        has_batch_norm=any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in workload.model.modules()),
-    )
+        model = workload.model
+        batches = _batches(workload, Tuned(point.config, device=device), request.steps)
+        _silence_dropout(model)
+        state = copy.deepcopy(model.state_dict())
+        reporter.phase("eager fp32")
+        with _exact_fp32():
+            reference, gradients = _train(workload, Tuned(eager, device=device), batches, request.seed)
+            model.load_state_dict(state)
+            rest = random.Random(request.seed).sample(batches[1:], k=len(batches) - 1)
+            control, of_control = _train(workload, Tuned(eager, device=device), [batches[0], *rest], request.seed + 1)
+        control_cosine = cosine(of_control, gradients)
+        del of_control
+        model.load_state_dict(state)
+        reporter.phase("config")
+        candidate, of_candidate = _train(workload, Tuned(point.config, device=device), batches, request.seed)
+        return Agreement(
+            reference=reference,
+            control=control,
+            candidate=candidate,
+            cosine=cosine(of_candidate, gradients),
+            control_cosine=control_cosine,
+            has_batch_norm=any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()),
+        )
 
 
 def _batches(workload: Workload, tuned: Tuned, count: int) -> list[Any]:
@@ -135,20 +130,20 @@ def _step(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> boo
 def _gradients(model: nn.Module) -> tuple[Gradients, float]:
     """Copies of the gradients, in the order of the model's parameters, and their norm."""
     copies = [p.grad.detach().float().cpu().clone() if p.grad is not None else None for p in model.parameters()]
-    return copies, math.sqrt(math.fsum(float(g.double().square().sum()) for g in copies if g is not None))
+    return copies, math.sqrt(_dot(copies, copies))
 
 
 def cosine(gradients: Gradients, others: Gradients) -> float:
     """Of the angle between two gradients of a model: 1 when they point the same way, also when both are zero."""
-    dot = mine = theirs = 0.0
-    for gradient, other in zip(gradients, others, strict=True):
-        mine += float(gradient.double().square().sum()) if gradient is not None else 0.0
-        theirs += float(other.double().square().sum()) if other is not None else 0.0
-        if gradient is not None and other is not None:
-            dot += float(torch.dot(gradient.double().reshape(-1), other.double().reshape(-1)))
+    mine, theirs = _dot(gradients, gradients), _dot(others, others)
     if mine == theirs == 0.0:
         return 1.0
-    return dot / math.sqrt(mine * theirs) if mine and theirs else 0.0
+    return _dot(gradients, others) / math.sqrt(mine * theirs) if mine and theirs else 0.0
+
+
+def _dot(gradients: Gradients, others: Gradients) -> float:
+    pairs = ((a, b) for a, b in zip(gradients, others, strict=True) if a is not None and b is not None)
+    return sum(float(torch.dot(a.double().reshape(-1), b.double().reshape(-1))) for a, b in pairs)
 
 
 @contextlib.contextmanager

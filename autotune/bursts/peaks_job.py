@@ -1,8 +1,7 @@
 """Child side of probing: what only torch knows of the machine, and the rates that bound every config.
 
-It runs in a process of its own, since it imports torch and opens a context on the GPU. The rates are the best
-of a few repeats within a second or two: good enough to say "this is a tenth of what the card can do", no
-benchmark.
+The rates are the best of a few repeats within a second or two: good enough to say "this is a tenth of what the
+card can do", no benchmark.
 """
 
 from __future__ import annotations

@@ -176,10 +176,13 @@ def _parts(profiler: cProfile.Profile, seconds: float) -> list[SamplePart]:
     while (inner := _wrapped(stats, root)) is not None:
         root = inner
     called = {f: callers[root][3] for f, (*_, callers) in stats.items() if root in callers and f != root}
-    slowest = sorted(called.items(), key=lambda entry: -entry[1])
     return [
-        SamplePart(name=_name(function), where=_where(function), seconds=seconds * total / whole)
-        for function, total in slowest
+        SamplePart(
+            name=name.removeprefix("<built-in method ").removeprefix("<method ").removesuffix(">"),
+            where=f"{Path(file).name}:{line}" if line else None,
+            seconds=seconds * total / whole,
+        )
+        for (file, line, name), total in sorted(called.items(), key=lambda entry: -entry[1])
         if total >= NOTABLE_SHARE * whole
     ]
 
@@ -191,12 +194,3 @@ def _wrapped(stats: dict[Function, Any], function: Function) -> Function | None:
         if spends and inner[2] in {"__getitem__", "__getitems__"}:
             return inner
     return None
-
-
-def _name(function: Function) -> str:
-    return function[2].removeprefix("<built-in method ").removeprefix("<method ").removesuffix(">")
-
-
-def _where(function: Function) -> str | None:
-    file, line, _ = function
-    return f"{Path(file).name}:{line}" if line else None

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+ROOT = Path("/")
 _V1_UNLIMITED_BYTES = 2**60  # version 1 writes "no limit" as the largest multiple of the page size
 
 
@@ -47,17 +48,17 @@ class Mount(NamedTuple):
     options: str
 
 
-def read_text(path: Path) -> str | None:
-    """The content of a small system file, or None when it is not there or may not be read."""
+def read_text(path: Path) -> str:
+    """The content of a small system file; nothing when it is not there or may not be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return None
+        return ""
 
 
 def mounts(root: Path) -> Iterator[Mount]:
     """What is mounted, in the order of mounting; lines that make no sense are left out."""
-    for line in (read_text(root / "proc/self/mountinfo") or "").splitlines():
+    for line in read_text(root / "proc/self/mountinfo").splitlines():
         left, _, right = line.partition(" - ")
         fields, details = left.split(), right.split()
         if len(fields) >= 5 and len(details) >= 2:
@@ -65,13 +66,13 @@ def mounts(root: Path) -> Iterator[Mount]:
             yield Mount(fields[2], fields[3], PurePosixPath(_unescape(fields[4])), kind, _unescape(source), options)
 
 
-def cpu_quota(root: Path = Path("/")) -> CpuQuota | None:
+def cpu_quota(root: Path = ROOT) -> CpuQuota | None:
     """The tightest CPU quota over this process, or None when no level sets one; `root` stands for ``/``."""
     quotas = [CpuQuota(cpus, name) for name, folder in _groups(root, "cpu") if (cpus := _cpus(folder)) is not None]
     return min(quotas, key=lambda quota: quota.cpus, default=None)
 
 
-def memory_limit(root: Path = Path("/")) -> MemoryLimit | None:
+def memory_limit(root: Path = ROOT) -> MemoryLimit | None:
     """The tightest memory limit over this process, or None when no level sets one; `root` stands for ``/``."""
     levels = [
         MemoryLimit(limit, max(0, limit - _working_set_bytes(folder)), name)
@@ -83,9 +84,9 @@ def memory_limit(root: Path = Path("/")) -> MemoryLimit | None:
 
 def _cpus(folder: Path) -> float | None:
     """The quota of one level in CPUs."""
-    words = (read_text(folder / "cpu.max") or "").split()
+    words = read_text(folder / "cpu.max").split()
     if len(words) != 2:  # version 1
-        words = [read_text(folder / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period")]
+        words = [read_text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
     quota, period = map(_number, words)
     # "max" is no number, and version 1 writes -1 for it.
     return quota / period if quota is not None and period is not None and quota > 0 and period > 0 else None
@@ -101,16 +102,16 @@ def _limit_bytes(folder: Path) -> int | None:
 def _working_set_bytes(folder: Path) -> int:
     """What one level has taken, without clean file cache; 0 when it cannot be read."""
     used = read_text(folder / "memory.current") or read_text(folder / "memory.usage_in_bytes")
-    statistics = dict(re.findall(r"^(\w+) (\d+)$", read_text(folder / "memory.stat") or "", re.MULTILINE))
+    statistics = dict(re.findall(r"^(\w+) (\d+)$", read_text(folder / "memory.stat"), re.MULTILINE))
     # Version 1 has both words; only the longer one counts the groups below.
-    cache = statistics.get("total_inactive_file") or statistics.get("inactive_file")
+    cache = statistics.get("total_inactive_file") or statistics.get("inactive_file", "")
     return max(0, (_number(used) or 0) - (_number(cache) or 0))
 
 
-def _number(text: str | None) -> int | None:
+def _number(text: str) -> int | None:
     """An integer, or None for what is not one (``max``, an empty or missing file)."""
     try:
-        return int(text or "")
+        return int(text)
     except ValueError:
         return None
 
@@ -129,7 +130,7 @@ def _groups(root: Path, controller: str) -> Iterator[tuple[str, Path]]:
 def _memberships(root: Path, controller: str) -> dict[str, PurePosixPath]:
     """The path of this process's group in each version's hierarchy, by the name of its file system."""
     paths = {}
-    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
+    for line in read_text(root / "proc/self/cgroup").splitlines():
         number, controllers, path = [*line.split(":", 2), "", ""][:3]
         if number == "0" and not controllers:
             paths["cgroup2"] = PurePosixPath(path)

@@ -16,10 +16,8 @@ from pathlib import Path
 
 import psutil
 
-from autotune.hardware.cgroups import cpu_quota, memory_limit, read_text
+from autotune.hardware.cgroups import ROOT, cpu_quota, memory_limit, read_text
 from autotune.hardware.model import Cpu, Memory
-
-ROOT = Path("/")
 
 _X86_FLAGS = (
     "avx", "avx2", "fma", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16",
@@ -42,7 +40,7 @@ def read_cpu(unread: dict[str, str], root: Path = ROOT, *, usable: int | None = 
     system = platform.system()
     if system == "Linux":
         cpuinfo = _cpuinfo(root)
-        board = (read_text(root / "proc/device-tree/model") or "").strip("\x00\n ")  # Arm often names only that
+        board = read_text(root / "proc/device-tree/model").strip("\x00\n ")  # Arm often names only that
         model, isa = cpuinfo.get("model name") or cpuinfo.get("Hardware") or board or None, _linux_isa(cpuinfo)
     else:
         model, isa = _macos_cpu() if system == "Darwin" else (_windows_model(), ())
@@ -130,7 +128,7 @@ def _usable_cpus(logical: int) -> int:
 
 def _cpuinfo(root: Path) -> dict[str, str]:
     """What ``/proc/cpuinfo`` has of the first processor."""
-    lines = reversed((read_text(root / "proc/cpuinfo") or "").splitlines())
+    lines = reversed(read_text(root / "proc/cpuinfo").splitlines())
     return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 

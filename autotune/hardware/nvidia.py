@@ -27,15 +27,6 @@ _CORES_PER_SM = {
 _TURING_WITHOUT_TENSOR_CORES = re.compile(r"\bGTX 16\d\d|\bMX ?\d{3}\b|\bT(?:400|500|550|600|1000|1200|2000)\b")
 
 
-def load_nvml() -> Any | None:
-    """The `pynvml` module of nvidia-ml-py, or None where it is not installed."""
-    try:
-        import pynvml
-    except ImportError:
-        return None
-    return pynvml
-
-
 def gpu_precisions(name: str, capability: tuple[int, int] | None) -> tuple[tuple[str, ...], str]:
     """The precisions worth trying on an NVIDIA GPU, fp32 first, and why, in one sentence.
 
@@ -53,17 +44,18 @@ def gpu_precisions(name: str, capability: tuple[int, int] | None) -> tuple[tuple
     return ("fp32", "fp16"), f"{version} has tensor cores for fp16 only; tf32 and bf16 need 8.0"
 
 
-def read_gpus(nvml: Any | None, unread: dict[str, str], environ: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
+def read_gpus(nvml: Any, unread: dict[str, str], environ: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
     """The NVIDIA GPUs that this process may use, in the order of ``CUDA_VISIBLE_DEVICES``.
 
     Args:
-        nvml: The `pynvml` module, or an object like it; None where it is not installed.
+        nvml: The `pynvml` module, or an object like it; the installed one when None.
         unread: Takes the reasons for what could not be read, under keys such as ``gpus.0.power_limit_watts``.
         environ: The environment variables.
     """
     if nvml is None:
-        unread["gpus"] = "NVIDIA GPUs were not looked for: nvidia-ml-py is not installed"
-        return ()
+        import pynvml  # here: it takes 50 ms, which not every command needs
+
+        nvml = pynvml
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from autotune.hardware import host, nvidia, surroundings
+from autotune.hardware.cgroups import ROOT
 from autotune.hardware.model import Gpu, Hardware, Peaks
 
 
 def probe_host(
     *,
-    root: Path = host.ROOT,
+    root: Path = ROOT,
     nvml: Any | None = None,
     environ: Mapping[str, str] = os.environ,
     usable_cpus: int | None = None,
@@ -32,10 +33,9 @@ def probe_host(
         usable_cpus: CPUs that the operating system lets this process use; None asks it.
     """
     unread: dict[str, str] = {"peaks": "not measured"}
-    gpus = nvidia.read_gpus(nvml if nvml is not None else nvidia.load_nvml(), unread, environ=environ)
     return Hardware(
         hostname=platform.node() or "unknown",
-        gpus=gpus,
+        gpus=nvidia.read_gpus(nvml, unread, environ),
         cpu=host.read_cpu(unread, root, usable=usable_cpus),
         memory=host.read_memory(unread, root),
         container=surroundings.read_container(root, environ),

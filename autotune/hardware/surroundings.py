@@ -14,10 +14,9 @@ from pathlib import Path, PurePath
 
 import psutil
 
-from autotune.hardware.cgroups import Mount, mounts, read_text
+from autotune.hardware.cgroups import ROOT, Mount, mounts, read_text
 from autotune.hardware.model import Software
 
-ROOT = Path("/")
 DISTRIBUTION = "autotune-torch"
 
 _NOT_ON_A_DISK = {"tmpfs": "memory", "ramfs": "memory", "overlay": "a container's layers, on an unknown disk"}
@@ -41,10 +40,10 @@ def read_container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -
         return "podman"
     if (root / ".dockerenv").exists():
         return "docker"
-    told = environ.get("container") or (read_text(root / "run/systemd/container") or "").strip()
+    told = environ.get("container") or read_text(root / "run/systemd/container").strip()
     if told:
         return told
-    groups = read_text(root / "proc/self/cgroup") or ""
+    groups = read_text(root / "proc/self/cgroup")
     return next((kind for word, kind in _CGROUP_WORDS if word in groups), None)
 
 
@@ -85,7 +84,7 @@ def _os_name(root: Path) -> str:
     """The operating system with its kernel and its C library: the allocator depends on that."""
     if platform.system() != "Linux":
         return platform.platform()
-    release = read_text(root / "etc/os-release") or read_text(root / "usr/lib/os-release") or ""
+    release = read_text(root / "etc/os-release") or read_text(root / "usr/lib/os-release")
     names = re.findall(r"^PRETTY_NAME=[\"']?(.*?)[\"']?$", release, re.MULTILINE)
     library = " ".join(platform.libc_ver()).strip()
     return ", ".join(filter(None, [*names, f"Linux {platform.release()} {platform.machine()}", library]))
@@ -111,7 +110,7 @@ def _disk_kind(root: Path, mount: Mount) -> str:
     # btrfs and others have no device number of their own, hence the name as a second way; a partition asks its disk.
     for block in (root / "sys/dev/block" / mount.number, root / "sys/class/block" / device):
         for queue in (block / "queue", block / ".." / "queue"):
-            if rotational := (read_text(queue / "rotational") or "").strip():
+            if rotational := read_text(queue / "rotational").strip():
                 return "rotating" if rotational == "1" else "solid state"
     return "unknown kind"
 

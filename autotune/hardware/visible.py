@@ -82,19 +82,16 @@ def _named(cards: Sequence[Card], wanted: str) -> list[Card | Slice]:
 
 def _device(cards: Sequence[Card], entry: str) -> Card | Slice | None:
     """The device that one entry names: a number, or the start of a UUID that fits one device only."""
-    if number := re.match(r"\d+", entry):
-        return _usable(cards[int(number[0])]) if int(number[0]) < len(cards) else None
-    if entry.upper().startswith("MIG-"):
+    kind = entry[:4].upper()
+    if kind == "MIG-":
         slices = [part for card in cards for part in card.slices if part.uuid.lower().startswith(entry.lower())]
         return slices[0] if len(slices) == 1 else None
-    if entry.upper().startswith("GPU-"):
-        whole = [card for card in cards if card.uuid.lower().startswith(entry.lower())]
-        return _usable(whole[0]) if len(whole) == 1 else None
-    return None
-
-
-def _usable(card: Card) -> Card | Slice | None:
-    """What naming a card means: the card, or the first slice of a partitioned one."""
-    if card.partitioned:
-        return card.slices[0] if card.slices else None
-    return card if card.handle is not None else None
+    if number := re.match(r"\d+", entry):
+        whole = cards[int(number[0]) :][:1]
+    else:
+        whole = [card for card in cards if kind == "GPU-" and card.uuid.lower().startswith(entry.lower())]
+    if len(whole) != 1:
+        return None
+    if whole[0].partitioned:  # to name it means its first slice
+        return whole[0].slices[0] if whole[0].slices else None
+    return whole[0] if whole[0].handle is not None else None

@@ -9,7 +9,7 @@ import pynvml
 import pytest
 
 from autotune.hardware.model import Gpu
-from autotune.hardware.nvidia import gpu_precisions, load_nvml, read_gpus
+from autotune.hardware.nvidia import gpu_precisions, read_gpus
 from tests.hardware.readings import (
     MIB,
     NO_ENVIRONMENT,
@@ -139,18 +139,6 @@ def test_machine_without_a_driver() -> None:
     nvml = FakeNvml(init_error=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
     assert read_gpus(nvml, unread, environ=NO_ENVIRONMENT) == ()
     assert unread == {"gpus": "no NVIDIA driver answers (NVML: NVML Shared Library Not Found)"}
-
-
-def test_machine_without_the_bindings() -> None:
-    """Without nvidia-ml-py the reason says that nobody looked."""
-    unread: dict[str, str] = {}
-    assert read_gpus(None, unread) == ()
-    assert "not installed" in unread["gpus"]
-
-
-def test_installed_bindings_are_found() -> None:
-    """nvidia-ml-py is a dependency, so its module is there."""
-    assert load_nvml() is pynvml
 
 
 def test_nvml_is_closed_again() -> None:
