@@ -53,7 +53,8 @@ def charge(
     ordinary = max(1, config.num_workers) * waits
     blocks = [_without_starts(lap, lap.starts * ordinary) for lap in laps]
     usual = statistics.median(block.seconds / lap.consumed for block, lap in zip(blocks, laps, strict=True))
-    stretches = _epochs(laps)
+    crossing = [index for index, lap in enumerate(laps) if lap.starts]
+    stretches = [laps[first:last] for first, last in itertools.pairwise(crossing)]  # whole epochs
     if not stretches and config.num_workers:
         queue = config.num_workers * (config.prefetch_factor or 0)
         # Workers that do not persist start at a restart as they do at an epoch's end.
@@ -67,12 +68,6 @@ def charge(
     else:
         cost = _start_seconds(feed, config) - ordinary
     return blocks, max(0.0, cost)
-
-
-def _epochs(laps: Sequence[Lap]) -> list[Sequence[Lap]]:
-    """The laps from each start of the loader up to the next."""
-    crossing = [index for index, lap in enumerate(laps) if lap.starts]
-    return [laps[first:last] for first, last in itertools.pairwise(crossing)]
 
 
 def _starts(laps: Sequence[Lap], queue: int) -> list[Sequence[Lap]]:

@@ -37,7 +37,8 @@ class GpuTelemetry:
     def __init__(self, nvml: Any, uuid: str) -> None:
         self._nvml = nvml
         self._handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-        self._foreign = {process.pid: process.usedGpuMemory for process in self._processes()}
+        processes = self._read(lambda: list(nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))) or []
+        self._foreign = {process.pid: process.usedGpuMemory for process in processes}
         self._samples: defaultdict[str, list[float]] = defaultdict(list)
         self._limits: set[str] = set()
         self._energy: float | None = None
@@ -98,9 +99,6 @@ class GpuTelemetry:
         """What the GPU has taken since its driver was loaded."""
         return self._read(lambda: float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1000))
 
-    def _processes(self) -> list[Any]:
-        return self._read(lambda: list(self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))) or []
-
     def _foreign_fraction(self) -> float | None:
         """SM share of the foreign processes since `begin`; 0 when there are none."""
         if not self._foreign:
@@ -108,11 +106,10 @@ class GpuTelemetry:
         samples = self._read(lambda: self._nvml.nvmlDeviceGetProcessUtilization(self._handle, self._began_microseconds))
         if samples is None:
             return None
-        shares: dict[int, list[float]] = {}
+        shares: defaultdict[int, list[float]] = defaultdict(list)
         for sample in samples:
-            if sample.pid in self._foreign:
-                shares.setdefault(sample.pid, []).append(sample.smUtil / 100)
-        return min(1.0, sum(statistics.fmean(values) for values in shares.values()))
+            shares[sample.pid].append(sample.smUtil / 100)
+        return min(1.0, sum(statistics.fmean(shares[pid]) for pid in shares.keys() & self._foreign.keys()))
 
     def _gpm_sample(self) -> Any:
         """A sample of the performance-monitoring counters (Hopper and later), or None."""

@@ -189,8 +189,7 @@ def _parts(profiler: cProfile.Profile, seconds: float) -> list[SamplePart]:
 
 def _wrapped(stats: dict[Function, Any], function: Function) -> Function | None:
     """The ``__getitem__`` of another dataset in which a function spends nearly all of its time."""
-    for inner, (*_, callers) in stats.items():
-        spends = function in callers and inner != function and callers[function][3] >= WHOLE_SHARE * stats[function][3]
-        if spends and inner[2] in {"__getitem__", "__getitems__"}:
-            return inner
-    return None
+    enough = WHOLE_SHARE * stats[function][3]
+    called = ((inner, callers[function][3]) for inner, (*_, callers) in stats.items() if function in callers)
+    readers = (inner for inner, seconds in called if seconds >= enough and inner[2] in {"__getitem__", "__getitems__"})
+    return next((inner for inner in readers if inner != function), None)

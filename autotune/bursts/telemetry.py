@@ -62,7 +62,7 @@ class Telemetry:
         # The forkserver and the command are ours too: their work is no foreign load.
         self._ancestors = self._process.parents()[:2]
         self._peak_bytes = 0
-        self._counted_at_bytes = 0
+        self._counted_at_bytes = 0.0
         self._began: CpuSeconds | None = None
         self._stop = threading.Event()
         self._lock = threading.Lock()
@@ -112,12 +112,13 @@ class Telemetry:
         with contextlib.suppress(OSError):  # the user's code may have taken every file descriptor
             self._children = self._process.children(recursive=True)
         tree = (self._process, *self._children)
-        resident = sum(_highest_resident_bytes(process) for process in tree)
+        # The highest RSS so far, else RSS: quick to read, but shared pages count in each process.
+        resident = _total(tree, lambda process: _high_water_bytes(process) or process.memory_info().rss)
         # Counting shared pages once takes the kernel milliseconds: only when there is something new to count.
         if resident <= (1 + NOTABLE_GROWTH) * self._counted_at_bytes:
             return False
         self._counted_at_bytes = resident
-        total = sum(_memory_bytes(process) for process in tree)
+        total = int(_total(tree, _memory_bytes))
         self._peak_bytes = max(self._peak_bytes, total)
         if self._limit_bytes is not None and total > self._limit_bytes:
             self._on_limit(total)
@@ -128,8 +129,8 @@ class Telemetry:
         try:
             times = psutil.cpu_times()
             tree = (self._process, *self._process.children(recursive=True))
-            own = sum(_seconds(process, _TREE_FIELDS) for process in tree)
-            own += sum(_seconds(process, _OWN_FIELDS) for process in self._ancestors)
+            own = _total(tree, lambda process: _sum(process.cpu_times(), _TREE_FIELDS))
+            own += _total(self._ancestors, lambda process: _sum(process.cpu_times(), _OWN_FIELDS))
         except OSError:
             return None
         busy, idle, stolen = (_sum(times, fields) for fields in (_BUSY_FIELDS, _IDLE_FIELDS, ("steal",)))
@@ -157,29 +158,19 @@ def _sum(times: Any, fields: Sequence[str]) -> float:
     return sum(getattr(times, field, 0.0) for field in fields)
 
 
-def _seconds(process: psutil.Process, fields: Sequence[str]) -> float:
-    """CPU time of a process; 0 for one that has gone."""
-    try:
-        return _sum(process.cpu_times(), fields)
-    except psutil.Error:
-        return 0.0
-
-
-def _highest_resident_bytes(process: psutil.Process) -> int:
-    """The highest RSS so far, else RSS: quick to read, but shared pages count everywhere; 0 for one that has gone."""
-    try:
-        return _high_water_bytes(process) or int(process.memory_info().rss)
-    except (psutil.Error, OSError):
-        return 0
+def _total(processes: Sequence[psutil.Process], read: Callable[[psutil.Process], float]) -> float:
+    """A figure of all these processes; those that have gone count nothing."""
+    total = 0.0
+    for process in processes:
+        with contextlib.suppress(psutil.Error, OSError):
+            total += read(process)
+    return total
 
 
 def _memory_bytes(process: psutil.Process) -> int:
-    """PSS at the process's peak, else now, else RSS; 0 for a process that has gone."""
-    try:
-        full = process.memory_full_info()
-        above = max(0, (_high_water_bytes(process) or 0) - full.rss)  # what came and went is its own, not shared
-    except (psutil.Error, OSError):
-        return 0
+    """PSS at the process's peak, else now, else RSS."""
+    full = process.memory_full_info()
+    above = max(0, (_high_water_bytes(process) or 0) - full.rss)  # what came and went is its own, not shared
     return int(getattr(full, "pss", full.rss)) + above
 
 
