@@ -30,7 +30,6 @@ AGAIN_SECONDS = 2.0
 """A loss that takes longer is not computed once more to see its operators warm."""
 SMALL_OPERATOR_MICROSECONDS = 20.0
 """Below, an operator is mostly what calling it costs."""
-_OPTIMIZER_IMPLS = ("foreach", "fused")
 
 
 def check_workload(workload: Workload, target: str, device: str) -> WorkloadFacts:
@@ -75,7 +74,7 @@ def check_workload(workload: Workload, target: str, device: str) -> WorkloadFact
         fixed_shapes=fixed_shapes,
         largest_samples=largest,
         notes=(*(f"bursts leave out {note}" for note in workload.notes), *_lost(held, workload, optimizer)),
-        optimizer_impls=tuple(name for name in _OPTIMIZER_IMPLS if name in optimizer.defaults),
+        optimizer_impls=tuple(name for name in ("foreach", "fused") if name in optimizer.defaults),
         fork_safe=True,
     )
 

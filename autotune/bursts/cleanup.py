@@ -74,11 +74,7 @@ def members_of_run(run: str, session: int) -> list[psutil.Process]:
 
 
 def remove_shared_memory(since: float) -> None:
-    """Removes torch's shared memory files whose process was killed between making and unlinking them.
-
-    Args:
-        since: `time.time()` of the run's start: older files are not its own.
-    """
+    """Removes torch's shared memory files, made `since` then, whose process was killed before it could unlink them."""
     for file in _SHARED_MEMORY.glob("torch_*"):
         with contextlib.suppress(OSError, ValueError):
             owner = int(file.name.split("_")[1])

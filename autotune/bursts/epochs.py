@@ -42,11 +42,7 @@ def charge(
 ) -> tuple[list[Block], float]:
     """The laps as blocks within an epoch, and the seconds that an epoch's end costs.
 
-    Args:
-        laps: The timed ones.
-        feed: Where their batches came from.
-        config: What was run.
-        after_restart: Laps of the warm-up from the restart of the loader on.
+    `after_restart` are the laps of the warm-up from the restart of the loader on.
     """
     # While the first batch is awaited each worker prepares one: so much ordinary waiting belongs to an epoch anyway.
     waits = sum(lap.wait_seconds for lap in laps) / max(1, sum(lap.batches - lap.starts for lap in laps))

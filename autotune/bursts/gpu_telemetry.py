@@ -1,4 +1,4 @@
-"""What NVML tells of one GPU while a burst is timed: sampled figures, and counters read at both ends.
+"""What NVML reports of one GPU while a burst is timed: sampled figures, and counters read at both ends.
 
 Every figure is read on its own: what a card does not support is None and costs the others nothing.
 """

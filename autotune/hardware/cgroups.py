@@ -29,12 +29,10 @@ class MemoryLimit(NamedTuple):
         limit_bytes: The tightest limit of the group and its ancestors.
         room_bytes: What may still be taken before some limit is met. Clean file cache does not count as
             taken: the kernel drops it first, and a data set that was read once would else fill the room.
-        group: The group with the tightest limit, as a path below its mount point.
     """
 
     limit_bytes: int
     room_bytes: int
-    group: str
 
 
 class Mount(NamedTuple):
@@ -75,11 +73,11 @@ def cpu_quota(root: Path = ROOT) -> CpuQuota | None:
 def memory_limit(root: Path = ROOT) -> MemoryLimit | None:
     """The tightest memory limit over this process, or None when no level sets one; `root` stands for ``/``."""
     levels = [
-        MemoryLimit(limit, max(0, limit - _working_set_bytes(folder)), name)
-        for name, folder in _groups(root, "memory")
+        MemoryLimit(limit, max(0, limit - _working_set_bytes(folder)))
+        for _, folder in _groups(root, "memory")
         if (limit := _limit_bytes(folder)) is not None
     ]
-    return min(levels)._replace(room_bytes=min(level.room_bytes for level in levels)) if levels else None
+    return MemoryLimit(*map(min, zip(*levels, strict=True))) if levels else None
 
 
 def _cpus(folder: Path) -> float | None:

@@ -48,7 +48,7 @@ def read_cpu(unread: dict[str, str], root: Path = ROOT, *, usable: int | None = 
     if model is None:
         unread["cpu.model"] = f"{system} does not name the processor"
     if physical is None:
-        unread["cpu.physical_cores"] = f"{system} does not tell which logical CPUs share a core"
+        unread["cpu.physical_cores"] = f"{system} does not report which logical CPUs share a core"
     if not isa:
         unread["cpu.isa"] = f"no instruction-set flags could be read on {system} ({platform.machine()})"
     budget, budget_reason = _budget(logical, usable if usable is not None else _usable_cpus(logical), root)
@@ -93,7 +93,7 @@ def _budget(logical: int, usable: int, root: Path) -> tuple[int, str]:
         return max(1, math.ceil(quota.cpus)), reason
     if usable < logical:
         return max(1, usable), f"the affinity mask leaves {usable} of {logical} logical CPUs"
-    return max(1, usable), f"all {logical} logical CPUs are usable: neither an affinity mask nor a quota takes any"
+    return max(1, usable), f"all {logical} logical CPUs are usable: no affinity mask and no quota limits them"
 
 
 def _precisions(isa: Collection[str], system: str) -> tuple[tuple[str, ...], str]:

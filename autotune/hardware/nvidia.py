@@ -167,7 +167,7 @@ class _Reading:
             if process.name is None:
                 self.miss(f"processes.{len(others)}.name", "the process is gone, or outside of this container")
             if process.memory_bytes is None:
-                self.miss(f"processes.{len(others)}.memory_bytes", "the driver does not tell it of a process")
+                self.miss(f"processes.{len(others)}.memory_bytes", "the driver does not report it per process")
             others.append(process)
         return tuple(others)
 
@@ -212,7 +212,7 @@ def _quietly(nvml: Any, call: Callable[..., Any], *arguments: Any) -> Any | None
 
 
 def _watts(milliwatts: int | None) -> float | None:
-    """NVML tells power in thousandths."""
+    """NVML reports power in milliwatts."""
     return None if milliwatts is None else milliwatts / 1000
 
 

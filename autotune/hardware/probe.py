@@ -83,7 +83,7 @@ def _merge_gpus(host: Hardware, reported: Sequence[Gpu], version: str) -> tuple[
         number = _match(seen, left)
         gpu = seen if number is None else _filled(left.pop(number), seen)
         for field in (name for name, value in gpu if value is None):
-            reasons[f"gpus.{place}.{field}"] = f"torch does not tell this of a {gpu.kind} device"
+            reasons[f"gpus.{place}.{field}"] = f"torch does not report this for the kind {gpu.kind}"
         # What the driver said goes before what torch did not say.
         told = f"gpus.{number}."
         reasons |= {f"gpus.{place}.{k[len(told) :]}": why for k, why in host.unread.items() if k.startswith(told)}

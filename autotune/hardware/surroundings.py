@@ -41,10 +41,8 @@ def read_container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -
     if (root / ".dockerenv").exists():
         return "docker"
     told = environ.get("container") or read_text(root / "run/systemd/container").strip()
-    if told:
-        return told
     groups = read_text(root / "proc/self/cgroup")
-    return next((kind for word, kind in _CGROUP_WORDS if word in groups), None)
+    return told or next((kind for word, kind in _CGROUP_WORDS if word in groups), None)
 
 
 def read_disk(unread: dict[str, str], root: Path = ROOT, folder: PurePath | None = None) -> str | None:

@@ -62,7 +62,7 @@ def select(cards: Sequence[Card], unread: dict[str, str], environ: Mapping[str, 
             unread["gpus"] = f"CUDA_VISIBLE_DEVICES={wanted!r} names none of the {len(cards)} NVIDIA GPUs"
     by_number = wanted is None or re.match(r"\s*\d", wanted)
     if by_number and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID" and len({card.name for card in cards}) > 1:
-        unread["gpus.order"] = "CUDA numbers unlike cards fastest first, NVML by bus; set CUDA_DEVICE_ORDER=PCI_BUS_ID"
+        unread["gpus.order"] = "CUDA numbers the fastest card first, NVML by bus; set CUDA_DEVICE_ORDER=PCI_BUS_ID"
     first = next((device for device in chosen if isinstance(device, Slice)), None)
     return tuple(device for device in chosen if not isinstance(device, Slice) or device is first)
 
