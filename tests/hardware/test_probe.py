@@ -171,7 +171,7 @@ def test_gpu_that_only_torch_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     merged = merge(hardware, report(gpus=[apple]))
     assert merged.default_device == "mps"
     assert merged.gpus[0].precisions == ("fp32", "fp16")
-    assert merged.unread["gpus.0.power_limit_watts"] == "torch does not tell this of a mps device"
+    assert merged.unread["gpus.0.power_limit_watts"] == "torch does not report this for the kind mps"
     assert "gpus" not in merged.unread
     assert unexplained(merged) == set()
 
