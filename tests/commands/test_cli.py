@@ -106,7 +106,7 @@ def test_a_mistake_is_told_with_its_remedy(arguments: list[str], words: str, tmp
         (["--model", "tests.workloads.tiny:nothing"], "there is no 'nothing'"),
         (["--model", TINY, "--explore", "depth=1,2"], "takes no argument"),
         (["--model", TINY, "--out", "."], "is a folder"),
-        (["--model", TINY, "--resume"], "no earlier run"),
+        (["--model", TINY, "--resume"], "expected an earlier run"),
         (["--model", TINY, "--device", "cuda"], "cuda"),
         (["--model", TINY, "--storage", "nonsense://x"], "cannot be opened"),
     ],
