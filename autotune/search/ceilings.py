@@ -47,12 +47,7 @@ class Ceilings:
         return {part: self._known.get(_key(point, part)) for part in PARTS}
 
     def fewest_workers(self, point: Point, counts: Sequence[int]) -> tuple[int, str] | None:
-        """The fewest workers that feed a point's computing with some headroom, and why; None when it is not known.
-
-        Args:
-            point: Its other knobs hold.
-            counts: The numbers of workers to choose from.
-        """
+        """Of some counts, the fewest workers that feed a point's computing with headroom, and why; None: not known."""
         compute = self.compute(point)
         if compute is None:
             return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from autotune.hardware import Hardware
 from autotune.knobs import TrainConfig, WorkloadFacts
-from autotune.measuring import SLOWDOWNS, Measurement, Profile, SampleCost, compiler_text
+from autotune.measuring import SLOWDOWNS, Measurement, Profile, SampleCost, TelemetrySummary, compiler_text
 from autotune.results.result import Diagnosis
 from autotune.search.ceilings import boundary_fraction
 from autotune.units import format_bytes, format_seconds
@@ -18,14 +18,12 @@ from autotune.wording import percent, ratio_text
 
 NEAR_CEILING = 0.9
 """Within this share of a ceiling, the ceiling is what limits."""
-NOTABLE_WAIT = 0.1
 NOTABLE_GAIN = 1.05
 """Advice that could gain less is not worth a line."""
-CPUS_FULL, CPUS_TAKEN = 0.95, 0.1
-MEMORY_FULL = 0.95
-NOTABLE_BOUNDARY = 0.05
-GPU_BUSY = 0.8
+NOTABLE_WAIT, NOTABLE_BOUNDARY = 0.1, 0.05
+CPUS_FULL, CPUS_TAKEN, MEMORY_FULL, GPU_BUSY = 0.95, 0.1, 0.95, 0.8
 POWER_SWINGS = 1.5
+"""From where on something is worth a line: all of them chosen, not measured."""
 CACHE_INTERVAL = 50
 """Micro-steps between two calls of ``torch.cuda.empty_cache()``, as a guide has it."""
 
@@ -53,6 +51,11 @@ class Evidence:
     def rate(self) -> float:
         """Samples per second that training reaches."""
         return self.measured.samples_per_second
+
+    @property
+    def telemetry(self) -> TelemetrySummary:
+        """What the machine did meanwhile; an empty one where nothing was read."""
+        return self.measured.telemetry or TelemetrySummary(seconds=0)
 
 
 def diagnose(evidence: Evidence | None, before: Profile | None = None) -> Diagnosis:
@@ -93,8 +96,7 @@ def _loader(evidence: Evidence) -> Iterator[str]:
     with_workers = f"with {workers} worker{'s' * (workers != 1)}" if workers else "without workers"
     reached = "computing alone reaches" if compute else "training could reach up to"
     line = f"training waits for data {percent(waits)} of the time {with_workers}"
-    telemetry = evidence.measured.telemetry
-    low, high = (telemetry.power_min_watts, telemetry.power_max_watts) if telemetry is not None else (None, None)
+    low, high = evidence.telemetry.power_min_watts, evidence.telemetry.power_max_watts
     if low is not None and high is not None and high >= POWER_SWINGS * low:  # the GPU starves between batches
         line += f", and the GPU's power swings between {low:.0f} and {high:.0f} W"
     if evidence.profile is not None and evidence.profile.sample is not None:
@@ -106,7 +108,7 @@ def _sample_text(sample: SampleCost) -> str:
     """What a sample takes, and what most of it is."""
     text = f"one sample takes {format_seconds(sample.seconds)}"
     parts = [
-        f"{format_seconds(part.seconds)} in {part.name}{f' ({part.where})' if part.where else ''}"
+        f"{format_seconds(part.seconds)} in {part.name}" + (f" ({part.where})" if part.where else "")
         for part in sample.parts[:3]
     ]
     return f"{text}, of which {', '.join(parts)}" if parts else text
@@ -114,10 +116,8 @@ def _sample_text(sample: SampleCost) -> str:
 
 def _cpus(evidence: Evidence) -> Iterator[str]:
     """More workers cannot help where no CPU is left; other programs take some."""
-    telemetry, waits = evidence.measured.telemetry, evidence.measured.data_wait_fraction
-    if telemetry is None:
-        return
-    taken, foreign = telemetry.cpu_fraction, telemetry.foreign_cpu_fraction or 0.0
+    waits = evidence.measured.data_wait_fraction
+    taken, foreign = evidence.telemetry.cpu_fraction, evidence.telemetry.foreign_cpu_fraction or 0.0
     if taken is not None and taken >= CPUS_FULL and waits >= NOTABLE_WAIT:
         yield (
             f"all {evidence.cpus} CPUs are busy ({percent(taken)}), so more workers would gain nothing: only cheaper "
@@ -143,15 +143,13 @@ def _epochs(evidence: Evidence) -> Iterator[str]:
 
 def _memory(evidence: Evidence) -> Iterator[str]:
     """Memory near its target, and an allocator that had to free and ask again."""
-    measured, limit = evidence.measured, evidence.memory_limit_bytes
-    used = measured.device_memory_bytes
+    used, limit = evidence.measured.device_memory_bytes, evidence.memory_limit_bytes
     if used is not None and limit is not None and used >= MEMORY_FULL * limit:
         yield (
             f"memory is nearly full, with {format_bytes(used)} of a target of {format_bytes(limit)}: a longer sequence "
             "or another process may end the training"
         )
-    retries = measured.telemetry.allocator_retries if measured.telemetry is not None else None
-    if retries:
+    if retries := evidence.telemetry.allocator_retries:
         yield (
             f"the allocator freed its cache and asked again {retries} times during a burst: a smaller micro-batch with "
             "more accumulation would avoid these waits"
@@ -173,12 +171,10 @@ def _device(evidence: Evidence) -> Iterator[str]:
     if busy is not None and busy < GPU_BUSY:
         gain = ratio_text(1 / max(busy, 0.01))
         if profile.synchronisations:
-            places = ", ".join(
-                f"{one.operator.removeprefix('aten::')} at {one.where}" for one in profile.synchronisations[:3]
-            )
+            places = [f"{one.operator.removeprefix('aten::')} at {one.where}" for one in profile.synchronisations[:3]]
             yield (
-                f"the host waits for the GPU inside the loss ({places}), and kernels run only {percent(busy)} of the "
-                f"time: without these waits training could gain up to {gain}"
+                f"the host waits for the GPU inside the loss ({', '.join(places)}), and kernels run only "
+                f"{percent(busy)} of the time: without these waits training could gain up to {gain}"
             )
         else:
             yield (
@@ -197,9 +193,7 @@ def _device(evidence: Evidence) -> Iterator[str]:
 
 def _clocks(evidence: Evidence) -> Iterator[str]:
     """Clocks that were held down."""
-    telemetry = evidence.measured.telemetry
-    if telemetry is None:
-        return
+    telemetry = evidence.telemetry
     slowed = [name for name in telemetry.clock_limits if name in SLOWDOWNS]
     if slowed and telemetry.sm_clock_mhz:
         hot = f" at {telemetry.temperature_celsius:.0f} °C" if telemetry.temperature_celsius is not None else ""

@@ -44,13 +44,7 @@ MAX_TESTS_PER_VALUE = 2
 
 @dataclass(frozen=True)
 class Proposal:
-    """A point to run, and why.
-
-    Attributes:
-        point: What to run.
-        stage: The part of the search that asks for it.
-        reason: Why, in one sentence.
-    """
+    """A point to run, the stage of the search that asks for it, and why, in one sentence."""
 
     point: Point
     stage: str
@@ -98,11 +92,11 @@ class Stages:
         )
         if (proposal := self._new(pressing, trials)) is not None:
             return proposal
-        raced = sum(trial.stage == RACE for trial in trials)
-        if raced < EARLY_RACES and (again := self._race(trials)) is not None:
-            return again
+        race = self._race(trials)
+        if race is not None and sum(trial.stage == RACE for trial in trials) < EARLY_RACES:
+            return race
         steps = itertools.chain(self._larger_batch(incumbent.burst.point), self._single_changes(incumbent, trials))
-        return self._new(steps, trials) or self._race(trials)
+        return self._new(steps, trials) or race
 
     def _new(self, ideas: Iterable[Proposal], trials: Sequence[Trial]) -> Proposal | None:
         """The first idea that was not run yet and may be."""
@@ -157,10 +151,9 @@ class Stages:
 
     def _share_cores(self, point: Point) -> Point:
         """Where training computes on the CPU, its threads leave the workers their cores."""
-        choices = self.space.choices.get("num_threads")
-        if choices is None or point.config.num_threads is not None:
+        threads = [count for count in self._numbers("num_threads") if count]
+        if not threads or point.config.num_threads is not None:
             return point
-        threads = sorted(int(value) for value in choices.values if value is not None)
         left = [value for value in threads if value <= threads[-1] - point.config.num_workers]
         return self._change(point, "num_threads", (left or threads)[-1 if left else 0])
 
@@ -184,7 +177,7 @@ class Stages:
 
         Args:
             incumbent: The fastest so far.
-            trials: All so far.
+            trials: All of them.
             pressing: Whether only what was not tried yet is wanted, and would soon take longer than there is. What is
                 expensive, as compiling is, waits until the fastest point is a good one, but not for ever.
         """

@@ -31,11 +31,11 @@ def open_study(
     Args:
         name: Of a new study.
         storage: URL of a relational database; None for the journal.
-        journal: File of the journal.
+        journal: Its file.
         sampler: ``tpe``, ``gp`` or ``random``.
         seed: Of the sampler.
         attributes: What a study must agree in to be resumed: the objective, the workload's fingerprint, …
-        resume: Whether to go on with an earlier study.
+        resume: Whether to continue an earlier study.
 
     Raises:
         UsageError: The storage cannot be opened, or there is nothing to resume.

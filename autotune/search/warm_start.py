@@ -55,15 +55,10 @@ def candidates(
     device: DeviceKind,
     memory_limit_bytes: int | None,
 ) -> list[Candidate]:
-    """What other machines' results suggest here, in their order.
+    """What other machines' results, from `read_results`, suggest here, in their order.
 
-    Args:
-        results: From `read_results`.
-        space: What may be tried here.
-        hardware: This machine.
-        fingerprint: Of the workload, as it is here.
-        device: What is trained on here.
-        memory_limit_bytes: What a burst may take of this device; None where it is not known.
+    The space, the hardware, the workload's fingerprint, the device, and what a burst may take of its memory (None where
+    it is not known) are those of this machine.
     """
     found = []
     for source, result in results:

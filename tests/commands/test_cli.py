@@ -77,7 +77,7 @@ def test_a_model_in_another_folder_is_found_by_path(tmp_path: Path) -> None:
         ([], "--model is required"),
         (["--model", TINY, "--budget", "soon"], "duration"),
         (["--model", TINY, "--memory-target", "2"], "fraction"),
-        (["--model", TINY, "--device", "tpu"], "expects one of cpu"),
+        (["--model", TINY, "--device", "tpu"], "expected one of cpu"),
         (["--model", TINY, "--sampler", "luck"], "tpe, gp, random"),
         (["--model", TINY, "--pin", "speed=9"], "is no knob"),
         (["--model", TINY, "--pin", "precision"], "name=value"),
