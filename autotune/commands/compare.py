@@ -15,9 +15,7 @@ from autotune.errors import UsageError
 @reported
 def compare(
     paths: Annotated[list[Path], typer.Argument(help="Result files, cross files, or folders that hold them.")],
-    form: Annotated[
-        str, typer.Option("--format", help="table, md, csv, json or html; by --out's ending when left out.")
-    ] = "",
+    form: Annotated[str, typer.Option("--format", help="table, md, csv, json or html; else by --out's ending.")] = "",
     out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:

@@ -16,16 +16,12 @@ from autotune.units import parse_duration
 @reported
 def cross(
     file: Annotated[Path, typer.Argument(help="Another machine's result file.")],
-    against: Annotated[
-        Path | None, typer.Option(help="This machine's own result; looked for in results/<machine> when left out.")
-    ] = None,
+    against: Annotated[Path | None, typer.Option(help="This machine's result; one in results/ when left out.")] = None,
     model: Model = "",
     trust: Trust = False,
     device: Annotated[str, typer.Option(help="Train here: cpu, cuda, rocm or mps; as in the file when left out.")] = "",
     budget: Seconds = "60s",
-    out: Annotated[
-        Path | None, typer.Option(help="The file; results/<machine>/cross/<workload>-from-<other>.json when left out.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The file; in results/<machine>/cross when left out.")] = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:

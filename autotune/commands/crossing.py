@@ -52,14 +52,10 @@ def cross_result(
 ) -> Cross:
     """Trains with another machine's config here, in interleaved rounds with this machine's own and the baseline.
 
+    The arguments are those of `check_result`, and:
+
     Args:
-        source: The other machine's result.
-        target: The workload, as it is found from here.
-        budget: For everything.
-        progress: Who is told.
-        interrupts: The signals that end it.
         against: This machine's own result; looked for in its folder of `results` when None.
-        results: The folder that holds a folder for each machine.
         device: Where to train; the kind of device that the config was found on when None.
 
     Raises:

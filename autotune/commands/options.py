@@ -78,12 +78,9 @@ def parse_comparison_format(text: str, out: Path | None, *, json: bool) -> str:
     """One of `COMPARISON_FORMATS`; for an empty text, the one that a file's ending names, a table without a file."""
     if json and text not in {"", "json"}:
         raise UsageError(f"--json and --format {text} contradict each other; give one of them")
-    if json:
-        chosen = "json"
-    elif text:
-        chosen = one_of("--format", text, COMPARISON_FORMATS)
-    else:
-        chosen = out.suffix.lstrip(".") if out is not None else "table"
+    by_ending = out.suffix.lstrip(".") if out is not None else "table"
+    typed = "json" if json else text
+    chosen = one_of("--format", typed, COMPARISON_FORMATS) if typed else by_ending
     if out is not None and chosen not in COMPARISON_FORMATS[1:]:
         expected = "a file that ends in .md, .csv, .json or .html, or one of these as --format"
         raise _refusal("--out", expected, str(out), "choose one of them")

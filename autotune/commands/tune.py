@@ -20,9 +20,7 @@ def tune(
     model: Annotated[str, typer.Option(help="What to tune: module:build or file.py:build.", metavar="TARGET")] = "",
     budget: Annotated[str, typer.Option(help="Wall-clock time for everything: 90s, 10m, 1h30m.")] = "10m",
     device: Annotated[str, typer.Option(help="cpu, cuda, rocm or mps; the first accelerator when left out.")] = "",
-    out: Annotated[
-        Path | None, typer.Option(help="The result file; results/<machine>/<workload>.json when left out.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The result file; in results/<machine> when left out.")] = None,
     effective_batch: Annotated[
         str, typer.Option(help="Batch size × accumulation: a number, or 'free'; the baseline's when left out.")
     ] = "",
@@ -101,10 +99,8 @@ def _run(asked: options.Options, *, as_json: bool, quiet: bool) -> int:
             place, failure = keep_document(result, path)
         if failure is not None or not quiet:
             console.print(result_table(result))
-        page = None
-        if (
-            place is not None and failure is None
-        ):  # where the result had to be put elsewhere, its page is not wanted too
+        page = None  # nor is it wanted where the result had to be written elsewhere
+        if place is not None and failure is None:
             try:
                 from autotune.report import write_report
 

@@ -86,12 +86,7 @@ def with_workers(point: Point, count: int) -> Point:
 
 
 def workers_needed(workers: int, waits: float) -> float:
-    """Workers that would feed training with some headroom.
-
-    Args:
-        workers: Those that it has.
-        waits: The share of time in which it waited for data all the same: for them, or, without any, loading itself.
-    """
+    """Workers that would feed training with some headroom, where those that it has let it wait for a share of time."""
     computing = max(1 - waits, 1e-3)
     return HEADROOM * (workers / computing if workers else waits / computing)
 

@@ -197,8 +197,8 @@ def _clocks(evidence: Evidence) -> Iterator[str]:
     slowed = [name for name in telemetry.clock_limits if name in SLOWDOWNS]
     if slowed and telemetry.sm_clock_mhz:
         hot = f" at {telemetry.temperature_celsius:.0f} °C" if telemetry.temperature_celsius is not None else ""
-        clock = f"{telemetry.sm_clock_mhz:.0f} MHz{hot}"
-        yield f"the GPU's clock was held down to {clock} ({', '.join(slowed)}): check its cooling"
+        limits = ", ".join(slowed)
+        yield f"the GPU's clock was held down to {telemetry.sm_clock_mhz:.0f} MHz{hot} ({limits}): check its cooling"
 
 
 _TREES = (_loader, _cpus, _epochs, _memory, _compiling, _device, _clocks)

@@ -15,13 +15,7 @@ class Progress(AbstractContextManager["Progress"], Protocol):
         """A part of the search begins, such as ``probing`` or ``baseline``."""
 
     def burst(self, burst: Burst, best: Burst | None, remaining_seconds: float) -> None:
-        """A burst has ended.
-
-        Args:
-            burst: The one that ended.
-            best: The best so far, this one included.
-            remaining_seconds: What is left of the budget.
-        """
+        """A burst has ended; `best` is the best so far, this one included."""
 
     def note(self, text: str) -> None:
         """Something that a person should know."""

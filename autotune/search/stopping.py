@@ -76,12 +76,12 @@ class Budget:
     @property
     def searching(self) -> float:
         """Seconds that the search may still take: less what the confirmation and the ablation need; never negative."""
-        return max(0.0, self.confirming - self._confirmation)
+        return max(0.0, self.confirming - self._kept(CONFIRM_SHARE, CONFIRM_MAX_SECONDS))
 
     @property
     def seeking(self) -> float:
         """The same while nothing faster has been found: what there would be to explain is not kept back."""
-        return max(0.0, self.ablating - self._confirmation)
+        return max(0.0, self.ablating - self._kept(CONFIRM_SHARE, CONFIRM_MAX_SECONDS))
 
     @property
     def confirming(self) -> float:
@@ -92,10 +92,6 @@ class Budget:
     def ablating(self) -> float:
         """Seconds that the ablation may still take: what remains less what profiles need; never negative."""
         return max(0.0, self.remaining - self._kept(PROFILE_SHARE, PROFILE_MAX_SECONDS, PROFILE_MIN_BUDGET_SECONDS))
-
-    @property
-    def _confirmation(self) -> float:
-        return self._kept(CONFIRM_SHARE, CONFIRM_MAX_SECONDS)
 
     def _kept(self, share: float, most_seconds: float, least_budget_seconds: float = 0.0) -> float:
         """What is kept back for a part that begins to be worth it with some budget."""
@@ -173,11 +169,9 @@ def burst_deadline(config: TrainConfig, trials: Sequence[Trial], plan: BurstPlan
 
 
 def sufficient_budget(prepared_seconds: float, start_seconds: float) -> float:
-    """A budget that holds a small search, by what was seen: the baseline, a candidate, and the race of both.
+    """A budget that holds a small search: the baseline, a candidate, and the race of both.
 
-    Args:
-        prepared_seconds: What all before the first burst takes: importing, probing, checking.
-        start_seconds: What a burst takes before its timed part.
+    By what was seen: `prepared_seconds` for all before the first burst, `start_seconds` before a burst's timed part.
     """
     seconds = prepared_seconds
     for _ in range(10):  # a longer budget also has longer bursts: this settles

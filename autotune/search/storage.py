@@ -46,10 +46,10 @@ def open_study(
         opened = RDBStorage(storage) if storage is not None else open_journal(journal)
         if resume:
             name = _resumable(opened, attributes, where)
+        sampling = make_sampler(sampler, seed)
         study = optuna.create_study(
-            study_name=name, storage=opened, sampler=make_sampler(sampler, seed), direction="maximize",
-            load_if_exists=resume,
-        )  # fmt: skip
+            study_name=name, storage=opened, sampler=sampling, direction="maximize", load_if_exists=resume
+        )
         if not resume:
             for key, value in attributes.items():
                 study.set_user_attr(key, value)
@@ -118,20 +118,16 @@ def _resumable(storage: BaseStorage, attributes: dict[str, Any], where: str) -> 
     # Studies of earlier versions do not name what all of them maximised.
     objectives = [study.user_attrs.get(_OBJECTIVE, SAMPLES_PER_SECOND.name) for study in alike]
     studies = [study for study, objective in zip(alike, objectives, strict=True) if objective == wanted]
-    if alike and not studies:
-        raise UsageError(
-            f"--resume expected a run that maximises {wanted} in {where}, but got one that maximises {objectives[-1]}; "
-            "leave --resume out to begin again"
-        )
     if not studies:
+        found = f"one that maximises {objectives[-1]}" if alike else "none"
         raise UsageError(
-            f"--resume expected an earlier run of this workload on this device in {where}, but found none; "
-            "leave --resume out to begin again"
+            f"--resume: expected an earlier run of this workload on this device in {where} that maximises {wanted}, "
+            f"got {found}; leave --resume out to start a new one"
         )
     newest = max(studies, key=lambda study: study.user_attrs.get(_CREATED, 0.0))
     if (busy := running(newest.user_attrs.get(_PROCESS))) not in {None, os.getpid()}:
         raise UsageError(
             f"--resume: the run in {where} is still going on, as process {busy}; "
-            "wait for it, or leave --resume out to begin again"
+            "wait for it, or leave --resume out to start a new one"
         )
     return str(newest.study_name)

@@ -23,10 +23,7 @@ HELPED = 0.95
 class Candidate:
     """Another machine's config, from the result file `source`, as it can be tried here.
 
-    Attributes:
-        point: What to run here; None where nothing that comes close to it fits.
-        adapted: What had to be changed for this machine, in words.
-        same_workload: Whether the very same thing was trained there, by the fingerprints.
+    Its `point` is None where nothing that comes close to it fits; `adapted` says what had to be changed.
     """
 
     source: str
