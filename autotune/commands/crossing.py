@@ -52,11 +52,8 @@ def cross_result(
 ) -> Cross:
     """Trains with another machine's config here, in interleaved rounds with this machine's own and the baseline.
 
-    The arguments are those of `check_result`, and:
-
-    Args:
-        against: This machine's own result; looked for in its folder of `results` when None.
-        device: Where to train; the kind of device that the config was found on when None.
+    The arguments are those of `check_result`. This machine's own result is `against`, or looked for in its folder of
+    `results`; the device is the kind that the config was found on unless another is named.
 
     Raises:
         UsageError: This machine has no such device, or the budget holds too few rounds.
