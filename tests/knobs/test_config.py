@@ -131,7 +131,7 @@ def test_a_config_survives_json(config: TrainConfig) -> None:
         ({"num_workers": -1}, "num_workers=-1"),
         ({"precision": "fp8"}, "expected one of fp32, tf32, bf16, fp16"),
         ({"compile_mode": "fast"}, "expected one of none, default, reduce-overhead"),
-        ({"batchsize": 8}, "'batchsize' is no knob; the knobs are batch_size"),
+        ({"batchsize": 8}, "'batchsize' is not a knob; the knobs are batch_size"),
     ],
 )
 def test_a_wrong_value_is_told_with_what_is_right(values: dict[str, Any], words: str) -> None:

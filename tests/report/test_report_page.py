@@ -79,7 +79,7 @@ def test_without_a_confirmed_gain_there_is_no_large_figure() -> None:
         "effective batch 64 192",
         "memory_format",  # among all knobs, though it was not changed
         "compile_mode none default",
-        "Compiling takes 40 s, won back after about",
+        "Compiling takes 40 s; break-even after about",
         "precision 1.60× 1.50 – 1.70",
         "Alone, the changes multiply to 2.00×; 1.25× remains",
         "compute alone 2,600 samples/s 9",

@@ -139,14 +139,14 @@ def test_compiling_is_shown_with_the_steps_that_win_it_back() -> None:
     )
     speedup = Speedup(ratio=2.0, ci95=Interval(1.5, 3.0), pairs=4)
     text = shown(result_table(make_result(baseline=baseline, best=best, speedup=speedup)))
-    assert "compiling takes 10 s, won back after about 2,000 optimizer steps (95 % interval 1,500 – 3,000)" in text
+    assert "compiling takes 10 s; break-even after about 2,000 optimizer steps (95 % interval 1,500 – 3,000)" in text
 
 
 def test_compiling_without_a_confirmed_gain_wins_nothing_back() -> None:
     """A break-even point of a gain that may be none would be a claim."""
     best = Side(config=TrainConfig(compile_mode="default"), measurement=make_measurement(2000, compile_seconds=10))
     speedup = Speedup(ratio=1.5, ci95=Interval(0.9, 2.0), pairs=2)
-    assert "won back" not in shown(result_table(make_result(best=best, speedup=speedup)))
+    assert "break-even" not in shown(result_table(make_result(best=best, speedup=speedup)))
 
 
 def test_result_shows_bottleneck_ceilings_and_advice() -> None:
