@@ -65,12 +65,7 @@ def differences(values: Mapping[str, tuple[Any, Any]]) -> Missing:
 
 
 def apply(
-    tuned: Tuned,
-    model: nn.Module,
-    optimizers: Sequence[Optimizer],
-    *,
-    device: torch.device,
-    leave: Sequence[str] = (),
+    tuned: Tuned, model: nn.Module, optimizers: Sequence[Optimizer], *, device: torch.device, leave: Sequence[str] = ()
 ) -> Missing:
     """Does what `Tuned.prepare` does, where a framework has put the model and made the optimizers.
 

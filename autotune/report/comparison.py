@@ -34,9 +34,7 @@ def render_comparison(comparison: Comparison) -> str:
             about=(about,),
             sections=sections,
             raw=RawData(
-                name="comparison.json",
-                text=to_json(comparison),
-                place="what 'autotune compare --format json' prints",
+                name="comparison.json", text=to_json(comparison), place="what 'autotune compare --format json' prints"
             ),
         )
     )

@@ -122,9 +122,7 @@ def compare(gathered: Gathered) -> Comparison:
         if cross.workload.fingerprint not in members
     ]
     return Comparison(
-        groups=tuple(groups),
-        warnings=(*warnings, *gathered.warnings),
-        problems=(*gathered.problems, *homeless),
+        groups=tuple(groups), warnings=(*warnings, *gathered.warnings), problems=(*gathered.problems, *homeless)
     )
 
 

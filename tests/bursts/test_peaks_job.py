@@ -82,8 +82,7 @@ class Clock:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "sizes"),
-    [(0.001, [1]), (0.05, [1]), (0.1, [1, 2]), (1.0, [1, 2, 4, 8]), (9.0, [1, 2, 4, 8])],
+    ("seconds", "sizes"), [(0.001, [1]), (0.05, [1]), (0.1, [1, 2]), (1.0, [1, 2, 4, 8]), (9.0, [1, 2, 4, 8])]
 )
 def test_size_grows_as_far_as_the_time_allows(
     monkeypatch: pytest.MonkeyPatch, seconds: float, sizes: list[int]

@@ -16,11 +16,7 @@ V1_MEMORY = mount("/sys/fs/cgroup/memory", "cgroup", "rw,memory")
 
 def test_version_2_quota_is_read(tmp_path: Path) -> None:
     """Quota and period stand in one file."""
-    files = {
-        "proc/self/mountinfo": V2,
-        "proc/self/cgroup": "0::/job\n",
-        "sys/fs/cgroup/job/cpu.max": "350000 100000\n",
-    }
+    files = {"proc/self/mountinfo": V2, "proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/cpu.max": "350000 100000\n"}
     quota = cpu_quota(write_files(tmp_path, files))
     assert quota is not None
     assert (quota.cpus, quota.group) == (3.5, "/job")

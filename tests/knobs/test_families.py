@@ -11,13 +11,7 @@ from autotune.hardware.model import Gpu
 from autotune.knobs.batch import divisors, spread
 from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig
 from autotune.knobs.facts import WorkloadFacts
-from tests.hardware.readings import (
-    I5_9400F,
-    SAPPHIRE_RAPIDS,
-    HostSpec,
-    hardware_of,
-    rtx_2070,
-)
+from tests.hardware.readings import I5_9400F, SAPPHIRE_RAPIDS, HostSpec, hardware_of, rtx_2070
 from tests.spaces import cpu_machine, gpu_machine, make_facts, space_of
 
 

@@ -208,12 +208,7 @@ def test_snippet_is_python_that_loads_the_file() -> None:
     tree = ast.parse(usage_snippet(path))
     constants = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
     assert path.as_posix() in constants
-    assert [line.split()[0] for line in usage_snippet(path).splitlines()] == [
-        "import",
-        "tuned",
-        "loader",
-        "model,",
-    ]
+    assert [line.split()[0] for line in usage_snippet(path).splitlines()] == ["import", "tuned", "loader", "model,"]
 
 
 def test_usage_names_the_file_and_ends_no_line_of_code_with_spaces() -> None:
