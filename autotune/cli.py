@@ -1,4 +1,4 @@
-"""The command ``autotune``: one line a sub-command. Whatever is heavy is imported by the command that needs it."""
+"""The command ``autotune`` and its sub-commands. Whatever is heavy is imported by the command that needs it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.callback(invoke_without_command=True)(tune)
-app.command()(probe)
-app.command()(show)
-app.command()(report)
-app.command()(compare)
-app.command()(cross)
-app.command()(check)
-app.command()(schema)
+for command in (probe, show, report, compare, cross, check, schema):
+    app.command()(command)
 
 
 def main() -> None:
@@ -44,6 +39,6 @@ def main() -> None:
 
         abandon(sys.stdout)
         typer.echo(
-            f"error: stdout cannot be written: {error.strerror}; free some space, or lead it elsewhere", err=True
+            f"error: stdout cannot be written: {error.strerror}; free some space, or redirect it elsewhere", err=True
         )
         sys.exit(UsageError.exit_status)

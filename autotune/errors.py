@@ -8,9 +8,9 @@
     │   └── ResultFileError       a result file that is missing, broken or of another schema
     ├── WorkloadError         exit 1: the user's build(), dataset, loss or optimizer failed
     ├── NothingFeasibleError  exit 3: not even the baseline ran
-    └── IsolationError        exit 1: a child process could not be started or spoken to
+    └── IsolationError        exit 1: a child process could not be started, or does not answer
 
-Each message is one sentence that says what was expected, what came, and what to do.
+Each message is one sentence that says what was expected, what was found instead, and what to do.
 Only the command line turns them into an exit status.
 """
 
@@ -30,7 +30,7 @@ class UsageError(AutotuneError):
 
 
 class UnitError(UsageError):
-    """A duration, size or fraction could not be read."""
+    """A duration or fraction could not be read."""
 
 
 class ConfigError(UsageError):
@@ -65,7 +65,7 @@ class NothingFeasibleError(AutotuneError):
 
 
 class Interrupted(BaseException):
-    """A person or the system asked the run to end. No error: whoever catches errors lets it pass."""
+    """A person or the system asked the run to end: no error, so that nothing that catches errors stops it."""
 
 
 class IsolationError(AutotuneError):

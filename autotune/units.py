@@ -1,4 +1,4 @@
-"""Reads the units that people type, "10m" and "90%", and writes those that they read: "12.0 GiB"."""
+"""Reads what people type, "10m" and "90%", and writes what they read: "12.0 GiB"."""
 
 from __future__ import annotations
 

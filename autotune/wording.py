@@ -1,8 +1,13 @@
-"""How figures and names are worded wherever a person reads them, so that every place says them alike."""
+"""How figures and names are written wherever a person reads them, so that they look the same everywhere."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from rich.text import Text
+
+T = TypeVar("T")
 
 
 def spelled(value: str) -> str:
@@ -11,13 +16,23 @@ def spelled(value: str) -> str:
 
 
 def as_text(value: str, style: str = "") -> Text:
-    """The same as text that is no markup either: "[bold]" stays "[bold]"."""
+    """The same as a `Text`, which is not read as markup: "[bold]" stays "[bold]"."""
     return Text(spelled(value), style=style)
 
 
+def labelled(label: str, value: str, style: str = "yellow", value_style: str = "") -> Text:
+    """A line such as ``warning: …``, of which `style` colours the label."""
+    return Text.assemble(as_text(f"{label}: ", style), as_text(value, value_style))
+
+
 def percent(fraction: float, digits: int = 0) -> str:
-    """A fraction in per cent: ``34 %``."""
+    """A fraction as a percentage: ``34 %``."""
     return f"{fraction * 100:.{digits}f} %"
+
+
+def or_dash(value: T | None, words: Callable[[T], str]) -> str:
+    """A figure in words; a dash where it is not known."""
+    return "–" if value is None else words(value)
 
 
 def ratio_text(ratio: float) -> str:

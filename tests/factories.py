@@ -11,15 +11,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
-from autotune.results.result import (
-    AblationRow,
-    Constraints,
-    Diagnosis,
-    Result,
-    SearchRecord,
-    Side,
-    WorkloadRecord,
-)
+from autotune.results.result import AblationRow, Constraints, Diagnosis, Result, SearchRecord, Side, WorkloadRecord
 
 GIB = 2**30
 
@@ -125,9 +117,7 @@ def make_hardware(gpu: Gpu | None = None, **changes: Any) -> Hardware:
         "disk": "ext4 on a solid-state disk",
         "software": make_software(),
         "peaks": Peaks(
-            matmul_flops_per_second={"fp32": 1.84e11, "bf16": None},
-            memory_bytes_per_second=1.9e10,
-            seconds=0.9,
+            matmul_flops_per_second={"fp32": 1.84e11, "bf16": None}, memory_bytes_per_second=1.9e10, seconds=0.9
         ),
         "unread": {"gpus": "no driver answered"} if gpu is None else {},
     }

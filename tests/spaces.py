@@ -46,11 +46,7 @@ def make_facts(**changes: Any) -> WorkloadFacts:
 
 
 def space_of(
-    hardware: Hardware,
-    facts: WorkloadFacts | None = None,
-    *,
-    effective_batch: int | None = UNSET,
-    **options: Any,
+    hardware: Hardware, facts: WorkloadFacts | None = None, *, effective_batch: int | None = UNSET, **options: Any
 ) -> Space:
     """The space on the best device; the effective batch is the baseline's unless it is given."""
     facts = facts or make_facts()

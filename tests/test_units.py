@@ -10,14 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.errors import UnitError
-from autotune.units import (
-    LONGEST_SECONDS,
-    format_bytes,
-    format_rate,
-    format_seconds,
-    parse_duration,
-    parse_fraction,
-)
+from autotune.units import LONGEST_SECONDS, format_bytes, format_rate, format_seconds, parse_duration, parse_fraction
 
 
 @pytest.mark.parametrize(

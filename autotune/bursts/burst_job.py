@@ -89,11 +89,7 @@ def run_burst(request: Request, reporter: Reporter) -> Measurement:
 
 
 def device_memory(
-    tuned: Tuned,
-    measurement: Measurement,
-    host: dict[str, int],
-    gpu: GpuTelemetry | None,
-    used_before: int | None,
+    tuned: Tuned, measurement: Measurement, host: dict[str, int], gpu: GpuTelemetry | None, used_before: int | None
 ) -> dict[str, object]:
     """The measurement's fields on device memory; on the CPU the device's memory is the host's."""
     if tuned.device.type == "cpu":

@@ -5,13 +5,14 @@ Every mistake ends in one sentence with the remedy, within seconds, before the s
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch.utils.data import IterableDataset, default_collate
+from torch.utils.data import default_collate
 
 from autotune.bursts.largest_batch import find_largest
 from autotune.bursts.trainer import make_loader
@@ -29,7 +30,6 @@ AGAIN_SECONDS = 2.0
 """A loss that takes longer is not computed once more to see its operators warm."""
 SMALL_OPERATOR_MICROSECONDS = 20.0
 """Below, an operator is mostly what calling it costs."""
-_OPTIMIZER_IMPLS = ("foreach", "fused")
 
 
 def check_workload(workload: Workload, target: str, device: str) -> WorkloadFacts:
@@ -41,17 +41,22 @@ def check_workload(workload: Workload, target: str, device: str) -> WorkloadFact
     config = workload.baseline_config
     # Eager and in this process: what is checked is the user's code, and compiling or starting workers takes long.
     tuned = Tuned(config.replace(compile_mode=None, num_workers=0), device=device)
-    _make_loader(workload, tuned, target)
+    with _blaming(f"{target}: torch's DataLoader refuses the dataset or the sampler"):
+        make_loader(workload, tuned)  # for example, a sampler for an iterable dataset
     samples, sample_seconds = _fetch_samples(workload, max(2, config.batch_size), target)
     batch_samples = samples[: config.batch_size]
     batch = _collate(workload, batch_samples, target)
     optimizer = _make_optimizer(workload, target)
     held = _held(workload, optimizer)
     tuned.prepare(workload.model, optimizer)
-    loss, events = _loss(workload, tuned, tuned.to_device(batch), target)
+    loss, events = _loss(workload, tuned, batch, target)
     _update(workload, optimizer, loss, target)
     length = length_of(workload.dataset)
     fixed_shapes = _fixed_shapes(workload, samples, target)
+    largest: tuple[int, ...] = ()
+    if workload.sample_size is not None or not fixed_shapes:
+        with _blaming(f"{target}: looking for the largest samples raised"):
+            largest = find_largest(workload)
     full_batch = config.batch_size if length is None else min(config.batch_size, length)
     return WorkloadFacts(
         target=target,
@@ -65,57 +70,45 @@ def check_workload(workload: Workload, target: str, device: str) -> WorkloadFact
         sample_seconds=sample_seconds,
         has_images=any(tensor.dim() == 4 for tensor in (*workload.model.parameters(), *tensors_in(batch))),
         has_attention=any(event.name == "aten::scaled_dot_product_attention" for event in events),
-        small_operators_fraction=_small_fraction(
-            _operator_microseconds(events, lambda: _loss(workload, tuned, tuned.to_device(batch), target)[1])
-        ),
+        small_operators_fraction=_small_fraction(events, lambda: _loss(workload, tuned, batch, target)[1]),
         fixed_shapes=fixed_shapes,
-        largest_samples=() if fixed_shapes and workload.sample_size is None else _largest(workload, target),
+        largest_samples=largest,
         notes=(*(f"bursts leave out {note}" for note in workload.notes), *_lost(held, workload, optimizer)),
-        optimizer_impls=tuple(name for name in _OPTIMIZER_IMPLS if name in optimizer.defaults),
+        optimizer_impls=tuple(name for name in ("foreach", "fused") if name in optimizer.defaults),
         fork_safe=True,
     )
 
 
-def _largest(workload: Workload, target: str) -> tuple[int, ...]:
-    if isinstance(workload.dataset, IterableDataset):
-        return ()
+@contextlib.contextmanager
+def _blaming(what: str, remedy: Callable[[Exception], str] = lambda _: "fix it and run again") -> Iterator[None]:
+    """What is raised inside is an error of the user's code, told with what was being done."""
     try:
-        return find_largest(workload)
+        yield
     except Exception as error:
-        raise wrap_user_error(error, f"{target}: looking for the largest samples raised") from error
-
-
-def _make_loader(workload: Workload, tuned: Tuned, target: str) -> None:
-    """Makes the DataLoader once: it refuses, for example, a sampler for an iterable dataset."""
-    try:
-        make_loader(workload, tuned)
-    except Exception as error:
-        raise wrap_user_error(error, f"{target}: torch's DataLoader refuses the dataset or the sampler") from error
+        raise wrap_user_error(error, what, remedy(error)) from error
 
 
 def _fetch_samples(workload: Workload, count: int, target: str) -> tuple[list[Any], float]:
     """Samples as the loader would draw them, and the seconds that one took; fewer when they take long."""
     samples: list[Any] = []
     started = time.perf_counter()
-    try:
+    with _blaming(f"{target}: reading a sample of the dataset raised"):
         for sample in itertools.islice(draw_samples(workload), count):
             samples.append(sample)
             if len(samples) > 1 and time.perf_counter() - started > FETCH_SECONDS:
                 break
-    except Exception as error:
-        raise wrap_user_error(error, f"{target}: reading a sample of the dataset raised") from error
     if not samples:
         raise WorkloadError(f"{target}: the dataset yields no sample; check its path or its filter")
     return samples, (time.perf_counter() - started) / len(samples)
 
 
 def _collate(workload: Workload, samples: list[Any], target: str) -> Any:
-    collate: Callable[[list[Any]], Any] = workload.collate_fn or default_collate
+    if workload.collate_fn is not None:
+        with _blaming(f"{target}: collate_fn raised"):
+            return workload.collate_fn(samples)
     try:
-        return collate(samples)
+        return default_collate(samples)
     except Exception as error:
-        if workload.collate_fn is not None:
-            raise wrap_user_error(error, f"{target}: collate_fn raised") from error
         summary = " ".join(str(error).split())[:300] or type(error).__name__
         raise WorkloadError(
             f"{target}: {len(samples)} samples of type {type(samples[0]).__name__} cannot be collated into a batch "
@@ -124,17 +117,14 @@ def _collate(workload: Workload, samples: list[Any], target: str) -> Any:
 
 
 def _make_optimizer(workload: Workload, target: str) -> torch.optim.Optimizer:
-    try:
+    with _blaming(f"{target}: making the optimizer raised"):
         optimizer = workload.make_optimizer()
-    except Exception as error:
-        raise wrap_user_error(error, f"{target}: making the optimizer raised") from error
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise WorkloadError(
-            f"{target}: optimizer must return a torch.optim.Optimizer, but {described(optimizer)} came; "
+            f"{target}: optimizer: expected a torch.optim.Optimizer, got {described(optimizer)}; "
             "write optimizer=lambda params: torch.optim.AdamW(params)"
         )
-    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    if not any(id(parameter) in trained for parameter in workload.model.parameters()):
+    if not _held(workload, optimizer):
         raise WorkloadError(
             f"{target}: the optimizer holds no parameter of the model; make it from the params that it is called with"
         )
@@ -160,60 +150,50 @@ def _lost(held: set[str], workload: Workload, optimizer: torch.optim.Optimizer) 
 def _loss(workload: Workload, tuned: Tuned, batch: Any, target: str) -> tuple[torch.Tensor, list[Any]]:
     """The loss of one batch, and the operators that ran, as the profiler's events."""
     workload.model.train()
-    try:
-        with torch.autograd.profiler.profile() as profile, tuned.autocast():
-            loss: object = workload.loss(workload.model, batch)
-    except Exception as error:
-        raise wrap_user_error(error, f"{target}: loss(model, batch) raised", _remedy(error)) from error
+    on_device = tuned.to_device(batch)
+    profile = torch.autograd.profiler.profile()
+    with _blaming(f"{target}: loss(model, batch) raised", _remedy), profile, tuned.autocast():
+        loss: object = workload.loss(workload.model, on_device)
+    if mistake := _mistake(loss):
+        raise WorkloadError(f"{target}: {mistake}")
+    return cast("torch.Tensor", loss), list(profile.function_events or ())
+
+
+def _mistake(loss: object) -> str | None:
+    """Why a training step cannot start from this loss, and what to do."""
     if not isinstance(loss, torch.Tensor):
-        raise WorkloadError(
-            f"{target}: loss must return a scalar tensor, but {described(loss)} came; "
-            "return the tensor itself, such as output.loss, without .item()"
-        )
+        got = described(loss)
+        return f"loss: expected a scalar tensor, got {got}; return the tensor itself, such as output.loss, no .item()"
     if loss.numel() != 1:
-        raise WorkloadError(
-            f"{target}: loss must return a scalar, but a tensor of shape {tuple(loss.shape)} came; take its .mean()"
-        )
+        return f"loss: expected a scalar, got a tensor of shape {tuple(loss.shape)}; take its .mean()"
     if not loss.requires_grad:
-        raise WorkloadError(
-            f"{target}: the loss has no gradient; compute it from the model's output, "
-            "without .detach(), .item() or no_grad"
-        )
+        return "the loss has no gradient; compute it from the model's output, without .detach(), .item() or no_grad"
     if not torch.isfinite(loss):
-        raise WorkloadError(
-            f"{target}: the loss of the first batch is {loss.item()}; check the data and the model's initial weights"
-        )
-    return loss, list(profile.function_events or ())
+        return f"the loss of the first batch is {loss.item()}; check the data and the model's initial weights"
+    return None
 
 
-def _operator_microseconds(first: list[Any], again: Callable[[], list[Any]]) -> list[float]:
-    """What each operator takes at its faster of two times.
+def _small_fraction(first: list[Any], again: Callable[[], list[Any]]) -> float:
+    """The share of the operators' time that goes to small ones, each at its faster of two times.
 
     The first step of a process chooses algorithms and starts threads, and on a busy machine one operator in a thousand
     is interrupted for milliseconds.
     """
     times = [event.self_cpu_time_total for event in first]
-    if sum(times) > AGAIN_SECONDS * 1e6:
-        return times
-    warm = [event.self_cpu_time_total for event in again()]
-    return [min(pair) for pair in zip(times, warm, strict=True)] if len(warm) == len(times) else warm
-
-
-def _small_fraction(microseconds: list[float]) -> float:
-    small = sum(time for time in microseconds if time < SMALL_OPERATOR_MICROSECONDS)
-    return small / sum(microseconds) if small else 0.0
+    if sum(times) <= AGAIN_SECONDS * 1e6:
+        warm = [event.self_cpu_time_total for event in again()]
+        times = [min(pair) for pair in zip(times, warm, strict=True)] if len(warm) == len(times) else warm
+    small = sum(time for time in times if time < SMALL_OPERATOR_MICROSECONDS)
+    return small / sum(times) if small else 0.0
 
 
 def _update(workload: Workload, optimizer: torch.optim.Optimizer, loss: torch.Tensor, target: str) -> None:
     """The rest of a training step."""
-    try:
+    with _blaming(f"{target}: the backward pass or the optimizer step raised", _remedy):
         loss.backward()  # type: ignore[no-untyped-call]
         if workload.clip_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_(workload.model.parameters(), workload.clip_grad_norm)
         optimizer.step()
-    except Exception as error:
-        what = f"{target}: the backward pass or the optimizer step raised"
-        raise wrap_user_error(error, what, _remedy(error)) from error
     if all(parameter.grad is None for parameter in workload.model.parameters()):
         raise WorkloadError(
             f"{target}: no parameter of the model got a gradient; compute the loss with the model that it is given"
@@ -230,10 +210,6 @@ def _remedy(error: Exception) -> str:
 def _fixed_shapes(workload: Workload, samples: list[Any], target: str) -> bool:
     """Whether two halves of the samples collate to equal shapes."""
     half = len(samples) // 2
-    if half == 0:
-        return False
-    shapes = [
-        [tuple(tensor.shape) for tensor in tensors_in(_collate(workload, part, target))]
-        for part in (samples[:half], samples[half : 2 * half])
-    ]
-    return shapes[0] == shapes[1]
+    halves = (_collate(workload, part, target) for part in (samples[:half], samples[half : 2 * half]) if part)
+    shapes = [[tensor.shape for tensor in tensors_in(batch)] for batch in halves]
+    return bool(shapes) and shapes[0] == shapes[1]

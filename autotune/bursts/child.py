@@ -30,13 +30,9 @@ _BOOTSTRAP = (
 
 
 class Child:
-    """A process of ours; threads drain its pipes, so that it can never block on them.
+    """A process of ours that runs a module's `main`; threads drain its pipes, so that it can never block on them.
 
-    Args:
-        module: The module of this package whose `main` it runs.
-        arguments: Its command line.
-        environment: Its environment.
-        folder: Where it runs when this process's working directory has been deleted: some libraries do not load there.
+    It runs in `folder` when this process's working directory has been deleted: some libraries do not load there.
     """
 
     def __init__(self, module: str, arguments: list[str], environment: dict[str, str], folder: Path) -> None:

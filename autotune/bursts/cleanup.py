@@ -9,11 +9,12 @@ import contextlib
 import json
 import os
 import platform
+import re
 import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
@@ -73,12 +74,8 @@ def members_of_run(run: str, session: int) -> list[psutil.Process]:
 
 
 def remove_shared_memory(since: float) -> None:
-    """Removes torch's shared memory files whose process was killed between making and unlinking them.
-
-    Args:
-        since: `time.time()` of the run's start: older files are not its own.
-    """
-    for file in _torch_files():
+    """Removes torch's shared memory files, made `since` then, whose process was killed before it could unlink them."""
+    for file in _SHARED_MEMORY.glob("torch_*"):
         with contextlib.suppress(OSError, ValueError):
             owner = int(file.name.split("_")[1])
             if file.stat().st_mtime >= since - 1 and not psutil.pid_exists(owner):
@@ -114,20 +111,17 @@ def _place_for_sockets() -> Path:
 
 def remove_folder(folder: Path) -> None:
     """Removes a folder, with what was made read-only in it."""
+    for inner, _, _ in os.walk(folder):
+        with contextlib.suppress(OSError):
+            Path(inner).chmod(stat.S_IRWXU)
     shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():
-        for inner, _, _ in os.walk(folder):
-            with contextlib.suppress(OSError):
-                Path(inner).chmod(stat.S_IRWXU)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def kernel_kills() -> int:
     """How often the kernel's out-of-memory killer has struck on this machine; 0 where it is not told."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in KERNEL_COUNTERS.read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
+    with contextlib.suppress(OSError):
+        if kills := re.search(r"^oom_kill (\d+)", KERNEL_COUNTERS.read_text(), re.MULTILINE):
+            return int(kills[1])
     return 0
 
 
@@ -143,7 +137,3 @@ def _is_tracker(process: psutil.Process) -> bool:
         return any(_TRACKER in argument for argument in process.cmdline())
     except psutil.Error:
         return False
-
-
-def _torch_files() -> Iterable[Path]:
-    return _SHARED_MEMORY.glob("torch_*") if _SHARED_MEMORY.is_dir() else ()

@@ -21,25 +21,15 @@ from autotune.measuring import Block
 
 @dataclass(frozen=True)
 class Lap:
-    """A timed run of whole optimizer steps, starts of the loader and all.
+    """A timed run of whole optimizer steps, starts of the loader and all."""
 
-    Attributes:
-        samples: That taught the model something.
-        consumed: All samples, those of skipped steps included.
-        seconds: From synchronisation to synchronisation.
-        wait_seconds: Waiting for batches, starts of the loader left out.
-        batches: Drawn.
-        starts: How often the loader started.
-        start_seconds: What that took the host.
-    """
-
-    samples: int
-    consumed: int
-    seconds: float
-    wait_seconds: float
-    batches: int
-    starts: int
-    start_seconds: float
+    samples: int  # that taught the model something
+    consumed: int  # all samples, those of skipped steps included
+    seconds: float  # from synchronisation to synchronisation
+    wait_seconds: float  # waiting for batches, starts of the loader left out
+    batches: int  # drawn
+    starts: int  # of the loader
+    start_seconds: float  # what the starts took the host
 
     @property
     def rate(self) -> float:
@@ -52,33 +42,28 @@ def charge(
 ) -> tuple[list[Block], float]:
     """The laps as blocks within an epoch, and the seconds that an epoch's end costs.
 
-    Args:
-        laps: The timed ones.
-        feed: Where their batches came from.
-        config: What was run.
-        after_restart: Laps of the warm-up from the restart of the loader on.
+    `after_restart` are the laps of the warm-up from the restart of the loader on.
     """
     # While the first batch is awaited each worker prepares one: so much ordinary waiting belongs to an epoch anyway.
     waits = sum(lap.wait_seconds for lap in laps) / max(1, sum(lap.batches - lap.starts for lap in laps))
     ordinary = max(1, config.num_workers) * waits
     blocks = [_without_starts(lap, lap.starts * ordinary) for lap in laps]
     usual = statistics.median(block.seconds / lap.consumed for block, lap in zip(blocks, laps, strict=True))
-    stretches = _epochs(laps)
+    crossing = [index for index, lap in enumerate(laps) if lap.starts]
+    stretches = [laps[first:last] for first, last in itertools.pairwise(crossing)]  # whole epochs
     if not stretches and config.num_workers:
         queue = config.num_workers * (config.prefetch_factor or 0)
         # Workers that do not persist start at a restart as they do at an epoch's end.
         stretches = _starts(laps, queue) or _starts(() if config.persistent_workers else after_restart, queue)
     if stretches:
-        cost = statistics.median(_excess(stretch, usual) for stretch in stretches)
+        # What each start in a stretch of laps cost over the usual seconds of its samples.
+        cost = statistics.median(
+            sum(lap.seconds - lap.consumed * usual for lap in stretch) / sum(lap.starts for lap in stretch)
+            for stretch in stretches
+        )
     else:
         cost = _start_seconds(feed, config) - ordinary
     return blocks, max(0.0, cost)
-
-
-def _epochs(laps: Sequence[Lap]) -> list[Sequence[Lap]]:
-    """The laps from each start of the loader up to the next."""
-    crossing = [index for index, lap in enumerate(laps) if lap.starts]
-    return [laps[first:last] for first, last in itertools.pairwise(crossing)]
 
 
 def _starts(laps: Sequence[Lap], queue: int) -> list[Sequence[Lap]]:
@@ -86,17 +71,9 @@ def _starts(laps: Sequence[Lap], queue: int) -> list[Sequence[Lap]]:
     stretches = []
     for first, lap in enumerate(laps):
         if lap.starts:
-            last, batches = first + 1, lap.batches
-            while last < len(laps) and batches < queue:
-                batches += laps[last].batches
-                last += 1
-            stretches.append(laps[first:last])
+            filled = itertools.accumulate(lap.batches for lap in laps[first:])
+            stretches.append(laps[first : first + 1 + sum(batches < queue for batches in filled)])
     return stretches
-
-
-def _excess(stretch: Sequence[Lap], usual: float) -> float:
-    """What each start in a stretch of laps cost over the usual seconds of a sample."""
-    return sum(lap.seconds - lap.consumed * usual for lap in stretch) / sum(lap.starts for lap in stretch)
 
 
 def _without_starts(lap: Lap, ordinary: float) -> Block:

@@ -1,4 +1,4 @@
-"""What NVML tells of one GPU while a burst is timed: sampled figures, and counters read at both ends.
+"""What NVML reports of one GPU while a burst is timed: sampled figures, and counters read at both ends.
 
 Every figure is read on its own: what a card does not support is None and costs the others nothing.
 """
@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -36,11 +37,9 @@ class GpuTelemetry:
     def __init__(self, nvml: Any, uuid: str) -> None:
         self._nvml = nvml
         self._handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-        self._foreign = {process.pid: process.usedGpuMemory for process in self._processes()}
-        self._utilization: list[float] = []
-        self._clocks: list[float] = []
-        self._temperatures: list[float] = []
-        self._powers: list[float] = []
+        processes = self._read(lambda: list(nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))) or []
+        self._foreign = {process.pid: process.usedGpuMemory for process in processes}
+        self._samples: defaultdict[str, list[float]] = defaultdict(list)
         self._limits: set[str] = set()
         self._energy: float | None = None
         self._gpm: Any = None
@@ -48,45 +47,44 @@ class GpuTelemetry:
 
     def begin(self) -> None:
         """The timed part begins: samples from here on count."""
-        for samples in (self._utilization, self._clocks, self._temperatures, self._powers):
-            samples.clear()
+        self._samples.clear()
         self._limits.clear()
         self._began_microseconds = int(time.time() * 1e6)
-        self._energy = self._read(lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1000)
-        self._gpm = self._gpm_sample()
+        self._energy = self._energy_joules()
+        self._gpm = self._read(self._gpm_sample)
 
     def sample(self) -> None:
         """Reads what has no counter."""
         nvml, handle = self._nvml, self._handle
-        readings: tuple[tuple[list[float], Callable[[], float]], ...] = (
-            (self._utilization, lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100),
-            (self._clocks, lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-            (self._temperatures, lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
-            (self._powers, lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),
-        )
-        for samples, read in readings:
-            value = self._read(read)
-            if value is not None:
-                samples.append(float(value))
+        readings: dict[str, Callable[[], float]] = {
+            "utilization": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
+            "clock": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+            "temperature": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+            "power": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+        }
+        for name, read in readings.items():
+            if (value := self._read(read)) is not None:
+                self._samples[name].append(float(value))
         limits = self._read(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)) or 0
         self._limits |= {name for name, flag in _LIMIT_NAMES.items() if limits & getattr(nvml, flag, 0)}
 
     def end(self) -> dict[str, Any]:
         """The timed part's figures, by the names of `TelemetrySummary`."""
-        energy = self._read(lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1000)
+        energy = self._energy_joules()
+        clocks, powers = self._samples["clock"], self._samples["power"]
         sm, tensor = self._gpm_fractions()
         known = [size for size in self._foreign.values() if size is not None]
         return {
-            "gpu_utilization_fraction": _mean(self._utilization),
+            "gpu_utilization_fraction": _mean(self._samples["utilization"]),
             "sm_activity_fraction": sm,
             "tensor_activity_fraction": tensor,
-            "sm_clock_mhz": statistics.median(self._clocks) if self._clocks else None,
-            "sm_clock_min_mhz": min(self._clocks, default=None),
-            "temperature_celsius": max(self._temperatures, default=None),
+            "sm_clock_mhz": statistics.median(clocks) if clocks else None,
+            "sm_clock_min_mhz": min(clocks, default=None),
+            "temperature_celsius": max(self._samples["temperature"], default=None),
             "clock_limits": tuple(sorted(self._limits)),
-            "power_watts": _mean(self._powers),
-            "power_min_watts": min(self._powers, default=None),
-            "power_max_watts": max(self._powers, default=None),
+            "power_watts": _mean(powers),
+            "power_min_watts": min(powers, default=None),
+            "power_max_watts": max(powers, default=None),
             "energy_joules": None if energy is None or self._energy is None else energy - self._energy,
             "foreign_gpu_processes": len(self._foreign),
             "foreign_gpu_memory_bytes": sum(known) if known or not self._foreign else None,
@@ -97,8 +95,9 @@ class GpuTelemetry:
         """Memory in use on the whole GPU now."""
         return self._read(lambda: int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used))
 
-    def _processes(self) -> list[Any]:
-        return self._read(lambda: list(self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))) or []
+    def _energy_joules(self) -> float | None:
+        """What the GPU has taken since its driver was loaded."""
+        return self._read(lambda: float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1000))
 
     def _foreign_fraction(self) -> float | None:
         """SM share of the foreign processes since `begin`; 0 when there are none."""
@@ -107,28 +106,22 @@ class GpuTelemetry:
         samples = self._read(lambda: self._nvml.nvmlDeviceGetProcessUtilization(self._handle, self._began_microseconds))
         if samples is None:
             return None
-        shares: dict[int, list[float]] = {}
+        shares: defaultdict[int, list[float]] = defaultdict(list)
         for sample in samples:
-            if sample.pid in self._foreign:
-                shares.setdefault(sample.pid, []).append(sample.smUtil / 100)
-        return min(1.0, sum(statistics.fmean(values) for values in shares.values()))
+            shares[sample.pid].append(sample.smUtil / 100)
+        return min(1.0, sum(statistics.fmean(shares[pid]) for pid in shares.keys() & self._foreign.keys()))
 
     def _gpm_sample(self) -> Any:
         """A sample of the performance-monitoring counters (Hopper and later), or None."""
-        nvml = self._nvml
-
-        def take() -> Any:
-            if not nvml.nvmlGpmQueryDeviceSupport(self._handle).isSupportedDevice:
-                return None
-            sample = nvml.nvmlGpmSampleAlloc()
-            nvml.nvmlGpmSampleGet(self._handle, sample)
-            return sample
-
-        return self._read(take)
+        if not self._nvml.nvmlGpmQueryDeviceSupport(self._handle).isSupportedDevice:
+            return None
+        sample = self._nvml.nvmlGpmSampleAlloc()
+        self._nvml.nvmlGpmSampleGet(self._handle, sample)
+        return sample
 
     def _gpm_fractions(self) -> tuple[float | None, float | None]:
         """SM and tensor-core activity between `begin` and now."""
-        before, after = self._gpm, self._gpm_sample()
+        before, after = self._gpm, self._read(self._gpm_sample)
         if before is None or after is None:
             return None, None
         nvml = self._nvml
@@ -158,16 +151,15 @@ class GpuTelemetry:
 
 
 def open_gpu_telemetry(uuid: str | None) -> GpuTelemetry | None:
-    """Telemetry of an NVIDIA GPU; None without a UUID, a driver, or nvidia-ml-py."""
-    from autotune.hardware.nvidia import load_nvml
-
-    nvml = load_nvml() if uuid is not None else None
-    if nvml is None:
+    """Telemetry of an NVIDIA GPU; None without a UUID or a driver."""
+    if uuid is None:
         return None
+    import pynvml
+
     try:
-        nvml.nvmlInit()
-        return GpuTelemetry(nvml, uuid or "")
-    except nvml.NVMLError:
+        pynvml.nvmlInit()
+        return GpuTelemetry(pynvml, uuid)
+    except pynvml.NVMLError:
         return None
 
 

@@ -9,16 +9,13 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-from torch.utils.data import default_collate
+from torch.utils.data import IterableDataset, default_collate
 
 from autotune.workload.batches import tensors_in
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from autotune.workload.workload import Workload
+from autotune.workload.workload import Workload
 
 LARGEST_SAMPLES = 64
 SCAN_SECONDS = 1.0
@@ -33,33 +30,21 @@ def find_largest(workload: Workload, seconds: float = SCAN_SECONDS) -> tuple[int
     so none.
     """
     dataset: Any = workload.dataset
-    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+    indexed = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    if not indexed or isinstance(dataset, IterableDataset):
         return ()
+    drawn: Sequence[Any] = range(len(dataset))
+    if workload.sampler is not None:
+        drawn = list(dict.fromkeys(itertools.islice(workload.sampler, MOST_SCANNED)))
     deadline = time.monotonic() + seconds
     sizes: dict[Any, float] = {}
-    for index in _in_random_order(workload):
+    for index in random.Random(0).sample(drawn, min(len(drawn), MOST_SCANNED)):
         if sizes and time.monotonic() > deadline:
             break
-        sizes[index] = sample_size(workload, dataset[index])
+        sample = dataset[index]
+        own = workload.sample_size
+        sizes[index] = float(own(sample) if own is not None else sum(tensor.nbytes for tensor in tensors_in(sample)))
     return tuple(sorted(sizes, key=lambda index: sizes[index], reverse=True)[:LARGEST_SAMPLES])
-
-
-def _in_random_order(workload: Workload) -> list[Any]:
-    """Indices that training draws, the sampler's where there is one; not all of a huge dataset's."""
-    rng = random.Random(0)
-    if workload.sampler is None:
-        count = len(workload.dataset)  # type: ignore[arg-type]
-        return rng.sample(range(count), min(count, MOST_SCANNED))
-    drawn = list(dict.fromkeys(itertools.islice(workload.sampler, MOST_SCANNED)))
-    rng.shuffle(drawn)
-    return drawn
-
-
-def sample_size(workload: Workload, sample: Any) -> float:
-    """How large a sample is, in the user's own measure, else in bytes."""
-    if workload.sample_size is not None:
-        return float(workload.sample_size(sample))
-    return float(sum(tensor.nbytes for tensor in tensors_in(sample)))
 
 
 def worst_batch(workload: Workload, largest: Sequence[int], batch_size: int) -> Any:

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from autotune.bursts.burst_job import cap_memory, end_over_limit
-from autotune.bursts.feed import NoBatchError
+from autotune.bursts.feed import Feed
 from autotune.bursts.protocol import Reporter, Request
 from autotune.bursts.telemetry import Telemetry
 from autotune.bursts.trainer import make_loader
@@ -37,53 +37,42 @@ Gradients = list[torch.Tensor | None]
 def run_agreement(request: Request, reporter: Reporter) -> Agreement:
     """Trains a few steps under eager fp32, again, and under the config."""
     point = request.point or Point(config=TrainConfig())
+    device = request.device or "cpu"
+    eager = TrainConfig(batch_size=point.config.batch_size, num_threads=point.config.num_threads)
     reporter.phase("build")
     torch.manual_seed(request.seed)
     cap_memory(request)
     with Telemetry(request.memory_limit_bytes, end_over_limit(request, reporter)):
         workload = load_workload(request.importable, point.parameters)
-        batches = _batches(workload, Tuned(point.config, device=request.device or "cpu"), request.steps)
-        _silence_dropout(workload.model)
-        return _compare(workload, point, batches, request, reporter)
-
-
-def _compare(
-    workload: Workload, point: Point, batches: Sequence[Any], request: Request, reporter: Reporter
-) -> Agreement:
-    state = copy.deepcopy(workload.model.state_dict())
-    eager = TrainConfig(batch_size=point.config.batch_size, num_threads=point.config.num_threads)
-    device = request.device or "cpu"
-    reporter.phase("eager fp32")
-    with _exact_fp32():
-        reference, gradients = _train(workload, Tuned(eager, device=device), batches, request.seed)
-        workload.model.load_state_dict(state)
-        rest = random.Random(request.seed).sample(batches[1:], k=len(batches) - 1)
-        control, of_control = _train(workload, Tuned(eager, device=device), [batches[0], *rest], request.seed + 1)
-    control_cosine = cosine(of_control, gradients)
-    del of_control
-    workload.model.load_state_dict(state)
-    reporter.phase("config")
-    candidate, of_candidate = _train(workload, Tuned(point.config, device=device), batches, request.seed)
-    return Agreement(
-        reference=reference,
-        control=control,
-        candidate=candidate,
-        cosine=cosine(of_candidate, gradients),
-        control_cosine=control_cosine,
-        has_batch_norm=any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in workload.model.modules()),
-    )
+        model = workload.model
+        batches = _batches(workload, Tuned(point.config, device=device), request.steps)
+        _silence_dropout(model)
+        state = copy.deepcopy(model.state_dict())
+        reporter.phase("eager fp32")
+        with _exact_fp32():
+            reference, gradients = _train(workload, Tuned(eager, device=device), batches, request.seed)
+            model.load_state_dict(state)
+            rest = random.Random(request.seed).sample(batches[1:], k=len(batches) - 1)
+            control, of_control = _train(workload, Tuned(eager, device=device), [batches[0], *rest], request.seed + 1)
+        control_cosine = cosine(of_control, gradients)
+        del of_control
+        model.load_state_dict(state)
+        reporter.phase("config")
+        candidate, of_candidate = _train(workload, Tuned(point.config, device=device), batches, request.seed)
+        return Agreement(
+            reference=reference,
+            control=control,
+            candidate=candidate,
+            cosine=cosine(of_candidate, gradients),
+            control_cosine=control_cosine,
+            has_batch_norm=any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()),
+        )
 
 
 def _batches(workload: Workload, tuned: Tuned, count: int) -> list[Any]:
     """Batches as training draws them, by as many workers, read once; epoch after epoch where there are few."""
-    loader = make_loader(workload, tuned)
-    found: list[Any] = []
-    while len(found) < count:
-        drawn = [batch for _, batch in itertools.islice(loader, count - len(found))]
-        if not drawn:
-            raise NoBatchError("the loader yields no batch")
-        found += drawn
-    return found
+    feed = Feed(lambda: make_loader(workload, tuned))
+    return [batch for _, batch in itertools.islice(feed, count)]
 
 
 def _train(workload: Workload, tuned: Tuned, batches: Sequence[Any], seed: int) -> tuple[Trace, Gradients]:
@@ -94,11 +83,15 @@ def _train(workload: Workload, tuned: Tuned, batches: Sequence[Any], seed: int) 
     model, _ = tuned.prepare(workload.model, optimizer)
     model.train()
     scaler = tuned.scaler()
-    losses, skipped, gradients = [], 0, _Gradients()
+    losses, skipped, norm = [], 0, math.inf
+    gradients: Gradients = []  # the first that are finite
     for batch in batches:
         losses.append(_backward(workload, tuned, scaler, batch))
         scaler.unscale_(optimizer)
-        while not gradients.taken and not gradients.take(model) and scaler.get_scale() > SMALLEST_SCALE:
+        while not math.isfinite(norm):
+            gradients, norm = _gradients(model)
+            if math.isfinite(norm) or scaler.get_scale() <= SMALLEST_SCALE:
+                break
             # The scaler starts too high on purpose: it steps down, on the first batch, until the gradients are finite.
             _step(scaler, optimizer)
             _seed(seed)
@@ -107,7 +100,7 @@ def _train(workload: Workload, tuned: Tuned, batches: Sequence[Any], seed: int) 
         if workload.clip_grad_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), workload.clip_grad_norm)
         skipped += _step(scaler, optimizer)
-    return Trace(losses=tuple(losses), gradient_norm=gradients.norm, skipped_steps=skipped), gradients.copies
+    return Trace(losses=tuple(losses), gradient_norm=norm, skipped_steps=skipped), gradients
 
 
 def _seed(seed: int) -> None:
@@ -134,35 +127,23 @@ def _step(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> boo
     return scaler.get_scale() < before
 
 
-class _Gradients:
-    """The first gradients that are finite, in the order of the model's parameters, and their norm."""
-
-    def __init__(self) -> None:
-        self.taken = False
-        self.norm = math.inf
-        self.copies: Gradients = []
-
-    def take(self, model: nn.Module) -> bool:
-        """Copies them; returns whether they are finite."""
-        parameters = list(model.parameters())
-        self.copies = [p.grad.detach().float().cpu().clone() if p.grad is not None else None for p in parameters]
-        squares = math.fsum(float(g.double().square().sum()) for g in self.copies if g is not None)
-        self.norm = math.sqrt(squares) if math.isfinite(squares) else squares
-        self.taken = math.isfinite(squares)
-        return self.taken
+def _gradients(model: nn.Module) -> tuple[Gradients, float]:
+    """Copies of the gradients, in the order of the model's parameters, and their norm."""
+    copies = [p.grad.detach().float().cpu().clone() if p.grad is not None else None for p in model.parameters()]
+    return copies, math.sqrt(_dot(copies, copies))
 
 
 def cosine(gradients: Gradients, others: Gradients) -> float:
     """Of the angle between two gradients of a model: 1 when they point the same way, also when both are zero."""
-    dot = mine = theirs = 0.0
-    for gradient, other in zip(gradients, others, strict=True):
-        mine += float(gradient.double().square().sum()) if gradient is not None else 0.0
-        theirs += float(other.double().square().sum()) if other is not None else 0.0
-        if gradient is not None and other is not None:
-            dot += float(torch.dot(gradient.double().reshape(-1), other.double().reshape(-1)))
+    mine, theirs = _dot(gradients, gradients), _dot(others, others)
     if mine == theirs == 0.0:
         return 1.0
-    return dot / math.sqrt(mine * theirs) if mine and theirs else 0.0
+    return _dot(gradients, others) / math.sqrt(mine * theirs) if mine and theirs else 0.0
+
+
+def _dot(gradients: Gradients, others: Gradients) -> float:
+    pairs = ((a, b) for a, b in zip(gradients, others, strict=True) if a is not None and b is not None)
+    return sum(float(torch.dot(a.double().reshape(-1), b.double().reshape(-1))) for a, b in pairs)
 
 
 @contextlib.contextmanager

@@ -1,8 +1,7 @@
 """Child side of probing: what only torch knows of the machine, and the rates that bound every config.
 
-It runs in a process of its own, since it imports torch and opens a context on the GPU. The rates are the best
-of a few repeats within a second or two: good enough to say "this is a tenth of what the card can do", no
-benchmark.
+The rates are the best of a few repeats within a second or two: good enough to say "this is a tenth of what the
+card can do", no benchmark.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +20,7 @@ from autotune.hardware.host import read_cpu, read_memory
 from autotune.hardware.nvidia import gpu_precisions
 from autotune.knobs import torch_dtype
 
+Call = Callable[[], object]
 _MATRIX_SIZES = {"cpu": (512, 1024, 2048, 4096), "gpu": (1024, 2048, 4096, 8192)}
 _COPY_BYTES = tuple(2**power for power in range(24, 31))  # 16 MiB to 1 GiB
 _MEMORY_SHARE = 8  # buffers take at most an eighth of what is free
@@ -31,17 +30,16 @@ _SHORTEST_TIMING = 0.002  # seconds; shorter calls are timed several at once
 _MATMUL_SHARE, _COPY_SHARE = 0.6, 0.15
 
 
-def report(device: str | None, seconds: float = 2.0) -> dict[str, object]:
+def report(device: DeviceKind | None, seconds: float = 2.0) -> dict[str, object]:
     """What torch finds on this machine, JSON-serialisable; `autotune.hardware.merge` reads it.
 
     Args:
-        device: The kind of device to measure (``cuda``, ``rocm``, ``mps``, ``cpu``); the best one when None.
+        device: The kind of device to measure; the best one when None.
         seconds: The time that measuring may take; opening the device comes on top. With 0 nothing is measured.
 
     Returns:
-        ``torch``, ``cuda`` and ``hip``: versions; ``device``: the kind that was measured; ``gpus``: those
-        that torch can use, in its order, and ``peaks``, as `autotune.hardware.model` has them; ``unread``:
-        the reasons for what stayed None.
+        ``torch`` and ``cuda``: versions; ``gpus``: those that torch can use, in its order, and ``peaks``, as
+        `autotune.hardware.model` has them; ``unread``: the reasons for what stayed None.
 
     Raises:
         ConfigError: When torch has no such device here.
@@ -49,91 +47,88 @@ def report(device: str | None, seconds: float = 2.0) -> dict[str, object]:
     kind = _device_kind(device)
     gpus = _gpus()
     unread: dict[str, str] = {}
-    found: dict[str, object] = {
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "hip": torch.version.hip,
-        "device": kind,
-        "gpus": gpus,
-        "peaks": None,
-        "unread": unread,
-    }
-    if not seconds:
-        return found
-    meter = _Meter(kind, torch.device("cuda" if kind == "rocm" else kind))
-    precisions = next((gpu["precisions"] for gpu in gpus if gpu["kind"] == kind), None) or read_cpu({}).precisions
+    peaks = None
+    if seconds:
+        precisions = next((gpu["precisions"] for gpu in gpus if gpu["kind"] == kind), None) or read_cpu({}).precisions
+        peaks = _peaks(_Meter(kind, torch.device("cuda" if kind == "rocm" else kind)), precisions, seconds, unread)
+    versions = {"torch": torch.__version__, "cuda": torch.version.cuda}
+    return {**versions, "gpus": gpus, "peaks": peaks, "unread": unread}
+
+
+def _peaks(meter: _Meter, precisions: Sequence[str], seconds: float, unread: dict[str, str]) -> dict[str, object]:
+    """A record of `autotune.hardware.model.Peaks`."""
+
+    def rate(field: str, measure: Callable[..., float], *arguments: object) -> float | None:
+        """A rate, or None with the reason: one rate that cannot be had must not cost the others."""
+        try:
+            return measure(*arguments)
+        except RuntimeError as error:  # torch's out-of-memory is one as well
+            unread[f"peaks.{field}"] = str(error).strip().split("\n")[0][:200] or type(error).__name__
+            return None
+
     meter.synchronize()
     begun = time.perf_counter()
-    matmul: dict[str, float | None] = {}
-    for precision in precisions:
-        window = seconds * _MATMUL_SHARE / len(precisions)
-        matmul[precision] = _guarded(
-            partial(meter.matmul, precision, window), f"peaks.matmul_flops_per_second.{precision}", unread
-        )
-    window = seconds * _COPY_SHARE
-    memory = _guarded(partial(meter.memory_copy, window), "peaks.memory_bytes_per_second", unread)
-    to_device = None
-    if kind in {"cuda", "rocm"}:
-        copy = partial(meter.host_to_device, window)
-        to_device = _guarded(copy, "peaks.host_to_device_bytes_per_second", unread)
+    window, field = seconds * _MATMUL_SHARE / len(precisions), "matmul_flops_per_second"
+    matmul = {each: rate(f"{field}.{each}", meter.matmul, each, window) for each in precisions}
+    window, field, to_device = seconds * _COPY_SHARE, "host_to_device_bytes_per_second", None
+    memory = rate("memory_bytes_per_second", meter.memory_copy, window)
+    if meter.device.type == "cuda":
+        to_device = rate(field, meter.host_to_device, window)
     else:
-        unread["peaks.host_to_device_bytes_per_second"] = f"the {kind} device computes in the host's own memory"
-    found["peaks"] = {
+        unread[f"peaks.{field}"] = f"the {meter.kind} device computes in the host's own memory"
+    return {
         "matmul_flops_per_second": matmul,
         "memory_bytes_per_second": memory,
         "host_to_device_bytes_per_second": to_device,
         "seconds": time.perf_counter() - begun,
     }
-    return found
 
 
-def _device_kind(wanted: str | None) -> DeviceKind:
+def _device_kind(wanted: DeviceKind | None) -> DeviceKind:
     """The kind of device to use; ``cuda`` in a build for ROCm means ``rocm``."""
+    cuda: DeviceKind = "rocm" if torch.version.hip else "cuda"
     available: list[DeviceKind] = ["cpu"]
     if torch.backends.mps.is_available():
         available.insert(0, "mps")
     if torch.cuda.is_available():
-        available.insert(0, "rocm" if torch.version.hip else "cuda")
-    if wanted is None:
-        return available[0]
-    kind = "rocm" if wanted == "cuda" and torch.version.hip else wanted
-    for known in available:
-        if known == kind:
-            return known
-    raise ConfigError(
-        f"the device {wanted!r} was asked for, but torch {torch.__version__} finds only "
-        f"{', '.join(available)} here; use --device {available[0]}"
-    )
+        available.insert(0, cuda)
+    kind = available[0] if wanted is None else cuda if wanted == "cuda" else wanted
+    if kind not in available:
+        raise ConfigError(
+            f"the device {wanted!r} was asked for, but torch {torch.__version__} finds only "
+            f"{', '.join(available)} here; use --device {available[0]}"
+        )
+    return kind
 
 
 def _gpus() -> list[dict[str, Any]]:
     """The GPUs that this torch can use, in its order, as records of `autotune.hardware.model.Gpu`."""
     if torch.cuda.is_available():
         return [_cuda_gpu(index) for index in range(torch.cuda.device_count())]
-    if torch.backends.mps.is_available():
-        return [_mps_gpu()]
-    return []
+    return [_mps_gpu()] if torch.backends.mps.is_available() else []
 
 
 def _cuda_gpu(index: int) -> dict[str, Any]:
     """An NVIDIA or AMD GPU."""
     properties: Any = torch.cuda.get_device_properties(index)
     uuid = getattr(properties, "uuid", None)
-    gpu: dict[str, Any] = {
-        "kind": "cuda",
+    if torch.version.hip is None:
+        capability = (properties.major, properties.minor)
+        precisions, reason = gpu_precisions(properties.name, capability)
+        own: dict[str, Any] = {"kind": "cuda", "compute_capability": capability}
+    else:
+        precisions, reason = _amd_precisions(getattr(properties, "gcnArchName", ""))
+        own = {"kind": "rocm", "memory_free_bytes": torch.cuda.mem_get_info(index)[0]}
+    return {
+        **own,
         "index": index,
         "name": properties.name,
         "uuid": None if uuid is None else f"GPU-{uuid}",
         "memory_total_bytes": properties.total_memory,
         "sm_count": properties.multi_processor_count,
+        "precisions": precisions,
+        "precision_reason": reason,
     }
-    if torch.version.hip is None:
-        capability = (properties.major, properties.minor)
-        precisions, reason = gpu_precisions(properties.name, capability)
-        return {**gpu, "compute_capability": capability, "precisions": precisions, "precision_reason": reason}
-    precisions, reason = _amd_precisions(getattr(properties, "gcnArchName", ""))
-    gpu |= {"kind": "rocm", "precisions": precisions, "precision_reason": reason}
-    return {**gpu, "memory_free_bytes": torch.cuda.mem_get_info(index)[0]}
 
 
 def _amd_precisions(architecture: str) -> tuple[tuple[str, ...], str]:
@@ -159,15 +154,6 @@ def _mps_gpu() -> dict[str, Any]:
     }
 
 
-def _guarded(measure: Callable[[], float], field: str, unread: dict[str, str]) -> float | None:
-    """A rate, or None with the reason: one rate that cannot be had must not cost the others."""
-    try:
-        return measure()
-    except RuntimeError as error:  # torch's out-of-memory is one as well
-        unread[field] = str(error).strip().split("\n")[0][:200] or type(error).__name__
-        return None
-
-
 @dataclass(frozen=True)
 class _Meter:
     """Measures one device."""
@@ -185,52 +171,45 @@ class _Meter:
     def matmul(self, precision: str, seconds: float) -> float:
         """FLOP/s of a large square matrix product."""
 
-        def prepare(size: int) -> Callable[[], object]:
+        def prepare(size: int) -> Call:
             # Random values: of zeros a GPU computes faster, since they draw less power.
             matrix = torch.randn(size, size, device=self.device).to(torch_dtype(precision))
             out = torch.empty_like(matrix)
             return lambda: torch.matmul(matrix, matrix, out=out)
 
-        sizes = _MATRIX_SIZES["cpu" if self.kind == "cpu" else "gpu"]
-        fitting = [size for size in sizes if 3 * 4 * size**2 <= self.free_bytes() / _MEMORY_SHARE]
+        sizes = self._fitting(_MATRIX_SIZES["cpu" if self.kind == "cpu" else "gpu"], lambda size: 3 * 4 * size**2)
         with fp32_matmul("tf32" if precision == "tf32" else "ieee"):
-            return self._rate(prepare, lambda size: 2.0 * size**3, fitting or sizes[:1], seconds)
+            return self._rate(prepare, lambda size: 2.0 * size**3, sizes, seconds)
 
     def memory_copy(self, seconds: float) -> float:
         """Bytes per second of the device's memory, read and written, in a large copy."""
 
-        def prepare(size: int) -> Callable[[], object]:
+        def prepare(size: int) -> Call:
             source = torch.ones(size, dtype=torch.uint8, device=self.device)
             target = torch.zeros_like(source)
             return lambda: target.copy_(source)
 
-        return self._rate(prepare, lambda size: 2.0 * size, self._copy_sizes(), seconds)
+        return self._rate(prepare, lambda size: 2.0 * size, self._fitting(_COPY_BYTES, lambda size: 2 * size), seconds)
 
     def host_to_device(self, seconds: float) -> float:
         """Bytes per second from pinned host memory to the device."""
 
-        def prepare(size: int) -> Callable[[], object]:
+        def prepare(size: int) -> Call:
             source = torch.ones(size, dtype=torch.uint8).pin_memory()
             target = torch.empty_like(source, device=self.device)
             return lambda: target.copy_(source, non_blocking=True)
 
-        return self._rate(prepare, float, self._copy_sizes(), seconds)
+        return self._rate(prepare, float, self._fitting(_COPY_BYTES, lambda size: 2 * size), seconds)
 
-    def free_bytes(self) -> int:
-        """What is free where the buffers go: on the device and, for what is made there, on the host."""
-        host = read_memory({}).available_bytes
-        return min(host, torch.cuda.mem_get_info()[0]) if self.device.type == "cuda" else host
-
-    def _copy_sizes(self) -> Sequence[int]:
-        free = self.free_bytes() / _MEMORY_SHARE
-        return [size for size in _COPY_BYTES if 2 * size <= free] or _COPY_BYTES[:1]
+    def _fitting(self, sizes: Sequence[int], buffers: Callable[[int], int]) -> Sequence[int]:
+        """The sizes whose buffers are small beside what is free on the device and, where they are made, on the host."""
+        free = read_memory({}).available_bytes
+        if self.device.type == "cuda":
+            free = min(free, torch.cuda.mem_get_info()[0])
+        return [size for size in sizes if buffers(size) <= free / _MEMORY_SHARE] or sizes[:1]
 
     def _rate(
-        self,
-        prepare: Callable[[int], Callable[[], object]],
-        work: Callable[[int], float],
-        sizes: Sequence[int],
-        seconds: float,
+        self, prepare: Callable[[int], Call], work: Callable[[int], float], sizes: Sequence[int], seconds: float
     ) -> float:
         """The best rate at the largest size that the time allows.
 
@@ -252,7 +231,7 @@ class _Meter:
             once = min(once, self._timed(call, calls))
         return work(size) / once
 
-    def _timed(self, call: Callable[[], object], calls: int) -> float:
+    def _timed(self, call: Call, calls: int) -> float:
         """Seconds of one call, the mean of several in a row."""
         self.synchronize()
         begun = time.perf_counter()
@@ -264,19 +243,16 @@ class _Meter:
 
 @contextlib.contextmanager
 def fp32_matmul(precision: str) -> Iterator[None]:
-    """Makes CUDA compute fp32 matrix products in ``ieee`` or ``tf32``, and puts the setting back.
+    """Makes CUDA compute fp32 matrix products in ``ieee`` or ``tf32``, and reverts the setting.
 
     Where torch has the setting `fp32_precision`, only that is touched: reading the old `allow_tf32` after the
     two disagree raises.
     """
     settings: Any = torch.backends.cuda.matmul
-    try:
-        before = settings.fp32_precision
-        name, value = "fp32_precision", precision
-    except AttributeError:
-        before = settings.allow_tf32
-        name, value = "allow_tf32", precision == "tf32"  # type: ignore[assignment]
-    setattr(settings, name, value)
+    newer = hasattr(settings, "fp32_precision")
+    name = "fp32_precision" if newer else "allow_tf32"
+    before = getattr(settings, name)
+    setattr(settings, name, precision if newer else precision == "tf32")
     try:
         yield
     finally:

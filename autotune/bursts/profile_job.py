@@ -67,49 +67,43 @@ def run_profile(request: Request, reporter: Reporter) -> Profile:
 
 def operators_of(trainer: Trainer) -> Profile:
     """The slowest operators of some steps."""
-    device = trainer.tuned.device
-    for _ in range(WARMUP_STEPS):
-        trainer.step()
-    trainer.synchronize()
-    began = perf_counter()
-    trainer.step()
-    trainer.synchronize()
-    steps = max(1, min(MOST_STEPS, int(STEPS_SECONDS / max(perf_counter() - began, 1e-9))))
-    began = perf_counter()
-    for _ in range(steps):
-        trainer.step()
-    trainer.synchronize()
-    seconds = perf_counter() - began
-    on_gpu = device.type == "cuda"
+    on_gpu = trainer.tuned.device.type == "cuda"
+    _timed(trainer, WARMUP_STEPS)
+    steps = max(1, min(MOST_STEPS, int(STEPS_SECONDS / _timed(trainer, 1))))
+    seconds = _timed(trainer, steps)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     with torch.profiler.profile(activities=activities) as profiler:
         samples = sum(trainer.step() for _ in range(steps))
         trainer.synchronize()
     events = profiler.key_averages()
+    taken = [(event.self_device_time_total if on_gpu else event.self_cpu_time_total) / 1e6 for event in events]
     found = [
-        Operator(
-            name=event.key,
-            seconds=(event.self_device_time_total if on_gpu else event.self_cpu_time_total) / 1e6 / samples,
-            calls=event.count / steps,
-        )
-        for event in events
+        Operator(name=event.key, seconds=total / samples, calls=event.count / steps)
+        for event, total in zip(events, taken, strict=True)
     ]
-    busy = sum(event.self_device_time_total for event in events) / 1e6 / seconds if on_gpu else None
     return Profile(
         operators=tuple(sorted(found, key=lambda one: -one.seconds)[:TOP_OPERATORS]),
         operator_calls=sum(one.calls for one in found if one.name.startswith("aten::")),
-        busy_fraction=busy,
+        busy_fraction=sum(taken) / seconds if on_gpu else None,
         empty_cache_seconds=_empty_cache_seconds(trainer, seconds / steps) if on_gpu else None,
     )
+
+
+def _timed(trainer: Trainer, steps: int) -> float:
+    """Seconds of some steps, the device's work included."""
+    began = perf_counter()
+    for _ in range(steps):
+        trainer.step()
+    trainer.synchronize()
+    return max(perf_counter() - began, 1e-9)
 
 
 def _empty_cache_seconds(trainer: Trainer, step_seconds: float) -> float:
     """What emptying the allocator's cache costs: the call, and what the next step takes longer."""
     began = perf_counter()
     torch.cuda.empty_cache()
-    trainer.step()
-    trainer.synchronize()
-    return max(0.0, perf_counter() - began - step_seconds)
+    emptied = perf_counter() - began
+    return max(0.0, emptied + _timed(trainer, 1) - step_seconds)
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -182,27 +176,20 @@ def _parts(profiler: cProfile.Profile, seconds: float) -> list[SamplePart]:
     while (inner := _wrapped(stats, root)) is not None:
         root = inner
     called = {f: callers[root][3] for f, (*_, callers) in stats.items() if root in callers and f != root}
-    slowest = sorted(called.items(), key=lambda entry: -entry[1])
     return [
-        SamplePart(name=_name(function), where=_where(function), seconds=seconds * total / whole)
-        for function, total in slowest
+        SamplePart(
+            name=name.removeprefix("<built-in method ").removeprefix("<method ").removesuffix(">"),
+            where=f"{Path(file).name}:{line}" if line else None,
+            seconds=seconds * total / whole,
+        )
+        for (file, line, name), total in sorted(called.items(), key=lambda entry: -entry[1])
         if total >= NOTABLE_SHARE * whole
     ]
 
 
 def _wrapped(stats: dict[Function, Any], function: Function) -> Function | None:
     """The ``__getitem__`` of another dataset in which a function spends nearly all of its time."""
-    for inner, (*_, callers) in stats.items():
-        spends = function in callers and inner != function and callers[function][3] >= WHOLE_SHARE * stats[function][3]
-        if spends and inner[2] in {"__getitem__", "__getitems__"}:
-            return inner
-    return None
-
-
-def _name(function: Function) -> str:
-    return function[2].removeprefix("<built-in method ").removeprefix("<method ").removesuffix(">")
-
-
-def _where(function: Function) -> str | None:
-    file, line, _ = function
-    return f"{Path(file).name}:{line}" if line else None
+    enough = WHOLE_SHARE * stats[function][3]
+    called = ((inner, callers[function][3]) for inner, (*_, callers) in stats.items() if function in callers)
+    readers = (inner for inner, seconds in called if seconds >= enough and inner[2] in {"__getitem__", "__getitems__"})
+    return next((inner for inner in readers if inner != function), None)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic  # by name: the user's module may replace what `time` holds
 from typing import Any
@@ -23,6 +23,9 @@ LONGEST_PAUSE = 5
 """Samples between two looks at memory, once it has settled."""
 _BUSY_FIELDS = ("user", "nice", "system", "irq", "softirq")
 _IDLE_FIELDS = ("idle", "iowait")
+_OWN_FIELDS = ("user", "system")
+_TREE_FIELDS = (*_OWN_FIELDS, "children_user", "children_system")
+"""Of a process and of its children that have ended: workers come and go with the epochs."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class Telemetry:
         # The forkserver and the command are ours too: their work is no foreign load.
         self._ancestors = self._process.parents()[:2]
         self._peak_bytes = 0
-        self._counted_at_bytes = 0
+        self._counted_at_bytes = 0.0
         self._began: CpuSeconds | None = None
         self._stop = threading.Event()
         self._lock = threading.Lock()
@@ -109,12 +112,13 @@ class Telemetry:
         with contextlib.suppress(OSError):  # the user's code may have taken every file descriptor
             self._children = self._process.children(recursive=True)
         tree = (self._process, *self._children)
-        resident = sum(_highest_resident_bytes(process) for process in tree)
+        # The highest RSS so far, else RSS: quick to read, but shared pages count in each process.
+        resident = _total(tree, lambda process: _high_water_bytes(process) or process.memory_info().rss)
         # Counting shared pages once takes the kernel milliseconds: only when there is something new to count.
         if resident <= (1 + NOTABLE_GROWTH) * self._counted_at_bytes:
             return False
         self._counted_at_bytes = resident
-        total = sum(_memory_bytes(process) for process in tree)
+        total = int(_total(tree, _memory_bytes))
         self._peak_bytes = max(self._peak_bytes, total)
         if self._limit_bytes is not None and total > self._limit_bytes:
             self._on_limit(total)
@@ -124,71 +128,49 @@ class Telemetry:
         """CPU time until now; None when it cannot be read, the user's code having taken every file descriptor."""
         try:
             times = psutil.cpu_times()
-            own = sum(_tree_seconds(process) for process in (self._process, *self._process.children(recursive=True)))
-            own += sum(_own_seconds(process) for process in self._ancestors)
+            tree = (self._process, *self._process.children(recursive=True))
+            own = _total(tree, lambda process: _sum(process.cpu_times(), _TREE_FIELDS))
+            own += _total(self._ancestors, lambda process: _sum(process.cpu_times(), _OWN_FIELDS))
         except OSError:
             return None
-        return CpuSeconds(
-            at=monotonic(),
-            busy=sum(getattr(times, name, 0.0) for name in _BUSY_FIELDS),
-            idle=sum(getattr(times, name, 0.0) for name in _IDLE_FIELDS),
-            stolen=getattr(times, "steal", 0.0),
-            own=own,
-        )
+        busy, idle, stolen = (_sum(times, fields) for fields in (_BUSY_FIELDS, _IDLE_FIELDS, ("steal",)))
+        return CpuSeconds(at=monotonic(), busy=busy, idle=idle, stolen=stolen, own=own)
 
 
-def shares(before: CpuSeconds, after: CpuSeconds) -> dict[str, float | None]:
+def shares(before: CpuSeconds, after: CpuSeconds) -> dict[str, float]:
     """Fractions of all CPUs between two readings, by the names of `TelemetrySummary`."""
-    capacity = (after.at - before.at) * (os.cpu_count() or 1)
-    if capacity <= 0:
+    seconds, own = after.at - before.at, after.own - before.own
+    if seconds <= 0:
         return {"seconds": 0.0}
-    own = after.own - before.own
-    return {
-        "seconds": after.at - before.at,
-        "cpu_fraction": _fraction(own, capacity),
-        "foreign_cpu_fraction": _fraction(after.busy - before.busy - own, capacity),
-        "idle_cpu_fraction": _fraction(after.idle - before.idle, capacity),
-        "stolen_cpu_fraction": _fraction(after.stolen - before.stolen, capacity),
+    spent = {
+        "cpu_fraction": own,
+        "foreign_cpu_fraction": after.busy - before.busy - own,
+        "idle_cpu_fraction": after.idle - before.idle,
+        "stolen_cpu_fraction": after.stolen - before.stolen,
     }
-
-
-def _fraction(part: float, whole: float) -> float:
+    capacity = seconds * (os.cpu_count() or 1)
     # The system counts in ticks of 10 ms, so that short spans can come out below zero.
-    return min(1.0, max(0.0, part / whole))
+    return {"seconds": seconds, **{name: min(1.0, max(0.0, part / capacity)) for name, part in spent.items()}}
 
 
-def _own_seconds(process: psutil.Process) -> float:
-    try:
-        times = process.cpu_times()
-    except psutil.Error:
-        return 0.0
-    return times.user + times.system
+def _sum(times: Any, fields: Sequence[str]) -> float:
+    """The fields that this system has."""
+    return sum(getattr(times, field, 0.0) for field in fields)
 
 
-def _tree_seconds(process: psutil.Process) -> float:
-    """Of the process and of its children that have ended: workers come and go with the epochs."""
-    try:
-        times = process.cpu_times()
-    except psutil.Error:
-        return 0.0
-    return times.user + times.system + times.children_user + times.children_system
-
-
-def _highest_resident_bytes(process: psutil.Process) -> int:
-    """The highest RSS so far, else RSS: quick to read, but shared pages count everywhere; 0 for one that has gone."""
-    try:
-        return _high_water_bytes(process) or int(process.memory_info().rss)
-    except (psutil.Error, OSError):
-        return 0
+def _total(processes: Sequence[psutil.Process], read: Callable[[psutil.Process], float]) -> float:
+    """A figure of all these processes; those that have gone count nothing."""
+    total = 0.0
+    for process in processes:
+        with contextlib.suppress(psutil.Error, OSError):
+            total += read(process)
+    return total
 
 
 def _memory_bytes(process: psutil.Process) -> int:
-    """PSS at the process's peak, else now, else RSS; 0 for a process that has gone."""
-    try:
-        full = process.memory_full_info()
-        above = max(0, (_high_water_bytes(process) or 0) - full.rss)  # what came and went is its own, not shared
-    except (psutil.Error, OSError):
-        return 0
+    """PSS at the process's peak, else now, else RSS."""
+    full = process.memory_full_info()
+    above = max(0, (_high_water_bytes(process) or 0) - full.rss)  # what came and went is its own, not shared
     return int(getattr(full, "pss", full.rss)) + above
 
 

@@ -7,20 +7,18 @@ from typing import Annotated
 
 import typer
 
-from autotune.commands.common import STARTED, reported, say
+from autotune.commands.common import STARTED, Json, Model, Quiet, Seconds, Trust, reported, say
 from autotune.units import parse_duration
-
-CHECK_BUDGET = "50s"
 
 
 @reported
 def check(
     file: Annotated[Path, typer.Argument(help="A result file.")],
-    model: Annotated[str, typer.Option(help="The workload, where it is not found as the file names it.")] = "",
-    trust: Annotated[bool, typer.Option("--trust", help="Run the code that the file names, wherever it lies.")] = False,
-    budget: Annotated[str, typer.Option(help="Wall-clock time for everything.")] = CHECK_BUDGET,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")] = False,
+    model: Model = "",
+    trust: Trust = False,
+    budget: Seconds = "50s",
+    json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Does a result still hold here? Exit status: 0 it does, 1 it has drifted, 3 it no longer fits."""
     from autotune.commands.checking import STATUS, check_result

@@ -1,21 +1,25 @@
-"""What all sub-commands share: how they report an error, when they began, and how they write."""
+"""What sub-commands share: options, how they report an error, when they began, and how they write."""
 
 from __future__ import annotations
 
 import functools
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from autotune.errors import AutotuneError, Interrupted, UsageError
+from autotune.errors import AutotuneError, Interrupted
+from autotune.search.interrupts import INTERRUPTED_STATUS
 
 STARTED = time.monotonic()
 """The budget counts from here, not from the start of the process: where a shell executes its last command in its own
 place, that is as old as the shell."""
-INTERRUPTED_STATUS = 130
+Model = Annotated[str, typer.Option(help="The workload, where it is not found as the file names it.")]
+Trust = Annotated[bool, typer.Option("--trust", help="Run the code that the file names, wherever it lies.")]
+Seconds = Annotated[str, typer.Option(help="Wall-clock time for everything.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")]
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -40,21 +44,3 @@ def reported(command: Command) -> Command:
 def say(text: str) -> None:
     """Prints what was asked for on stdout; a file's name as it is, whatever bytes it has."""
     typer.echo(text.encode("utf-8", "surrogateescape"))
-
-
-def write_text(text: str, out: Path | None) -> None:
-    """Writes a file whole or not at all; without one, to stdout.
-
-    Raises:
-        UsageError: The file cannot be written.
-    """
-    text = text.removesuffix("\n")
-    if out is None:
-        say(text)
-        return
-    from autotune.files import write_whole
-
-    try:
-        write_whole(out, text + "\n")
-    except OSError as error:
-        raise UsageError(f"--out: {out} cannot be written: {error.strerror or error}; choose another") from error

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from autotune.commands.common import reported, write_text
+from autotune.commands.common import reported, say
 from autotune.commands.options import parse_comparison_format
-
-if TYPE_CHECKING:
-    from autotune.results.compare import Comparison
+from autotune.errors import UsageError
 
 
 @reported
 def compare(
-    paths: Annotated[list[Path], typer.Argument(help="Result files, files of cross, or folders that hold them.")],
-    form: Annotated[
-        str, typer.Option("--format", help="table, md, csv, json or html; by --out's ending when left out.")
-    ] = "",
+    paths: Annotated[list[Path], typer.Argument(help="Result files, cross files, or folders that hold them.")],
+    form: Annotated[str, typer.Option("--format", help="table, md, csv, json or html; else by --out's ending.")] = "",
     out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Shows the same workload across machines."""
+    from autotune.files import write_whole
+    from autotune.report.comparison import render_comparison
     from autotune.results.compare import compare as compare_results
     from autotune.results.compare import require_rows
+    from autotune.results.compare_formats import to_csv, to_markdown
+    from autotune.results.files import to_json
     from autotune.results.gather import gather
     from autotune.terminal.comparison import comparison_table, remarks
     from autotune.terminal.console import make_console
@@ -37,27 +37,18 @@ def compare(
     require_rows(comparison)
     if chosen == "table":
         make_console(stderr=not form).print(comparison_table(comparison))
-    else:
-        text = comparison_text(comparison, chosen, folder=out.parent if out is not None else None)
-        write_text(text, out)
-
-
-def comparison_text(comparison: Comparison, form: str, folder: Path | None) -> str:
-    """A comparison in one of the formats for files.
-
-    Args:
-        comparison: What was compared.
-        form: md, csv, json or html.
-        folder: Where the file will lie, for links from it to the results.
-    """
-    from autotune.report.comparison import render_comparison
-    from autotune.results.compare_formats import to_csv, to_markdown
-    from autotune.results.files import to_json
-
-    texts = {
-        "md": lambda: to_markdown(comparison, folder),
+        return
+    formats = {
+        "md": lambda: to_markdown(comparison, out.parent if out is not None else None),
         "csv": lambda: to_csv(comparison),
         "json": lambda: to_json(comparison),
         "html": lambda: render_comparison(comparison),
     }
-    return texts[form]()
+    text = formats[chosen]().removesuffix("\n")
+    if out is None:
+        say(text)
+        return
+    try:
+        write_whole(out, text + "\n")
+    except OSError as error:
+        raise UsageError(f"--out: {out} cannot be written: {error.strerror or error}; choose another") from error

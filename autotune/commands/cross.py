@@ -7,29 +7,23 @@ from typing import Annotated
 
 import typer
 
-from autotune.commands.common import STARTED, reported, say
+from autotune.commands.common import STARTED, Json, Model, Quiet, Seconds, Trust, reported, say
 from autotune.commands.options import parse_device
 from autotune.errors import NothingFeasibleError
 from autotune.units import parse_duration
-
-CROSS_BUDGET = "60s"
 
 
 @reported
 def cross(
     file: Annotated[Path, typer.Argument(help="Another machine's result file.")],
-    against: Annotated[
-        Path | None, typer.Option(help="This machine's own result; looked for in results/<machine> when left out.")
-    ] = None,
-    model: Annotated[str, typer.Option(help="The workload, where it is not found as the file names it.")] = "",
-    trust: Annotated[bool, typer.Option("--trust", help="Run the code that the file names, wherever it lies.")] = False,
+    against: Annotated[Path | None, typer.Option(help="This machine's result; one in results/ when left out.")] = None,
+    model: Model = "",
+    trust: Trust = False,
     device: Annotated[str, typer.Option(help="Train here: cpu, cuda, rocm or mps; as in the file when left out.")] = "",
-    budget: Annotated[str, typer.Option(help="Wall-clock time for everything.")] = CROSS_BUDGET,
-    out: Annotated[
-        Path | None, typer.Option(help="The file; results/<machine>/cross/<workload>-from-<other>.json when left out.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")] = False,
+    budget: Seconds = "60s",
+    out: Annotated[Path | None, typer.Option(help="The file; in results/<machine>/cross when left out.")] = None,
+    json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Measures another machine's config here. Exit status: 0 measured, 3 it cannot be trained with here."""
     from autotune.commands.crossing import cross_result
@@ -46,13 +40,11 @@ def cross(
     source = read_result(file)
     target = target_of(source.workload.target, file, model, trust=trust)
     own = (str(against), read_result(against)) if against is not None else None
+    kind = parse_device(device)
     clock = Budget(parse_duration(budget), started=STARTED)
     console = make_console()
     with Interrupts() as interrupts, make_progress(console, quiet=quiet) as progress:
-        found = cross_result(
-            source, target, clock, progress, interrupts,
-            against=own, device=parse_device(device),
-        )  # fmt: skip
+        found = cross_result(source, target, clock, progress, interrupts, against=own, device=kind)
     place = out or default_cross_path(found)
     if json:
         say(to_json(found))

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from autotune import __version__
 from autotune.bursts.runner import look_at_machine, make_runner
-from autotune.commands.checking import breakdown, differences_of, imported, points_of, run_in_turn
+from autotune.commands.checking import breakdown, differences_of, imported, run_in_turn
+from autotune.commands.options import missing_device
 from autotune.errors import ResultFileError, UsageError
 from autotune.hardware import DeviceKind, Hardware
 from autotune.knobs import WorkloadFacts, format_scalar, idle_knobs
@@ -24,19 +25,12 @@ from autotune.search.verify import MIN_ROUNDS, Round, speedup_of
 NamedResult = tuple[str, Result]
 """A result, and its file as it was named."""
 PROBE_SECONDS = 20.0
+"""For looking at the machine, at most. Chosen, not measured."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the config is tried, and on what.
-
-    Attributes:
-        hardware: This machine.
-        device: What is trained on.
-        facts: The workload, as it is here.
-        own: This machine's own result, if there is one.
-        notes: What a person should know of all that.
-    """
+    """Where the config is tried, the workload as it is there, this machine's own result, and notes on all that."""
 
     hardware: Hardware
     device: DeviceKind
@@ -58,31 +52,26 @@ def cross_result(
 ) -> Cross:
     """Trains with another machine's config here, in interleaved rounds with this machine's own and the baseline.
 
-    Args:
-        source: The other machine's result.
-        target: The workload, as it is found from here.
-        budget: For everything.
-        progress: Who is told.
-        interrupts: The signals that end it.
-        against: This machine's own result; looked for in its folder when None.
-        results: The folder that holds a folder for each machine.
-        device: Where to train; the kind of device that the config was found on when None.
+    The arguments are those of `check_result`. This machine's own result is `against`, or looked for in its folder of
+    `results`; the device is the kind that the config was found on unless another is named.
 
     Raises:
         UsageError: This machine has no such device, or the budget holds too few rounds.
         TargetError, WorkloadError: The workload cannot be trained here at all.
         Interrupted: Asked to end.
     """
-    for read in (source, against[1]) if against is not None else (source,):
+    results_read = [source] if against is None else [source, against[1]]
+    for read in results_read:
         if read.ignored is not None:
             progress.note(read.ignored)
+    arguments = {name for read in results_read for side in (read.baseline, read.best) for name in side.parameters}
     with imported(target, budget, progress, interrupts) as isolation:
         progress.stage("probing")
         hardware = look_at_machine(isolation, min(PROBE_SECONDS, budget.preparing))
         wanted = _device_here(source, device, hardware)
         runner = make_runner(isolation, hardware, wanted, memory_target=source.constraints.memory_target)
         progress.stage("checking the workload")
-        facts = runner.check(budget.preparing, _parameter_names(source, against))
+        facts = runner.check(budget.preparing, arguments)
         own = against or own_result(results / hardware.slug, facts, wanted, progress.note)
         notes = (
             *differences_of(source, facts),
@@ -90,37 +79,32 @@ def cross_result(
             *device_notes(source, wanted),
             *own_notes(source, own, facts, wanted),
         )
-        place = Place(hardware, wanted, facts, own, notes)
         theirs, others = points_in_turn(source, own)
         progress.stage("both configs in turn")
         ran = run_in_turn(theirs, others, runner, budget, progress, source.objective)
-        return judge_cross(source, place, ran)
+        return judge_cross(source, Place(hardware, wanted, facts, own, notes), ran)
 
 
 def points_in_turn(source: Result, own: NamedResult | None) -> tuple[Point, list[Point]]:
     """The other machine's config, and the different ones that it is compared with: this machine's own first."""
-    baseline, theirs = points_of(source)
-    mine = [points_of(own[1])[1]] if own is not None else []
-    return theirs, [point for point in dict.fromkeys((*mine, baseline)) if point != theirs]
+    theirs = source.best.point
+    mine = [own[1].best.point] if own is not None else []
+    return theirs, [point for point in dict.fromkeys((*mine, source.baseline.point)) if point != theirs]
 
 
 def own_result(
     folder: Path, facts: WorkloadFacts, device: DeviceKind, note: Callable[[str], None] = lambda _: None
 ) -> NamedResult | None:
-    """This machine's own result of a workload: a complete one before a partial one, the newest of those.
+    """This machine's own result of a workload on a device: a complete one before a partial one, the newest of those.
 
-    Args:
-        folder: This machine's.
-        facts: The workload; another fingerprint is another workload.
-        device: What is trained on.
-        note: Told which files could not be read.
+    `note` is told which files of the folder cannot be read.
     """
     found: list[NamedResult] = []
     for path in sorted(folder.glob("*.json")):
         try:
             result = read_result(path)
         except ResultFileError as error:
-            note(f"passed over while looking for this machine's own result: {error}")
+            note(f"skipped while looking for this machine's own result: {error}")
             continue
         if result.workload.fingerprint == facts.fingerprint and result.constraints.device == device:
             found.append((str(path), result))
@@ -128,30 +112,24 @@ def own_result(
 
 
 def judge_cross(source: Result, place: Place, ran: tuple[list[Round], list[Burst]]) -> Cross:
-    """The record of what ran.
-
-    Args:
-        source: The other machine's result.
-        place: Where it ran.
-        ran: From `run_in_turn`.
+    """The record of what `run_in_turn` ran of the other machine's result.
 
     Raises:
         UsageError: The config trains here, but too few rounds ended well to compare it.
     """
     rounds, failed = ran
-    baseline, theirs = points_of(source)
-    own = points_of(place.own[1])[1] if place.own is not None else None
-    measured = [measurements[theirs] for measurements in rounds if theirs in measurements]
-    ending = breakdown(theirs, failed) or _hung(theirs, failed, measured)
+    baseline, (theirs, others) = source.baseline.point, points_in_turn(source, place.own)
+    own = place.own[1].best.point if place.own is not None else None
+    ending = breakdown(theirs, failed)
+    if _pooled(theirs, rounds) is None:  # it may also have hung each time
+        ending = ending or next((burst for burst in failed if burst.point == theirs), None)
     failure = f"it ended as {ending.outcome.value}: {ending.reason}" if ending is not None else None
     over_own, own_reason = _compared(source, own, ran, "this machine's own config", failure)
     over_baseline, baseline_reason = _compared(source, baseline, ran, "the baseline", failure)
-    _, others = points_in_turn(source, place.own)
-    sound = [point for point in others if breakdown(point, failed) is None]
-    if failure is None and sound and over_own is None and over_baseline is None:
+    compared = failure is not None or over_own is not None or over_baseline is not None
+    if not compared and any(breakdown(point, failed) is None for point in others):
         raise UsageError(
-            f"fewer than {MIN_ROUNDS} interleaved rounds ended well, which is nothing to compare by; "
-            "give a longer --budget"
+            f"expected at least {MIN_ROUNDS} interleaved rounds that end well, got fewer; give a longer --budget"
         )
     return Cross(
         created=datetime.now(timezone.utc),
@@ -168,9 +146,9 @@ def judge_cross(source: Result, place: Place, ran: tuple[list[Round], list[Burst
         software=place.hardware.software.model_copy(update={"autotune": __version__}),
         device=place.device,
         config_of=origin_of(source),
-        theirs=_side(theirs, rounds),
-        baseline=_side(baseline, rounds),
-        own=_own_side(place.own, rounds),
+        theirs=Side(config=theirs.config, parameters=theirs.parameters, measurement=_pooled(theirs, rounds)),
+        baseline=Side(config=baseline.config, parameters=baseline.parameters, measurement=_pooled(baseline, rounds)),
+        own=_own_side(place.own, rounds) if place.own is not None else None,
         outcome=ending.outcome if ending is not None else Outcome.OK,
         failure=failure,
         over_own=over_own,
@@ -198,7 +176,7 @@ def learning_notes(source: Result, own: NamedResult | None) -> Iterable[str]:
     sides = {"the baseline": source.baseline} | ({own[0]: own[1].best} if own is not None else {})
     for name, side in sides.items():
         if side.parameters != theirs.parameters:
-            yield f"{name} and the other machine's config give build() different arguments: what they train differs"
+            yield f"{name} and the other machine's config give build() different arguments: they train different things"
         if side.config.effective_batch != theirs.config.effective_batch:
             yield (
                 f"the other machine's config takes {theirs.config.effective_batch:,} samples a step, {name} "
@@ -212,7 +190,7 @@ def own_notes(source: Result, own: NamedResult | None, facts: WorkloadFacts, dev
         return
     path, result = own
     if result == source:
-        yield f"{path} is the very result that is tried: autotune check tells whether it still holds here"
+        yield f"{path} is the very result that is tried: 'autotune check' tells whether it still holds here"
     if result.workload.fingerprint != facts.fingerprint:
         yield f"{path} is of another workload (fingerprint {result.workload.fingerprint}, here {facts.fingerprint})"
     if result.constraints.device != device:
@@ -222,28 +200,16 @@ def own_notes(source: Result, own: NamedResult | None, facts: WorkloadFacts, dev
 
 
 def _device_here(source: Result, asked: DeviceKind | None, hardware: Hardware) -> DeviceKind:
-    """What to train on.
-
-    Raises:
-        UsageError: This machine has no such device.
-    """
+    """What to train on; a `UsageError` where this machine does not have it."""
     there = source.constraints.device
-    for kind in hardware.devices:
-        if kind == (asked or there):
-            return kind
-    here = ", ".join(hardware.devices)
+    if (asked or there) in hardware.devices:
+        return asked or there
     if asked is not None:
-        raise UsageError(f"--device {asked} was asked for, but this machine offers {here}")
+        raise missing_device(asked, hardware)
     raise UsageError(
-        f"the config was tuned on {there} ({source.machine}), but this machine offers {here}; "
+        f"the config was tuned on {there} ({source.machine}), but this machine has {', '.join(hardware.devices)}; "
         f"pass --device {hardware.default_device} to train with it there all the same"
     )
-
-
-def _parameter_names(source: Result, against: NamedResult | None) -> set[str]:
-    """Arguments that `build()` will be asked to take."""
-    results = [source] if against is None else [source, against[1]]
-    return {name for result in results for side in (result.baseline, result.best) for name in side.parameters}
 
 
 def _disturbance_notes(rounds: Sequence[Round]) -> Iterable[str]:
@@ -254,18 +220,13 @@ def _disturbance_notes(rounds: Sequence[Round]) -> Iterable[str]:
         yield f"{len(disturbed)} of {len(measured)} runs were disturbed, as by the last of them: {disturbed[-1]}"
 
 
-def _hung(theirs: Point, failed: Sequence[Burst], measured: Sequence[Measurement]) -> Burst | None:
-    """The burst that ran out of its time, of a config of which none ended well."""
-    return None if measured else next((burst for burst in failed if burst.point == theirs), None)
-
-
 def _compared(
     source: Result, other: Point | None, ran: tuple[list[Round], list[Burst]], name: str, failure: str | None
 ) -> tuple[Speedup | None, str | None]:
     """The speed-up over another config, or why there is none."""
-    (rounds, failed), theirs = ran, points_of(source)[1]
+    (rounds, failed), theirs = ran, source.best.point
     if other is None:
-        return None, "there is no result of this machine; tune here, or name one with --against"
+        return None, "this machine has no result of its own; tune here, or name one with --against"
     if other == theirs:
         return None, f"it is {name}"
     if failure is not None:
@@ -276,20 +237,16 @@ def _compared(
     return found, None if found is not None else f"fewer than {MIN_ROUNDS} rounds of both ended well"
 
 
-def _side(point: Point, rounds: Sequence[Round]) -> Side:
+def _pooled(point: Point, rounds: Sequence[Round]) -> Measurement | None:
+    """All that was measured of a point."""
     measured = [measurements[point] for measurements in rounds if point in measurements]
-    return Side(config=point.config, parameters=point.parameters, measurement=pool(measured) if measured else None)
+    return pool(measured) if measured else None
 
 
-def _own_side(own: NamedResult | None, rounds: Sequence[Round]) -> OwnSide | None:
-    if own is None:
-        return None
+def _own_side(own: NamedResult, rounds: Sequence[Round]) -> OwnSide:
     path, result = own
-    side = _side(points_of(result)[1], rounds)
+    point = result.best.point
+    measured = _pooled(point, rounds)
     return OwnSide(
-        path=path,
-        created=result.created,
-        config=side.config,
-        parameters=side.parameters,
-        measurement=side.measurement,
+        path=path, created=result.created, config=point.config, parameters=point.parameters, measurement=measured
     )

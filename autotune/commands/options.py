@@ -11,25 +11,25 @@ from autotune.errors import UnitError, UsageError
 from autotune.units import parse_fraction, quoted
 
 if TYPE_CHECKING:
-    from autotune.hardware import DeviceKind
+    from autotune.hardware import DeviceKind, Hardware
     from autotune.knobs import Scalar
 
 SAMPLERS = ("tpe", "gp", "random")
 COMPARISON_FORMATS = ("table", "md", "csv", "json", "html")
 MOST_SAMPLES = 2**31 - 1
-"""Of a step: a batch that no loader's index could count; and the divisors of more take minutes to find."""
+"""The largest effective batch: no loader's index counts further, and the divisors of more take minutes to find."""
 MOST_WORKERS = 4096
 """More than the CPUs of any machine: each is a process."""
 MOST_PINNED = {"num_workers": MOST_WORKERS, "num_threads": MOST_WORKERS, "prefetch_factor": 1024}
-"""Pins that would start processes or threads, or fill memory, without end."""
+"""Higher pins would start processes or threads, or fill memory, without end."""
 MOST_SEED = 2**32 - 1
-"""What numpy's random generator, which the samplers draw from, takes."""
+"""The highest that numpy's random generator takes, from which the samplers draw."""
 MOST_VALUES = 64
-"""To explore of one argument: each costs a burst or more, and a search has a few hundred."""
+"""Of one argument, to explore: each costs a burst or more, and a search has a few hundred."""
 MOST_CHARACTERS = 200
 """Of one typed value: it stands in every row of the result's tables."""
 LEAST_MEMORY = 0.01
-"""Of the memory: with less, not even torch's own libraries would fit."""
+"""The least share of memory: with less, not even torch's own libraries would fit."""
 
 
 @dataclass(frozen=True)
@@ -69,20 +69,21 @@ def parse_device(text: str) -> DeviceKind | None:
     return one_of("--device", text, get_args(DeviceKind)) if text else None  # type: ignore[return-value]
 
 
+def missing_device(device: str, hardware: Hardware) -> UsageError:
+    """The error where a device is asked for that this machine does not have."""
+    return UsageError(f"--device: expected one that this machine has ({', '.join(hardware.devices)}), got {device}")
+
+
 def parse_comparison_format(text: str, out: Path | None, *, json: bool) -> str:
     """One of `COMPARISON_FORMATS`; for an empty text, the one that a file's ending names, a table without a file."""
     if json and text not in {"", "json"}:
         raise UsageError(f"--json and --format {text} contradict each other; give one of them")
-    if json:
-        chosen = "json"
-    elif text:
-        chosen = one_of("--format", text, COMPARISON_FORMATS)
-    else:
-        chosen = out.suffix.lstrip(".") if out is not None else "table"
+    by_ending = out.suffix.lstrip(".") if out is not None else "table"
+    typed = "json" if json else text
+    chosen = one_of("--format", typed, COMPARISON_FORMATS) if typed else by_ending
     if out is not None and chosen not in COMPARISON_FORMATS[1:]:
-        raise UsageError(
-            f"--out expects a file that ends in .md, .csv, .json or .html, or one of these as --format, but {out} came"
-        )
+        expected = "a file that ends in .md, .csv, .json or .html, or one of these as --format"
+        raise _refusal("--out", expected, str(out), "choose one of them")
     return chosen
 
 
@@ -94,21 +95,11 @@ def parse_effective_batch(text: str) -> int | str | None:
 
 
 def parse_whole(option: str, text: str, least: int, most: int, remedy: str = "or leave it out") -> int:
-    """A whole number in a range.
-
-    Args:
-        option: As it is typed.
-        text: Its value.
-        least: The smallest that makes sense.
-        most: The largest that does.
-        remedy: What else can be done.
-    """
+    """A whole number from `least` to `most`; `remedy` is what else can be done."""
     digits = text.strip()
     # The length first: Python refuses to read numbers of thousands of digits.
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= 20 and least <= int(digits) <= most):
-        raise UsageError(
-            f"{option}: expected a whole number from {least} to {most}, got {quoted(text)}; pass one, {remedy}"
-        )
+        raise _refusal(option, f"a whole number from {least} to {most}", text, f"pass one, {remedy}")
     return int(digits)
 
 
@@ -119,7 +110,7 @@ def parse_share(option: str, text: str, least: float = 0.0) -> float:
     except UnitError as error:
         raise UsageError(f"{option}: {error}; pass one such as 0.9") from None
     if share < least:
-        raise UsageError(f"{option}: expected a fraction from {least} to 1, got {quoted(text)}; pass one such as 0.9")
+        raise _refusal(option, f"a fraction from {least} to 1", text, "pass one such as 0.9")
     return share
 
 
@@ -145,13 +136,18 @@ def parse_only(text: str) -> tuple[str, ...] | None:
     return names or None
 
 
+def parse_explored(texts: Iterable[str]) -> dict[str, tuple[Scalar, ...]]:
+    """The arguments of ``--explore name=a,b``, each with its values."""
+    return {name: parse_values(name, values) for name, values in split_pairs("--explore", texts)}
+
+
 def parse_values(name: str, text: str) -> tuple[Scalar, ...]:
     """The values of ``--explore name=a,b``."""
     from autotune.knobs import parse_scalar
 
     values = tuple(dict.fromkeys(parse_scalar(part) for part in text.split(",") if part.strip()))
     if not values:
-        raise UsageError(f"--explore {name}= expects values separated by commas, such as {name}=256,384")
+        raise _refusal(f"--explore {name}", "values separated by commas", text, f"pass some, as in {name}=256,384")
     if len(values) > MOST_VALUES:
         raise UsageError(
             f"--explore {name}: expected {MOST_VALUES} values at most, got {len(values)}; "
@@ -166,12 +162,9 @@ def split_pairs(option: str, texts: Iterable[str]) -> list[tuple[str, str]]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name.strip() and equals and value.strip()):
-            raise UsageError(f"{option} expects name=value, but {quoted(text)} came")
-        if (longest := max([name, *value.split(",")], key=len)) and len(longest) > MOST_CHARACTERS:
-            raise UsageError(
-                f"{option}: expected names and values of {MOST_CHARACTERS} characters at most, got {quoted(longest)}; "
-                "shorten it"
-            )
+            raise _refusal(option, "name=value", text, "pass both")
+        if len(longest := max([name, *value.split(",")], key=len)) > MOST_CHARACTERS:
+            raise _refusal(option, f"names and values of {MOST_CHARACTERS} characters at most", longest, "shorten it")
         pairs.append((name.strip(), value.strip()))
     return pairs
 
@@ -179,5 +172,9 @@ def split_pairs(option: str, texts: Iterable[str]) -> list[tuple[str, str]]:
 def one_of(option: str, text: str, allowed: Iterable[str]) -> str:
     """The text, when it is one of the allowed words."""
     if text not in tuple(allowed):
-        raise UsageError(f"{option} expects one of {', '.join(allowed)}, but {quoted(text)} came")
+        raise _refusal(option, f"one of {', '.join(allowed)}", text, "pass one of them")
     return text
+
+
+def _refusal(option: str, expected: str, got: str, remedy: str) -> UsageError:
+    return UsageError(f"{option}: expected {expected}, got {quoted(got)}; {remedy}")

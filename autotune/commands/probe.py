@@ -6,28 +6,26 @@ from typing import Annotated
 
 import typer
 
-from autotune.commands.common import reported, say
+from autotune.commands.common import Json, reported, say
 from autotune.commands.options import parse_device
 
 PROBE_SECONDS, PEAK_SECONDS = 120.0, 1.5
+"""For everything, and for each peak that is measured. Chosen, not measured."""
 
 
 @reported
 def probe(
-    device: Annotated[str, typer.Option(help="Measure this one: cpu, cuda, rocm or mps.")] = "",
-    json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+    device: Annotated[str, typer.Option(help="Measure this one: cpu, cuda, rocm or mps.")] = "", json: Json = False
 ) -> None:
     """Shows what this machine has, and what limits it."""
     from autotune.bursts.isolation import Isolation
     from autotune.bursts.runner import look_at_machine
+    from autotune.terminal.console import hardware_table, make_console
 
     with Isolation() as isolation:
         isolation.start(PROBE_SECONDS)
         hardware = look_at_machine(isolation, PROBE_SECONDS, device=parse_device(device), peak_seconds=PEAK_SECONDS)
     if json:
         say(hardware.model_dump_json(indent=2))
-        return
-    from autotune.terminal.console import make_console
-    from autotune.terminal.hardware import hardware_table
-
-    make_console().print(hardware_table(hardware))
+    else:
+        make_console().print(hardware_table(hardware))

@@ -13,13 +13,9 @@ from autotune.workload.target import split_target
 
 
 def target_of(named: str, file: Path, model: str, *, trust: bool) -> str:
-    """The workload to run: what the person named, else what the file names, if that may be run.
+    """The workload to run: what the person named by ``--model``, else the target named in the file, if that may be run.
 
-    Args:
-        named: The target in the file.
-        file: Where it comes from.
-        model: The person's own ``--model``; empty for none.
-        trust: Whether the file may name any code that is installed here.
+    With `trust`, the file may name any code that is installed here.
 
     Raises:
         TargetError: What the file names is no target.
@@ -37,7 +33,7 @@ def target_of(named: str, file: Path, model: str, *, trust: bool) -> str:
     else:  # what is not there at all is told by the import
         return named
     raise UsageError(
-        f"{file} names {named}, {why}: a file from elsewhere could so run any code; "
+        f"{file} names {named}, {why}: a file from elsewhere could run any code that way; "
         "name the workload with --model TARGET, or pass --trust"
     )
 

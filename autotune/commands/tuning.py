@@ -1,16 +1,16 @@
-"""One tuning from end to end: look at the machine and the workload, search, confirm; `tuning_result` tells of it."""
+"""One tuning from end to end: look at the machine and the workload, search, confirm."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.runner import ProcessRunner, look_at_machine, make_runner
-from autotune.commands.options import Options
+from autotune.commands.options import Options, missing_device
 from autotune.commands.tuning_result import Setting, make_result
 from autotune.errors import AutotuneError, Interrupted, UsageError
 from autotune.hardware import DeviceKind, Hardware, slug
@@ -26,28 +26,20 @@ from autotune.search.trials import TrialLog
 from autotune.search.warm_start import candidates, read_results
 
 PEAKS_SHARE, PEAKS_MAX_SECONDS = 0.01, 1.5
+"""Of the budget, for each peak of the hardware that is measured. Chosen, not measured."""
 PROFILE_MIN_SECONDS = 2.0
 """With less than this left, no profile is begun."""
 
 
+@dataclass
 class Tuning:
-    """A tuning in progress.
+    """A tuning in progress; its budget has been running since the command began."""
 
-    Args:
-        options: What the person asked for.
-        progress: Who is told.
-        budget: The wall clock; it has been running since the command began.
-        interrupts: The signals that end it in good order.
-    """
-
-    def __init__(
-        self, options: Options, progress: Progress, budget: Budget, interrupts: Interrupts | None = None
-    ) -> None:
-        self.options = options
-        self._progress = progress
-        self._budget = budget
-        self._interrupts = interrupts
-        self._notes: list[str] = []
+    options: Options
+    progress: Progress
+    budget: Budget
+    interrupts: Interrupts | None = None
+    _notes: list[str] = field(default_factory=list, init=False)
 
     def run(self) -> tuple[Result, Path]:
         """Tunes; returns the result and where it belongs. The caller writes it.
@@ -64,48 +56,43 @@ class Tuning:
             if result.ignored is not None:
                 self._note(f"{source}: {result.ignored}")
         with Isolation(options.target, self._note) as isolation:
-            if self._interrupts is not None:
-                self._interrupts.pass_on_to(isolation.interrupt)
-            self._progress.stage("importing")
-            isolation.start(self._budget.preparing)
+            if self.interrupts is not None:
+                self.interrupts.pass_on_to(isolation.interrupt)
+            self.progress.stage("importing")
+            isolation.start(self.budget.preparing)
             if isolation.fork_unsafe_reason is not None:
                 self._note(f"each burst starts a fresh interpreter: {isolation.fork_unsafe_reason}")
-            self._progress.stage("probing")
+            self.progress.stage("probing")
             hardware, device = self._look_at_machine(isolation)
-            self._progress.stage("checking the workload")
+            self.progress.stage("checking the workload")
             runner = make_runner(isolation, hardware, device, memory_target=options.memory_target, seed=options.seed)
-            began, deadline = self._budget.elapsed, self._budget.preparing
+            began, deadline = self.budget.elapsed, self.budget.preparing
             enough = sufficient_budget(began + 2 * deadline, 2 * deadline)
             facts = runner.check(deadline, options.explored, f"try --budget {enough:.0f}s")
             for note in facts.notes:
                 self._note(note)
-            prepared = self._budget.elapsed
+            prepared = self.budget.elapsed
             setting = Setting(options, hardware, device, facts, prepared - began, prepared)
-            space = make_space(setting)
+            space, limit, baseline = _space(setting), setting.memory_limit_bytes, Point(config=facts.baseline)
             out = options.out or Path("results") / hardware.slug / f"{slug(options.target)}.json"
-            with writable(out):
-                log = self._open_log(space, setting, out)
+            _require_writable(out)
+            log = self._open_log(space, setting, out)
             tried = candidates(
-                elsewhere,
-                space,
-                hardware,
-                fingerprint=facts.fingerprint,
-                device=device,
-                memory_limit_bytes=setting.memory_limit_bytes,
+                elsewhere, space, hardware, fingerprint=facts.fingerprint, device=device, memory_limit_bytes=limit
             )
             search = Search(
                 space,
-                Point(config=facts.baseline),
+                baseline,
                 runner,
                 log,
-                self._budget,
-                self._progress,
+                self.budget,
+                self.progress,
                 first=[candidate.proposal for candidate in tried if candidate.proposal is not None],
                 utilization_target=options.utilization_target,
                 seed=options.seed,
-                memory_limit_bytes=setting.memory_limit_bytes,
+                memory_limit_bytes=limit,
                 device=device,
-                numerics=NumericsGuard(runner.agreement, Point(config=facts.baseline), self._note),
+                numerics=NumericsGuard(runner.agreement, baseline, self._note),
             )
             profiles: dict[Point, Profile] = {}
             try:
@@ -116,14 +103,9 @@ class Tuning:
                 if search.log.best() is None:  # a result without a figure would serve nobody
                     raise
                 stopped_by = "interrupted"
+        seconds = self.budget.elapsed
         result = make_result(
-            search,
-            setting,
-            stopped_by,
-            profiles=profiles,
-            tried=tried,
-            notes=self._notes,
-            seconds=self._budget.elapsed,
+            search, setting, stopped_by, profiles=profiles, tried=tried, notes=self._notes, seconds=seconds
         )
         return result, out
 
@@ -131,39 +113,32 @@ class Tuning:
         """Where the baseline and the answer spend their time, as far as there is time to see it."""
         found: dict[Point, Profile] = {}
         for point in dict.fromkeys((search.confirmation.answer(), search.baseline)):
-            measured = search.log.measurement(point)
-            if measured is None or self._budget.remaining < PROFILE_MIN_SECONDS:
+            if search.log.measurement(point) is None or self.budget.remaining < PROFILE_MIN_SECONDS:
                 continue
-            self._progress.stage("profiling")
+            self.progress.stage("profiling")
             with contextlib.suppress(AutotuneError):  # a profile that fails explains nothing, and costs nothing else
-                found[point] = runner.profile(point, self._budget.remaining)
+                found[point] = runner.profile(point, self.budget.remaining)
         return found
 
     def _look_at_machine(self, isolation: Isolation) -> tuple[Hardware, DeviceKind]:
         """The machine as host and torch see it, and the device to train on."""
-        seconds = min(PEAKS_MAX_SECONDS, PEAKS_SHARE * self._budget.seconds)
+        seconds = min(PEAKS_MAX_SECONDS, PEAKS_SHARE * self.budget.seconds)
         hardware = look_at_machine(isolation, 10 + 10 * seconds, device=self.options.device, peak_seconds=seconds)
         device = self.options.device or hardware.default_device
         if device not in hardware.devices:
-            found = ", ".join(hardware.devices)
-            raise UsageError(f"--device {device} was asked for, but this machine offers {found}")
+            raise missing_device(device, hardware)
         return hardware, device
 
     def _open_log(self, space: Space, setting: Setting, out: Path) -> TrialLog:
-        options = self.options
-        created = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S")
+        options, facts = self.options, setting.facts
+        same = {"target": options.target, "fingerprint": facts.fingerprint, "device": setting.device}
         study = open_study(
-            name=f"{slug(options.target)}-{created}-{os.getpid()}",
+            name=f"{slug(options.target)}-{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{os.getpid()}",
             storage=options.storage,
             journal=out.with_suffix(".journal"),
             sampler=options.sampler,
             seed=options.seed,
-            attributes={
-                "target": options.target,
-                "fingerprint": setting.facts.fingerprint,
-                "device": setting.device,
-                "objective": options.objective,
-            },
+            attributes=same | {"objective": options.objective},
             resume=options.resume,
         )
         log = TrialLog(study, space, self._note, objective=objective_named(options.objective))
@@ -173,10 +148,10 @@ class Tuning:
 
     def _note(self, text: str) -> None:
         self._notes.append(text)
-        self._progress.note(text)
+        self.progress.note(text)
 
 
-def make_space(setting: Setting) -> Space:
+def _space(setting: Setting) -> Space:
     """What is searched, as it was asked for."""
     options = setting.options
     return build_space(
@@ -192,21 +167,19 @@ def make_space(setting: Setting) -> Space:
     )
 
 
-@contextlib.contextmanager
-def writable(out: Path) -> Iterator[None]:
+def _require_writable(out: Path) -> None:
     """Makes sure that the result can be written, before anything is spent on finding it.
 
     Raises:
         UsageError: The path is a folder, or its folder cannot be written to.
     """
     if out.suffix in {".html", ".journal"}:  # the page and the trials lie beside the result, under these names
-        raise UsageError(f"--out expects the result's own file, such as {out.with_suffix('.json')}, but {out} came")
+        raise UsageError(f"--out: expected the result's own file, such as {out.with_suffix('.json')}, got {out}")
     if out.is_dir():
-        raise UsageError(f"--out expects a file such as {out / 'result.json'}, but {out} is a folder")
+        raise UsageError(f"--out: expected a file such as {out / 'result.json'}, but {out} is a folder")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out: the folder {out.parent} cannot be made: {error.strerror}; choose another") from error
     if not os.access(out.parent, os.W_OK):
         raise UsageError(f"--out: the folder {out.parent} cannot be written to; choose another")
-    yield

@@ -34,7 +34,7 @@ def _with(value: object, template: str) -> str | None:
     return None if value is None else template.format(value)
 
 
-def _size(size: int | None, template: str) -> str | None:
+def _size(size: float | None, template: str) -> str | None:
     return None if size is None else template.format(format_bytes(size))
 
 
@@ -86,25 +86,20 @@ def _host_memory_lines(memory: Memory) -> Iterator[str]:
 
 
 def _software_lines(software: Software) -> Iterator[str]:
-    torch = f"torch {software.torch}" if software.torch else "torch not found"
-    yield _joined(
-        torch,
-        _with(software.cuda, "built for CUDA {}"),
-        f"Python {software.python}",
-        _with(software.autotune, "autotune {}"),
-    )
+    torch, python = f"torch {software.torch}" if software.torch else "torch not found", f"Python {software.python}"
+    yield _joined(torch, _with(software.cuda, "built for CUDA {}"), python, _with(software.autotune, "autotune {}"))
     yield software.os
 
 
 def _peak_lines(peaks: Peaks) -> Iterator[str]:
     rates = [f"{precision} {_flops(flops)}" for precision, flops in peaks.matmul_flops_per_second.items()]
-    if rates:
-        yield f"matrix products: {_joined(*rates)}"
-    if peaks.memory_bytes_per_second is not None:
-        yield f"memory: {format_bytes(peaks.memory_bytes_per_second)}/s"
-    if peaks.host_to_device_bytes_per_second is not None:
-        yield f"host to device: {format_bytes(peaks.host_to_device_bytes_per_second)}/s"
-    yield _joined(_with(peaks.seconds, "measured in {:.2g} s, once each: a bound, not a benchmark"))
+    lines = (
+        f"matrix products: {_joined(*rates)}" if rates else None,
+        _size(peaks.memory_bytes_per_second, "memory: {}/s"),
+        _size(peaks.host_to_device_bytes_per_second, "host to device: {}/s"),
+        _with(peaks.seconds, "measured in {:.2g} s, once each: a bound, not a benchmark"),
+    )
+    yield from filter(None, lines)
 
 
 def _flops(flops_per_second: float | None) -> str:

@@ -1,13 +1,12 @@
 """Reads the host without torch: the CPU and how much of it may be used, and the memory.
 
-Every function takes the folder that stands for ``/``, so that other machines can be built as file trees.
+`root` is the folder that stands for ``/``, so that other machines can be built as file trees.
 What cannot be read stays None, and the reason is put into the `unread` mapping that each reader is given.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import platform
 import shutil
 import subprocess
@@ -17,24 +16,16 @@ from pathlib import Path
 
 import psutil
 
-from autotune.hardware.cgroups import cpu_quota, memory_limit, read_text
+from autotune.hardware.cgroups import ROOT, cpu_quota, memory_limit, read_text
 from autotune.hardware.model import Cpu, Memory
-
-ROOT = Path("/")
 
 _X86_FLAGS = (
     "avx", "avx2", "fma", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16",
     "amx_tile", "amx_int8", "amx_bf16", "amx_fp16",
 )  # fmt: skip
 _ARM_FLAGS = {
-    "asimd": "neon",
-    "asimdhp": "fp16",
-    "sve": "sve",
-    "sve2": "sve2",
-    "sme": "sme",
-    "bf16": "bf16",
-    "i8mm": "i8mm",
-}
+    "asimd": "neon", "asimdhp": "fp16", "sve": "sve", "sve2": "sve2", "sme": "sme", "bf16": "bf16", "i8mm": "i8mm"
+}  # fmt: skip
 _MACOS_KEYS = {
     "hw.optional.avx1_0": "avx", "hw.optional.avx2_0": "avx2", "hw.optional.fma": "fma",
     "hw.optional.avx512f": "avx512f", "hw.optional.neon": "neon", "hw.optional.AdvSIMD": "neon",
@@ -45,30 +36,23 @@ _BF16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16")
 
 
 def read_cpu(unread: dict[str, str], root: Path = ROOT, *, usable: int | None = None) -> Cpu:
-    """The processor and how much of it this process may use.
-
-    Args:
-        unread: Takes the reasons for what could not be read.
-        root: Where ``/proc`` and ``/sys`` are found.
-        usable: CPUs that the operating system lets this process use; None asks it.
-    """
+    """The processor and how much of it this process may use: `usable` CPUs, where None asks the operating system."""
     system = platform.system()
-    described = _cpuinfo(root) if system == "Linux" else {}
-    logical = int(described.get("count") or 0) or os.cpu_count() or 1
     if system == "Linux":
-        model, isa = _linux_model(described, root), _linux_isa(described)
-        physical = _linux_physical_cores(root)
+        cpuinfo = _cpuinfo(root)
+        board = read_text(root / "proc/device-tree/model").strip("\x00\n ")  # Arm often names only that
+        model, isa = cpuinfo.get("model name") or cpuinfo.get("Hardware") or board or None, _linux_isa(cpuinfo)
     else:
         model, isa = _macos_cpu() if system == "Darwin" else (_windows_model(), ())
-        physical = psutil.cpu_count(logical=False)
+    logical, physical = psutil.cpu_count() or 1, psutil.cpu_count(logical=False)
     if model is None:
         unread["cpu.model"] = f"{system} does not name the processor"
     if physical is None:
-        unread["cpu.physical_cores"] = f"{system} does not tell which logical CPUs share a core"
+        unread["cpu.physical_cores"] = f"{system} does not report which logical CPUs share a core"
     if not isa:
         unread["cpu.isa"] = f"no instruction-set flags could be read on {system} ({platform.machine()})"
-    budget, budget_reason = cpu_budget(logical, usable if usable is not None else _usable_cpus(), root)
-    precisions, precision_reason = cpu_precisions(isa, system)
+    budget, budget_reason = _budget(logical, usable if usable is not None else _usable_cpus(logical), root)
+    precisions, precision_reason = _precisions(isa, system)
     return Cpu(
         model=model,
         physical_cores=physical,
@@ -81,52 +65,8 @@ def read_cpu(unread: dict[str, str], root: Path = ROOT, *, usable: int | None = 
     )
 
 
-def cpu_budget(logical: int, usable: int, root: Path = ROOT) -> tuple[int, str]:
-    """How many CPUs this process may keep busy, and what limits it, in one sentence.
-
-    A quota of 3.5 CPUs counts as 4, as the JVM and Go round it: the fourth is idle half of the time,
-    which costs less than a CPU that is never used.
-
-    Args:
-        logical: CPUs of the machine.
-        usable: What the affinity mask leaves of them.
-        root: Where ``/proc`` and ``/sys`` are found.
-    """
-    quota = cpu_quota(root)
-    if quota is not None and math.ceil(quota.cpus) < usable:
-        reason = f"the cgroup {quota.group} has a quota of {quota.cpus:g} of the {logical} logical CPUs"
-        return max(1, math.ceil(quota.cpus)), reason
-    if usable < logical:
-        return max(1, usable), f"the affinity mask leaves {usable} of {logical} logical CPUs"
-    return max(1, usable), f"all {logical} logical CPUs are usable: neither an affinity mask nor a quota takes any"
-
-
-def cpu_precisions(isa: Collection[str], system: str = "Linux") -> tuple[tuple[str, ...], str]:
-    """The precisions worth trying on a CPU, fp32 first, and why, in one sentence.
-
-    Args:
-        isa: The instruction sets, as `read_cpu` names them.
-        system: As `platform.system()` names it.
-    """
-    if system == "Darwin":
-        return ("fp32",), "fp32 only: torch has no fast bf16 or fp16 kernels for the CPU on macOS"
-    found = next((name for name in _BF16_INSTRUCTIONS if name in isa), None)
-    if found is None:
-        return ("fp32",), "fp32 only: without avx512_bf16, amx_bf16 or Arm's bf16 instructions bf16 would be emulated"
-    # fp16 is left out even with amx_fp16 or avx512_fp16: few of torch's CPU kernels use them in training.
-    return (
-        "fp32",
-        "bf16",
-    ), f"bf16 runs on the CPU's {found} instructions; fp16 is not offered, its CPU kernels are few"
-
-
 def read_memory(unread: dict[str, str], root: Path = ROOT) -> Memory:
-    """Host memory, and the shared memory through which loader workers send batches.
-
-    Args:
-        unread: Takes the reasons for what could not be read.
-        root: Where ``/proc``, ``/sys`` and ``/dev/shm`` are found.
-    """
+    """Host memory, and the shared memory through which loader workers send batches."""
     machine = psutil.virtual_memory()
     limit = memory_limit(root)
     if limit is None:
@@ -139,6 +79,33 @@ def read_memory(unread: dict[str, str], root: Path = ROOT) -> Memory:
         cgroup_limit_bytes=limit.limit_bytes if limit else None,
         shm_bytes=_shm_bytes(unread, root),
     )
+
+
+def _budget(logical: int, usable: int, root: Path) -> tuple[int, str]:
+    """How many CPUs this process may keep busy, and what limits it: the affinity mask leaves `usable` of `logical`.
+
+    A quota of 3.5 CPUs counts as 4, as the JVM and Go round it: the fourth is idle half of the time,
+    which costs less than a CPU that is never used.
+    """
+    quota = cpu_quota(root)
+    if quota is not None and math.ceil(quota.cpus) < usable:
+        reason = f"the cgroup {quota.group} has a quota of {quota.cpus:g} of the {logical} logical CPUs"
+        return max(1, math.ceil(quota.cpus)), reason
+    if usable < logical:
+        return max(1, usable), f"the affinity mask leaves {usable} of {logical} logical CPUs"
+    return max(1, usable), f"all {logical} logical CPUs are usable: no affinity mask and no quota limits them"
+
+
+def _precisions(isa: Collection[str], system: str) -> tuple[tuple[str, ...], str]:
+    """The precisions worth trying on a CPU, fp32 first, and why, in one sentence."""
+    if system == "Darwin":
+        return ("fp32",), "fp32 only: torch has no fast bf16 or fp16 kernels for the CPU on macOS"
+    found = next((name for name in _BF16_INSTRUCTIONS if name in isa), None)
+    if found is None:
+        return ("fp32",), "fp32 only: without avx512_bf16, amx_bf16 or Arm's bf16 instructions bf16 would be emulated"
+    # fp16 is left out even with amx_fp16 or avx512_fp16: few of torch's CPU kernels use them in training.
+    reason = f"bf16 runs on the CPU's {found} instructions; fp16 is not offered, its CPU kernels are few"
+    return ("fp32", "bf16"), reason
 
 
 def _shm_bytes(unread: dict[str, str], root: Path) -> int | None:
@@ -154,57 +121,21 @@ def _shm_bytes(unread: dict[str, str], root: Path) -> int | None:
         return None
 
 
-def _usable_cpus() -> int:
-    """CPUs that the affinity mask leaves; all where the system has none."""
-    if not hasattr(psutil.Process, "cpu_affinity"):  # macOS
-        return os.cpu_count() or 1
-    return len(psutil.Process().cpu_affinity())
+def _usable_cpus(logical: int) -> int:
+    """CPUs that the affinity mask leaves; all where the system has none, as macOS."""
+    return len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else logical
 
 
 def _cpuinfo(root: Path) -> dict[str, str]:
-    """``/proc/cpuinfo``: the fields of its first processor, and ``count``, the number of processors."""
-    text = read_text(root / "proc/cpuinfo") or ""
-    fields: dict[str, str] = {}
-    count = 0
-    for line in text.splitlines():
-        key, separator, value = line.partition(":")
-        if separator:
-            count += key.strip() == "processor"
-            fields.setdefault(key.strip(), value.strip())
-    return {**fields, "count": str(count)}
-
-
-def _linux_model(cpuinfo: dict[str, str], root: Path) -> str | None:
-    """The processor's name; Arm boards name only the board."""
-    board = (read_text(root / "proc/device-tree/model") or "").strip("\x00\n ")
-    return cpuinfo.get("model name") or cpuinfo.get("Hardware") or board or None
+    """What ``/proc/cpuinfo`` has of the first processor."""
+    lines = reversed(read_text(root / "proc/cpuinfo").splitlines())
+    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
 def _linux_isa(cpuinfo: dict[str, str]) -> tuple[str, ...]:
     """The instruction sets that matter for training; x86 calls them flags, Arm calls them Features."""
-    x86 = set(cpuinfo.get("flags", "").split())
-    arm = set(cpuinfo.get("Features", "").split())
-    return tuple(flag for flag in _X86_FLAGS if flag in x86) + tuple(
-        name for flag, name in _ARM_FLAGS.items() if flag in arm
-    )
-
-
-def _linux_physical_cores(root: Path) -> int | None:
-    """Physical cores: logical CPUs that share one are listed alike in sysfs."""
-    topology = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/topology")
-    siblings = {
-        read_text(folder / "core_cpus_list") or read_text(folder / "thread_siblings_list") for folder in topology
-    } - {None}
-    if siblings:
-        return len(siblings)
-    pairs, package = set(), ""
-    for line in (read_text(root / "proc/cpuinfo") or "").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "physical id":
-            package = value.strip()
-        elif key.strip() == "core id":
-            pairs.add((package, value.strip()))
-    return len(pairs) or None
+    x86, arm = (cpuinfo.get(field, "").split() for field in ("flags", "Features"))
+    return *(flag for flag in _X86_FLAGS if flag in x86), *(name for flag, name in _ARM_FLAGS.items() if flag in arm)
 
 
 def _macos_cpu() -> tuple[str | None, tuple[str, ...]]:

@@ -132,8 +132,7 @@ class Hardware(Stored):
     @property
     def slug(self) -> str:
         """A folder name for this kind of machine, such as ``nvidia-geforce-rtx-4070`` or ``intel-xeon-2-cpus``."""
-        name = self.gpus[0].name if self.gpus else f"{self.cpu.model or 'cpu'}-{self.cpu.budget}-cpus"
-        return slug(name)
+        return slug(self.gpus[0].name if self.gpus else f"{self.cpu.model or 'cpu'}-{self.cpu.budget}-cpus")
 
 
 def slug(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,21 +27,10 @@ _CORES_PER_SM = {
 _TURING_WITHOUT_TENSOR_CORES = re.compile(r"\bGTX 16\d\d|\bMX ?\d{3}\b|\bT(?:400|500|550|600|1000|1200|2000)\b")
 
 
-def load_nvml() -> Any | None:
-    """The `pynvml` module of nvidia-ml-py, or None where it is not installed."""
-    try:
-        import pynvml
-    except ImportError:
-        return None
-    return pynvml
-
-
 def gpu_precisions(name: str, capability: tuple[int, int] | None) -> tuple[tuple[str, ...], str]:
     """The precisions worth trying on an NVIDIA GPU, fp32 first, and why, in one sentence.
 
-    Args:
-        name: The card's name: two families of compute capability 7.5 differ by nothing else.
-        capability: Its compute capability, if known.
+    The name counts too: two families of compute capability 7.5 differ by nothing else.
     """
     if capability is None:
         return ("fp32",), "fp32 only: the compute capability could not be read"
@@ -52,27 +41,21 @@ def gpu_precisions(name: str, capability: tuple[int, int] | None) -> tuple[tuple
         return ("fp32",), f"fp32 only: {version} has no tensor cores, so lower precision would not be faster"
     if capability == (7, 5) and _TURING_WITHOUT_TENSOR_CORES.search(name):
         return ("fp32",), f"fp32 only: {name} has {version} but no tensor cores"
-    return ("fp32", "fp16"), f"{version} has tensor cores for fp16 only; tf32 and bf16 came with 8.0"
+    return ("fp32", "fp16"), f"{version} has tensor cores for fp16 only; tf32 and bf16 need 8.0"
 
 
-def read_gpus(
-    nvml: Any | None,
-    unread: dict[str, str],
-    *,
-    environ: Mapping[str, str] = os.environ,
-    own_pids: Collection[int] | None = None,
-) -> tuple[Gpu, ...]:
+def read_gpus(nvml: Any, unread: dict[str, str], environ: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
     """The NVIDIA GPUs that this process may use, in the order of ``CUDA_VISIBLE_DEVICES``.
 
     Args:
-        nvml: The `pynvml` module, or an object like it; None where it is not installed.
+        nvml: The `pynvml` module, or an object like it; the installed one when None.
         unread: Takes the reasons for what could not be read, under keys such as ``gpus.0.power_limit_watts``.
-        environ: The environment.
-        own_pids: Processes that do not count as others; this one and its children when None.
+        environ: The environment variables.
     """
     if nvml is None:
-        unread["gpus"] = "NVIDIA GPUs were not looked for: nvidia-ml-py is not installed"
-        return ()
+        import pynvml  # here: it takes 50 ms, which not every command needs
+
+        nvml = pynvml
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
@@ -80,7 +63,8 @@ def read_gpus(
         return ()
     try:
         chosen = select(_cards(nvml, unread), unread, environ)
-        own = _own_pids() if own_pids is None else own_pids
+        process = psutil.Process()
+        own = {process.pid, *(child.pid for child in process.children(recursive=True))}
         return tuple(_Reading(nvml, index, device, own, unread).gpu() for index, device in enumerate(chosen))
     except nvml.NVMLError as error:
         unread["gpus"] = f"the NVIDIA driver does not list its GPUs (NVML: {error})"
@@ -96,7 +80,7 @@ class _Reading:
     nvml: Any
     index: int
     device: Card | Slice
-    own_pids: Collection[int]
+    own_pids: set[int]
     unread: dict[str, str]
 
     def gpu(self) -> Gpu:
@@ -105,7 +89,9 @@ class _Reading:
         # A slice has memory and processors of its own; chip, power and clocks are those of the whole card.
         own, whole = device.handle, (device.card if isinstance(device, Slice) else device).handle
         name = self.ask("name", "nvmlDeviceGetName", own) or "NVIDIA GPU"
-        total, free = self.memory()
+        memory = self.ask("memory_total_bytes", "nvmlDeviceGetMemoryInfo", own)
+        if memory is None:
+            self.miss("memory_free_bytes", self.unread[f"gpus.{self.index}.memory_total_bytes"])
         capability = self.ask("compute_capability", "nvmlDeviceGetCudaComputeCapability", whole)
         capability = (int(capability[0]), int(capability[1])) if capability else None
         precisions, reason = gpu_precisions(name, capability)
@@ -115,8 +101,8 @@ class _Reading:
             index=self.index,
             name=name,
             uuid=self.ask("uuid", "nvmlDeviceGetUUID", own),
-            memory_total_bytes=total,
-            memory_free_bytes=free,
+            memory_total_bytes=memory.total if memory else None,
+            memory_free_bytes=memory.free if memory else None,
             compute_capability=capability,
             sm_count=self.sm_count(capability),
             precisions=precisions,
@@ -148,14 +134,6 @@ class _Reading:
         """Notes why a field stays None."""
         self.unread[f"gpus.{self.index}.{field}"] = reason
 
-    def memory(self) -> tuple[int | None, int | None]:
-        """Total and free bytes, of the slice where the device is one."""
-        memory = self.ask("memory_total_bytes", "nvmlDeviceGetMemoryInfo", self.device.handle)
-        if memory is None:
-            self.miss("memory_free_bytes", self.unread[f"gpus.{self.index}.memory_total_bytes"])
-            return None, None
-        return int(memory.total), int(memory.free)
-
     def sm_count(self, capability: tuple[int, int] | None) -> int | None:
         """Streaming multiprocessors: of a slice as NVML has it, of a card from its number of CUDA cores."""
         handle = self.device.handle
@@ -170,14 +148,11 @@ class _Reading:
 
     def temperature(self, handle: Any) -> int | None:
         """Degrees Celsius of the chip; the older call is asked where driver or bindings lack the newer."""
-        sensor = self.nvml.NVML_TEMPERATURE_GPU
-        newer = self.ask("temperature_celsius", "nvmlDeviceGetTemperatureV", handle, sensor)
-        if newer is not None:
-            return int(newer)
-        older = self.ask("temperature_celsius", "nvmlDeviceGetTemperature", handle, sensor)
-        if older is not None:
-            del self.unread[f"gpus.{self.index}.temperature_celsius"]
-        return older
+        newer, sensor = getattr(self.nvml, "nvmlDeviceGetTemperatureV", None), self.nvml.NVML_TEMPERATURE_GPU
+        degrees = _quietly(self.nvml, newer, handle, sensor) if newer is not None else None
+        if degrees is None:
+            degrees = self.ask("temperature_celsius", "nvmlDeviceGetTemperature", handle, sensor)
+        return degrees
 
     def processes(self) -> tuple[GpuProcess, ...]:
         """Others that hold memory of the device, for computing or for a display."""
@@ -187,12 +162,12 @@ class _Reading:
         computing = self.ask("processes", "nvmlDeviceGetComputeRunningProcesses", handle) or ()
         used = {process.pid: process.usedGpuMemory for process in (*displays, *computing)}
         others: list[GpuProcess] = []
-        for pid in sorted(used.keys() - set(self.own_pids)):
+        for pid in sorted(used.keys() - self.own_pids):
             process = GpuProcess(pid=pid, name=_process_name(pid), memory_bytes=used[pid])
             if process.name is None:
                 self.miss(f"processes.{len(others)}.name", "the process is gone, or outside of this container")
             if process.memory_bytes is None:
-                self.miss(f"processes.{len(others)}.memory_bytes", "the driver does not tell it of a process")
+                self.miss(f"processes.{len(others)}.memory_bytes", "the driver does not report it per process")
             others.append(process)
         return tuple(others)
 
@@ -206,22 +181,16 @@ def _cards(nvml: Any, unread: dict[str, str]) -> tuple[Card, ...]:
         except nvml.NVMLError as error:
             # One card that fell off the bus must not hide the others; its number stays taken.
             unread[f"gpus.bus.{number}"] = f"the card with bus number {number} does not answer (NVML: {error})"
-            handle = None
-        uuid, name = (
-            str(_quietly(nvml, call, handle) or "") if handle is not None else ""
-            for call in (nvml.nvmlDeviceGetUUID, nvml.nvmlDeviceGetName)
-        )
-        card = Card(handle, uuid, name, handle is not None and _is_partitioned(nvml, handle))
+            cards.append(Card(None, "", "", partitioned=False))
+            continue
+        answers = (_quietly(nvml, ask, handle) for ask in (nvml.nvmlDeviceGetUUID, nvml.nvmlDeviceGetName))
+        uuid, name = (str(answer or "") for answer in answers)
+        mode = _quietly(nvml, nvml.nvmlDeviceGetMigMode, handle)  # cards without MIG answer with an error
+        card = Card(handle, uuid, name, partitioned=bool(mode and mode[0]))
         if card.partitioned:
             card.slices.extend(_slices(nvml, card))
         cards.append(card)
     return tuple(cards)
-
-
-def _is_partitioned(nvml: Any, handle: Any) -> bool:
-    """Whether the card is in MIG mode; cards that have no such mode answer with an error."""
-    mode = _quietly(nvml, nvml.nvmlDeviceGetMigMode, handle)
-    return bool(mode and mode[0])
 
 
 def _slices(nvml: Any, card: Card) -> list[Slice]:
@@ -243,19 +212,13 @@ def _quietly(nvml: Any, call: Callable[..., Any], *arguments: Any) -> Any | None
 
 
 def _watts(milliwatts: int | None) -> float | None:
-    """NVML tells power in thousandths."""
+    """NVML reports power in milliwatts."""
     return None if milliwatts is None else milliwatts / 1000
 
 
 def _cuda_version(number: int | None) -> str | None:
     """``12.4`` from NVML's 12040."""
     return None if number is None else f"{number // 1000}.{number % 1000 // 10}"
-
-
-def _own_pids() -> set[int]:
-    """This process and all its children."""
-    own = psutil.Process()
-    return {own.pid, *(child.pid for child in own.children(recursive=True))}
 
 
 def _process_name(pid: int) -> str | None:

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from autotune.hardware import host, nvidia, surroundings
+from autotune.hardware.cgroups import ROOT
 from autotune.hardware.model import Gpu, Hardware, Peaks
 
 
 def probe_host(
     *,
-    root: Path = host.ROOT,
+    root: Path = ROOT,
     nvml: Any | None = None,
     environ: Mapping[str, str] = os.environ,
     usable_cpus: int | None = None,
@@ -28,14 +29,13 @@ def probe_host(
     Args:
         root: Where ``/proc``, ``/sys``, ``/dev`` and ``/etc`` are found.
         nvml: The `pynvml` module, or an object like it; the installed one when None.
-        environ: The environment.
+        environ: The environment variables.
         usable_cpus: CPUs that the operating system lets this process use; None asks it.
     """
     unread: dict[str, str] = {"peaks": "not measured"}
-    gpus = nvidia.read_gpus(nvml if nvml is not None else nvidia.load_nvml(), unread, environ=environ)
     return Hardware(
         hostname=platform.node() or "unknown",
-        gpus=gpus,
+        gpus=nvidia.read_gpus(nvml, unread, environ),
         cpu=host.read_cpu(unread, root, usable=usable_cpus),
         memory=host.read_memory(unread, root),
         container=surroundings.read_container(root, environ),
@@ -60,77 +60,61 @@ def merge(host: Hardware, torch_report: Mapping[str, Any]) -> Hardware:
     """
     if not torch_report:
         return host
-    reasons = {**host.unread, **torch_report.get("unread", {})}
-    changes: dict[str, Any] = {}
-    if "gpus" in torch_report:
-        seen = tuple(Gpu.model_validate(entry) for entry in torch_report["gpus"])
-        changes["gpus"], gpu_reasons = _merge_gpus(host, seen, torch_report)
-        reasons = {key: reason for key, reason in reasons.items() if key.split(".")[0] != "gpus"} | gpu_reasons
-    if "torch" in torch_report:
-        version, cuda = torch_report["torch"], torch_report.get("cuda")
-        changes["software"] = host.software.model_copy(update={"torch": version, "cuda": cuda})
-        reasons["software.cuda"] = f"torch {version} is not built for CUDA"
-    if torch_report.get("peaks"):
-        changes["peaks"] = Peaks.model_validate(torch_report["peaks"])
+    version, cuda, peaks = torch_report["torch"], torch_report["cuda"], torch_report.get("peaks")
+    gpus, gpu_reasons = _merge_gpus(host, [Gpu.model_validate(entry) for entry in torch_report["gpus"]], version)
+    reasons = {key: why for key, why in host.unread.items() if key.split(".")[0] != "gpus"}
+    reasons |= {**torch_report["unread"], **gpu_reasons, "software.cuda": f"torch {version} is not built for CUDA"}
+    changes = {
+        "gpus": gpus,
+        "software": host.software.model_copy(update={"torch": version, "cuda": cuda}),
+        "peaks": Peaks.model_validate(peaks) if peaks else None,
+    }
     merged = host.model_copy(update=changes)
-    return merged.model_copy(update={"unread": _still_unread(merged, reasons)})
+    dump = merged.model_dump()
+    return merged.model_copy(update={"unread": {key: why for key, why in reasons.items() if _is_missing(dump, key)}})
 
 
-def _merge_gpus(
-    host: Hardware, reported: tuple[Gpu, ...], torch_report: Mapping[str, Any]
-) -> tuple[tuple[Gpu, ...], dict[str, str]]:
+def _merge_gpus(host: Hardware, reported: Sequence[Gpu], version: str) -> tuple[tuple[Gpu, ...], dict[str, str]]:
     """The GPUs that torch can use, each with what the driver told about it, and the reasons for gaps."""
     left = dict(enumerate(host.gpus))
-    version = torch_report.get("torch")
     merged: list[Gpu] = []
     reasons = {key: reason for key, reason in host.unread.items() if key.startswith("gpus.bus.")}
     for place, seen in enumerate(reported):
         number = _match(seen, left)
         gpu = seen if number is None else _filled(left.pop(number), seen)
         for field in (name for name, value in gpu if value is None):
-            reasons[f"gpus.{place}.{field}"] = f"torch does not tell this of a {gpu.kind} device"
+            reasons[f"gpus.{place}.{field}"] = f"torch does not report this for the kind {gpu.kind}"
         # What the driver said goes before what torch did not say.
-        reasons |= _renumbered(torch_report.get("unread", {}), place, place)
-        reasons |= _renumbered(host.unread, number, place)
+        told = f"gpus.{number}."
+        reasons |= {f"gpus.{place}.{k[len(told) :]}": why for k, why in host.unread.items() if k.startswith(told)}
         merged.append(gpu)
-    names = ", ".join(gpu.name for gpu in left.values())
-    unusable = f"the driver reports {names}, but torch {version} cannot use it"
-    if not merged:
-        other = f"{host.unread.get('gpus', 'no NVIDIA GPU')}; torch {version} offers no other GPU"
-        reasons["gpus"] = unusable if left else other
-    elif left:
-        reasons["gpus.unusable"] = unusable
+    if left:
+        names = ", ".join(gpu.name for gpu in left.values())
+        key = "gpus.unusable" if merged else "gpus"
+        reasons[key] = f"the driver reports {names}, but torch {version} cannot use it"
+    elif not merged:
+        reasons["gpus"] = f"{host.unread.get('gpus', 'no NVIDIA GPU')}; torch {version} offers no other GPU"
     return tuple(merged), reasons
-
-
-def _renumbered(reasons: Mapping[str, str], number: int | None, place: int) -> dict[str, str]:
-    """The reasons about one GPU, under the place that it has now."""
-    old = f"gpus.{number}."
-    return {f"gpus.{place}.{key[len(old) :]}": why for key, why in reasons.items() if key.startswith(old)}
 
 
 def _match(seen: Gpu, known: Mapping[int, Gpu]) -> int | None:
     """Which of the driver's GPUs torch means: by UUID, else by name where UUIDs cannot decide."""
-    for number, gpu in known.items():
-        if seen.uuid is not None and gpu.uuid is not None and _bare(seen.uuid) == _bare(gpu.uuid):
-            return number
-    if seen.uuid is not None and any(gpu.uuid is not None for gpu in known.values()) and not _has_slice(known):
+    uuid = None if seen.uuid is None else _bare(seen.uuid)
+    uuids = {_bare(gpu.uuid): number for number, gpu in known.items() if gpu.uuid is not None}
+    if uuid in uuids:
+        return uuids[uuid]
+    # Of a slice, CUDA tells the UUID of the slice or of its card, by version.
+    if uuid is not None and uuids and not any(gpu.mig for gpu in known.values()):
         return None
     return next((number for number, gpu in known.items() if gpu.kind == seen.kind and gpu.name == seen.name), None)
-
-
-def _has_slice(known: Mapping[int, Gpu]) -> bool:
-    """Whether a slice is among them: CUDA tells the UUID of the slice or of its card, by version."""
-    return any(gpu.mig for gpu in known.values())
 
 
 def _filled(known: Gpu, seen: Gpu) -> Gpu:
     """The driver's record under torch's index, its gaps filled by what torch told."""
     gaps = {name: getattr(seen, name) for name, value in known if value is None}
-    filled = known.model_copy(update={**gaps, "index": seen.index})
-    if known.compute_capability is None and seen.compute_capability is not None:
-        return filled.model_copy(update={"precisions": seen.precisions, "precision_reason": seen.precision_reason})
-    return filled
+    if gaps.get("compute_capability") is not None:
+        gaps |= {"precisions": seen.precisions, "precision_reason": seen.precision_reason}
+    return known.model_copy(update=gaps | {"index": seen.index})
 
 
 def _bare(uuid: str) -> str:
@@ -138,21 +122,11 @@ def _bare(uuid: str) -> str:
     return uuid.lower().removeprefix("gpu-").removeprefix("mig-")
 
 
-def _still_unread(hardware: Hardware, reasons: Mapping[str, str]) -> dict[str, str]:
-    """The reasons whose field is still without a value; those that name no field stay."""
-    dump = hardware.model_dump()
-    return {key: reason for key, reason in reasons.items() if _is_missing(dump, key)}
-
-
 def _is_missing(dump: Any, key: str) -> bool:
     """Whether a dotted key leads to nothing: None, an empty list, or no field at all."""
     for part in key.split("."):
         if isinstance(dump, (list, tuple)):
-            if not (part.isdigit() and int(part) < len(dump)):
-                return True
-            dump = dump[int(part)]
+            dump = dump[int(part)] if part.isdigit() and int(part) < len(dump) else None
         elif isinstance(dump, dict):
             dump = dump.get(part)
-        else:
-            return dump is None
-    return dump is None or dump in ((), [])
+    return dump in (None, (), [])

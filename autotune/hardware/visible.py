@@ -14,18 +14,13 @@ from typing import Any
 
 @dataclass
 class Card:
-    """A whole card.
+    """A whole card; its handle is None when it does not answer.
 
-    Attributes:
-        handle: NVML's handle; None for a card that does not answer.
-        uuid: ``GPU-…``.
-        name: The card's name.
-        partitioned: Whether it is in MIG mode: then CUDA sees its slices, never the card itself.
-        slices: Its slices.
+    In MIG mode it is partitioned: then CUDA sees its slices, never the card itself.
     """
 
     handle: Any
-    uuid: str
+    uuid: str  # GPU-…
     name: str
     partitioned: bool
     slices: list[Slice] = field(default_factory=list)
@@ -33,10 +28,10 @@ class Card:
 
 @dataclass(frozen=True)
 class Slice:
-    """A slice of a partitioned card; `uuid` is ``MIG-…``."""
+    """A slice of a partitioned card."""
 
     handle: Any
-    uuid: str
+    uuid: str  # MIG-…
     card: Card
 
 
@@ -49,7 +44,7 @@ def select(cards: Sequence[Card], unread: dict[str, str], environ: Mapping[str, 
     Args:
         cards: Every card in bus order.
         unread: Takes the reason when there is nothing to see, or when the order is not certain.
-        environ: The environment.
+        environ: The environment variables.
     """
     wanted = environ.get("CUDA_VISIBLE_DEVICES")
     if not cards:
@@ -65,9 +60,11 @@ def select(cards: Sequence[Card], unread: dict[str, str], environ: Mapping[str, 
         chosen = _named(cards, wanted)
         if not chosen:
             unread["gpus"] = f"CUDA_VISIBLE_DEVICES={wanted!r} names none of the {len(cards)} NVIDIA GPUs"
-    if _order_uncertain(cards, wanted, environ):
-        unread["gpus.order"] = "CUDA numbers unlike cards fastest first, NVML by bus; set CUDA_DEVICE_ORDER=PCI_BUS_ID"
-    return tuple(_one_slice(chosen))
+    by_number = wanted is None or re.match(r"\s*\d", wanted)
+    if by_number and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID" and len({card.name for card in cards}) > 1:
+        unread["gpus.order"] = "CUDA numbers the fastest card first, NVML by bus; set CUDA_DEVICE_ORDER=PCI_BUS_ID"
+    first = next((device for device in chosen if isinstance(device, Slice)), None)
+    return tuple(device for device in chosen if not isinstance(device, Slice) or device is first)
 
 
 def _named(cards: Sequence[Card], wanted: str) -> list[Card | Slice]:
@@ -85,31 +82,16 @@ def _named(cards: Sequence[Card], wanted: str) -> list[Card | Slice]:
 
 def _device(cards: Sequence[Card], entry: str) -> Card | Slice | None:
     """The device that one entry names: a number, or the start of a UUID that fits one device only."""
-    if number := re.match(r"\d+", entry):
-        return _usable(cards[int(number[0])]) if int(number[0]) < len(cards) else None
-    if entry.upper().startswith("MIG-"):
+    kind = entry[:4].upper()
+    if kind == "MIG-":
         slices = [part for card in cards for part in card.slices if part.uuid.lower().startswith(entry.lower())]
         return slices[0] if len(slices) == 1 else None
-    if entry.upper().startswith("GPU-"):
-        whole = [card for card in cards if card.uuid.lower().startswith(entry.lower())]
-        return _usable(whole[0]) if len(whole) == 1 else None
-    return None
-
-
-def _usable(card: Card) -> Card | Slice | None:
-    """What naming a card means: the card, or the first slice of a partitioned one."""
-    if card.partitioned:
-        return card.slices[0] if card.slices else None
-    return card if card.handle is not None else None
-
-
-def _one_slice(chosen: Sequence[Card | Slice]) -> list[Card | Slice]:
-    """The devices with every slice after the first left out."""
-    first = next((device for device in chosen if isinstance(device, Slice)), None)
-    return [device for device in chosen if not isinstance(device, Slice) or device is first]
-
-
-def _order_uncertain(cards: Sequence[Card], wanted: str | None, environ: Mapping[str, str]) -> bool:
-    """Whether CUDA's numbers may differ from NVML's: unlike cards, numbered in CUDA's default order."""
-    by_number = wanted is None or re.match(r"\s*\d", wanted) is not None
-    return by_number and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID" and len({card.name for card in cards}) > 1
+    if number := re.match(r"\d+", entry):
+        whole = cards[int(number[0]) :][:1]
+    else:
+        whole = [card for card in cards if kind == "GPU-" and card.uuid.lower().startswith(entry.lower())]
+    if len(whole) != 1:
+        return None
+    if whole[0].partitioned:  # to name it means its first slice
+        return whole[0].slices[0] if whole[0].slices else None
+    return whole[0] if whole[0].handle is not None else None

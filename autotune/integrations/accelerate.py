@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.integrations.common import (
-    apply,
-    compiles_itself,
-    differences,
-    half_precision,
-    lay_out_inputs,
-    tell,
-    tuned_loader,
-)
+from autotune.integrations import common
 from autotune.knobs import framework_arguments
 
 if TYPE_CHECKING:
@@ -32,7 +24,7 @@ def accelerator_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
     from accelerate.utils import DataLoaderConfiguration, TorchDynamoPlugin
 
     config = tuned.config
-    half, missing = half_precision(tuned)
+    half, missing = common.half_precision(tuned)
     if tuned.device.index:
         missing["device"] = "it takes the first that is visible: set CUDA_VISIBLE_DEVICES"
     words: dict[str, Any] = {
@@ -41,9 +33,9 @@ def accelerator_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
         "dataloader_config": DataLoaderConfiguration(non_blocking=config.non_blocking),
         "cpu": tuned.device.type == "cpu",
     }
-    if compiles_itself(tuned):
+    if common.compiles_itself(tuned):
         words["dynamo_plugin"] = TorchDynamoPlugin(backend="inductor", mode=config.compile_mode)
-    tell("Accelerate", tuned, missing)
+    common.tell("Accelerate", tuned, missing)
     return {**words, **yours}
 
 
@@ -65,23 +57,18 @@ def prepare(
     Returns:
         The prepared model, optimizer, loader and others.
     """
-    expected = {
-        "precision": half_precision(tuned)[0] or "no",
-        "accumulation_steps": tuned.accumulation_steps,
-        "non_blocking": tuned.config.non_blocking,
-    }
-    actual = {
-        "precision": accelerator.mixed_precision,
-        "accumulation_steps": accelerator.gradient_accumulation_steps,
-        "non_blocking": accelerator.non_blocking,
+    values: dict[str, tuple[Any, Any]] = {
+        "precision": (common.half_precision(tuned)[0] or "no", accelerator.mixed_precision),
+        "accumulation_steps": (tuned.accumulation_steps, accelerator.gradient_accumulation_steps),
+        "non_blocking": (tuned.config.non_blocking, accelerator.non_blocking),
     }
     plugin = accelerator.state.dynamo_plugin
-    compiles = plugin.backend.value != "NO"
-    if compiles:
-        expected["compile_mode"], actual["compile_mode"] = tuned.config.compile_mode, plugin.mode
-    leave = ["compile_mode"] if compiles else []
-    missing = apply(tuned, model, [optimizer], device=accelerator.device, leave=leave)
-    lay_out_inputs(tuned, model)
-    loader, kept = tuned_loader(tuned, loader)
-    tell("Accelerate", tuned, missing | differences(expected, actual) | kept)
+    leave = []
+    if plugin.backend.value != "NO":
+        leave = ["compile_mode"]
+        values["compile_mode"] = (tuned.config.compile_mode, plugin.mode)
+    missing = common.apply(tuned, model, [optimizer], device=accelerator.device, leave=leave)
+    common.lay_out_inputs(tuned, model)
+    loader, kept = common.tuned_loader(tuned, loader)
+    common.tell("Accelerate", tuned, missing | common.differences(values) | kept)
     return accelerator.prepare(model, optimizer, loader, *others)

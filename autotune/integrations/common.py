@@ -59,18 +59,13 @@ def compiles_itself(tuned: Tuned) -> bool:
     return config.compile_mode is not None and not (tuned.device.type == "cuda" and config.precision == "fp32")
 
 
-def differences(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> Missing:
-    """The knobs whose value is another, and which one."""
-    return {knob: f"it is {actual[knob]}" for knob, value in expected.items() if actual[knob] != value}
+def differences(values: Mapping[str, tuple[Any, Any]]) -> Missing:
+    """Of ``{knob: (tuned value, value in effect)}`` the knobs whose values differ, and what is in effect."""
+    return {knob: f"it is {actual}" for knob, (expected, actual) in values.items() if actual != expected}
 
 
 def apply(
-    tuned: Tuned,
-    model: nn.Module,
-    optimizers: Sequence[Optimizer],
-    *,
-    device: torch.device,
-    leave: Sequence[str] = (),
+    tuned: Tuned, model: nn.Module, optimizers: Sequence[Optimizer], *, device: torch.device, leave: Sequence[str] = ()
 ) -> Missing:
     """Does what `Tuned.prepare` does, where a framework has put the model and made the optimizers.
 
@@ -147,7 +142,8 @@ def tuned_loader(tuned: Tuned, loader: DataLoader[Any]) -> tuple[DataLoader[Any]
 
 def loader_differences(tuned: Tuned, loader: object) -> Missing:
     """The loader's settings that are not the tuned ones."""
-    expected = {knob: getattr(tuned.config, knob) for knob in DATALOADER_ARGUMENTS}
-    if isinstance(loader, DataLoader):
-        return differences(expected, read_loader(loader).settings)
-    return dict.fromkeys(expected, "the train data comes from no single DataLoader")
+    if not isinstance(loader, DataLoader):
+        return dict.fromkeys(DATALOADER_ARGUMENTS, "the train data comes from no single DataLoader")
+    return differences(
+        {knob: (getattr(tuned.config, knob), value) for knob, value in read_loader(loader).settings.items()}
+    )

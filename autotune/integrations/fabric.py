@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.integrations.common import (
-    Missing,
-    apply,
-    differences,
-    half_precision,
-    lay_out_inputs,
-    other_copies,
-    tell,
-    tuned_loader,
-)
+from autotune.integrations import common
+from autotune.integrations.common import Missing
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,7 +26,7 @@ def fabric_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
     words, missing = placement(tuned)
     if tuned.accumulation_steps > 1:
         missing["accumulation_steps"] = "it leaves that to your loop: for micro_batches in tuned.accumulate(loader)"
-    tell("Fabric", tuned, missing)
+    common.tell("Fabric", tuned, missing)
     return {**words, **yours}
 
 
@@ -53,20 +45,19 @@ def setup(
     Returns:
         Fabric's model, optimizer and loader. Warns of what is not in effect.
     """
-    missing = apply(tuned, model, [optimizer], device=fabric.device)
-    missing |= differences(
-        {"precision": placement(tuned)[0]["precision"]}, {"precision": fabric.strategy.precision.precision}
-    )
-    lay_out_inputs(tuned, model)
-    loader, kept = tuned_loader(tuned, loader)
-    tell("Fabric", tuned, missing | kept | other_copies(tuned))
+    missing = common.apply(tuned, model, [optimizer], device=fabric.device)
+    precision = placement(tuned)[0]["precision"]
+    missing |= common.differences({"precision": (precision, fabric.strategy.precision.precision)})
+    common.lay_out_inputs(tuned, model)
+    loader, kept = common.tuned_loader(tuned, loader)
+    common.tell("Fabric", tuned, missing | kept | common.other_copies(tuned))
     model, optimizer = fabric.setup(model, optimizer)
     return model, optimizer, fabric.setup_dataloaders(loader)
 
 
 def placement(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
     """Where to train and in which precision, in the words of Fabric and of Lightning; and what they cannot do."""
-    half, missing = half_precision(tuned)
+    half, missing = common.half_precision(tuned)
     device = tuned.device
     words = {
         "accelerator": device.type,

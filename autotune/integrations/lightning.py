@@ -5,6 +5,7 @@ Works with the package ``lightning`` and with ``pytorch_lightning``.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import sys
@@ -15,21 +16,14 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from autotune.integrations.common import (
-    Missing,
-    apply,
-    differences,
-    loader_differences,
-    other_copies,
-    tell,
-    tuned_loader,
-)
+from autotune.integrations import common
+from autotune.integrations.common import Missing
 from autotune.integrations.fabric import placement
 from autotune.knobs import framework_arguments
 from autotune.training.tuned import Tuned
+from autotune.workload.adapters.lightning import replaced
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
-_ABSENT = object()
 
 
 def trainer_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
@@ -41,7 +35,7 @@ def trainer_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
     words, missing = placement(tuned)
     callbacks = yours.pop("callbacks", None) or []
     callbacks = list(callbacks) if isinstance(callbacks, Sequence) else [callbacks]
-    tell("Lightning", tuned, missing | other_copies(tuned))
+    common.tell("Lightning", tuned, missing | common.other_copies(tuned))
     return {
         **words,
         **framework_arguments("lightning", tuned.config),
@@ -62,10 +56,10 @@ def tuned_datamodule(tuned: Tuned, datamodule: Any) -> Any:
     @functools.wraps(original)
     def train_dataloader() -> Any:
         loader = original()
-        missing = loader_differences(tuned, loader)
+        missing = common.loader_differences(tuned, loader)
         if isinstance(loader, DataLoader):
-            loader, missing = tuned_loader(tuned, loader)
-        tell("Lightning", tuned, missing)
+            loader, missing = common.tuned_loader(tuned, loader)
+        common.tell("Lightning", tuned, missing)
         return loader
 
     datamodule.train_dataloader = train_dataloader
@@ -123,7 +117,7 @@ class _Hooks:
         self.tuned = tuned
         self.not_in_effect: tuple[str, ...] = ()
         self._missing: Missing = {}
-        self._undo: list[tuple[Any, str, Any]] = []
+        self._undo = contextlib.ExitStack()
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
         """Sets what holds for the whole process."""
@@ -139,7 +133,7 @@ class _Hooks:
         if fused and trainer.gradient_clip_val:
             leave.append("optimizer_impl")
             refused["optimizer_impl"] = "it does not clip gradients that a fused optimizer unscales"
-        self._missing = apply(self.tuned, pl_module, optimizers, device=device, leave=leave) | refused
+        self._missing = common.apply(self.tuned, pl_module, optimizers, device=device, leave=leave) | refused
         if config.memory_format == "channels_last":
             self._lay_out_batches(trainer.datamodule, pl_module, device)
         if config.compile_mode is not None or config.sdpa_backend != "default":
@@ -148,27 +142,25 @@ class _Hooks:
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """The loader is there: tells of all that is not in effect."""
         words, _ = placement(self.tuned)
-        expected = {"precision": words["precision"], "accumulation_steps": self.tuned.accumulation_steps}
-        actual = {"precision": trainer.precision, "accumulation_steps": trainer.accumulate_grad_batches}
-        missing = self._missing | differences(expected, actual)
-        missing |= loader_differences(self.tuned, trainer.train_dataloader)
-        self.not_in_effect = tell("Lightning", self.tuned, missing)
+        missing = self._missing | common.differences(
+            {
+                "precision": (words["precision"], trainer.precision),
+                "accumulation_steps": (self.tuned.accumulation_steps, trainer.accumulate_grad_batches),
+            }
+        )
+        missing |= common.loader_differences(self.tuned, trainer.train_dataloader)
+        self.not_in_effect = common.tell("Lightning", self.tuned, missing)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
-        """Puts back what was replaced."""
-        while self._undo:
-            owner, name, before = self._undo.pop()
-            delattr(owner, name)
-            if before is not _ABSENT:
-                setattr(owner, name, before)
+        """Reverts what was replaced."""
+        self._undo.close()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
-        """Puts back what was replaced."""
-        self.teardown(trainer, pl_module, "fit")
+        """Reverts what was replaced."""
+        self._undo.close()
 
     def _replace(self, owner: Any, name: str, value: Any) -> None:
-        self._undo.append((owner, name, vars(owner).get(name, _ABSENT)))
-        setattr(owner, name, value)
+        self._undo.enter_context(replaced(owner, name, value))
 
     def _lay_out_batches(self, datamodule: Any, pl_module: Any, device: torch.device) -> None:
         """After the hook that Lightning calls last with a batch: the data's, unless only the module has its own."""

@@ -5,16 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from autotune.integrations.common import (
-    Missing,
-    apply,
-    compiles_itself,
-    differences,
-    half_precision,
-    lay_out_inputs,
-    tell,
-    tuned_loader,
-)
+from autotune.integrations import common
+from autotune.integrations.common import Missing
 from autotune.knobs import framework_arguments
 
 if TYPE_CHECKING:
@@ -31,7 +23,7 @@ def training_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
     words, missing = _words(tuned)
     if tuned.device.index:
         missing["device"] = "it takes the first that is visible: set CUDA_VISIBLE_DEVICES"
-    tell("transformers", tuned, missing)
+    common.tell("transformers", tuned, missing)
     return {**words, **yours}
 
 
@@ -45,20 +37,20 @@ def tune_trainer(tuned: Tuned, trainer: Any) -> Any:
     original = trainer.get_train_dataloader
 
     def get_train_dataloader() -> Any:
-        loader, missing = tuned_loader(tuned, original())
-        tell("transformers", tuned, missing)
+        loader, missing = common.tuned_loader(tuned, original())
+        common.tell("transformers", tuned, missing)
         return trainer.accelerator.prepare(loader)
 
     trainer.get_train_dataloader = get_train_dataloader
     trainer.add_callback(_callback_class()(tuned))
-    tell("transformers", tuned, _differences(tuned, trainer.args))
+    common.tell("transformers", tuned, _differences(tuned, trainer.args))
     return trainer
 
 
 def _words(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
     """The config in the words of ``TrainingArguments``, and what they cannot say."""
     config = tuned.config
-    half, missing = half_precision(tuned)
+    half, missing = common.half_precision(tuned)
     words: dict[str, Any] = {
         **framework_arguments("transformers", config),
         "bf16": half == "bf16",
@@ -68,7 +60,7 @@ def _words(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
     }
     if config.precision == "tf32" and tuned.device.type == "cuda":
         words["tf32"] = True
-    if compiles_itself(tuned):
+    if common.compiles_itself(tuned):
         words |= {"torch_compile": True, "torch_compile_mode": config.compile_mode}
     if config.optimizer_impl != "default":  # transformers' own default is the fused AdamW
         words["optim"] = "adamw_torch_fused" if config.optimizer_impl == "fused" else "adamw_torch"
@@ -78,18 +70,13 @@ def _words(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
 def _differences(tuned: Tuned, args: Any) -> Missing:
     """Knobs that the arguments of a Trainer decide, and decide otherwise."""
     words, _ = _words(tuned)
-    expected = {
-        "accumulation_steps": words["gradient_accumulation_steps"],
-        "precision": (words["bf16"], words["fp16"]),
-        "non_blocking": tuned.config.non_blocking,
-    }
-    actual = {
-        "accumulation_steps": args.gradient_accumulation_steps,
-        "precision": (args.bf16, args.fp16),
-        "non_blocking": args.accelerator_config.non_blocking,
-    }
-    missing = differences(expected, actual)
-    if "precision" in missing:
+    missing = common.differences(
+        {
+            "accumulation_steps": (tuned.accumulation_steps, args.gradient_accumulation_steps),
+            "non_blocking": (tuned.config.non_blocking, args.accelerator_config.non_blocking),
+        }
+    )
+    if (words["bf16"], words["fp16"]) != (args.bf16, args.fp16):
         missing["precision"] = f"its arguments say bf16={args.bf16}, fp16={args.fp16}"
     if args.torch_compile and (args.torch_compile_mode or "default") != tuned.config.compile_mode:
         missing["compile_mode"] = f"its arguments say torch_compile_mode={args.torch_compile_mode}"
@@ -118,7 +105,9 @@ def _callback_class() -> Any:
             self._model = model
             inner = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
             leave = ["compile_mode"] if args.torch_compile else []
-            tell("transformers", self._tuned, apply(self._tuned, model, [inner], device=args.device, leave=leave))
-            lay_out_inputs(self._tuned, model)
+            common.tell(
+                "transformers", self._tuned, common.apply(self._tuned, model, [inner], device=args.device, leave=leave)
+            )
+            common.lay_out_inputs(self._tuned, model)
 
     return TunedCallback

@@ -18,32 +18,28 @@ _MAX_AUTOTUNE_BUDGET_SECONDS = 600.0
 
 
 def _candidates(of: Circumstances) -> Choices | str:
-    """Modes of torch.compile that can win back their time within the budget."""
+    """Modes of torch.compile that can break even within the budget."""
     if of.device == "mps":
-        return "torch.compile for MPS is still an experiment"
+        return "torch.compile is still experimental on MPS"
     least = _PROMISING_BUDGET_SECONDS if of.overhead_bound else _BUDGET_SECONDS
     if of.budget_seconds < least:
         return (
-            f"compiling takes 8 to 60 s each time: {format_seconds(of.budget_seconds)} are too short to win "
-            f"that back; give a budget of {format_seconds(least)} or more"
+            f"compiling takes 8 to 60 s each time and cannot break even within {format_seconds(of.budget_seconds)}; "
+            f"give a budget of {format_seconds(least)} or more"
         )
     own = of.start.compile_mode
     if of.device == "cpu":
         return offer((None, "default"), "on the CPU the default mode fuses what eager mode does apart", own=own)
     modes: list[Scalar] = [None, "default"]
-    thorough = of.budget_seconds >= _MAX_AUTOTUNE_BUDGET_SECONDS
-    if of.facts.fixed_shapes:
-        modes.append("reduce-overhead")
-    if thorough:
+    if of.budget_seconds >= _MAX_AUTOTUNE_BUDGET_SECONDS:
         modes.append("max-autotune-no-cudagraphs")
-    if thorough and of.facts.fixed_shapes:
+    if not of.facts.fixed_shapes:
+        reason = "compiling fuses kernels; modes with CUDA graphs are left out, since shapes vary from batch to batch"
+        return offer(modes, reason, own=own)
+    modes.insert(2, "reduce-overhead")
+    if of.budget_seconds >= _MAX_AUTOTUNE_BUDGET_SECONDS:
         modes.append("max-autotune")
-    reason = "compiling fuses kernels" + (
-        ", and CUDA graphs take away launch costs"
-        if of.facts.fixed_shapes
-        else "; modes with CUDA graphs are left out, since shapes vary from batch to batch"
-    )
-    return offer(modes, reason, own=own)
+    return offer(modes, "compiling fuses kernels, and CUDA graphs take away launch costs", own=own)
 
 
 def _compile(model: nn.Module, mode: str | None) -> None:

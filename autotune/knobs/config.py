@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, get_args
@@ -92,8 +93,8 @@ class TrainConfig(BaseModel):
 
     def changes_from(self, other: TrainConfig) -> dict[str, tuple[Scalar, Scalar]]:
         """The knobs in which this config differs from another: ``{knob: (other's value, this value)}``."""
-        mine, theirs = self.model_dump(), other.model_dump()
-        return {knob: (theirs[knob], mine[knob]) for knob in mine if mine[knob] != theirs[knob]}
+        theirs = other.model_dump()
+        return {knob: (theirs[knob], value) for knob, value in self.model_dump().items() if value != theirs[knob]}
 
 
 KNOB_NAMES: tuple[str, ...] = tuple(TrainConfig.model_fields)
@@ -103,7 +104,7 @@ _ENABLING: dict[str, Scalar] = {"num_workers": 1, "pin_memory": True}
 
 def unknown_knob(name: str) -> str:
     """What is said of a name that no knob has."""
-    return f"{name!r} is no knob; the knobs are {', '.join(KNOB_NAMES)}"
+    return f"{name!r} is not a knob; the knobs are {', '.join(KNOB_NAMES)}"
 
 
 def make_config(values: dict[str, Any]) -> TrainConfig:
@@ -154,21 +155,17 @@ def parse_scalar(text: str) -> Scalar:
     stripped = text.strip()
     if stripped.lower() in words:
         return words[stripped.lower()]
-    for number in (int, float):
-        try:
-            value = number(stripped)
-        except ValueError:
-            continue
-        # "nan" and "inf" are words: as numbers they could not be written to a result file.
-        return value if isinstance(value, int) or math.isfinite(value) else stripped
+    with contextlib.suppress(ValueError):
+        return int(stripped)
+    with contextlib.suppress(ValueError):
+        if math.isfinite(number := float(stripped)):  # else a word: a result file cannot hold it as a number
+            return number
     return stripped
 
 
 def format_scalar(value: Scalar) -> str:
     """A value in the words that `parse_scalar` reads: ``true``, ``none``, ``8``, ``bf16``."""
-    if value is None or isinstance(value, bool):
-        return str(value).lower()
-    return str(value)
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def _explain(error: ValidationError) -> str:

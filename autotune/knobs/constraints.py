@@ -26,7 +26,7 @@ def check_constraints(
     effective_batch: int | None,
     explored: Mapping[str, tuple[Scalar, ...]],
 ) -> None:
-    """Refuses caps that are out of range, or that contradict each other."""
+    """Refuses constraints that are out of range, or that contradict each other."""
     check_values(pinned)
     if max_workers is not None and max_workers < 0:
         raise ConfigError(f"max_workers={max_workers} cannot be used: expected 0 or more")
@@ -99,17 +99,14 @@ def start_config(
     *,
     batch_free: bool,
 ) -> TrainConfig:
-    """The baseline with pins and caps applied, its loader made smaller where its batches would not fit."""
+    """The baseline with the constraints applied, its loader made smaller where its batches would not fit."""
     baseline = facts.baseline
     batch, steps = _batch(baseline, effective_batch, pinned, batch_free=batch_free)
     values = {**baseline.model_dump(), **pinned, "batch_size": batch, "accumulation_steps": steps}
     if max_workers is not None:
         values["num_workers"] = min(values["num_workers"], max_workers)
     start = make_config(values)
-    while room.shortage(start) is not None:
-        smaller = _smaller_loader(start, pinned)
-        if smaller is None:
-            break
+    while room.shortage(start) is not None and (smaller := _smaller_loader(start, pinned)) is not None:
         start = smaller
     return start
 
@@ -117,10 +114,8 @@ def start_config(
 def _smaller_loader(config: TrainConfig, pinned: Mapping[str, Scalar]) -> TrainConfig | None:
     """The config with fewer batches waiting: less prefetching first, then fewer workers; None at the pins."""
     workers, prefetch = config.num_workers, config.prefetch_factor or 1
-    if "prefetch_factor" not in pinned and (prefetch > 2 or (prefetch == 2 and workers == 1)):
+    fewer_workers = "num_workers" not in pinned and workers > 0
+    # One batch ahead is left to the last worker, or to workers that are pinned.
+    if "prefetch_factor" not in pinned and prefetch > (2 if fewer_workers and workers > 1 else 1):
         return config.replace(prefetch_factor=prefetch - 1)
-    if "num_workers" not in pinned and workers > 0:
-        return config.replace(num_workers=workers - 1)
-    if "prefetch_factor" not in pinned and prefetch > 1:
-        return config.replace(prefetch_factor=prefetch - 1)
-    return None
+    return config.replace(num_workers=workers - 1) if fewer_workers else None

@@ -33,11 +33,11 @@ def worker_counts(of: Circumstances) -> tuple[int, ...]:
 
 
 def _workers(of: Circumstances) -> Choices | str:
-    """Processes that load data, within the CPU budget, the cap, and the shared memory."""
+    """Processes that load data, within the CPU budget, the worker limit, and the shared memory."""
     if of.facts.samples is None and of.facts.baseline.num_workers == 0 and "num_workers" not in of.asked:
         return (
             "an iterable data set repeats its samples in every worker unless it shards them itself; "
-            "if it does, ask with --only or state workers in the baseline"
+            "if it does, name num_workers with --only, or give the baseline workers"
         )
     cpu = of.hardware.cpu
     why = cpu.budget_reason or f"{cpu.budget} CPUs are usable"
@@ -115,14 +115,14 @@ def _ordering(of: Circumstances) -> Choices | str:
 def _pinning(of: Circumstances) -> Choices | str:
     """Page-locked host memory for copies to the device."""
     if of.device not in _OWN_MEMORY:
-        return f"batches are not copied to a device of their own on {of.device}"
+        return f"on {of.device} batches are not copied to other memory"
     return Choices((False, True), "copies from page-locked memory are faster, and can overlap with computing")
 
 
 def _asynchrony(of: Circumstances) -> Choices | str:
     """Copies that do not wait."""
-    if of.device not in _OWN_MEMORY:
-        return f"batches are not copied to a device of their own on {of.device}"
+    if isinstance(pinning := _pinning(of), str):
+        return pinning
     if "pin_memory" in of.fixed and not of.start.pin_memory:
         return "copies can only overlap from pinned memory, and pin_memory is held at false"
     return Choices((False, True), "copies from page-locked memory can overlap with computing")

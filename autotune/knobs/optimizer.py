@@ -26,7 +26,7 @@ def _switch(optimizer: Optimizer, implementation: str) -> None:
     if implementation != "default":
         if implementation not in optimizer.defaults:
             raise ConfigError(
-                f"optimizer_impl={implementation} was asked for, but {type(optimizer).__name__} has no such form; "
+                f"optimizer_impl={implementation} cannot be used: {type(optimizer).__name__} has no such form; "
                 "use optimizer_impl=default"
             )
         forms = {"foreach": implementation == "foreach", "fused": implementation == "fused"}

@@ -42,10 +42,10 @@ def _allocators(of: Circumstances) -> Choices | str:
     if of.device == "cuda":
         return Choices(("default", "tuned"), "expandable segments waste less memory, so that larger batches fit")
     if of.device != "cpu":
-        return f"there is nothing to tune in the allocator of {of.device}"
+        return f"the allocator of {of.device} has nothing to tune"
     system = of.hardware.software.os.lower()
     if "linux" not in system and "glibc" not in system:
-        return "only the allocator of glibc on Linux can be tuned, and this is another system"
+        return "only glibc's allocator on Linux can be tuned"
     return Choices(("default", "tuned"), "keeping large blocks saves a system call and page faults for each tensor")
 
 
@@ -64,7 +64,7 @@ def _threads(of: Circumstances) -> Choices | str:
         return "training runs on a GPU, so the CPU's threads matter little"
     cpu = of.hardware.cpu
     if cpu.budget == 1:
-        return "one CPU is usable, and torch uses it"
+        return "torch already uses the one CPU that is usable"
     counts = {max(1, cpu.budget * quarters // 4) for quarters in (1, 2, 3, 4)}
     if of.start.num_threads is None and cpu.physical_cores == cpu.budget:
         counts.discard(cpu.budget)  # that is what torch does by itself

@@ -1,16 +1,15 @@
 """The space that is searched: which values are worth trying on this machine, and why.
 
 It comes from the machine and from one look at the workload, without torch and without a burst. Whatever the
-search proposes goes through `Space.config` and `Space.violation`: there the caps are kept that a person set
-with a pin, a worker limit or an effective batch, and the limits that memory sets.
+search proposes goes through `Space.config` and `Space.violation`: they keep to the constraints that a person set
+with a pin, a worker limit or an effective batch, and to the limits that memory sets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 from autotune.errors import ConfigError
 from autotune.hardware import Cpu, DeviceKind, Hardware
@@ -28,14 +27,14 @@ class Space:
 
     Attributes:
         baseline: The user's own config.
-        start: The baseline with pins and caps applied: what knobs that are not searched hold in candidates.
+        start: The baseline with the constraints applied: what knobs that are not searched hold in candidates.
         choices: The values of each searched knob, by expected effect on this device.
         parameters: Arguments of the user's `build()` to explore, by name.
         skipped: Why a knob is not searched.
         effective_batch: Samples of an optimizer step in every candidate; None when free.
         pinned: Values that every candidate holds.
-        max_workers: Most workers of a candidate; None for no cap of the person's.
-        room: What batches may take that wait in the loader; None for no limit.
+        max_workers: Most workers of a candidate, where the person limits them.
+        room: What batches may take that wait in the loader.
         preferred: The value of each knob that should help here, and costs little to try.
         overhead_bound: Whether calling operators is most of the work, so that compiling promises most of all.
     """
@@ -45,12 +44,12 @@ class Space:
     choices: Mapping[str, Choices]
     parameters: Mapping[str, tuple[Scalar, ...]]
     skipped: Mapping[str, str]
-    effective_batch: int | None = None
-    pinned: Mapping[str, Scalar] = field(default_factory=dict)
-    max_workers: int | None = None
-    room: LoaderRoom | None = None
-    preferred: Mapping[str, Scalar] = field(default_factory=dict)
-    overhead_bound: bool = False
+    effective_batch: int | None
+    pinned: Mapping[str, Scalar]
+    max_workers: int | None
+    room: LoaderRoom
+    preferred: Mapping[str, Scalar]
+    overhead_bound: bool
 
     def config(self, values: Mapping[str, Scalar]) -> TrainConfig:
         """The candidate with these values; pins hold, and accumulation follows from the batch size.
@@ -61,8 +60,7 @@ class Space:
         Raises:
             ConfigError: When a knob is unknown, or a value out of range or no divisor of the effective batch.
         """
-        merged: dict[str, Any] = {**self.start.model_dump(), **values, **self.pinned}
-        config = make_config(merged)
+        config = make_config({**self.start.model_dump(), **values, **self.pinned})
         if self.effective_batch is None:
             return config
         accumulation = accumulation_of(self.effective_batch, config.batch_size)
@@ -85,10 +83,8 @@ class Space:
         """Why a config must not be run, in one sentence, or None when it may."""
         if self.max_workers is not None and config.num_workers > self.max_workers:
             return f"{config.num_workers} workers are more than the {self.max_workers} that are allowed"
-        changed = config.changes_from(self.baseline)
-        if why := next((why for knob in changed if (why := KNOBS[knob].conflict(config)) is not None), None):
-            return why
-        return self.room.shortage(config) if self.room is not None else None
+        conflicts = (KNOBS[knob].conflict(config) for knob in config.changes_from(self.baseline))
+        return next(filter(None, conflicts), None) or self.room.shortage(config)
 
     def suggested(self) -> tuple[TrainConfig, ...]:
         """The machine's own first guesses, the best one first.
@@ -98,7 +94,7 @@ class Space:
         calling operators is most of the work, and else follows when all that is cheaper has been found. None of the
         guesses is the baseline, and none is a violation.
         """
-        everything = dict(self.preferred)
+        everything = self.preferred
         feeding = (*of_loader(), "num_threads")  # workers want the cores that threads have
         variants = [
             everything,
@@ -108,7 +104,7 @@ class Space:
             {knob: value for knob, value in everything.items() if knob in feeding},
             {},
         ]
-        configs = [config for values in variants if (config := self.fitting(values)) is not None]
+        configs = [config for config in map(self.fitting, variants) if config is not None]
         compiling = self.choices.get("compile_mode")
         if configs and self.overhead_bound and compiling is not None and "default" in compiling.values:
             configs.insert(1, self.changed(configs[0], {"compile_mode": "default"}))
@@ -153,18 +149,18 @@ def build_space(
         only: The knobs to search; all that apply when None.
         max_workers: Most workers of any candidate; the CPU budget when None.
         explored: Arguments of `build()` to explore, with their values.
-        budget_seconds: Time of the whole search: compiling must be won back within it.
+        budget_seconds: Time of the whole search: compiling must break even within it.
 
     Raises:
-        ConfigError: When a knob is unknown, a value out of range, the device not there, or the pins, caps and
-            the effective batch contradict each other; the message says how to resolve it.
+        ConfigError: When a knob is unknown, a value out of range, the device not there, or the constraints contradict
+            each other; the message says how to resolve it.
     """
     asked = frozenset(only) if only is not None else frozenset()
     check_names({*pinned, *asked})
     check_constraints(pinned, max_workers, effective_batch, explored)
     record = hardware.device(device)
     if isinstance(record, Cpu) != (device == "cpu"):
-        raise ConfigError(f"the device {device!r} was asked for, but this machine has none; use --device cpu")
+        raise ConfigError(f"expected a device of this machine, got {device!r}; use --device cpu")
     searched = searched_knobs(pinned, only, effective_batch)
     room = LoaderRoom.of(hardware.memory, facts)
     budget = hardware.cpu.budget
@@ -185,7 +181,10 @@ def build_space(
         asked=asked,
         fixed=frozenset(KNOB_NAMES) - searched,
     )
-    found = {knob: rule(of) for knob in _order(of) if knob in searched and (rule := KNOBS[knob].candidates)}
+    order = by_priority(device)
+    if is_costly(of):
+        order = tuple(dict.fromkeys(("num_workers", *order)))
+    found = {knob: rule(of) for knob in order if knob in searched and (rule := KNOBS[knob].candidates)}
     choices = {knob: choice for knob, choice in found.items() if isinstance(choice, Choices)}
     space = Space(
         baseline=facts.baseline,
@@ -206,32 +205,21 @@ def build_space(
 
 def _check_room(space: Space) -> None:
     """Refuses pins that leave no candidate whose batches fit."""
+    waiting = affecting("waiting batches")
     smallest = {
-        knob: min(int(value or 0) for value in space.choices[knob].values)
-        for knob in affecting("waiting batches")
-        if knob in space.choices
+        knob: min(int(value or 0) for value in space.choices[knob].values) for knob in waiting if knob in space.choices
     }
-    if space.room is not None and (shortage := space.room.shortage(space.config(smallest))):
-        guilty = [f"{knob}={value}" for knob, value in space.pinned.items() if knob in affecting("waiting batches")]
+    if shortage := space.room.shortage(space.config(smallest)):
+        guilty = [f"{knob}={value}" for knob, value in space.pinned.items() if knob in waiting]
         raise ConfigError(
             f"with {', '.join(guilty)} pinned, {shortage}; pin less, or enlarge /dev/shm (docker run --shm-size)"
         )
 
 
-def _order(of: Circumstances) -> tuple[str, ...]:
-    """The knobs by expected effect."""
-    order = by_priority(of.device)
-    return tuple(dict.fromkeys(("num_workers", *order))) if is_costly(of) else order
-
-
 def _skipped(found: Mapping[str, Choices | str], pinned: Mapping[str, Scalar], of: Circumstances) -> dict[str, str]:
-    """Why each knob is not searched that is neither searched nor pinned."""
-    skipped: dict[str, str] = {}
-    for knob in KNOB_NAMES:
-        why = found.get(knob)
-        if knob in pinned or isinstance(why, Choices):
-            continue
-        skipped[knob] = why or "it is not among the knobs that --only names"
+    """Why a knob is neither searched nor pinned."""
+    reasons = {knob: found.get(knob, "it is not among the knobs that --only names") for knob in KNOB_NAMES}
+    skipped = {knob: why for knob, why in reasons.items() if knob not in pinned and not isinstance(why, Choices)}
     if of.effective_batch is not None:
         if "accumulation_steps" in skipped:
             skipped["accumulation_steps"] = (

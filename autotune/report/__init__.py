@@ -6,9 +6,12 @@ from pathlib import Path
 
 from autotune.errors import ResultFileError
 from autotune.files import write_whole
-from autotune.report.answer import headline
-from autotune.report.page import Page, RawData, joined, render
-from autotune.report.sections import sections
+from autotune.hardware import hardware_rows
+from autotune.report.answer import ablation, headline, numerics, rates, usage
+from autotune.report.blocks import Section, Table
+from autotune.report.history import history
+from autotune.report.limits import ceilings, diagnosis, memory, telemetry
+from autotune.report.page import Page, RawData, render
 from autotune.results.files import to_json
 from autotune.results.result import Result
 from autotune.results.summary import unfinished
@@ -22,28 +25,23 @@ def render_report(result: Result, source: Path | None = None) -> str:
 
     Args:
         result: Any that can be read, a partial one included.
-        source: Its file, as the page is to name it; None where it lies in none.
+        source: Its file, as the page names it; None for a result without one.
     """
-    workload = result.workload
-    why = unfinished(result)
+    workload, limits, why = result.workload, result.constraints, unfinished(result)
+    torch = f"torch {result.software.torch} · " if result.software.torch else ""
+    when = f"{result.created:%Y-%m-%d %H:%M %Z}".strip()
+    budget = format_seconds(limits.budget_seconds)
     return render(
         Page(
             title=f"{workload.name} on {result.machine} – autotune",
             heading=workload.name,
             about=(
-                joined([workload.target, result.machine, f"device {result.constraints.device}"]),
-                joined(
-                    [
-                        f"{result.created:%Y-%m-%d %H:%M %Z}".strip(),
-                        f"torch {result.software.torch}" if result.software.torch else None,
-                        f"budget {format_seconds(result.constraints.budget_seconds)}",
-                        f"stopped by: {result.stopped_by}",
-                    ]
-                ),
+                f"{workload.target} · {result.machine} · device {limits.device}",
+                f"{when} · {torch}budget {budget} · stopped by: {result.stopped_by}",
             ),
             warning=f"PARTIAL: {why}" if why is not None else None,
             headline=headline(result),
-            sections=tuple(sections(result, source)),
+            sections=_sections(result, source),
             raw=RawData(
                 name=source.name if source is not None else "result.json",
                 text=to_json(result),
@@ -54,14 +52,7 @@ def render_report(result: Result, source: Path | None = None) -> str:
 
 
 def write_report(result: Result, path: Path) -> Path:
-    """Writes the page beside a result's file, whole or not at all.
-
-    Args:
-        result: What the file holds.
-        path: The result's file.
-
-    Returns:
-        Where the page lies.
+    """Writes the page beside a result's file, whole or not at all, and returns its path.
 
     Raises:
         ResultFileError: The page cannot be written.
@@ -69,7 +60,7 @@ def write_report(result: Result, path: Path) -> Path:
     place = path.with_suffix(".html")
     if place == path:
         raise ResultFileError(
-            f"the report of {path} would take its place; give the result another ending, such as .json"
+            f"the report of {path} would overwrite it; give the result file another ending, such as .json"
         )
     try:
         write_whole(place, render_report(result, path))
@@ -78,3 +69,21 @@ def write_report(result: Result, path: Path) -> Path:
             f"the report could not be written to {place}: {error.strerror or error}; make its folder writable"
         ) from error
     return place
+
+
+def _sections(result: Result, source: Path | None) -> list[Section]:
+    """In the order in which a reader asks: how much, why, and what now."""
+    rows = tuple((label, "\n".join(lines)) for label, lines in hardware_rows(result.hardware))
+    machine = Table(result.hardware.hostname, ("", ""), rows)
+    return [
+        Section("rates", "Before and after", "Before and after", rates(result)),
+        Section("ablation", "What each change was worth", "Worth", ablation(result)),
+        Section("ceilings", "Ceilings, and what was reached", "Ceilings", ceilings(result)),
+        Section("memory", "Memory by batch size", "Memory", memory(result)),
+        Section("history", "Every burst of the search", "Bursts", history(result)),
+        Section("telemetry", "Telemetry, before and after", "Telemetry", telemetry(result)),
+        Section("diagnosis", "Diagnosis and advice", "Diagnosis", diagnosis(result)),
+        Section("numerics", "Does it still train the same thing?", "Numerics", numerics(result)),
+        Section("machine", "The machine", "Machine", (machine,)),
+        Section("usage", "How to use it", "Use", usage(source)),
+    ]

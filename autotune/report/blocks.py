@@ -1,60 +1,44 @@
 """What a page is made of: plain data, which the templates alone turn into HTML.
 
-Each block has a `kind`, by which the templates know it. Every text is shown as it stands: escaping is the templates'
-part, so that no block can smuggle in markup. The one exception is a picture's SVG, which `drawing` makes.
+The templates know a block by the name of its class, and escape every text, so that no block can smuggle in markup.
+The one exception is a picture's SVG, which `drawing` makes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 Tone = Literal["plain", "note", "good", "warning"]
 
 
-@dataclass(frozen=True)
-class Text:
+class Text(NamedTuple):
     """A paragraph; `lead` is said before its words, so that no tone is told by colour alone."""
 
     words: str
     tone: Tone = "plain"
     lead: str = ""
-    kind: ClassVar[str] = "text"
 
 
-@dataclass(frozen=True)
-class Bullets:
+class Bullets(NamedTuple):
     """Sentences of one kind."""
 
     items: tuple[str, ...]
     heading: str = ""
-    kind: ClassVar[str] = "bullets"
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A chart.
-
-    Attributes:
-        svg: Its elements, trusted.
-        finding: What it shows, in words; who cannot see it is told this.
-        legend: How it is read.
-    """
+class Picture(NamedTuple):
+    """A chart as trusted SVG; `finding` tells whoever cannot see it what it shows, `legend` how to read it."""
 
     svg: str
     finding: str
     legend: str = ""
-    kind: ClassVar[str] = "picture"
 
 
-@dataclass(frozen=True)
-class Table:
-    """Rows under headings; the first cell of a row names it.
+class Table(NamedTuple):
+    """Rows under headings; the first cell of a row names it, and a line break in a cell is kept.
 
     Attributes:
-        caption: What the rows are.
-        headings: One a column.
-        rows: Texts, as many as there are headings; a line break in a cell is kept.
         numeric: Columns of figures, which are aligned to the right.
         wide: Whether it may be wider than a phone: it is then scrolled on its own.
     """
@@ -64,98 +48,54 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     numeric: frozenset[int] = frozenset()
     wide: bool = False
-    left_out: int = 0
-    kind: ClassVar[str] = "table"
 
 
-@dataclass(frozen=True)
-class Code:
+class Code(NamedTuple):
     """Lines to be typed."""
 
     text: str
     label: str
-    kind: ClassVar[str] = "code"
 
 
-@dataclass(frozen=True)
-class Download:
+class Download(NamedTuple):
     """A file that the page carries in itself."""
 
     name: str
     uri: str
     words: str
-    kind: ClassVar[str] = "download"
 
 
-@dataclass(frozen=True)
-class Folded:
+class Folded(NamedTuple):
     """What is shown on request."""
 
     summary: str
     blocks: tuple[Block, ...]
-    kind: ClassVar[str] = "folded"
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """Two blocks side by side, where there is room."""
 
     left: Block
     right: Block
-    kind: ClassVar[str] = "pair"
 
 
 Block = Text | Bullets | Picture | Table | Code | Download | Folded | Pair
 
 
-@dataclass(frozen=True)
-class Section:
-    """A heading and what stands below it.
-
-    Attributes:
-        anchor: What links lead to.
-        title: The heading.
-        short: The same in a word or two, for the list of sections.
-        blocks: In their order.
-    """
+class Section(NamedTuple):
+    """A heading and what stands below it; `short` names it in the list of sections, which links to `anchor`."""
 
     anchor: str
     title: str
     short: str
-    blocks: tuple[Block, ...]
-
-    def limited(self, rows: int) -> Section:
-        """With no table or list longer than so many rows; what is left out is counted."""
-        return replace(self, blocks=tuple(_limited(block, rows) for block in self.blocks))
+    blocks: Sequence[Block]
 
 
-@dataclass(frozen=True)
-class Headline:
-    """The answer, before all else.
-
-    Attributes:
-        figure: A few characters, shown large; empty where there is none.
-        words: What it is.
-        reason: How sure it is, or why there is none.
-        rates: Before and after; empty where they are not known.
-        good: Whether it is a proven gain.
-    """
+class Headline(NamedTuple):
+    """The answer, before all else: `figure` is shown large, and `good` says whether it is a proven gain."""
 
     figure: str
     words: str
     reason: str
     rates: str
     good: bool
-
-
-def _limited(block: Block, rows: int) -> Block:
-    if isinstance(block, Table) and len(block.rows) > rows:
-        return replace(block, rows=block.rows[:rows], left_out=len(block.rows) - rows)
-    if isinstance(block, Bullets) and len(block.items) > rows:
-        rest = f"and {len(block.items) - rows} more, which the result file has"
-        return replace(block, items=(*block.items[:rows], rest))
-    if isinstance(block, Pair):
-        return Pair(_limited(block.left, rows), _limited(block.right, rows))
-    if isinstance(block, Folded):
-        return replace(block, blocks=tuple(_limited(inner, rows) for inner in block.blocks))
-    return block

@@ -12,7 +12,7 @@ from autotune.results.summary import INTERVAL
 from autotune.units import format_rate
 
 MOST_DRAWN = 40
-"""Of one workload; the table has all."""
+"""Machines in the picture of one workload, more would make it long; the table has all."""
 
 
 def render_comparison(comparison: Comparison) -> str:
@@ -22,24 +22,19 @@ def render_comparison(comparison: Comparison) -> str:
     about = f"{_count(len(found), 'workload')} on {_count(len(machines), 'machine')}"
     sections = [_group_section(number, group) for number, group in enumerate(found, 1)]
     if not found:
-        nothing = Text("No results to compare.", "note")
-        sections.append(Section("nothing", "Results", "Results", (nothing,)))
-    for anchor, title, sentences in (
-        ("warning", "Warnings", comparison.warnings),
-        ("left-out", "Left out", comparison.problems),
-    ):
-        if sentences:
-            sections.append(Section(anchor, title, title, (Bullets(sentences),)))
+        sections.append(Section("nothing", "Results", "Results", [Text("No results to compare.", "note")]))
+    if comparison.warnings:
+        sections.append(Section("warning", "Warnings", "Warnings", [Bullets(comparison.warnings)]))
+    if comparison.problems:
+        sections.append(Section("left-out", "Left out", "Left out", [Bullets(comparison.problems)]))
     return render(
         Page(
             title=f"{about} – autotune",
             heading="Machines compared",
             about=(about,),
-            sections=tuple(sections),
+            sections=sections,
             raw=RawData(
-                name="comparison.json",
-                text=to_json(comparison),
-                place="what 'autotune compare --format json' prints",
+                name="comparison.json", text=to_json(comparison), place="what 'autotune compare --format json' prints"
             ),
         )
     )
@@ -66,14 +61,13 @@ def _group_section(number: int, group: WorkloadGroup) -> Section:
         findings = [f"{cross.machine} {cross.finding}" for cross in group.crosses]
         notes = [f"warning: {note}" for cross in group.crosses for note in cross.notes]
         blocks.append(Bullets((*findings, *notes), "With another machine's config"))
-    return Section(f"workload-{number}", group.name, group.name, tuple(blocks))
+    return Section(f"workload-{number}", group.name, group.name, blocks)
 
 
 def _finding(group: WorkloadGroup) -> str:
     rows = [row for row in group.rows if row.after_samples_per_second is not None]
-    return (
-        "; ".join(f"{row.label}: {format_rate(row.after_samples_per_second or 0)} after tuning" for row in rows) + "."
-    )
+    found = [f"{row.label}: {format_rate(row.after_samples_per_second or 0)} after tuning" for row in rows]
+    return f"{'; '.join(found)}."
 
 
 def _rates_table(found: Sheet) -> Table:

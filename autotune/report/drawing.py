@@ -1,6 +1,6 @@
 """Pictures as inline SVG: drawn by matplotlib, coloured by the page's variables, so that dark mode reaches them.
 
-Nothing here keeps state: no pyplot, and matplotlib's settings are reverted. Fonts are the page's own. The same data
+Nothing here keeps state: no pyplot, and matplotlib's settings are restored. Fonts are the page's own. The same data
 give the same bytes.
 """
 
@@ -46,32 +46,24 @@ _STYLE: Any = {  # not dict[str, Any]: some versions of matplotlib name every ke
     "axes.spines.right": False,
     "axes.spines.left": False,
     "axes.axisbelow": True,
-    "axes.formatter.useoffset": False,
-    "xtick.color": GRID,
     "xtick.labelcolor": MUTED,
     "xtick.labelsize": SMALL,
-    "ytick.color": GRID,
     "ytick.labelcolor": MUTED,
     "ytick.labelsize": SMALL,
     "grid.color": GRID,
-    "grid.linewidth": 0.8,
-    "lines.linewidth": 1.8,
     "errorbar.capsize": 4,
 }
 
 
 def draw(name: str, height: float, paint: Callable[[Axes], None], *, left: float = MARGIN, bottom: float = AXIS) -> str:
-    """One picture.
+    """One picture as an ``<svg>`` element without a description, which the template adds.
 
     Args:
-        name: Of its own on the page: the ids inside are made from it.
-        height: In units.
+        name: Unique on the page: the ids inside are made from it.
+        height: In units, as are the room for numbers at the left and at the bottom.
         paint: Draws on the axes.
         left: Room for the numbers beside the axes.
         bottom: Room for those below.
-
-    Returns:
-        An ``<svg>`` element without a description; the template adds that.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -104,22 +96,33 @@ def inline(svg: str, width: float, height: float) -> str:
     return f'<svg viewBox="0 0 {width:g} {height:g}" focusable="false">\n{inner}\n</svg>'
 
 
-def rows(axes: Axes, count: int) -> None:
-    """Makes the axes a list: row `n`, from the top, lies between `n` and `n + 1`, and has no numbers at its side."""
-    axes.set_ylim(count, 0)
-    axes.yaxis.set_visible(False)
-    axes.tick_params(axis="x", length=0)
-    axes.grid(axis="x")
+def draw_rows(name: str, count: int, paint: Callable[[Axes], None]) -> str:
+    """A picture that is a list: row `n`, from the top, lies between `n` and `n + 1`, and has no numbers at its side."""
+
+    def paint_rows(axes: Axes) -> None:
+        axes.set_ylim(count, 0)
+        axes.yaxis.set_visible(False)
+        axes.tick_params(axis="x", length=0)
+        axes.grid(axis="x")
+        paint(axes)
+
+    return draw(name, MARGIN + count * ROW + AXIS, paint_rows)
 
 
 def row_label(axes: Axes, row: int, label: str, figure: str, *, strong: bool = False) -> None:
     """Names a row at its left, and gives its figure at its right, both above the mark."""
-    place: Any = {
-        "transform": axes.get_yaxis_transform(), "va": "baseline", "weight": "bold" if strong else "normal",
-        "bbox": {"facecolor": SURFACE, "edgecolor": "none", "pad": 1.5},  # no line of the grid runs through letters
-    }  # fmt: skip
-    axes.text(0, row + 0.4, shortened(" ".join(spelled(label).split()), LONGEST_ROW - len(figure)), ha="left", **place)
-    axes.text(1, row + 0.4, figure, ha="right", **place)
+    label = shortened(" ".join(spelled(label).split()), LONGEST_ROW - len(figure))
+    box = {"facecolor": SURFACE, "edgecolor": "none", "pad": 1.5}  # no line of the grid runs through letters
+    weight, place = "bold" if strong else "normal", axes.get_yaxis_transform()
+    axes.text(0, row + 0.4, label, ha="left", transform=place, weight=weight, bbox=box)
+    axes.text(1, row + 0.4, figure, ha="right", transform=place, weight=weight, bbox=box)
+
+
+def keep_numbers_inside(axes: Axes) -> None:
+    """Aligns the first and the last word below the axis so that they do not stick out."""
+    first, *_, last = axes.get_xticklabels()
+    first.set_horizontalalignment("left")
+    last.set_horizontalalignment("right")
 
 
 def shortened(label: str, most: int) -> str:

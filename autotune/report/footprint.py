@@ -28,7 +28,7 @@ class Footprint:
 
     points: list[tuple[int, float, bool]]
     exceeded: list[int]
-    target_bytes: float | None
+    target_bytes: int | None
     line: Line | None
     of_best: bool
     largest_batch: int | None
@@ -36,13 +36,16 @@ class Footprint:
 
 def footprint(result: Result) -> Footprint:
     """The memory of all bursts, before those of the chosen config's combination of knobs."""
-    target = target_bytes(result)
+    limits = result.constraints
+    target = limits.memory_limit_bytes or result.hardware.memory_limit_bytes(limits.device, limits.memory_target)
+    if not drawable(target):
+        target = None
     found = [(point, trial) for trial in result.trials if (point := _point(result, trial)) is not None]
-    gpu = isinstance(result.hardware.device(result.constraints.device), Gpu)
+    gpu = isinstance(result.hardware.device(limits.device), Gpu)
     bursts = [_burst(point, trial) for point, trial in found]
     # Without a target nothing is known of what ran out of memory but that it did.
     usable = [burst for burst in bursts if target is not None or burst.ok]
-    model = MemoryModel(usable, round(target or 0), "cuda" if gpu else "cpu")
+    model = MemoryModel(usable, target or 0, "cuda" if gpu else "cpu")
     best = result.best.point
     line, of_best = model.line(best), True
     if line is None:
@@ -61,15 +64,6 @@ def footprint(result: Result) -> Footprint:
         of_best=of_best,
         largest_batch=line.largest_batch(target) if line is not None and target is not None else None,
     )
-
-
-def target_bytes(result: Result) -> float | None:
-    """What a burst may take of the device's memory."""
-    limits = result.constraints
-    found = limits.memory_limit_bytes
-    if found is None:
-        found = result.hardware.memory_limit_bytes(limits.device, limits.memory_target)
-    return float(found) if found is not None and drawable(found) else None
 
 
 def _point(result: Result, trial: TrialRecord) -> Point | None:

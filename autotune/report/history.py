@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 
-from autotune.report.blocks import Block, Bullets, Folded, Pair, Picture, Section, Table, Text
+from autotune.report.blocks import Block, Bullets, Folded, Pair, Picture, Table, Text
 from autotune.report.scatters import MOST_MARKS, history_picture
 from autotune.results.result import Result, TrialRecord
 from autotune.results.summary import knob_text, search_text, warm_start_text
 from autotune.units import format_bytes, format_seconds
-from autotune.wording import percent, ratio_text
-
-HEADINGS = ("burst", "stage", "outcome", "", "to before", "memory", "took", "changes and reason")
-NUMERIC = frozenset({3, 4, 5, 6})
+from autotune.wording import or_dash, percent, ratio_text
 
 
-def history_section(result: Result) -> Section:
+def history(result: Result) -> list[Block]:
     """How the search went."""
     search, unit = result.search, result.objective.unit
     blocks: list[Block] = [Text(f"{search_text(result)}.")]
@@ -25,13 +22,14 @@ def history_section(result: Result) -> Section:
     else:
         legend = f"dot: {unit} of a burst; hollow: disturbed; cross: failed; solid line: best so far; dashed: before"
         if len(result.trials) > MOST_MARKS:
-            legend += f"; of more than {MOST_MARKS:,} bursts, every n-th is drawn"
-        headings = tuple(heading or unit for heading in HEADINGS)
-        table = Table("All bursts, in the order in which they ran", headings, _rows(result), NUMERIC, wide=True)
+            legend += f"; there are more than {MOST_MARKS:,} bursts, so only every n-th is drawn"
+        headings = ("burst", "stage", "outcome", unit, "vs before", "memory", "time", "changes and reason")
+        rows = tuple(_row(result, number, trial) for number, trial in enumerate(result.trials, 1))
+        table = Table("All bursts, in the order in which they ran", headings, rows, frozenset(range(3, 7)), wide=True)
         blocks.append(Pair(Picture(svg, _finding(result), legend), _stages_table(result)))
         blocks.append(Folded("All bursts, with their reasons", (table,)))
     if search.noisy:
-        drift = f"its speed moved by {percent(search.drift)} during the search"
+        drift = f"its speed drifted by {percent(search.drift)} during the search"
         blocks.append(Text(f"the machine was not steady: {drift}.", "warning", "warning"))
     if search.warm_start:
         blocks.append(Bullets(tuple(warm_start_text(record) for record in search.warm_start), "Warm start"))
@@ -40,7 +38,7 @@ def history_section(result: Result) -> Section:
         blocks.append(Folded(f"Knobs that were not searched: {len(search.skipped_knobs)}", (skipped,)))
     if search.notes:
         blocks.append(Bullets(search.notes, "Notes"))
-    return Section("history", "Every burst of the search", "Bursts", tuple(blocks))
+    return blocks
 
 
 def _finding(result: Result) -> str:
@@ -62,13 +60,8 @@ def _stages_table(result: Result) -> Table:
     return Table(f"The search's stages, {result.objective.unit}", headings, tuple(rows), numeric=frozenset({1, 2, 3}))
 
 
-def _rows(result: Result) -> tuple[tuple[str, ...], ...]:
-    base = result.score_of(result.baseline)
-    return tuple(_row(result, number, trial, base) for number, trial in enumerate(result.trials, 1))
-
-
-def _row(result: Result, number: int, trial: TrialRecord, base: float | None) -> tuple[str, ...]:
-    score = result.score_of(trial)
+def _row(result: Result, number: int, trial: TrialRecord) -> tuple[str, ...]:
+    score, base = result.score_of(trial), result.score_of(result.baseline)
     changes = " ".join(f"{knob}={knob_text(knob, value)}" for knob, value in trial.changes.items())
     why = [changes or "baseline", trial.reason]
     if trial.compile_seconds is not None:
@@ -81,9 +74,9 @@ def _row(result: Result, number: int, trial: TrialRecord, base: float | None) ->
         str(number),
         trial.stage,
         trial.outcome.value,
-        "–" if score is None else result.objective.bare(score),
+        or_dash(score, result.objective.bare),
         ratio_text(score / base) if score is not None and base else "–",
-        "–" if trial.memory_bytes is None else format_bytes(trial.memory_bytes),
+        or_dash(trial.memory_bytes, format_bytes),
         format_seconds(trial.seconds),
         "\n".join(why),
     )

@@ -2,87 +2,83 @@
 
 from __future__ import annotations
 
-from autotune.report import telemetry
-from autotune.report.blocks import Block, Bullets, Folded, Pair, Picture, Section, Table, Text
+from autotune.report.blocks import Block, Bullets, Folded, Pair, Picture, Table, Text
 from autotune.report.charts import ceilings_picture, shares_picture
 from autotune.report.footprint import Footprint, footprint
 from autotune.report.scatters import blocks_picture, memory_picture
+from autotune.report.telemetry import telemetry_rows, telemetry_shares
 from autotune.results.result import Result
 from autotune.results.summary import UNKNOWN, ceilings_text, operators, sample_parts
 from autotune.units import format_bytes, format_rate
-from autotune.wording import percent
+from autotune.wording import or_dash, percent
 
 RIGHT = frozenset({1, 2})
 BOTTLENECKS = {
-    "compute": "what the model itself computes is what limits",
-    "loader": "what limits is the loader: training waits for data",
-    "copy": "the copy to the device is what limits",
-    "overhead": "training stays below all ceilings without waiting for data, so what limits lies between the parts",
+    "compute": "the model's own computation is the limit",
+    "loader": "training waits for data, so the loader is the limit",
+    "copy": "the copy to the device is the limit",
+    "overhead": "training stays below every ceiling without waiting for data, so the limit lies between the parts",
 }
 
 
-def ceilings_section(result: Result) -> Section:
+def ceilings(result: Result) -> list[Block]:
     """What was reached, beside what each part alone could reach."""
-    title, short = "Ceilings against what was reached", "Ceilings"
     svg, words = ceilings_picture(result), ceilings_text(result)
     if svg is None or words is None or result.best.measurement is None:
         why = "No part of the training was measured alone: there was no time, or it failed."
-        return Section("ceilings", title, short, (Text(f"{words}." if words else why, "note"),))
+        return [Text(f"{words}." if words else why, "note")]
     reached = result.best.measurement.samples_per_second
     rows = [("reached, end to end", format_rate(reached), "")]
     for part, rate in result.diagnosis.ceilings.items():
         share = percent(reached / rate) if rate else ""
         rows.append((f"{part} alone", UNKNOWN if rate is None else format_rate(rate), share))
     finding = f"Reached: {format_rate(reached)}; {words}."
-    legend = "dot: reached; diamond: a part alone, and how many times what was reached"
-    blocks = (
+    legend = "dot: reached; diamond: a part alone, as a multiple of what was reached"
+    return [
         Text(
             "A part alone is the training without the others: batches that stay on the device, a loader without a "
             "model, the copy to the device. Training can hardly run faster than its slowest part."
         ),
         Pair(
             Picture(svg, finding, legend),
-            Table("What each part alone could reach", ("", "rate", "reached, of it"), tuple(rows), numeric=RIGHT),
+            Table("What each part alone could reach", ("", "rate", "share reached"), tuple(rows), numeric=RIGHT),
         ),
-    )
-    return Section("ceilings", title, short, blocks)
+    ]
 
 
-def memory_section(result: Result) -> Section:
+def memory(result: Result) -> list[Block]:
     """Memory against batch, with the fitted line and the target."""
-    title, short = "Memory against batch", "Memory"
-    memory = footprint(result)
-    svg = memory_picture(memory)
+    found = footprint(result)
+    svg = memory_picture(found)
     if svg is None:
-        return Section("memory", title, short, (Text("No burst in this file tells what memory it took.", "note"),))
-    if memory.target_bytes is None:
-        target = "What the device holds could not be read, so there is no target."
+        return [Text("No burst in this file tells how much memory it took.", "note")]
+    if found.target_bytes is None:
+        target = "The size of the device's memory could not be read, so there is no target."
     else:
         kind = "host" if result.constraints.device == "cpu" else "device"
         share = percent(result.constraints.memory_target)
-        target = f"The target, {share} of the {kind} memory, is {format_bytes(memory.target_bytes)}."
-    finding = f"{target} {_line_text(memory)}"
+        target = f"The target, {share} of the {kind} memory, is {format_bytes(found.target_bytes)}."
+    finding = f"{target} {_line_text(found)}"
     legend = (
         "filled: bursts with the line's knobs; hollow: other bursts; solid line: fitted, dashed beyond what was run; "
         "dash-dotted line: the target; cross: ran out of memory"
     )
-    headings = ("micro-batch", "bursts", "peak memory", "by the line", "ran out")
-    table = Table("Peak memory by micro-batch", headings, _memory_rows(memory), numeric=frozenset(range(1, 5)))
-    return Section("memory", title, short, (Text(finding), Pair(Picture(svg, finding, legend), table)))
+    headings = ("micro-batch", "bursts", "peak memory", "by the line", "out of memory")
+    table = Table("Peak memory by micro-batch", headings, _memory_rows(found), numeric=frozenset(range(1, 5)))
+    return [Text(finding), Pair(Picture(svg, finding, legend), table)]
 
 
-def telemetry_section(result: Result) -> Section:
+def telemetry(result: Result) -> list[Block]:
     """What the machine did meanwhile."""
-    title, short = "Telemetry, before and after", "Telemetry"
-    rows = telemetry.rows(result)
+    rows = telemetry_rows(result)
     if not rows:
-        return Section("telemetry", title, short, (Text("Neither side was measured, so nothing was watched.", "note"),))
+        return [Text("Neither side was measured, so there is no telemetry.", "note")]
     before, after = result.baseline.measurement, result.best.measurement
     sides = {label: side for label, side in (("before", before), ("after", after)) if side is not None}
-    shares = telemetry.shares(result)
+    shares = telemetry_shares(result)
     pictures: list[Picture] = []
     if (svg := shares_picture(shares)) is not None:
-        found = [f"{share.label}: {_share(share.before)} before, {_share(share.after)} after" for share in shares]
+        found = [f"{name}: {or_dash(old, percent)} before, {or_dash(new, percent)} after" for name, old, new in shares]
         pictures.append(Picture(svg, f"{'; '.join(found)}.", "ring: before; dot: after"))
     if (svg := blocks_picture(before, after if result.changed_knobs else None)) is not None:
         found = [
@@ -95,13 +91,11 @@ def telemetry_section(result: Result) -> Section:
     blocks: list[Block] = [Pair(*pictures)] if len(pictures) == 2 else [*pictures]
     if any(side.telemetry is None for side in sides.values()):
         blocks.append(Text("What is missing below was not recorded, or this machine does not report it.", "note"))
-    blocks.append(Table("Telemetry of the timed part", ("", "before", "after"), tuple(rows), numeric=RIGHT))
-    return Section("telemetry", title, short, tuple(blocks))
+    return [*blocks, Table("Telemetry of the timed part", ("", "before", "after"), tuple(rows), numeric=RIGHT)]
 
 
-def diagnosis_section(result: Result) -> Section:
+def diagnosis(result: Result) -> list[Block]:
     """The bottleneck, the advice, and the profiles that they rest on."""
-    title, short = "Diagnosis and advice", "Diagnosis"
     diagnosis = result.diagnosis
     bottleneck = diagnosis.bottleneck or "not found"
     meaning = BOTTLENECKS.get(bottleneck)
@@ -109,12 +103,16 @@ def diagnosis_section(result: Result) -> Section:
     if diagnosis.advice:
         blocks.append(Bullets(diagnosis.advice, "Advice: what only you can change"))
     else:
-        blocks.append(Text("No advice: nothing that was measured speaks for a change of your own code.", "note"))
+        blocks.append(Text("No advice: nothing that was measured calls for a change in your own code.", "note"))
     if diagnosis.before is None and diagnosis.after is None:
         blocks.append(Text("No profile was taken: no time was left after the confirmation.", "note"))
-    else:
-        blocks += _profiles(result)
-    return Section("diagnosis", title, short, tuple(blocks))
+    if rows := operators(result):
+        table = Table("Time per sample by operator", ("operator", "before", "after"), tuple(rows), numeric=RIGHT)
+        blocks.append(Folded("The slowest operators", (table,)))
+    if rows := sample_parts(result):
+        table = Table("What reading a sample takes", ("", "where", "time"), tuple(rows), numeric=frozenset({2}))
+        blocks.append(Folded("What reading a sample takes", (table,)))
+    return blocks
 
 
 def _memory_rows(memory: Footprint) -> tuple[tuple[str, ...], ...]:
@@ -135,27 +133,11 @@ def _line_text(memory: Footprint) -> str:
     """The fitted line in words."""
     line = memory.line
     if line is None:
-        return "No combination of the other knobs was run with two sizes of the micro-batch, so there is no line."
+        return "No combination of the other knobs was run with two micro-batch sizes, so there is no line."
     whose = "the chosen config" if memory.of_best else "the combination of knobs most like the chosen config's"
     if line.sample_bytes <= 0:
         return f"Fitted for {whose}: {format_bytes(line.base_bytes)}, which does not grow with the batch."
-    words = f"Fitted for {whose}: {format_bytes(line.base_bytes)} and {format_bytes(line.sample_bytes)} a sample"
+    words = f"Fitted for {whose}: {format_bytes(line.base_bytes)} and {format_bytes(line.sample_bytes)} per sample"
     if memory.largest_batch is None:
         return f"{words}."
-    return f"{words}; by it, the largest micro-batch under the target is {memory.largest_batch:,}."
-
-
-def _share(value: float | None) -> str:
-    return UNKNOWN if value is None else percent(value)
-
-
-def _profiles(result: Result) -> list[Block]:
-    """The slowest operators of both sides, and what reading a sample takes."""
-    blocks: list[Block] = []
-    if rows := operators(result):
-        table = Table("Operators, time a sample", ("operator", "before", "after"), tuple(rows), numeric=RIGHT)
-        blocks.append(Folded("The slowest operators", (table,)))
-    if rows := sample_parts(result):
-        table = Table("What reading a sample takes", ("", "where", "time"), tuple(rows), numeric=frozenset({2}))
-        blocks.append(Folded("What reading a sample takes", (table,)))
-    return blocks
+    return f"{words}; the largest micro-batch that fits under the target is then {memory.largest_batch:,}."

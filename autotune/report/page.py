@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 from autotune.report.blocks import Block, Code, Download, Folded, Headline, Section, Text
 from autotune.units import format_bytes
@@ -17,46 +16,34 @@ MOST_BYTES = 2_000_000
 _WEIGHT = "@@weight@@"
 
 
-@dataclass(frozen=True)
-class RawData:
-    """The JSON that a page was made from.
-
-    Attributes:
-        name: Of the file that it is saved as.
-        text: All of it.
-        place: Where else it lies, as told to the reader.
-    """
+class RawData(NamedTuple):
+    """The JSON that a page was made from: a name to save it by, and in words where else it is."""
 
     name: str
     text: str
     place: str
 
 
-@dataclass(frozen=True)
-class Page:
+class Page(NamedTuple):
     """Everything that is on a page.
 
     Attributes:
-        title: In the window's title.
-        heading: At the top.
         about: Lines below the heading.
-        warning: What to know before all else.
-        headline: The answer; None: there is no single one.
-        sections: In their order.
         raw: The data, shown in the last section.
+        warning: What to know before all else.
+        headline: The answer; None where there is no single one.
     """
 
     title: str
     heading: str
     about: tuple[str, ...]
-    sections: tuple[Section, ...]
+    sections: Sequence[Section]
     raw: RawData
     warning: str | None = None
     headline: Headline | None = None
 
 
-@dataclass(frozen=True)
-class _Detail:
+class _Detail(NamedTuple):
     """How much of everything is shown: rows of a table, characters of a text, and in which ways the raw data."""
 
     rows: int
@@ -105,10 +92,11 @@ def _render(page: Page, detail: _Detail) -> str:
         lstrip_blocks=True,
     )
     environment.filters["trusted"] = Markup  # for what is made here: SVG, style, base64
-    sections = [section.limited(detail.rows) for section in page.sections]
+    environment.filters["kind"] = lambda block: type(block).__name__.lower()
+    environment.globals["most_rows"] = detail.rows
     return environment.get_template("page.html.jinja").render(
         page=page,
-        sections=[*sections, _raw_section(page.raw, detail)],
+        sections=[*page.sections, _raw_section(page.raw, detail)],
         style=files("autotune.report").joinpath("style.css").read_text(encoding="utf-8"),
         weight=_WEIGHT,
     )
@@ -116,21 +104,11 @@ def _render(page: Page, detail: _Detail) -> str:
 
 def _raw_section(raw: RawData, detail: _Detail) -> Section:
     size = format_bytes(len(raw.text.encode(errors="replace")))
-    blocks: list[Block] = []
-    if detail.raw_attached:
-        uri = f"data:application/json;base64,{base64.b64encode(raw.text.encode(errors='replace')).decode()}"
-        blocks.append(Download(raw.name, uri, f"Save {raw.name} ({size})"))
-    if detail.raw_shown:
-        blocks.append(Folded("Show the JSON", (Code(raw.text, "The JSON that this page was made from"),)))
     if not detail.raw_attached:
-        blocks.append(
-            Text(f"The data take {size}, too much for a page that is to stay under 2 MB: they are in {raw.place}.")
-        )
-    elif not detail.raw_shown:
-        blocks.append(Text("They are too long to be shown here as well."))
-    return Section("raw", "Raw data", "Raw data", tuple(blocks))
-
-
-def joined(parts: Sequence[str | None]) -> str:
-    """What is known, in one line."""
-    return " · ".join(part for part in parts if part)
+        missing = f"The data take {size}, too much for a page that stays under 2 MB: they are in {raw.place}."
+        return Section("raw", "Raw data", "Raw data", (Text(missing),))
+    uri = f"data:application/json;base64,{base64.b64encode(raw.text.encode(errors='replace')).decode()}"
+    shown: Block = Text("They are too long to be shown here as well.")
+    if detail.raw_shown:
+        shown = Folded("Show the JSON", (Code(raw.text, "The JSON that this page was made from"),))
+    return Section("raw", "Raw data", "Raw data", (Download(raw.name, uri, f"Save {raw.name} ({size})"), shown))

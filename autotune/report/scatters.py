@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune.measuring import Measurement
@@ -16,6 +17,7 @@ from autotune.report.drawing import (
     compact,
     draw,
     drawable,
+    keep_numbers_inside,
     log_steps,
     steps,
 )
@@ -45,28 +47,21 @@ def history_picture(result: Result) -> str | None:
         if (score := result.score_of(trial)) is not None and drawable(score)
     ]
     failed = [number for number, trial in trials if result.score_of(trial) is None]
-    base = result.score_of(result.baseline)
+    before = [score] if (score := result.score_of(result.baseline)) is not None and drawable(score) else []
 
     def paint(axes: Axes) -> None:
-        top = max(
-            [*(score for _, score, _ in ended), *([base] if base is not None and drawable(base) else [])], default=1.0
-        )
-        if base is not None and drawable(base):
-            axes.axhline(base, color=BEFORE, lw=1.4, ls="--")
-        best, line = 0.0, []
-        for number, score, _ in ended:
-            best = max(best, score)
-            line.append((number, best))
-        if line:
-            axes.step(*zip(*[*line, (len(trials), best)], strict=True), where="post", color=AFTER, lw=1.4)
+        top = max([*before, *(score for _, score, _ in ended)], default=1.0)
+        for score in before:
+            axes.axhline(score, color=BEFORE, lw=1.4, ls="--")
+        if ended:
+            best = list(accumulate((score for _, score, _ in ended), max))
+            ran = [number for number, _, _ in ended]
+            axes.step([*ran, len(trials)], [*best, best[-1]], where="post", color=AFTER, lw=1.4)
         for disturbed, face in ((False, AFTER), (True, SURFACE)):
-            marks = thinned([(number, score) for number, score, hit in ended if hit is disturbed])
-            axes.plot(*_columns(marks), "o", ms=6, mfc=face, mec=AFTER, mew=1.4, clip_on=False)
-        crosses = thinned(failed)
-        axes.plot(crosses, [top * 0.03] * len(crosses), "x", color=FAILED, ms=8, mew=2.2, clip_on=False)
-        axes.set_ylim(0, top * 1.06)
+            _dots(axes, [(number, score) for number, score, hit in ended if hit is disturbed], AFTER, face)
+        _crosses(axes, failed, top * 0.03)
         axes.set_xlim(0.4, len(trials) + 0.6)
-        _ticks(axes, steps(0, top), top * 1.06)
+        _from_zero(axes, top)
         numbers = [tick for tick in steps(1, len(trials), 5) if 1 <= tick <= len(trials) and tick == int(tick)]
         axes.set_xticks(numbers, [f"{tick:g}" for tick in numbers])
         axes.set_xlabel("burst")
@@ -78,38 +73,32 @@ def memory_picture(memory: Footprint) -> str | None:
     """Peak memory against the micro-batch on logarithmic axes, with the fitted line and the target."""
     if not memory.points and not memory.exceeded:
         return None
-    batches = [float(batch) for batch, _, _ in memory.points] + [float(batch) for batch in memory.exceeded]
-    taken = [size for _, size, _ in memory.points]
+    batches = [*(batch for batch, _, _ in memory.points), *memory.exceeded]
+    target = memory.target_bytes
 
     def paint(axes: Axes) -> None:
         axes.set_xscale("log", base=2)
-        left, right = min(batches), max(batches)
-        sizes = [*taken, *([memory.target_bytes] if memory.target_bytes is not None else [])]
+        left, run = min(batches), max(batches)
+        reach = run if memory.line is None else min(memory.largest_batch or run, 16 * run)
+        right = max(run, reach)
+        sizes = [size for _, size, _ in memory.points]
         if memory.line is not None:
-            reach = min(memory.largest_batch or right, 16 * right)
-            right = max(right, reach)
-            ends = (min(batches), max(batches))
-            for start, end, style in ((*ends, "-"), (max(batches), reach, "--")):
+            for start, end, style in ((left, run, "-"), (run, reach, "--")):
                 if end > start:
                     curve = [start * (end / start) ** (i / 40) for i in range(41)]
                     heights = [memory.line.base_bytes + memory.line.sample_bytes * batch for batch in curve]
                     axes.plot(curve, heights, style, color=AFTER, lw=1.6)
                     sizes += heights
-        if memory.target_bytes is not None:
-            axes.axhline(memory.target_bytes, color=TARGET, lw=1.8, ls="-.")
-            words = f"target {format_bytes(memory.target_bytes)}"
-            at = (0.01, memory.target_bytes)
+        if target is not None:
+            sizes.append(target)
+            axes.axhline(target, color=TARGET, lw=1.8, ls="-.")
             place: Any = {"xycoords": axes.get_yaxis_transform(), "xytext": (0, 4), "textcoords": "offset points"}
-            axes.annotate(words, at, color=TARGET, **place)
-        for alike, face in ((False, SURFACE), (True, AFTER)):
-            marks = thinned([(batch, size) for batch, size, same in memory.points if same is alike])
-            edge = AFTER if alike else MUTED
-            axes.plot(*_columns(marks), "o", ms=6, mfc=face, mec=edge, mew=1.4, clip_on=False)
+            axes.annotate(f"target {format_bytes(target)}", (0.01, target), color=TARGET, **place)
+        for alike, edge, face in ((False, MUTED, SURFACE), (True, AFTER, AFTER)):
+            _dots(axes, [(batch, size) for batch, size, same in memory.points if same is alike], edge, face)
         sizes = [size for size in sizes if drawable(size)] or [1.0]
-        height = memory.target_bytes or max(sizes)
-        crosses = thinned(memory.exceeded)
-        axes.plot(crosses, [height] * len(crosses), "x", color=FAILED, ms=9, mew=2.2, clip_on=False)
-        _memory_axis(axes, min(sizes), max([*sizes, height]))
+        _crosses(axes, memory.exceeded, target or max(sizes))
+        _memory_axis(axes, min(sizes), max(sizes))
         axes.set_xlim(left / 1.25, right * 1.25)
         ticks = _doublings(left, right) or sorted({left, right})
         axes.minorticks_off()
@@ -137,12 +126,9 @@ def blocks_picture(before: Measurement | None, after: Measurement | None) -> str
             axes.axhline(measurement.samples_per_second, color=colour, lw=1.2)
             axes.plot(*_columns(marks), mark, ms=5, mfc=face, mec=colour, mew=1.2, clip_on=False)
         axes.set_xlim(0, 1)
-        axes.set_ylim(0, top * 1.06)
-        _ticks(axes, steps(0, top), top * 1.06)
+        _from_zero(axes, top)
         axes.set_xticks([0, 0.5, 1], ["first block", "", "last block"])
-        first, _, last = axes.get_xticklabels()
-        first.set_horizontalalignment("left")
-        last.set_horizontalalignment("right")
+        keep_numbers_inside(axes)
 
     return draw("blocks", HEIGHT - 40, paint, left=LEFT)
 
@@ -156,9 +142,23 @@ def _columns(pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[fl
     return [across for across, _ in pairs], [up for _, up in pairs]
 
 
-def _ticks(axes: Axes, ticks: Sequence[float], top: float) -> None:
-    shown = [tick for tick in ticks if tick <= top]
-    axes.set_yticks(shown, [compact(tick) for tick in shown])
+def _dots(axes: Axes, marks: Sequence[tuple[float, float]], edge: str, face: str) -> None:
+    axes.plot(*_columns(thinned(marks)), "o", ms=6, mfc=face, mec=edge, mew=1.4, clip_on=False)
+
+
+def _crosses(axes: Axes, across: Sequence[float], height: float) -> None:
+    shown = thinned(across)
+    axes.plot(shown, [height] * len(shown), "x", color=FAILED, ms=8.5, mew=2.2, clip_on=False)
+
+
+def _from_zero(axes: Axes, top: float) -> None:
+    axes.set_ylim(0, top * 1.06)
+    _number_lines(axes, [tick for tick in steps(0, top) if tick <= top * 1.06], compact)
+
+
+def _number_lines(axes: Axes, ticks: Sequence[float], words: Callable[[float], str]) -> None:
+    """Lines across the picture, each with its number at the left."""
+    axes.set_yticks(ticks, [words(tick) for tick in ticks])
     axes.tick_params(axis="both", length=0)
     axes.grid(axis="y")
 
@@ -175,9 +175,7 @@ def _memory_axis(axes: Axes, low: float, high: float) -> None:
         bottom, top = axes.get_ylim()
         ticks = [tick * unit for tick in steps(bottom / unit, top / unit) if bottom <= tick * unit <= top]
     axes.minorticks_off()
-    axes.set_yticks(ticks, [format_bytes(tick).replace(".00", "").replace(".0", "") for tick in ticks])
-    axes.tick_params(axis="both", length=0)
-    axes.grid(axis="y")
+    _number_lines(axes, ticks, lambda size: format_bytes(size).replace(".00", "").replace(".0", ""))
 
 
 def _doublings(low: float, high: float, most: int = 6) -> list[float]:

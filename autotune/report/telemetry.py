@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from autotune.measuring import Measurement, TelemetrySummary
 from autotune.report.charts import Share
 from autotune.results.result import Result
 from autotune.units import format_bytes, format_seconds
-from autotune.wording import percent
+from autotune.wording import or_dash, percent
 
-Words = Callable[[float], str]
+Words = Callable[[Any], str]
 SHARES = {
     "CPUs: this run": "cpu_fraction",
     "CPUs: other programs": "foreign_cpu_fraction",
     "CPUs: other virtual machines": "stolen_cpu_fraction",
     "CPUs: idle": "idle_cpu_fraction",
-    "GPU: time with a kernel": "gpu_utilization_fraction",
-    "GPU: multiprocessors": "sm_activity_fraction",
-    "GPU: tensor cores": "tensor_activity_fraction",
+    "GPU: time with a kernel running": "gpu_utilization_fraction",
+    "GPU: multiprocessors busy": "sm_activity_fraction",
+    "GPU: tensor cores busy": "tensor_activity_fraction",
     "GPU: other programs": "foreign_gpu_fraction",
 }
 WAITING = "waiting for data"
@@ -33,9 +34,11 @@ FIGURES: tuple[tuple[str, str, Words], ...] = (
     ("other programs on the GPU", "foreign_gpu_processes", "{:d}".format),
     ("GPU memory of other programs", "foreign_gpu_memory_bytes", format_bytes),
     ("GPU memory allocated, peak", "device_allocated_bytes", format_bytes),
-    ("GPU memory beyond torch's reserve", "device_context_bytes", format_bytes),
+    ("GPU memory outside torch's allocator", "device_context_bytes", format_bytes),
     ("allocator retries", "allocator_retries", "{:d}".format),
-    ("GPU memory lost in fragments", "fragmented_bytes", format_bytes),
+    ("GPU memory lost to fragmentation", "fragmented_bytes", format_bytes),
+    ("GPU clock limited by", "clock_limits", lambda limits: ", ".join(limits) or "–"),
+    ("disturbed by", "disturbance", str),
 )
 COSTS: tuple[tuple[str, str, Words], ...] = (
     ("device memory, peak", "device_memory_bytes", format_bytes),
@@ -43,61 +46,42 @@ COSTS: tuple[tuple[str, str, Words], ...] = (
     ("process start", "start_seconds", format_seconds),
     ("build()", "build_seconds", format_seconds),
     ("warm-up", "warmup_seconds", format_seconds),
-    ("compiling, of the warm-up", "compile_seconds", format_seconds),
-    ("timed", "measure_seconds", format_seconds),
-    ("restart of the loader at an epoch's end", "epoch_boundary_seconds", format_seconds),
+    ("compiling, part of the warm-up", "compile_seconds", format_seconds),
+    ("timed part", "measure_seconds", format_seconds),
+    ("restart of the loader between epochs", "epoch_boundary_seconds", format_seconds),
     ("optimizer steps skipped by the GradScaler", "skipped_steps", "{:d}".format),
-    ("loss of the last step", "final_loss", "{:.4g}".format),
-    ("breaks of the compiled graph", "graph_breaks", "{:d}".format),
-    ("parts compiled again", "recompiles", "{:d}".format),
+    ("loss at the last step", "final_loss", "{:.4g}".format),
+    ("graph breaks", "graph_breaks", "{:d}".format),
+    ("recompilations", "recompiles", "{:d}".format),
 )
 
 
-def shares(result: Result) -> list[Share]:
+def telemetry_shares(result: Result) -> list[Share]:
     """All shares that were read on either side."""
-    before, after = (_telemetry(side.measurement) for side in (result.baseline, result.best))
-    waits = [
-        side.measurement.data_wait_fraction if side.measurement else None for side in (result.baseline, result.best)
-    ]
-    found = [Share(WAITING, *waits)]
-    found += [Share(label, _number(before, field), _number(after, field)) for label, field in SHARES.items()]
+    sides, telemetry = _records(result)
+    found = [Share(WAITING, *_both(sides, "data_wait_fraction"))]
+    found += [Share(label, *_both(telemetry, field)) for label, field in SHARES.items()]
     return [share for share in found if share.before is not None or share.after is not None]
 
 
-def rows(result: Result) -> list[tuple[str, str, str]]:
+def telemetry_rows(result: Result) -> list[tuple[str, str, str]]:
     """All that was read, as label, before and after; what neither side knows is left out."""
-    sides = (result.baseline.measurement, result.best.measurement)
-    telemetry = [_telemetry(side) for side in sides]
+    sides, telemetry = _records(result)
     # Without a device of its own, the device's memory is the host's.
     same = {"device_memory_bytes"} if result.constraints.device == "cpu" else set()
-    found = [(label, *_both(sides, field, words)) for label, field, words in COSTS if field not in same]
-    found += [(share.label, _words(share.before, percent), _words(share.after, percent)) for share in shares(result)]
-    found += [(label, *_both(telemetry, field, words)) for label, field, words in FIGURES]
-    held, disturbed = zip(*(_events(reading) for reading in telemetry), strict=True)
-    found += [("GPU clock held down by", *held), ("disturbed by", *disturbed)]
-    return [(label, before, after) for label, before, after in found if (before, after) != ("–", "–")]
+    found = [(label, *_both(sides, field), words) for label, field, words in COSTS if field not in same]
+    found += [(*share, percent) for share in telemetry_shares(result)]
+    found += [(label, *_both(telemetry, field), words) for label, field, words in FIGURES]
+    rows = [(label, or_dash(before, words), or_dash(after, words)) for label, before, after, words in found]
+    return [row for row in rows if row[1:] != ("–", "–")]
 
 
-def _telemetry(measurement: Measurement | None) -> TelemetrySummary | None:
-    return measurement.telemetry if measurement is not None else None
+def _records(result: Result) -> tuple[list[Measurement | None], list[TelemetrySummary | None]]:
+    """What was measured on both sides, and the telemetry of both."""
+    sides = [result.baseline.measurement, result.best.measurement]
+    return sides, [side.telemetry if side is not None else None for side in sides]
 
 
-def _events(telemetry: TelemetrySummary | None) -> tuple[str, str]:
-    """What held the clocks down, and what disturbed the figure."""
-    if telemetry is None:
-        return "–", "–"
-    return ", ".join(telemetry.clock_limits) or "–", telemetry.disturbance or "–"
-
-
-def _number(record: object, field: str) -> float | None:
-    value: float | None = getattr(record, field, None)
-    return value
-
-
-def _both(records: tuple[object, object] | list[TelemetrySummary | None], field: str, words: Words) -> tuple[str, str]:
-    before, after = (_words(_number(record, field), words) for record in records)
+def _both(records: Sequence[object], field: str) -> tuple[Any, Any]:
+    before, after = (getattr(record, field, None) for record in records)
     return before, after
-
-
-def _words(value: float | None, words: Words) -> str:
-    return "–" if value is None else words(value)

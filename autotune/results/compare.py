@@ -7,7 +7,7 @@ fingerprint, and a target that hides two workloads behind one name is told.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from autotune.errors import ResultFileError
 from autotune.measuring import Interval, Measurement, Outcome, Speedup
 from autotune.results.cross_file import Cross
 from autotune.results.gather import Gathered, Machine, machine_of
-from autotune.results.result import Result, Side
+from autotune.results.result import Result
 from autotune.results.summary import knob_text
 from autotune.stored import Stored
 
@@ -63,7 +63,7 @@ class CrossRow(Stored):
     outcome: Outcome
     over_own: Speedup | None = Field(description="of the other's config over the machine's own")
     over_baseline: Speedup | None
-    finding: str = Field(description="what came of it, in words that follow the machine's name")
+    finding: str = Field(description="what it did, in words that follow the machine's name")
     notes: tuple[str, ...]
 
 
@@ -107,15 +107,14 @@ def compare(gathered: Gathered) -> Comparison:
     members: dict[str, list[Named]] = {}
     for path, result in sorted(gathered.results, key=lambda named: (named[1].workload.name, named[1].workload.target)):
         members.setdefault(result.workload.fingerprint, []).append((path, result))
-    groups = [
-        _group(named, [(path, cross) for path, cross in gathered.crosses if cross.workload.fingerprint == fingerprint])
-        for fingerprint, named in members.items()
-    ]
-    warnings = [*_workload_warnings([[result for _, result in named] for named in members.values()])]
-    for group, named in zip(groups, members.values(), strict=True):
+    groups = []
+    warnings = [*_workload_warnings([result for _, result in gathered.results])]
+    for fingerprint, named in members.items():
+        crosses = [(path, cross) for path, cross in gathered.crosses if cross.workload.fingerprint == fingerprint]
+        groups.append(_group(named, crosses))
         results = [result for _, result in named]
-        warnings += [*_row_warnings(group), *_baseline_warnings(results), *_best_warnings(results)]
-        warnings += _cross_warnings(group, gathered.crosses)
+        warnings += [*_row_warnings(groups[-1]), *_baseline_warnings(results), *_best_warnings(results)]
+        warnings += _cross_warnings(groups[-1], crosses)
     homeless = [
         f"{path} tells what a config did with {cross.workload.name} ({cross.workload.target}), "
         "but no result of that workload is among the files"
@@ -123,9 +122,7 @@ def compare(gathered: Gathered) -> Comparison:
         if cross.workload.fingerprint not in members
     ]
     return Comparison(
-        groups=tuple(groups),
-        warnings=(*warnings, *gathered.warnings),
-        problems=(*gathered.problems, *homeless),
+        groups=tuple(groups), warnings=(*warnings, *gathered.warnings), problems=(*gathered.problems, *homeless)
     )
 
 
@@ -141,7 +138,10 @@ def require_rows(comparison: Comparison) -> None:
 
 def _group(named: Sequence[Named], crosses: Sequence[tuple[str, Cross]]) -> WorkloadGroup:
     results = [result for _, result in named]
-    labels = _labels({machine_of(result) for result in results})
+    machines = {machine_of(result) for result in results}
+    kinds = Counter(kind for kind, _ in machines)
+    # By what trained there, and where that is one of several by its host too.
+    labels = {(kind, host): kind if kinds[kind] == 1 else f"{kind} on {host}" for kind, host in machines}
     judging = _newest_complete(results)
     rows = [
         _row(path, result, labels[machine_of(result)], judged=any(result is one for one in judging))
@@ -164,19 +164,10 @@ def _group(named: Sequence[Named], crosses: Sequence[tuple[str, Cross]]) -> Work
     )
 
 
-def _labels(machines: Collection[Machine]) -> dict[Machine, str]:
-    """What to call each machine: by what trained there, and where that is one of several by its host too."""
-    kinds = Counter(kind for kind, _ in machines)
-    return {(kind, host): kind if kinds[kind] == 1 else f"{kind} on {host}" for kind, host in machines}
-
-
 def _newest_complete(results: Sequence[Result]) -> list[Result]:
     """Of each machine the newest complete result, if it has one."""
-    newest: dict[Machine, Result] = {}
-    for result in sorted(results, key=lambda result: result.created):
-        if result.status == "complete":
-            newest[machine_of(result)] = result
-    return list(newest.values())
+    complete = sorted((result for result in results if result.status == "complete"), key=lambda result: result.created)
+    return list({machine_of(result): result for result in complete}.values())
 
 
 def _judged_knobs(results: Mapping[str, Result]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
@@ -185,8 +176,8 @@ def _judged_knobs(results: Mapping[str, Result]) -> tuple[dict[str, Any], dict[s
     particular: dict[str, dict[str, Any]] = {}
     if len(results) < 2:
         return shared, particular
-    best = {label: _knobs(result.best) for label, result in results.items()}
-    baselines = [_knobs(result.baseline) for result in results.values()]
+    best = {label: result.best.point.values for label, result in results.items()}
+    baselines = [result.baseline.point.values for result in results.values()]
     for knob in dict.fromkeys(knob for knobs in best.values() for knob in knobs):
         values = {label: knobs.get(knob) for label, knobs in best.items()}
         first, *others = values.values()
@@ -197,15 +188,9 @@ def _judged_knobs(results: Mapping[str, Result]) -> tuple[dict[str, Any], dict[s
     return shared, particular
 
 
-def _knobs(side: Side) -> dict[str, Any]:
-    return side.point.values
-
-
 def _row(path: str, result: Result, label: str, *, judged: bool) -> Row:
-    before_rate, before_ci95 = _rate(result.baseline.measurement)
-    after_rate, after_ci95 = _rate(result.best.measurement)
-    on_device = result.constraints.device != "cpu"
-    measured = result.best.measurement
+    before, after = result.baseline.measurement, result.best.measurement
+    memory_of: Literal["device", "host"] = "host" if result.constraints.device == "cpu" else "device"
     return Row(
         path=path,
         machine=result.machine,
@@ -216,31 +201,24 @@ def _row(path: str, result: Result, label: str, *, judged: bool) -> Row:
         created=result.created,
         status=result.status,
         judged=judged,
-        before_samples_per_second=before_rate,
-        before_ci95=before_ci95,
-        after_samples_per_second=after_rate,
-        after_ci95=after_ci95,
+        before_samples_per_second=getattr(before, "samples_per_second", None),
+        before_ci95=getattr(before, "ci95_samples_per_second", None),
+        after_samples_per_second=getattr(after, "samples_per_second", None),
+        after_ci95=getattr(after, "ci95_samples_per_second", None),
         speedup=result.speedup,
         speedup_reason=result.speedup_reason,
-        memory_bytes=getattr(measured, "device_memory_bytes" if on_device else "host_memory_bytes", None),
-        memory_of="device" if on_device else "host",
-        samples_per_joule=_samples_per_joule(measured),
-        knobs=_knobs(result.best),
+        memory_bytes=getattr(after, f"{memory_of}_memory_bytes", None),
+        memory_of=memory_of,
+        samples_per_joule=_samples_per_joule(after),
+        knobs=result.best.point.values,
         changed_knobs=result.changed_knobs,
         held_knobs=_held_knobs(result),
     )
 
 
-def _rate(measurement: Measurement | None) -> tuple[float | None, Interval | None]:
-    if measurement is None:
-        return None, None
-    return measurement.samples_per_second, measurement.ci95_samples_per_second
-
-
 def _samples_per_joule(measurement: Measurement | None) -> float | None:
     """The rate over the GPU's mean power meanwhile; None where the card reports neither energy nor power."""
-    telemetry = measurement.telemetry if measurement is not None else None
-    if measurement is None or telemetry is None:
+    if measurement is None or (telemetry := measurement.telemetry) is None:
         return None
     watts = telemetry.power_watts
     if telemetry.energy_joules and telemetry.seconds:
@@ -257,11 +235,10 @@ def _held_knobs(result: Result) -> dict[str, str]:
 
 
 def _cross_row(path: str, cross: Cross, labels: Mapping[Machine, str]) -> CrossRow:
-    there = (cross.config_of.machine, cross.config_of.hostname)
     return CrossRow(
         path=path,
         machine=labels.get(machine_of(cross), cross.machine),
-        config_of=labels.get(there, cross.config_of.machine),
+        config_of=labels.get(cross.config_of.where, cross.config_of.machine),
         created=cross.created,
         outcome=cross.outcome,
         over_own=cross.over_own,
@@ -274,12 +251,10 @@ def _cross_row(path: str, cross: Cross, labels: Mapping[Machine, str]) -> CrossR
 # What makes rows less comparable than they look.
 
 
-def _workload_warnings(groups: Sequence[Sequence[Result]]) -> Iterator[str]:
+def _workload_warnings(results: Sequence[Result]) -> Iterator[str]:
     """Targets that hide several workloads behind one name."""
-    targets = sorted({result.workload.target for results in groups for result in results})
-    for target in targets:
-        of_target = [result for results in groups for result in results if result.workload.target == target]
-        found = {result.workload.fingerprint: result for result in of_target}
+    for target in sorted({result.workload.target for result in results}):
+        found = {result.workload.fingerprint: result for result in results if result.workload.target == target}
         if len(found) > 1:
             yield (
                 f"{target} stands for {len(found)} workloads (fingerprints {', '.join(sorted(found))}): "
@@ -298,9 +273,8 @@ def _what_differs(results: Sequence[Result]) -> str:
             parts.setdefault("model", []).append(model.words)
             parts.setdefault("optimizer", []).append(model.optimizer or "not known")
     differing = {part: dict.fromkeys(values) for part, values in parts.items() if len(set(values)) > 1}
-    if not differing:
-        return "the model, the data, the optimizer or the effective batch differ"
-    return "they differ in " + ", ".join(f"{part} ({'; '.join(values)})" for part, values in differing.items())
+    told = ", ".join(f"{part} ({'; '.join(values)})" for part, values in differing.items())
+    return f"they differ in {told or 'the model, the data, the optimizer or the effective batch'}"
 
 
 def _row_warnings(group: WorkloadGroup) -> Iterator[str]:
@@ -312,10 +286,8 @@ def _row_warnings(group: WorkloadGroup) -> Iterator[str]:
         rows = [row for row in group.rows if row.label == label]
         judged = next((row.path for row in rows if row.judged), None)
         if len(rows) > 1 and judged is not None:
-            yield (
-                f"{label} has {len(rows)} results of {group.name}; its knobs are judged by the newest complete one, "
-                f"{judged}"
-            )
+            told = f"{label} has {len(rows)} results of {group.name}"
+            yield f"{told}; its knobs are judged by the newest complete one, {judged}"
 
 
 def _baseline_warnings(results: Sequence[Result]) -> Iterator[str]:
@@ -343,10 +315,7 @@ def _cross_warnings(group: WorkloadGroup, crosses: Sequence[tuple[str, Cross]]) 
     """Crosses that measured another config than a machine's row has by now."""
     judged = {(row.machine, row.hostname): row for row in group.rows if row.judged}
     for path, cross in crosses:
-        if cross.workload.fingerprint != group.fingerprint:
-            continue
-        there = (cross.config_of.machine, cross.config_of.hostname)
-        for machine, side in ((machine_of(cross), cross.own), (there, cross.theirs)):
+        for machine, side in ((machine_of(cross), cross.own), (cross.config_of.where, cross.theirs)):
             row = judged.get(machine)
-            if row is not None and side is not None and row.knobs != _knobs(side):
+            if row is not None and side is not None and row.knobs != side.point.values:
                 yield f"{path} measured another config of {row.label} than {row.path} holds: measure it again"

@@ -29,6 +29,11 @@ class Origin(Stored):
     created: AwareDatetime
     fingerprint: str = Field(description="of the workload there")
 
+    @property
+    def where(self) -> tuple[str, str]:
+        """What trained, and on which host."""
+        return self.machine, self.hostname
+
 
 class OwnSide(Side):
     """This machine's own tuned config."""
@@ -73,8 +78,7 @@ class Cross(Document):
     @property
     def same_config(self) -> bool:
         """Whether this machine's own config is the very same."""
-        own, theirs = self.own, self.theirs
-        return own is not None and own.point == theirs.point
+        return self.own is not None and self.own.point == self.theirs.point
 
     @property
     def finding(self) -> str:

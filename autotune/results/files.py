@@ -84,7 +84,7 @@ def read_document(path: Path | str, *kinds: type[Kind]) -> Kind:
             )
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ResultFileError(f"a {noun} was expected at {path}, but there is none") from None
+        raise ResultFileError(f"expected a {noun} at {path}, but there is none") from None
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or no possible path
         raise ResultFileError(f"{path} cannot be read: {error}") from None
     try:

@@ -50,7 +50,7 @@ def gather(paths: Iterable[Path | str]) -> Gathered:
     for path in paths:
         files: list[Path | str] = [path]
         if os.path.isdir(path):
-            files = [*sorted(file for file in Path(path).rglob("*.json") if file.is_file())]
+            files = sorted(file for file in Path(path).rglob("*.json") if file.is_file())
             if not files:
                 found.problems.append(f"{path} holds no result files: no *.json lies in it or below it")
         for file in files:
@@ -73,9 +73,8 @@ def distinct(results: Iterable[tuple[str, Result]]) -> tuple[list[tuple[str, Res
     kept: dict[tuple[Machine, str, datetime], tuple[str, Result]] = {}
     told = []
     for path, result in results:
-        first, known = kept.setdefault(
-            (machine_of(result), result.workload.fingerprint, result.created), (path, result)
-        )
+        key = (machine_of(result), result.workload.fingerprint, result.created)
+        first, known = kept.setdefault(key, (path, result))
         if known is not result:
             differing = "" if known == result else ", but their contents differ: the first is compared"
             told.append(f"{first} and {path} are one result and count once{differing}")
@@ -87,8 +86,7 @@ def newest(crosses: Iterable[tuple[str, Cross]]) -> tuple[list[tuple[str, Cross]
     kept: dict[tuple[Machine, Machine, str], tuple[str, Cross]] = {}
     told = []
     for path, cross in sorted(crosses, key=lambda named: named[1].created):
-        there = (cross.config_of.machine, cross.config_of.hostname)
-        key = (machine_of(cross), there, cross.workload.fingerprint)
+        key = (machine_of(cross), cross.config_of.where, cross.workload.fingerprint)
         if key in kept:
             told.append(f"{kept[key][0]} is left out: {path} measured the same config here later, or is a copy of it")
         kept[key] = (path, cross)

@@ -102,10 +102,10 @@ def figures(result: Result) -> Iterator[Figure]:
 def changes(result: Result) -> list[Change]:
     """The changed knobs and arguments of `build()`."""
     worth = {row.knob: f"{ratio_text(row.ratio)} ({ratios(row.ci95)})" for row in result.ablation}
-    found = []
-    for knob, (before, after) in result.changed_knobs.items():
-        found.append(Change(knob, knob_text(knob, before), knob_text(knob, after), worth.get(knob, "")))
-    return found
+    return [
+        Change(knob, knob_text(knob, before), knob_text(knob, after), worth.get(knob, ""))
+        for knob, (before, after) in result.changed_knobs.items()
+    ]
 
 
 def _readers(result: Result) -> Iterator[tuple[str, str, Callable[[Side], str]]]:
@@ -121,9 +121,13 @@ def _readers(result: Result) -> Iterator[tuple[str, str, Callable[[Side], str]]]
     yield "effective batch", "", lambda side: f"{side.config.effective_batch:,}"
     # Without a device of its own, the device's memory is the host's.
     if result.constraints.device != "cpu":
-        yield "device memory", "", lambda side: _memory(side, "device_memory_bytes")
-    yield "host memory", "", lambda side: _memory(side, "host_memory_bytes")
-    yield "waiting for data", "", _data_wait
+        yield "device memory", "", lambda side: _measured(side, "device_memory_bytes", format_bytes)
+    yield "host memory", "", lambda side: _measured(side, "host_memory_bytes", format_bytes)
+    yield (
+        "waiting for data",
+        "",
+        lambda side: _measured(side, "data_wait_fraction", lambda share: f"{percent(share)} of the time"),
+    )
 
 
 def _rate(side: Side) -> str:
@@ -160,13 +164,9 @@ def rate_interval(side: Side) -> Interval:
     return side.measurement.ci95_samples_per_second
 
 
-def _memory(side: Side, field: str) -> str:
-    size: int | None = getattr(side.measurement, field, None)
-    return UNKNOWN if size is None else format_bytes(size)
-
-
-def _data_wait(side: Side) -> str:
-    return f"{percent(side.measurement.data_wait_fraction)} of the time" if side.measurement else UNKNOWN
+def _measured(side: Side, field: str, text: Callable[[Any], str]) -> str:
+    value = getattr(side.measurement, field, None)
+    return UNKNOWN if value is None else text(value)
 
 
 # Where the time goes.
@@ -224,15 +224,14 @@ def break_even(result: Result) -> str | None:
         return None
     if speedup is None or not speedup.confirmed or speedup.ratio <= 1 or not result.objective.is_rate:
         return None
-    cost = after.compile_seconds
-    compiled_steps = cost * before.samples_per_second / result.best.config.effective_batch
+    compiled_steps = after.compile_seconds * before.samples_per_second / result.best.config.effective_batch
 
     def steps(ratio: float) -> str:
         return f"{compiled_steps * ratio / (ratio - 1):,.0f}"
 
     spread = f"{INTERVAL} {steps(speedup.ci95.high)} – {steps(speedup.ci95.low)}"
-    won = f"won back after about {steps(speedup.ratio)} optimizer steps ({spread})"
-    return f"compiling takes {format_seconds(cost)}, {won}"
+    cost = format_seconds(after.compile_seconds)
+    return f"compiling takes {cost}; break-even after about {steps(speedup.ratio)} optimizer steps ({spread})"
 
 
 def numerics_text(result: Result) -> str | None:

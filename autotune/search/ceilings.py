@@ -14,7 +14,7 @@ from autotune.measuring import Measurement, Point
 
 PARTS: tuple[Part, ...] = ("compute", "loader")
 HEADROOM = 1.3
-"""The loader should be so many times faster than computing: its rate varies, and workers take cores as well."""
+"""The loader should be so many times as fast as computing: its rate varies, and workers take cores as well."""
 NOTABLE_GAIN = 1.1
 """More workers that raise the loader's own rate by less are not worth their memory."""
 IDLE_WAIT, LARGE_WAIT = 0.05, 0.5
@@ -44,15 +44,10 @@ class Ceilings:
 
     def of(self, point: Point) -> dict[str, float | None]:
         """What is known of a point's parts, without running anything."""
-        return {part: self._known.get(self._key(point, part)) for part in PARTS}
+        return {part: self._known.get(_key(point, part)) for part in PARTS}
 
     def fewest_workers(self, point: Point, counts: Sequence[int]) -> tuple[int, str] | None:
-        """The fewest workers that feed a point's computing with some headroom, and why; None when it is not known.
-
-        Args:
-            point: Its other knobs hold.
-            counts: The numbers of workers to choose from.
-        """
+        """Of some counts, the fewest workers that feed a point's computing with headroom, and why; None: not known."""
         compute = self.compute(point)
         if compute is None:
             return None
@@ -71,19 +66,15 @@ class Ceilings:
         return best[0], f"more workers load no faster: {best[1] / compute:.1f} × what computing takes"
 
     def _rate(self, point: Point, part: Part) -> float | None:
-        key = self._key(point, part)
-        if key not in self._known:
-            if not self._affords(point):
-                return None
+        key = _key(point, part)
+        if key not in self._known and self._affords(point):
             self._known[key] = self._run(point, part)
-        return self._known[key]
+        return self._known.get(key)
 
-    @staticmethod
-    def _key(point: Point, part: Part) -> tuple[Point, Part]:
-        """Points whose parts are alike are one: computing does not know of workers."""
-        if part == "loader":
-            return point, part
-        return point.model_copy(update={"config": point.config.replace(num_workers=0)}), part
+
+def _key(point: Point, part: Part) -> tuple[Point, Part]:
+    """Points that only differ in workers are one where computing is concerned."""
+    return (point if part == "loader" else with_workers(point, 0)), part
 
 
 def with_workers(point: Point, count: int) -> Point:
@@ -95,12 +86,7 @@ def with_workers(point: Point, count: int) -> Point:
 
 
 def workers_needed(workers: int, waits: float) -> float:
-    """Workers that would feed training with some headroom.
-
-    Args:
-        workers: Those that it has.
-        waits: The share of time in which it waited for data all the same: for them, or, without any, loading itself.
-    """
+    """Workers that would feed training with some headroom, where those that it has let it wait for a share of time."""
     computing = max(1 - waits, 1e-3)
     return HEADROOM * (workers / computing if workers else waits / computing)
 

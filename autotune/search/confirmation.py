@@ -93,14 +93,7 @@ class Confirmation:
             def play(points: Sequence[Point], number: int, first: int = first) -> list[Burst]:
                 return self._bursts.in_turn(points, first + number, CONFIRM, lambda _: f"round {first + number + 1}")
 
-            confirm(
-                self._baseline,
-                points,
-                play,
-                affords=self._affords_next,
-                known=known,
-                objective=self._objective,
-            )
+            confirm(self._baseline, points, play, affords=self._affords_next, known=known, objective=self._objective)
             raced |= {*finalists}
             if not self._affords([self._baseline, *points] * MIN_DECIDED_ROUNDS):
                 return

@@ -10,21 +10,20 @@ from dataclasses import dataclass, field
 
 from autotune.hardware import Hardware
 from autotune.knobs import TrainConfig, WorkloadFacts
-from autotune.measuring import SLOWDOWNS, Measurement, Profile, SampleCost, compiler_text
+from autotune.measuring import SLOWDOWNS, Measurement, Profile, SampleCost, TelemetrySummary, compiler_text
 from autotune.results.result import Diagnosis
+from autotune.search.ceilings import boundary_fraction
 from autotune.units import format_bytes, format_seconds
 from autotune.wording import percent, ratio_text
 
 NEAR_CEILING = 0.9
 """Within this share of a ceiling, the ceiling is what limits."""
-NOTABLE_WAIT = 0.1
 NOTABLE_GAIN = 1.05
 """Advice that could gain less is not worth a line."""
-CPUS_FULL, CPUS_TAKEN = 0.95, 0.1
-MEMORY_FULL = 0.95
-NOTABLE_BOUNDARY = 0.05
-GPU_BUSY = 0.8
+NOTABLE_WAIT, NOTABLE_BOUNDARY = 0.1, 0.05
+CPUS_FULL, CPUS_TAKEN, MEMORY_FULL, GPU_BUSY = 0.95, 0.1, 0.95, 0.8
 POWER_SWINGS = 1.5
+"""From where on something is worth a line: all of them chosen, not measured."""
 CACHE_INTERVAL = 50
 """Micro-steps between two calls of ``torch.cuda.empty_cache()``, as a guide has it."""
 
@@ -34,13 +33,10 @@ class Evidence:
     """All that is known of the chosen config.
 
     Attributes:
-        config: What was chosen.
         measured: Its end-to-end measurement.
         ceilings: Samples per second of each part alone: ``compute``, ``loader``, ``copy``; None where it is not known.
-        device: The kind of device.
-        cpus: That may be used.
+        cpus: How many may be used.
         memory_limit_bytes: The memory target.
-        profile: Of the chosen config.
     """
 
     config: TrainConfig
@@ -56,13 +52,16 @@ class Evidence:
         """Samples per second that training reaches."""
         return self.measured.samples_per_second
 
+    @property
+    def telemetry(self) -> TelemetrySummary:
+        """What the machine did meanwhile; an empty one where nothing was read."""
+        return self.measured.telemetry or TelemetrySummary(seconds=0)
+
 
 def diagnose(evidence: Evidence | None, before: Profile | None = None) -> Diagnosis:
-    """The bottleneck of the chosen config, and what would lift it.
+    """The bottleneck of the chosen config, None where that was not measured, and what would lift it.
 
-    Args:
-        evidence: None when it was not measured.
-        before: The baseline's profile.
+    `before` is the baseline's profile.
     """
     if evidence is None:
         return Diagnosis(bottleneck=None, data_wait_fraction=None)
@@ -87,7 +86,7 @@ def _bottleneck(evidence: Evidence) -> str | None:
     return "loader" if waits >= NOTABLE_WAIT else "overhead"
 
 
-def _feeding(evidence: Evidence) -> Iterator[str]:
+def _loader(evidence: Evidence) -> Iterator[str]:
     """The loader cannot keep up, even as it was tuned."""
     waits, compute = evidence.measured.data_wait_fraction, evidence.ceilings.get("compute")
     gain = compute / evidence.rate if compute else 1 / max(1 - waits, 1e-3)
@@ -95,28 +94,21 @@ def _feeding(evidence: Evidence) -> Iterator[str]:
         return
     workers = evidence.config.num_workers
     with_workers = f"with {workers} worker{'s' * (workers != 1)}" if workers else "without workers"
-    reached = "computing alone reaches" if compute else "at most, training could reach"
+    reached = "computing alone reaches" if compute else "training could reach up to"
     line = f"training waits for data {percent(waits)} of the time {with_workers}"
-    line += _power_swing(evidence.measured)
+    low, high = evidence.telemetry.power_min_watts, evidence.telemetry.power_max_watts
+    if low is not None and high is not None and high >= POWER_SWINGS * low:  # the GPU starves between batches
+        line += f", and the GPU's power swings between {low:.0f} and {high:.0f} W"
     if evidence.profile is not None and evidence.profile.sample is not None:
-        line += f": {describe_sample(evidence.profile.sample)}"
-    yield f"{line}; {reached} {ratio_text(gain)} what you get"
+        line += f": {_sample_text(evidence.profile.sample)}"
+    yield f"{line}; {reached} {ratio_text(gain)} what it reaches now"
 
 
-def _power_swing(measured: Measurement) -> str:
-    """How far the GPU's power swings, where it does: it starves between batches."""
-    telemetry = measured.telemetry
-    low, high = (telemetry.power_min_watts, telemetry.power_max_watts) if telemetry is not None else (None, None)
-    if low is None or high is None or high < POWER_SWINGS * low:
-        return ""
-    return f", and the GPU's power swings between {low:.0f} and {high:.0f} W"
-
-
-def describe_sample(sample: SampleCost) -> str:
+def _sample_text(sample: SampleCost) -> str:
     """What a sample takes, and what most of it is."""
     text = f"one sample takes {format_seconds(sample.seconds)}"
     parts = [
-        f"{format_seconds(part.seconds)} in {part.name}{f' ({part.where})' if part.where else ''}"
+        f"{format_seconds(part.seconds)} in {part.name}" + (f" ({part.where})" if part.where else "")
         for part in sample.parts[:3]
     ]
     return f"{text}, of which {', '.join(parts)}" if parts else text
@@ -124,57 +116,49 @@ def describe_sample(sample: SampleCost) -> str:
 
 def _cpus(evidence: Evidence) -> Iterator[str]:
     """More workers cannot help where no CPU is left; other programs take some."""
-    telemetry, waits = evidence.measured.telemetry, evidence.measured.data_wait_fraction
-    if telemetry is None:
-        return
-    taken, foreign = telemetry.cpu_fraction, telemetry.foreign_cpu_fraction or 0.0
+    waits = evidence.measured.data_wait_fraction
+    taken, foreign = evidence.telemetry.cpu_fraction, evidence.telemetry.foreign_cpu_fraction or 0.0
     if taken is not None and taken >= CPUS_FULL and waits >= NOTABLE_WAIT:
         yield (
-            f"all {evidence.cpus} CPUs are busy ({percent(taken)}), so that more workers gain nothing: only cheaper "
-            f"samples do, up to {ratio_text(1 / max(1 - waits, 1e-3))}"
+            f"all {evidence.cpus} CPUs are busy ({percent(taken)}), so more workers would gain nothing: only cheaper "
+            f"samples would, up to {ratio_text(1 / max(1 - waits, 1e-3))}"
         )
     if foreign >= CPUS_TAKEN:
         yield (
-            f"other programs took {percent(foreign)} of the CPUs meanwhile: alone on this machine, training could run "
-            f"at up to {ratio_text(1 / (1 - min(foreign, 0.9)))}"
+            f"other programs used {percent(foreign)} of the CPUs meanwhile: alone on this machine, training could "
+            f"reach up to {ratio_text(1 / (1 - min(foreign, 0.9)))} its speed"
         )
 
 
 def _epochs(evidence: Evidence) -> Iterator[str]:
     """Short epochs: the loader starts again too often."""
-    measured = evidence.measured
-    if not measured.epoch_samples:
-        return
-    boundary = measured.epoch_boundary_seconds
-    share = boundary * evidence.rate / measured.epoch_samples
+    share = boundary_fraction(evidence.measured)
     if share >= NOTABLE_BOUNDARY:
+        boundary = format_seconds(evidence.measured.epoch_boundary_seconds)
         yield (
-            f"the loader's start takes {format_seconds(boundary)} an epoch, {percent(share)} of the training: longer "
-            f"epochs (a sampler that draws the dataset several times) could gain up to {ratio_text(1 / (1 - share))}"
+            f"starting the loader takes {boundary} an epoch, {percent(share)} of the training: longer epochs "
+            f"(a sampler that draws the dataset several times) could gain up to {ratio_text(1 / (1 - share))}"
         )
 
 
 def _memory(evidence: Evidence) -> Iterator[str]:
     """Memory near its target, and an allocator that had to free and ask again."""
-    measured, limit = evidence.measured, evidence.memory_limit_bytes
-    used = measured.device_memory_bytes
+    used, limit = evidence.measured.device_memory_bytes, evidence.memory_limit_bytes
     if used is not None and limit is not None and used >= MEMORY_FULL * limit:
         yield (
-            f"memory is nearly full: {format_bytes(used)} of a target of {format_bytes(limit)}; a longer sequence or "
-            "another process may end the training"
+            f"memory is nearly full, with {format_bytes(used)} of a target of {format_bytes(limit)}: a longer sequence "
+            "or another process may end the training"
         )
-    retries = measured.telemetry.allocator_retries if measured.telemetry is not None else None
-    if retries:
+    if retries := evidence.telemetry.allocator_retries:
         yield (
             f"the allocator freed its cache and asked again {retries} times during a burst: a smaller micro-batch with "
-            "more accumulation avoids these waits"
+            "more accumulation would avoid these waits"
         )
 
 
 def _compiling(evidence: Evidence) -> Iterator[str]:
     """The compiler could not take the model whole."""
-    told = compiler_text(evidence.measured)
-    if told is not None:
+    if (told := compiler_text(evidence.measured)) is not None:
         yield told
 
 
@@ -187,12 +171,10 @@ def _device(evidence: Evidence) -> Iterator[str]:
     if busy is not None and busy < GPU_BUSY:
         gain = ratio_text(1 / max(busy, 0.01))
         if profile.synchronisations:
-            places = ", ".join(
-                f"{one.operator.removeprefix('aten::')} at {one.where}" for one in profile.synchronisations[:3]
-            )
+            places = [f"{one.operator.removeprefix('aten::')} at {one.where}" for one in profile.synchronisations[:3]]
             yield (
-                f"the host waits for the GPU inside the loss ({places}), and kernels run only {percent(busy)} of the "
-                f"time: without these waits training could gain up to {gain}"
+                f"the host waits for the GPU inside the loss ({', '.join(places)}), and kernels run only "
+                f"{percent(busy)} of the time: without these waits training could gain up to {gain}"
             )
         else:
             yield (
@@ -204,24 +186,22 @@ def _device(evidence: Evidence) -> Iterator[str]:
         share = profile.empty_cache_seconds / (profile.empty_cache_seconds + CACHE_INTERVAL * step)
         if share >= NOTABLE_GAIN - 1:
             yield (
-                f"torch.cuda.empty_cache() costs {format_seconds(profile.empty_cache_seconds)}: called every "
-                f"{CACHE_INTERVAL} batches, {percent(share)} of the training; leave it out"
+                f"torch.cuda.empty_cache() takes {format_seconds(profile.empty_cache_seconds)}: called every "
+                f"{CACHE_INTERVAL} batches, that is {percent(share)} of the training; leave it out"
             )
 
 
 def _clocks(evidence: Evidence) -> Iterator[str]:
     """Clocks that were held down."""
-    telemetry = evidence.measured.telemetry
-    if telemetry is None:
-        return
+    telemetry = evidence.telemetry
     slowed = [name for name in telemetry.clock_limits if name in SLOWDOWNS]
     if slowed and telemetry.sm_clock_mhz:
         hot = f" at {telemetry.temperature_celsius:.0f} °C" if telemetry.temperature_celsius is not None else ""
-        clock = f"{telemetry.sm_clock_mhz:.0f} MHz{hot}"
-        yield f"the GPU's clock was held down to {clock} ({', '.join(slowed)}): mind its cooling"
+        limits = ", ".join(slowed)
+        yield f"the GPU's clock was held down to {telemetry.sm_clock_mhz:.0f} MHz{hot} ({limits}): check its cooling"
 
 
-_TREES = (_feeding, _cpus, _epochs, _memory, _compiling, _device, _clocks)
+_TREES = (_loader, _cpus, _epochs, _memory, _compiling, _device, _clocks)
 
 
 def copy_ceiling(hardware: Hardware, device: str, facts: WorkloadFacts) -> float | None:

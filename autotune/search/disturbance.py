@@ -147,9 +147,5 @@ def _foreign_share(burst: Burst) -> float:
         return -1.0
     return sum(
         share or 0.0
-        for share in (
-            telemetry.foreign_cpu_fraction,
-            telemetry.stolen_cpu_fraction,
-            telemetry.foreign_gpu_fraction,
-        )
+        for share in (telemetry.foreign_cpu_fraction, telemetry.stolen_cpu_fraction, telemetry.foreign_gpu_fraction)
     )

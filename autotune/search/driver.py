@@ -75,11 +75,7 @@ class Search:
         self._bursts = Bursts(baseline, repeating, log, budget, progress, seed=seed)
         self.ceilings = Ceilings(self._bursts.part_rate, self._affordable)
         self.confirmation = Confirmation(
-            baseline,
-            self._bursts,
-            self._refuse,
-            knobs=[*space.choices, *space.parameters],
-            numerics=numerics,
+            baseline, self._bursts, self._refuse, knobs=[*space.choices, *space.parameters], numerics=numerics
         )
         self._budget = budget
         self._utilization_target = utilization_target

@@ -1,4 +1,4 @@
-"""What must not run: points that break a cap, and points at least as large as one that ran out of memory."""
+"""What must not run: points that break a constraint, and points at least as large as one that ran out of memory."""
 
 from __future__ import annotations
 
@@ -14,37 +14,26 @@ def refusal(point: Point, space: Space, trials: Sequence[Trial], memory: MemoryM
     """Why a point must not run, in one sentence; None when it may."""
     if (violation := space.violation(point.config)) is not None:
         return violation
-    if memory is not None and (shortage := _expected_shortage(point, memory)) is not None:
-        return shortage
+    if memory is not None and (expected := memory.shortage(point)) is not None:
+        return (
+            f"batch {point.config.batch_size} is expected to take {format_bytes(round(expected))}, "
+            f"more than the target of {format_bytes(memory.limit_bytes)}"
+        )
     for trial in trials:
         known = trial.burst
         if known.outcome is Outcome.OOM and _at_least_as_large(point, known.point):
             return f"batch {known.point.config.batch_size} already ran out of memory with the same settings"
-        if known.outcome is Outcome.SHM_EXHAUSTED and _queues_as_much(point, known.point):
+        if known.outcome is Outcome.SHM_EXHAUSTED and _queued_samples(point) >= _queued_samples(known.point) > 0:
             return "a smaller queue of batches already filled the shared memory"
         if known.outcome is Outcome.UNSUPPORTED and _fails_alike(point, known.point):
             return f"compile_mode={point.config.compile_mode} did not work here"
     return None
 
 
-def _expected_shortage(point: Point, memory: MemoryModel) -> str | None:
-    expected = memory.shortage(point)
-    if expected is None:
-        return None
-    return (
-        f"batch {point.config.batch_size} is expected to take {format_bytes(round(expected))}, "
-        f"more than the target of {format_bytes(memory.limit_bytes)}"
-    )
-
-
 def _at_least_as_large(point: Point, failed: Point) -> bool:
     """Same memory-relevant knobs, and a batch no smaller than one that ran out of memory."""
     same = point.config.pick(affecting("memory")) == failed.config.pick(affecting("memory"))
     return same and point.parameters == failed.parameters and point.config.batch_size >= failed.config.batch_size
-
-
-def _queues_as_much(point: Point, failed: Point) -> bool:
-    return _queued_samples(point) >= _queued_samples(failed) > 0
 
 
 def _queued_samples(point: Point) -> int:

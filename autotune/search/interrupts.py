@@ -7,10 +7,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
-EXIT_STATUS = 130
+INTERRUPTED_STATUS = 130
 _SHOW_CURSOR = b"\x1b[?25h"
 
 
@@ -22,7 +22,7 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
-        self.came = False
+        self._received = False
         self._held = False
         self._pass_on: Callable[[], None] = lambda: None
         self._previous: dict[int, Any] = {}
@@ -35,16 +35,14 @@ class Interrupts:
                 self._previous[number] = signal.signal(number, self._handle)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
     def pass_on_to(self, interrupt: Callable[[], None]) -> None:
-        """Calls `interrupt` at the first signal, from its handler; at once if it has come already."""
+        """Calls `interrupt` at the first signal, from its handler; at once if there was one already."""
         self._pass_on = interrupt
-        if self.came:
+        if self._received:
             interrupt()
 
     @contextlib.contextmanager
@@ -57,13 +55,11 @@ class Interrupts:
             self._held = False
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
-        if self._held:
-            self.came = True
-        elif self.came:
-            with contextlib.suppress(OSError, ValueError):  # a display that is redrawn in place hides it
+        if self._received and not self._held:
+            with contextlib.suppress(OSError, ValueError):  # a display that is redrawn in place hides the cursor
                 if sys.stderr.isatty():
                     os.write(sys.stderr.fileno(), _SHOW_CURSOR)
-            os._exit(EXIT_STATUS)
-        else:
-            self.came = True
+            os._exit(INTERRUPTED_STATUS)
+        self._received = True
+        if not self._held:
             self._pass_on()

@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-from types import TracebackType
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from autotune.measuring import Burst
 
 
-class Progress(Protocol):
-    """What the search tells while it runs."""
-
-    def __enter__(self) -> Progress:
-        """Begins to show."""
-        ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Ends showing, whatever happened."""
-        ...
+class Progress(AbstractContextManager["Progress"], Protocol):
+    """What the search tells while it runs; it shows while it is open."""
 
     def stage(self, name: str) -> None:
-        """A part of the search begins, e.g. ``probing``, ``baseline``, ``TPE``, ``confirming``."""
-        ...
+        """A part of the search begins, such as ``probing`` or ``baseline``."""
 
     def burst(self, burst: Burst, best: Burst | None, remaining_seconds: float) -> None:
-        """A burst has ended.
-
-        Args:
-            burst: The one that ended.
-            best: The best so far, this one included.
-            remaining_seconds: What is left of the budget.
-        """
-        ...
+        """A burst has ended; `best` is the best so far, this one included."""
 
     def note(self, text: str) -> None:
         """Something that a person should know."""
-        ...

@@ -1,73 +1,61 @@
 """What to try next before the sampler takes over: the baseline, the hardware's suggestions, then one knob at a time.
 
-The next proposal follows from the trials so far, and from ceilings that are measured again when they are needed, so
-that a resumed run goes on where it was.
+The next proposal follows from the trials so far, so that a resumed run goes on where it was.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from autotune.knobs import KNOBS, Scalar, Space, going_with
 from autotune.measuring import Point
 from autotune.search.ceilings import unlikely_to_gain, with_workers, workers_needed
 from autotune.search.trials import Trial, fastest, mean_score, ranked_points
 
-BASELINE, WARM, SUGGESTED, FED = "baseline", "warm start", "suggestions", "fed better"
-WORKERS, LARGEST, RACE = "fewest workers", "largest batch", "once more"
+BASELINE, WARM, SUGGESTED, FED = "baseline", "warm start", "suggestions", "loader-bound"
+WORKERS, LARGEST, RACE = "fewest workers", "largest batch", "again"
 SINGLE, SAMPLER = "one knob at a time", "sampler"
 ANCHOR, CONFIRM, ABLATION = "anchor", "confirm", "ablation"
 NOTABLY_LARGER = 1.25
-"""The largest batch that memory allows is worth a burst when it is so many times the fastest so far.
-Chosen, not measured: the batches that a space offers lie apart by two."""
+"""The largest batch that memory allows is worth a burst from this many times the fastest one's. Chosen."""
 MANY_COUNTS = 4
-"""With fewer numbers of workers to choose from, whole bursts of each cost no more than bursts of the loader alone:
-by counting bursts."""
+"""With fewer numbers of workers to choose from, whole bursts cost no more than bursts of the loader alone."""
 EARLY_RACES = 2
-"""Near-equals run again at once so often; later ones when all else has been tried. Chosen on
-replays of recorded surfaces (benchmarks/replay.py), not measured alone."""
+"""So many races of near-equals run at once; later ones when all else has been tried. Chosen on recorded surfaces
+(benchmarks/replay.py), as are the last two below."""
 CLOSE = 0.95
-"""Two points are near-equals when the slower one comes to this share of the faster: processes that train the same
-config were measured to differ by 3 to 6 %."""
+"""Two points are near-equals when the slower reaches this share of the faster: processes that train the same config
+were measured to differ by 3 to 6 %."""
 LEAST_COMPUTING = 0.05
-"""Of the time, at least, that is taken for computing: chosen, it only keeps a bound finite."""
+"""The least share of the time that counts as computing. Chosen: it only keeps a bound finite."""
 WORTH_FEEDING = 1.15
-"""More workers are worth a burst where training could become so many times as fast as the fastest so far.
-Chosen: well above the noise of one burst, since the bound is an optimistic one."""
+"""More workers are worth a burst where training could become so many times as fast as the fastest so far. Chosen well
+above one burst's noise, since the bound is optimistic."""
 GAIN_RATIO = 0.75
-"""Each knob is expected to gain so many times what the one before it does: the space lists them by expected effect.
-Chosen, not measured."""
+"""Each knob is expected to gain this share of what the one before it does: a space lists them by effect. Chosen."""
 MAX_CHANGES = 2
-"""A value's test counts where the point differed in so many knobs at most from the fastest: knobs are coupled.
-Chosen on replays of recorded surfaces, not measured alone."""
+"""A value's test counts where the point differed from the fastest in so many knobs at most: knobs are coupled."""
 MAX_TESTS_PER_VALUE = 2
-"""How often one value of a knob is tried near the incumbent, or clearly loses, before the sampler takes over. Chosen:
-once may be bad luck."""
+"""How often a value is tried near the fastest point, or clearly loses, before it is left: once may be bad luck."""
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A point to run, and why.
-
-    Attributes:
-        point: What to run.
-        stage: The part of the search that asks for it.
-        reason: Why, in one sentence.
-    """
+    """A point to run, the stage of the search that asks for it, and why, in one sentence."""
 
     point: Point
     stage: str
     reason: str
 
 
+@dataclass(frozen=True)
 class Stages:
     """Proposes points in order of what they are expected to be worth.
 
-    Args:
+    Attributes:
         space: What is searched.
         baseline: What the user trains with today.
         refuse: Why a point must not run, or None.
@@ -78,164 +66,150 @@ class Stages:
         seconds_left: What there is for bursts.
     """
 
-    def __init__(
-        self,
-        space: Space,
-        baseline: Point,
-        refuse: Callable[[Point], str | None],
-        *,
-        first: Sequence[Proposal] = (),
-        largest_batch: Callable[[Point], int | None] = lambda _: None,
-        fewest_workers: Callable[[Point, Sequence[int]], tuple[int, str] | None] = lambda *_: None,
-        seconds_of: Callable[[Point], float] = lambda _: 1.0,
-        seconds_left: Callable[[], float] = lambda: math.inf,
-    ) -> None:
-        self._space = space
-        self._baseline = baseline
-        self._refuse = refuse
-        self._first = first
-        self._largest_batch = largest_batch
-        self._fewest_workers = fewest_workers
-        self._seconds_of = seconds_of
-        self._seconds_left = seconds_left
+    space: Space
+    baseline: Point
+    refuse: Callable[[Point], str | None]
+    _: KW_ONLY
+    first: Sequence[Proposal]
+    largest_batch: Callable[[Point], int | None]
+    fewest_workers: Callable[[Point, Sequence[int]], tuple[int, str] | None]
+    seconds_of: Callable[[Point], float]
+    seconds_left: Callable[[], float]
 
     def next(self, trials: Sequence[Trial]) -> Proposal | None:
         """The next proposal; None when this method has nothing more to try."""
-        if all(trial.burst.point != self._baseline for trial in trials):
-            return Proposal(self._baseline, BASELINE, "what you train with today")
-        guesses = (self._first, self._suggestions(), self._workers(trials), self._fed_better(trials))
-        if (guess := self._new(itertools.chain(*guesses), trials)) is not None:
-            return guess
-        if (pressing := self._new(self._single_changes(trials, pressing=True), trials)) is not None:
-            return pressing
-        raced = sum(trial.stage == RACE for trial in trials)
-        if raced < EARLY_RACES and (again := self._race(trials)) is not None:
-            return again
-        steps = (self._larger_batch(trials), self._single_changes(trials))
-        return self._new(itertools.chain(*steps), trials) or self._race(trials)
+        if all(trial.burst.point != self.baseline for trial in trials):
+            return Proposal(self.baseline, BASELINE, "what you train with today")
+        guesses = itertools.chain(self.first, self._suggestions())
+        incumbent = fastest(trials)
+        if incumbent is None:
+            return self._new(guesses, trials)
+        pressing = itertools.chain(
+            guesses,
+            self._workers(incumbent, trials),
+            self._loader_bound(incumbent, trials),
+            self._single_changes(incumbent, trials, pressing=True),
+        )
+        if (proposal := self._new(pressing, trials)) is not None:
+            return proposal
+        race = self._race(trials)
+        if race is not None and sum(trial.stage == RACE for trial in trials) < EARLY_RACES:
+            return race
+        steps = itertools.chain(self._larger_batch(incumbent.burst.point), self._single_changes(incumbent, trials))
+        return self._new(steps, trials) or race
 
     def _new(self, ideas: Iterable[Proposal], trials: Sequence[Trial]) -> Proposal | None:
         """The first idea that was not run yet and may be."""
         tried = {trial.burst.point for trial in trials}
-        return next((idea for idea in ideas if idea.point not in tried and self._refuse(idea.point) is None), None)
+        return next((idea for idea in ideas if idea.point not in tried and self.refuse(idea.point) is None), None)
 
     def _race(self, trials: Sequence[Trial]) -> Proposal | None:
-        """The fastest point once more when another came close: the best of several noisy figures is flattered.
+        """The fastest point again when another came close: the best of several noisy figures is flattered.
 
-        What follows is built on it, so that a wrong choice would cost more bursts than this one.
+        What follows is built on it: a wrong choice would cost more bursts than this one.
         """
         top = ranked_points(trial for trial in trials if trial.round is None)[:2]
         if len(top) < 2 or mean_score(top[1]) < CLOSE * mean_score(top[0]):
             return None
-        once = [alike[0].burst.point for alike in top if len(alike) == 1 and alike[0].burst.point != self._baseline]
-        return Proposal(once[0], RACE, "two came close, and the faster may have been lucky") if once else None
+        once = [alike[0].burst.point for alike in top if len(alike) == 1 and alike[0].burst.point != self.baseline]
+        return Proposal(once[0], RACE, "two are close, and the faster may have been lucky") if once else None
 
     def _suggestions(self) -> Iterator[Proposal]:
         """The hardware's own guesses, best first."""
-        for config in self._space.suggested():
-            point = Point(config=config, parameters=self._baseline.parameters)
+        for config in self.space.suggested():
+            point = Point(config=config, parameters=self.baseline.parameters)
             yield Proposal(point, SUGGESTED, "what this hardware suggests, all at once")
 
-    def _workers(self, trials: Sequence[Trial]) -> Iterator[Proposal]:
-        """Where training waits and many numbers of workers are possible: the one that the loader alone points to."""
-        incumbent = fastest(trials)
-        if incumbent is None or incumbent.burst.measurement is None or "num_workers" not in self._space.choices:
-            return
-        counts = [int(count or 0) for count in self._space.choices["num_workers"].values]
-        waits = not unlikely_to_gain("num_workers", incumbent.burst.measurement)
-        if len(counts) >= MANY_COUNTS and waits and not any(trial.stage == WORKERS for trial in trials):
-            found = self._fewest_workers(incumbent.burst.point, counts)
-            if found is not None:
-                yield Proposal(self._change(incumbent.burst.point, "num_workers", found[0]), WORKERS, found[1])
+    def _numbers(self, knob: str) -> list[int]:
+        """What may be chosen for a knob that counts something, in order; nothing where it is not searched."""
+        choices = self.space.choices.get(knob)
+        return sorted(int(value or 0) for value in choices.values) if choices is not None else []
 
-    def _fed_better(self, trials: Sequence[Trial]) -> Iterator[Proposal]:
+    def _workers(self, incumbent: Trial, trials: Sequence[Trial]) -> Iterator[Proposal]:
+        """Where training waits and many numbers of workers are possible: the one that the loader alone points to."""
+        point, counts = incumbent.burst.point, self._numbers("num_workers")
+        if len(counts) < MANY_COUNTS or _late("num_workers", incumbent) or any(t.stage == WORKERS for t in trials):
+            return
+        if (found := self.fewest_workers(point, counts)) is not None:
+            yield Proposal(self._change(point, "num_workers", found[0]), WORKERS, found[1])
+
+    def _loader_bound(self, best: Trial, trials: Sequence[Trial]) -> Iterator[Proposal]:
         """The point that would be the fastest if it did not wait for data, with the workers that it lacks.
 
         It need not be the fastest so far: one change alone, of the computing or of the loader, may gain nothing.
         """
-        best = fastest(trials)
-        if best is None or "num_workers" not in self._space.choices:
-            return
-        waiting = max((t for t in trials if t.burst.ok), key=unhindered_score)
+        waiting = max((t for t in trials if t.burst.ok), key=_unhindered_score)
         measured, point = waiting.burst.measurement, waiting.burst.point
-        if measured is None or unhindered_score(waiting) < WORTH_FEEDING * (best.score or 0.0):
+        more = [count for count in self._numbers("num_workers") if count > point.config.num_workers]
+        if measured is None or not more or _unhindered_score(waiting) < WORTH_FEEDING * (best.score or 0.0):
             return
         waits = measured.data_wait_fraction
-        counts = sorted(int(count or 0) for count in self._space.choices["num_workers"].values)
-        more = [count for count in counts if count > point.config.num_workers]
-        if more:
-            wanted = workers_needed(point.config.num_workers, waits)
-            count = next((count for count in more if count >= wanted), more[-1])
-            reason = f"it waited for data {waits:.0%} of the time, and computes faster than the fastest so far"
-            yield Proposal(self._share_cores(self._change(point, "num_workers", count)), FED, reason)
+        wanted = workers_needed(point.config.num_workers, waits)
+        count = next((count for count in more if count >= wanted), more[-1])
+        reason = f"it waited for data {waits:.0%} of the time, and computes faster than the fastest so far"
+        yield Proposal(self._share_cores(self._change(point, "num_workers", count)), FED, reason)
 
     def _share_cores(self, point: Point) -> Point:
         """Where training computes on the CPU, its threads leave the workers their cores."""
-        choices = self._space.choices.get("num_threads")
-        if choices is None or point.config.num_threads is not None:
+        threads = [count for count in self._numbers("num_threads") if count]
+        if not threads or point.config.num_threads is not None:
             return point
-        threads = sorted(int(value) for value in choices.values if value is not None)
         left = [value for value in threads if value <= threads[-1] - point.config.num_workers]
         return self._change(point, "num_threads", (left or threads)[-1 if left else 0])
 
-    def _larger_batch(self, trials: Sequence[Trial]) -> Iterator[Proposal]:
+    def _larger_batch(self, point: Point) -> Iterator[Proposal]:
         """Where the effective batch is free: the largest batch that memory allows, at the fastest point so far."""
-        incumbent = fastest(trials)
-        if incumbent is None or self._space.effective_batch is not None or "batch_size" not in self._space.choices:
+        offered = self._numbers("batch_size")
+        if self.space.effective_batch is not None or not offered or (largest := self.largest_batch(point)) is None:
             return
-        point = incumbent.burst.point
-        largest = self._largest_batch(point)
-        if largest is None:
-            return
-        highest = max(int(value or 1) for value in self._space.choices["batch_size"].values)
-        batch = min(largest - largest % 8 if largest >= 8 else largest, highest)
+        batch = min(largest - largest % 8 if largest >= 8 else largest, offered[-1])
         if batch >= NOTABLY_LARGER * point.config.batch_size:
             reason = f"memory allows a batch of {largest}, by what smaller ones took"
             yield Proposal(self._change(point, "batch_size", batch), LARGEST, reason)
 
-    def _single_changes(self, trials: Sequence[Trial], *, pressing: bool = False) -> list[Proposal]:
+    def _single_changes(
+        self, incumbent: Trial, trials: Sequence[Trial], *, pressing: bool = False
+    ) -> Iterator[Proposal]:
         """The fastest point with one knob changed; values that were seen least come first, then most gain per second.
 
         Knobs of the part that does not limit come last. On a scale only the neighbours are tried: where one is better,
         the fastest point moves, and its own next neighbour follows.
 
         Args:
-            trials: Those so far.
+            incumbent: The fastest so far.
+            trials: All of them.
             pressing: Whether only what was not tried yet is wanted, and would soon take longer than there is. What is
                 expensive, as compiling is, waits until the fastest point is a good one, but not for ever.
         """
-        incumbent = fastest(trials)
-        if incumbent is None:
-            return []
-        point, measured = incumbent.burst.point, incumbent.burst.measurement
+        point = incumbent.burst.point
         seen = [trial.burst.point for trial in trials]
         lost = self._lost(trials)
-        order = {name: position for position, name in enumerate((*self._space.choices, *self._space.parameters))}
-        ranked: list[tuple[bool, int, float, Proposal]] = []
-        soon = self._seconds_left() - 2 * self._seconds_of(point)  # the next burst, and an anchor
+        order = {name: position for position, name in enumerate((*self.space.choices, *self.space.parameters))}
+        ranked: list[tuple[tuple[bool, int, float], Proposal]] = []
+        soon = self.seconds_left() - 2 * self.seconds_of(point)  # the next burst, and an anchor
         for name, value in self._changes(point):
             alike = sum(other.values.get(name) == value and _alike(other, point) for other in seen)
             tests = max(alike, lost[name, value])
             if tests >= (1 if pressing else MAX_TESTS_PER_VALUE):
                 continue
             changed = self._change(point, name, value)
-            seconds = self._seconds_of(changed)
+            seconds = self.seconds_of(changed)
             if not pressing or seconds > soon:
-                late = measured is not None and unlikely_to_gain(name, measured)
                 per_second = GAIN_RATIO ** order[name] / seconds
                 reason = f"{name}={value} at the fastest so far, where it is {point.values.get(name)}"
-                ranked.append((late, tests, -per_second, Proposal(changed, SINGLE, reason)))
-        return [proposal for *_, proposal in sorted(ranked, key=lambda entry: entry[:3])]
+                rank = (_late(name, incumbent), tests, -per_second)
+                ranked.append((rank, Proposal(changed, SINGLE, reason)))
+        yield from (proposal for _, proposal in sorted(ranked, key=lambda entry: entry[0]))
 
     def _lost(self, trials: Sequence[Trial]) -> Counter[tuple[str, Scalar]]:
         """How often each value of a knob, put in alone, was clearly slower than the fastest point at that time."""
         lost: Counter[tuple[str, Scalar]] = Counter()
-        names = (*self._space.choices, *self._space.parameters)
+        names = {*self.space.choices, *self.space.parameters}
         best: Trial | None = None
         for trial in (trial for trial in trials if trial.round is None):
             if best is not None and trial.stage == SINGLE and (trial.score or 0.0) < CLOSE * (best.score or 0.0):
                 point, before = trial.burst.point, best.burst.point
-                changed = {*names} & point.changes_from(before).keys()
+                changed = names & point.changes_from(before).keys()
                 changed.difference_update(*map(going_with, tuple(changed)))
                 if len(changed) == 1:
                     (name,) = changed
@@ -244,22 +218,28 @@ class Stages:
         return lost
 
     def _changes(self, point: Point) -> Iterator[tuple[str, Scalar]]:
-        for knob, choices in self._space.choices.items():
+        for knob, choices in self.space.choices.items():
             current = getattr(point.config, knob)
             yield from ((knob, value) for value in _neighbours(current, choices.values) if value != current)
-        for name, values in self._space.parameters.items():
+        for name, values in self.space.parameters.items():
             yield from ((name, value) for value in values if value != point.parameters.get(name))
 
     def _change(self, point: Point, name: str, value: Scalar) -> Point:
-        if name in self._space.parameters:
+        if name in self.space.parameters:
             return Point(config=point.config, parameters={**point.parameters, name: value})
         config = point.config
-        if name == "num_workers" and "persistent_workers" in self._space.choices:
+        if name == "num_workers" and "persistent_workers" in self.space.choices:
             config = with_workers(point, int(value or 0)).config
-        return Point(config=self._space.changed(config, {name: value}), parameters=point.parameters)
+        return Point(config=self.space.changed(config, {name: value}), parameters=point.parameters)
 
 
-def unhindered_score(trial: Trial) -> float:
+def _late(name: str, incumbent: Trial) -> bool:
+    """Whether a knob belongs to the part that does not limit the fastest point, so that others come first."""
+    measured = incumbent.burst.measurement
+    return measured is not None and unlikely_to_gain(name, measured)
+
+
+def _unhindered_score(trial: Trial) -> float:
     """The score, had training not waited for data: an upper bound of what a better loader can bring."""
     waits = trial.burst.measurement.data_wait_fraction if trial.burst.measurement is not None else 0.0
     return (trial.score or 0.0) / max(1 - waits, LEAST_COMPUTING)

@@ -18,23 +18,22 @@ from autotune.search.verify import MIN_DECIDED_ROUNDS
 FINISHING_SECONDS = 2.0
 """Kept for ending the last process, and for writing the result and its page. Chosen, with room for a slow disk."""
 PREPARATION_SHARE, PREPARATION_MIN_SECONDS = 0.5, 4.0
-"""Of what remains, for importing and for checking: a big dataset takes its time to open. Chosen, not measured."""
+"""Of what remains, for importing and for checking: a big dataset takes its time to open. Chosen."""
 CONFIRM_SHARE, CONFIRM_MAX_SECONDS = 0.3, 120.0
 ABLATION_SHARE, ABLATION_MAX_SECONDS = 0.15, 90.0
-"""Kept back for confirming, and for explaining. Chosen: with less, short budgets hold fewer rounds than are needed to
-decide. Not measured."""
+"""Kept back for confirming, and for explaining. Chosen: less would leave short budgets too few rounds to decide."""
 PLATEAU_BURSTS, PLATEAU_SHARE, PLATEAU_GAIN = 48, 0.5, 0.01
 """The sampler has nothing more to find when the last half of all bursts, so many at least, raised the best by less.
 With a dozen, replayed searches of 120 configs ended after a fifth of the budget, behind random search at its end."""
 NUMERICS_SHARE, NUMERICS_MAX_SECONDS = 0.05, 30.0
 PROFILE_SHARE, PROFILE_MAX_SECONDS, PROFILE_MIN_BUDGET_SECONDS = 0.07, 20.0, 30.0
-"""What checking and profiling may take of the budget. Chosen, not measured."""
+"""What checking and profiling may take of the budget. Chosen."""
 HOPELESS_BURSTS = 4
-"""That fail alike, one after the other, end a search in which nothing worked. Chosen, not measured."""
+"""So many bursts that fail alike, one after the other, end a search in which nothing has worked. Chosen."""
 FEWEST_BURSTS = 2 + 2 * MIN_DECIDED_ROUNDS
-"""Of a search that can answer: by counting, the baseline, a candidate, and rounds of both."""
+"""A search that can answer has so many at least: the baseline, a candidate, and rounds of both."""
 COMPILE_SECONDS = 20.0
-"""What a first compile is expected to cost before one was seen. Chosen, not measured."""
+"""What a first compile is expected to cost before one was seen. Chosen."""
 CACHE_SAVES = 0.7
 """Of the compiling, at least, when the same code has been compiled before: 0.8 to 0.9 were measured on a CPU."""
 
@@ -77,42 +76,38 @@ class Budget:
     @property
     def searching(self) -> float:
         """Seconds that the search may still take: less what the confirmation and the ablation need; never negative."""
-        return max(0.0, self.confirming - self._confirmation)
+        return max(0.0, self.confirming - self._kept(CONFIRM_SHARE, CONFIRM_MAX_SECONDS))
 
     @property
     def seeking(self) -> float:
         """The same while nothing faster has been found: what there would be to explain is not kept back."""
-        return max(0.0, self.ablating - self._confirmation)
-
-    @property
-    def _confirmation(self) -> float:
-        return min(CONFIRM_SHARE * self.seconds, CONFIRM_MAX_SECONDS)
+        return max(0.0, self.ablating - self._kept(CONFIRM_SHARE, CONFIRM_MAX_SECONDS))
 
     @property
     def confirming(self) -> float:
         """Seconds that the confirmation may still take: less what the ablation and profiles need; never negative."""
-        explains = self.seconds >= ABLATION_MIN_BUDGET_SECONDS
-        reserve = min(ABLATION_SHARE * self.seconds, ABLATION_MAX_SECONDS) if explains else 0.0
-        return max(0.0, self.ablating - reserve)
+        return max(0.0, self.ablating - self._kept(ABLATION_SHARE, ABLATION_MAX_SECONDS, ABLATION_MIN_BUDGET_SECONDS))
 
     @property
     def ablating(self) -> float:
         """Seconds that the ablation may still take: what remains less what profiles need; never negative."""
-        explains = self.seconds >= PROFILE_MIN_BUDGET_SECONDS
-        return max(0.0, self.remaining - (min(PROFILE_SHARE * self.seconds, PROFILE_MAX_SECONDS) if explains else 0.0))
+        return max(0.0, self.remaining - self._kept(PROFILE_SHARE, PROFILE_MAX_SECONDS, PROFILE_MIN_BUDGET_SECONDS))
+
+    def _kept(self, share: float, most_seconds: float, least_budget_seconds: float = 0.0) -> float:
+        """What is kept back for a part that begins to be worth it with some budget."""
+        return min(share * self.seconds, most_seconds) if self.seconds >= least_budget_seconds else 0.0
 
 
 def plan_for(budget_seconds: float) -> BurstPlan:
-    """A burst's caps, so that a short budget still holds some twenty bursts and a long one narrow intervals."""
-    cap = min(4.0, max(0.8, budget_seconds / 40))
-    return BurstPlan(warmup_seconds=1.25 * cap, measure_seconds=cap)
+    """A burst's limits, so that a short budget still holds some twenty bursts and a long one narrow intervals."""
+    seconds = min(4.0, max(0.8, budget_seconds / 40))
+    return BurstPlan(warmup_seconds=1.25 * seconds, measure_seconds=seconds)
 
 
 def ablation_plan(plan: BurstPlan) -> BurstPlan:
     """Shorter bursts than the search's: there are many of them, and rounds narrow an interval more than blocks do."""
-    return plan.model_copy(
-        update={"warmup_seconds": plan.warmup_seconds / 2, "measure_seconds": plan.measure_seconds / 2}
-    )
+    halves = {"warmup_seconds": plan.warmup_seconds / 2, "measure_seconds": plan.measure_seconds / 2}
+    return plan.model_copy(update=halves)
 
 
 def predicted_seconds(config: TrainConfig, trials: Sequence[Trial], plan: BurstPlan) -> float:
@@ -122,10 +117,9 @@ def predicted_seconds(config: TrainConfig, trials: Sequence[Trial], plan: BurstP
         cached = warm[0].seconds - CACHE_SAVES * _compile_seconds(warm[:1])
         return min(burst.seconds for burst in warm) if len(warm) > 1 else cached
     alike = [trial.burst.seconds for trial in trials if (trial.burst.point.config.compile_mode is not None) == compiled]
-    caps = plan.warmup_seconds + plan.measure_seconds
     if alike:
         return max(alike) if compiled else max(sorted(alike)[: max(1, len(alike) * 9 // 10)])
-    return caps + (COMPILE_SECONDS if compiled else 1.0)
+    return plan.warmup_seconds + plan.measure_seconds + (COMPILE_SECONDS if compiled else 1.0)
 
 
 def _compiles_alike(config: TrainConfig, other: TrainConfig) -> bool:
@@ -141,13 +135,8 @@ def _compile_seconds(bursts: Sequence[Burst]) -> float:
 def numerics_steps(config: TrainConfig, trials: Sequence[Trial], budget: Budget, kept_seconds: float) -> int:
     """Steps that a numerics check of a config can take in its share of the budget; 0 when there is no time for it.
 
-    Each step trains one micro-batch three times, twice of them about as fast as the baseline.
-
-    Args:
-        config: What is checked.
-        trials: Those so far.
-        budget: The wall clock.
-        kept_seconds: What the rounds of the confirmation need: a check takes more than its share only beside them.
+    Each step trains one micro-batch three times, two of them about as fast as the baseline. A check takes more than its
+    share only where the confirmation's rounds keep the `kept_seconds` that they need.
     """
     rates = [trial.rate for trial in trials if trial.rate]
     if not rates:
@@ -162,33 +151,27 @@ def numerics_steps(config: TrainConfig, trials: Sequence[Trial], budget: Budget,
 
 
 def burst_deadline(config: TrainConfig, trials: Sequence[Trial], plan: BurstPlan, available: float) -> float:
-    """Seconds after which a burst is killed: generous, but a hang must not eat the budget.
+    """Seconds after which a burst is killed, of those available: generous, but a hang must not eat the budget.
 
-    Args:
-        config: What is run.
-        trials: Those so far: later bursts are expected to take about as long as the first.
-        plan: Its caps.
-        available: Seconds that there are at all.
+    Later bursts are expected to take about as long as the first.
     """
     if not trials:
         return available  # the baseline: without it there is nothing to compare
     finished = [trial.burst.seconds for trial in trials if trial.burst.ok]
-    caps = plan.warmup_seconds + plan.measure_seconds
+    planned = plan.warmup_seconds + plan.measure_seconds
     if config.compile_mode is not None:
-        usual = max(120.0, 5 * caps)
+        usual = max(120.0, 5 * planned)
     elif finished:
-        usual = max(5 * min(finished), 3 * caps + 3.0)
+        usual = max(5 * min(finished), 3 * planned + 3.0)
     else:
         usual = 0.6 * available
     return min(usual, available)
 
 
 def sufficient_budget(prepared_seconds: float, start_seconds: float) -> float:
-    """A budget that holds a small search, by what was seen: the baseline, a candidate, and the race of both.
+    """A budget that holds a small search: the baseline, a candidate, and the race of both.
 
-    Args:
-        prepared_seconds: What all before the first burst takes: importing, probing, checking.
-        start_seconds: What a burst takes before its timed part.
+    By what was seen: `prepared_seconds` for all before the first burst, `start_seconds` before a burst's timed part.
     """
     seconds = prepared_seconds
     for _ in range(10):  # a longer budget also has longer bursts: this settles
@@ -201,7 +184,7 @@ def sufficient_budget(prepared_seconds: float, start_seconds: float) -> float:
 def all_fail_alike(trials: Sequence[Trial]) -> bool:
     """Whether nothing has worked, and the last few bursts ended by one and the same mistake: the next would too.
 
-    Memory that runs out is none: smaller batches may fit.
+    Memory that runs out does not count: smaller batches may fit.
     """
     if len(trials) < HOPELESS_BURSTS or any(trial.burst.ok for trial in trials):
         return False

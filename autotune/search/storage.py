@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from autotune.hardware import running, this_process
 from autotune.measuring import SAMPLES_PER_SECOND
 
 LOCK_SECONDS = 15.0
-"""A line is written in milliseconds: whoever holds the lock for longer is stuck."""
+"""A line is written in milliseconds: whoever holds the lock for so long is stuck."""
 _FIRST_BYTES = b'{"op_code":'
 _CREATED, _PROCESS, _OBJECTIVE = "created", "process", "objective"
 
@@ -33,11 +31,11 @@ def open_study(
     Args:
         name: Of a new study.
         storage: URL of a relational database; None for the journal.
-        journal: File of the journal.
+        journal: Its file.
         sampler: ``tpe``, ``gp`` or ``random``.
         seed: Of the sampler.
         attributes: What a study must agree in to be resumed: the objective, the workload's fingerprint, …
-        resume: Whether to go on with an earlier study.
+        resume: Whether to continue an earlier study.
 
     Raises:
         UsageError: The storage cannot be opened, or there is nothing to resume.
@@ -48,10 +46,10 @@ def open_study(
         opened = RDBStorage(storage) if storage is not None else open_journal(journal)
         if resume:
             name = _resumable(opened, attributes, where)
+        sampling = make_sampler(sampler, seed)
         study = optuna.create_study(
-            study_name=name, storage=opened, sampler=make_sampler(sampler, seed), direction="maximize",
-            load_if_exists=resume,
-        )  # fmt: skip
+            study_name=name, storage=opened, sampler=sampling, direction="maximize", load_if_exists=resume
+        )
         if not resume:
             for key, value in attributes.items():
                 study.set_user_attr(key, value)
@@ -60,68 +58,38 @@ def open_study(
     except UsageError:
         raise
     except Exception as error:
-        raise UsageError(
-            f"the storage {where} cannot be opened: {error}; choose another with --storage or --out"
-        ) from error
+        message = f"the storage {where} cannot be opened: {error}; choose another with --storage or --out"
+        raise UsageError(message) from error
     return study
 
 
 def make_sampler(name: str, seed: int) -> BaseSampler:
     """An Optuna sampler by its short name."""
-    if name == "random":
-        return RandomSampler(seed=seed)
-    if name == "gp":
-        return GPSampler(seed=seed)
-    return TPESampler(seed=seed)
-
-
-class FileLock:
-    """A lock for the journal that the system releases when its holder dies: a killed run blocks no later one."""
-
-    def __init__(self, path: str) -> None:
-        self._lock = filelock.FileLock(f"{path}.lock")
-
-    def acquire(self) -> bool:
-        """Waits for the lock.
-
-        Raises:
-            TimeoutError: Another process is stuck with it.
-        """
-        self._lock.acquire(timeout=LOCK_SECONDS)
-        return True
-
-    def release(self) -> None:
-        """Gives the lock back."""
-        self._lock.release()
-
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Holds the lock while open; may be nested."""
-        self.acquire()
-        try:
-            yield
-        finally:
-            self.release()
+    sampler: BaseSampler = {"tpe": TPESampler, "gp": GPSampler, "random": RandomSampler}[name](seed=seed)
+    return sampler
 
 
 class Journal(JournalFileBackend):
-    """A journal that repairs itself: what a writer that was killed left of a line would disturbs the next one."""
+    """A journal that repairs itself: half a line, left by a writer that was killed, would break the next one.
+
+    The system releases its lock when the holder dies, so that a killed run blocks no later one.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._file_lock = FileLock(str(path))
+        self._file_lock = filelock.FileLock(f"{path}.lock", timeout=LOCK_SECONDS)  # may be nested
         super().__init__(str(path), lock_obj=self._file_lock)  # type: ignore[arg-type]
-        with self._file_lock.held():
-            drop_half_line(path)
+        with self._file_lock:
+            _drop_half_line(path)
         self._path = path
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Appends lines after the last whole one."""
-        with self._file_lock.held():
-            drop_half_line(self._path)
+        with self._file_lock:
+            _drop_half_line(self._path)
             super().append_logs(logs)
 
 
-def drop_half_line(journal: Path) -> None:
+def _drop_half_line(journal: Path) -> None:
     """Cuts a journal back to its last whole line; any other file is left as it is."""
     with journal.open("rb+") as file:
         size = file.seek(0, os.SEEK_END)
@@ -150,20 +118,16 @@ def _resumable(storage: BaseStorage, attributes: dict[str, Any], where: str) -> 
     # Studies of earlier versions do not name what all of them maximised.
     objectives = [study.user_attrs.get(_OBJECTIVE, SAMPLES_PER_SECOND.name) for study in alike]
     studies = [study for study, objective in zip(alike, objectives, strict=True) if objective == wanted]
-    if alike and not studies:
-        raise UsageError(
-            f"--resume expected a run that maximises {wanted} in {where}, but got one that maximises {objectives[-1]}; "
-            "leave --resume out to begin again"
-        )
     if not studies:
+        found = f"one that maximises {objectives[-1]}" if alike else "none"
         raise UsageError(
-            f"--resume found no earlier run of this workload on this device in {where}; "
-            "leave --resume out to begin again"
+            f"--resume: expected an earlier run of this workload on this device in {where} that maximises {wanted}, "
+            f"got {found}; leave --resume out to start a new one"
         )
     newest = max(studies, key=lambda study: study.user_attrs.get(_CREATED, 0.0))
     if (busy := running(newest.user_attrs.get(_PROCESS))) not in {None, os.getpid()}:
         raise UsageError(
             f"--resume: the run in {where} is still going on, as process {busy}; "
-            "wait for it, or leave --resume out to begin again"
+            "wait for it, or leave --resume out to start a new one"
         )
     return str(newest.study_name)

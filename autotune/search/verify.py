@@ -126,10 +126,7 @@ def as_good_as_the_fastest(
 
 
 def rank(
-    baseline: Point,
-    rounds: Sequence[Round],
-    failed: Collection[Point] = (),
-    objective: Objective = SAMPLES_PER_SECOND,
+    baseline: Point, rounds: Sequence[Round], failed: Collection[Point] = (), objective: Objective = SAMPLES_PER_SECOND
 ) -> list[Confirmed]:
     """All points that were confirmed against the baseline in two rounds or more, fastest (by the objective) first.
 

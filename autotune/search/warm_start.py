@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,14 +21,9 @@ HELPED = 0.95
 
 @dataclass(frozen=True)
 class Candidate:
-    """Another machine's config, as it can be tried here.
+    """Another machine's config, from the result file `source`, as it can be tried here.
 
-    Attributes:
-        source: The result file.
-        machine: Where it was measured.
-        point: What to run here; None where nothing that comes close to it fits.
-        adapted: What had to be changed for this machine, in words.
-        same_workload: Whether the very same thing was trained there, by the fingerprints.
+    Its `point` is None where nothing that comes close to it fits; `adapted` says what had to be changed.
     """
 
     source: str
@@ -44,11 +39,7 @@ class Candidate:
 
 
 def read_results(paths: Iterable[Path]) -> list[tuple[str, Result]]:
-    """The results to start from, each with the name of its file.
-
-    Raises:
-        ResultFileError: One of them cannot be read.
-    """
+    """The results to start from, each with the name of its file; one that cannot be read is a `ResultFileError`."""
     return [(str(path), read_result(path)) for path in paths]
 
 
@@ -61,40 +52,30 @@ def candidates(
     device: DeviceKind,
     memory_limit_bytes: int | None,
 ) -> list[Candidate]:
-    """What other machines' results suggest here, in their order.
+    """What other machines' results, from `read_results`, suggest here, in their order.
 
-    Args:
-        results: From `read_results`.
-        space: What may be tried here.
-        hardware: This machine.
-        fingerprint: Of the workload, as it is here.
-        device: What is trained on here.
-        memory_limit_bytes: What a burst may take of this device; None where it is not known.
+    The space, the hardware, the workload's fingerprint, the device, and what a burst may take of its memory (None where
+    it is not known) are those of this machine.
     """
-    batch_free = space.effective_batch is None
     found = []
     for source, result in results:
-        wanted = rescaled(result, hardware, device, memory_limit_bytes, batch_free=batch_free)
+        wanted = rescaled(result, hardware, device, memory_limit_bytes, batch_free=space.effective_batch is None)
+        offered = {knob: _offered(getattr(wanted, knob), choices) for knob, choices in space.choices.items()}
+        config = space.fitting({knob: values[0] for knob, values in offered.items() if values})
+        point, adapted = _brought_here(result, config, space) if config is not None else (None, ())
         same = result.workload.fingerprint == fingerprint
-        found.append(_candidate(source, result, space, wanted, same_workload=same))
+        found.append(Candidate(source, result.machine, point, adapted, same))
     return found
 
 
-def _candidate(source: str, result: Result, space: Space, wanted: TrainConfig, *, same_workload: bool) -> Candidate:
-    offered = {knob: _offered(getattr(wanted, knob), choices) for knob, choices in space.choices.items()}
-    config = space.fitting({knob: values[0] for knob, values in offered.items() if values})
-    parameters = {
-        name: value for name, value in result.best.parameters.items() if value in space.parameters.get(name, ())
-    }
-    left_out = [f"without {name}={value}" for name, value in result.best.parameters.items() if name not in parameters]
-    adapted = [*_adaptations(result.best.config, config), *left_out] if config is not None else []
-    return Candidate(
-        source=source,
-        machine=result.machine,
-        point=Point(config=config, parameters=parameters) if config is not None else None,
-        adapted=tuple(adapted),
-        same_workload=same_workload,
-    )
+def _brought_here(result: Result, config: TrainConfig, space: Space) -> tuple[Point, tuple[str, ...]]:
+    """A config of this machine with the arguments of build() that are explored here too, and what had to change."""
+    wanted = result.best.parameters
+    parameters = {name: value for name, value in wanted.items() if value in space.parameters.get(name, ())}
+    changes = config.changes_from(result.best.config).items()
+    adapted = [f"{knob}={format_scalar(now)} for {format_scalar(was)}" for knob, (was, now) in changes]
+    left_out = [f"without {name}={value}" for name, value in wanted.items() if name not in parameters]
+    return Point(config=config, parameters=parameters), (*adapted, *left_out)
 
 
 def rescaled(
@@ -126,44 +107,33 @@ def rescaled(
 def records(
     tried: Sequence[Candidate], trials: Sequence[Trial], answer: Point, baseline: Point
 ) -> tuple[WarmStartRecord, ...]:
-    """What became of each candidate, and whether it helped.
-
-    Args:
-        tried: From `candidates`.
-        trials: All bursts of the search.
-        answer: What the search recommends.
-        baseline: What the user trains with today.
-    """
+    """What became of each candidate, and whether it helped the search to its answer."""
     return tuple(_record(candidate, trials, answer, baseline) for candidate in tried)
 
 
 def _record(candidate: Candidate, trials: Sequence[Trial], answer: Point, baseline: Point) -> WarmStartRecord:
     point = candidate.point
-    position = next((n for n, trial in enumerate(trials) if trial.burst.point == point), None)
-    trial = trials[position] if position is not None else None
+    number, trial = next(((n, t) for n, t in enumerate(trials, 1) if t.burst.point == point), (0, None))
     score = trial.score if trial is not None else None
-    known = {point: _first_score(point, trials) for point in (answer, baseline)}
     helped = False
     if point is None:
         verdict = "nothing that comes close to it fits here"
     elif point == baseline:
         verdict = "it is the baseline here"
     elif trial is None:
-        verdict = "it was not run: memory or a cap forbade it, or the search ended before"
+        verdict = "it was not run: memory or a constraint forbade it, or the search ended before"
     elif score is None:
         verdict = f"it ended as {trial.burst.outcome.value}: {trial.burst.reason}"
-    elif score <= (known[baseline] or 0.0):
+    elif score <= _first_score(baseline, trials):
         verdict = "it was not faster than the baseline"
     elif answer == baseline:
         verdict = "it seemed faster than the baseline, but that was not confirmed"
     else:
-        reached = score / (known[answer] or score)
+        reached = min(1.0, score / (_first_score(answer, trials) or score))
         helped = point == answer or reached >= HELPED
-        verdict = (
-            "it is the answer"
-            if point == answer
-            else f"it reached {percent(min(1.0, reached))} of what the answer reached, with burst {(position or 0) + 1}"
-        )
+        verdict = f"it reached {percent(reached)} of what the answer reached, with burst {number}"
+        if point == answer:
+            verdict = "it is the answer"
     return WarmStartRecord(
         source=candidate.source,
         machine=candidate.machine,
@@ -186,10 +156,6 @@ def _offered(wanted: Scalar, choices: Choices) -> list[Scalar]:
     return [min(numbers, key=lambda value: abs(math.log(max(value, 0.5) / max(wanted, 0.5))))]
 
 
-def _adaptations(there: TrainConfig, here: TrainConfig) -> Iterator[str]:
-    for knob, (was, now) in here.changes_from(there).items():
-        yield f"{knob}={format_scalar(now)} for {format_scalar(was)}"
-
-
-def _first_score(point: Point, trials: Sequence[Trial]) -> float | None:
-    return next((trial.score for trial in trials if trial.burst.point == point and trial.score is not None), None)
+def _first_score(point: Point, trials: Sequence[Trial]) -> float:
+    """0 where none of the point's bursts ended well."""
+    return next((trial.score for trial in trials if trial.burst.point == point and trial.score is not None), 0.0)

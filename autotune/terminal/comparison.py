@@ -7,22 +7,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from autotune.results.compare import Comparison, WorkloadGroup
 from autotune.results.cross_file import Cross, gain_text, ratio_with_interval
-from autotune.results.result import Side
-from autotune.results.sheet import NOT_KNOWN, Cell, Sheet, rate_cell, sheet
+from autotune.results.sheet import Cell, Sheet, rate_cell, sheet
 from autotune.results.summary import knob_text
+from autotune.terminal.console import plain_table
 from autotune.units import format_bytes
-from autotune.wording import as_text
+from autotune.wording import as_text, labelled, or_dash
 
 STYLES = {"plain": "", "good": "green", "doubtful": "yellow"}
 
 
 def comparison_table(comparison: Comparison) -> RenderableType:
-    """The same workload across machines, a table a workload; then the remarks."""
+    """The same workload across machines, one table per workload; then the remarks."""
     parts: list[RenderableType] = []
     for group in comparison.groups:
         found = sheet(group)
@@ -35,28 +35,19 @@ def comparison_table(comparison: Comparison) -> RenderableType:
 
 def remarks(comparison: Comparison) -> RenderableType:
     """The warnings, and what was left out; nothing where all is well."""
-    warnings = [_warning(warning) for warning in comparison.warnings]
-    return Group(*warnings, *(Text.assemble(("left out: ", "red"), as_text(p)) for p in comparison.problems))
+    warnings = [labelled("warning", warning) for warning in comparison.warnings]
+    return Group(*warnings, *(labelled("left out", problem, "red") for problem in comparison.problems))
 
 
 def cross_lines(cross: Cross, path: Path | None = None) -> RenderableType:
-    """Another machine's config beside this machine's own: rates, how it compares, and the warnings.
-
-    Args:
-        cross: What was measured.
-        path: Where it was written, if it was.
-    """
-    workload, theirs = cross.workload, cross.config_of.machine
+    """Another machine's config beside this machine's own: rates, how it compares, warnings, and its file, if any."""
+    workload = cross.workload
     parts: list[RenderableType] = [as_text(f"{workload.name} ({workload.target}) on {cross.machine}", "bold"), ""]
-    parts += [_sides_table(cross), "", *_verdict(cross, theirs)]
-    parts += [_warning(note) for note in cross.notes]
+    parts += [_sides_table(cross), "", *_verdict(cross)]
+    parts += [labelled("warning", note) for note in cross.notes]
     if path is not None:
         parts.append(Text.assemble("cross file: ", as_text(str(path), "bold"), ", which autotune compare shows"))
     return Group(*parts)
-
-
-def _warning(text: str) -> Text:
-    return Text.assemble(("warning: ", "yellow"), as_text(text))
 
 
 # One workload.
@@ -73,11 +64,8 @@ def _group_table(found: Sheet) -> Table:
 
 
 def _table(first: str, *figures: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column(first, overflow="fold")
-    for heading in figures:
-        table.add_column(heading, justify="right", overflow="fold")
-    return table
+    columns = [Column(heading, justify="right", overflow="fold") for heading in figures]
+    return plain_table(Column(first, overflow="fold"), *columns)
 
 
 def _cell(cell: Cell) -> Text:
@@ -91,15 +79,15 @@ def _below(found: Sheet) -> Iterator[RenderableType]:
     several = Counter(line.machine for line in found.lines)
     for line in found.lines:
         dated = f" ({line.date})" if several[line.machine] > 1 else ""
-        yield Text.assemble(as_text(f"{line.machine}{dated}: ", "dim"), as_text(", ".join(line.changes) or "none"))
+        yield labelled(f"{line.machine}{dated}", ", ".join(line.changes) or "none", "dim")
     if not found.sharers:
         return
     yield Text("")
-    yield Text.assemble((f"{found.sharers}: ", "bold"), as_text(found.shared))
+    yield labelled(found.sharers, found.shared, "bold")
     if found.particular:
         yield Text("particular to machines", "bold")
     for knob, values in found.particular:
-        yield Text.assemble(as_text(f"{knob}: ", "dim"), as_text(values))
+        yield labelled(knob, values, "dim")
 
 
 def _crosses(group: WorkloadGroup) -> Iterator[RenderableType]:
@@ -110,7 +98,7 @@ def _crosses(group: WorkloadGroup) -> Iterator[RenderableType]:
     yield Text("with another machine's config", "bold")
     for cross in group.crosses:
         yield Text.assemble(as_text(f"{cross.machine} ", "dim"), as_text(cross.finding))
-        yield from (_warning(note) for note in cross.notes)
+        yield from (labelled("warning", note) for note in cross.notes)
 
 
 # One cross.
@@ -119,35 +107,23 @@ def _crosses(group: WorkloadGroup) -> Iterator[RenderableType]:
 def _sides_table(cross: Cross) -> Table:
     table = _table("config", "samples/s", "memory")
     table.add_column("knobs that differ", overflow="fold")
-    sides: list[tuple[str, Side | None]] = [
-        (f"of {cross.config_of.machine}", cross.theirs),
-        ("of this machine", cross.own),
-        ("baseline", cross.baseline),
-    ]
-    for name, side in sides:
-        if side is not None:
-            table.add_row(as_text(name), *_side_cells(side, cross))
+    named = {f"of {cross.config_of.machine}": cross.theirs, "of this machine": cross.own, "baseline": cross.baseline}
+    sides = {name: side for name, side in named.items() if side is not None}
+    differing = {knob for side in sides.values() for knob in side.config.changes_from(cross.theirs.config)}
+    for name, side in sides.items():
+        measured, values = side.measurement, side.config.model_dump()
+        rate, memory = Cell(), None
+        if measured is not None:
+            rate = rate_cell(measured.samples_per_second, measured.ci95_samples_per_second)
+            memory = measured.host_memory_bytes if cross.device == "cpu" else measured.device_memory_bytes
+        knobs = ", ".join(f"{knob}={knob_text(knob, values[knob])}" for knob in values if knob in differing)
+        table.add_row(as_text(name), _cell(rate), or_dash(memory, format_bytes), as_text(knobs))
     return table
 
 
-def _side_cells(side: Side, cross: Cross) -> Iterator[Text]:
-    measured = side.measurement
-    memory = None
-    if measured is not None:
-        memory = measured.host_memory_bytes if cross.device == "cpu" else measured.device_memory_bytes
-    yield _cell(
-        rate_cell(measured.samples_per_second, measured.ci95_samples_per_second) if measured is not None else Cell()
-    )
-    yield Text(NOT_KNOWN if memory is None else format_bytes(memory))
-    others = [other for other in (cross.theirs, cross.own, cross.baseline) if other is not None]
-    differing = {knob for other in others for knob in other.config.changes_from(cross.theirs.config)}
-    values = side.config.model_dump()
-    yield as_text(", ".join(f"{knob}={knob_text(knob, values[knob])}" for knob in values if knob in differing))
-
-
-def _verdict(cross: Cross, theirs: str) -> Iterator[Text]:
+def _verdict(cross: Cross) -> Iterator[Text]:
     if not cross.ran:
-        yield Text.assemble((f"the config of {theirs} cannot train here: ", "bold red"), as_text(str(cross.failure)))
+        yield labelled(f"the config of {cross.config_of.machine} cannot train here", str(cross.failure), "bold red")
         return
     if cross.over_own is not None:
         ratio = f"here it runs at {ratio_with_interval(cross.over_own)} of this machine's own config"

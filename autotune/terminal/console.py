@@ -10,104 +10,86 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from autotune.errors import AutotuneError
+from autotune.hardware import Hardware, hardware_rows
+from autotune.results import summary
 from autotune.results.check import Check
 from autotune.results.result import Result
-from autotune.results.summary import (
-    break_even,
-    ceilings_text,
-    changes,
-    figures,
-    numerics_text,
-    ratios,
-    search_text,
-    title,
-    unfinished,
-    usage_snippet,
-    verdict,
-    warm_start_text,
-)
-from autotune.terminal.hardware import hardware_table
 from autotune.terminal.streams import lasting
-from autotune.wording import as_text, ratio_text
-
-__all__ = [
-    "check_lines",
-    "error_lines",
-    "hardware_table",
-    "make_console",
-    "result_table",
-    "usage_lines",
-]
+from autotune.wording import as_text, labelled, ratio_text
 
 
 def make_console(*, stderr: bool = True) -> Console:
-    """The console that everything is printed to but what was asked for; without rich's own colouring of numbers."""
+    """The console for everything that is not the output asked for; without rich's own colouring of numbers."""
     return lasting(Console(stderr=stderr, highlight=False))
+
+
+def plain_table(*columns: Column | str) -> Table:
+    """An empty table without lines."""
+    return Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+
+
+def hardware_table(hardware: Hardware) -> RenderableType:
+    """One machine: what it has, what it can reach, and what could not be read."""
+    grid = Table.grid(Column(no_wrap=True, style="bold"), Column(overflow="fold"), padding=(0, 2))
+    for label, lines in hardware_rows(hardware):
+        for number, line in enumerate(lines):
+            grid.add_row("" if number else label, as_text(line))
+    return Group(as_text(f"{hardware.hostname}\n", "bold"), grid)
 
 
 def result_table(result: Result) -> RenderableType:
     """One result: before and after, what changed, what it was worth, and what limits the training now."""
-    parts: list[RenderableType] = [as_text(title(result), "bold")]
+    parts: list[RenderableType] = [as_text(summary.title(result), "bold")]
     parts += [as_text(f"({note})", "dim") for note in result.file_notes]
-    if (why := unfinished(result)) is not None:
+    if (why := summary.unfinished(result)) is not None:
         parts.append(as_text(f"PARTIAL: {why}", "bold yellow"))
-    parts += ["", _before_after(result), "", _verdict_line(result)]
-    if (won := break_even(result)) is not None:
-        parts.append(as_text(won))
-    parts += _numerics_lines(result)
-    parts += list(_diagnosis_lines(result))
-    parts += list(_search_lines(result))
-    return Group(*parts)
+    confirmed, words, reason = summary.verdict(result)
+    parts += ["", _before_after(result), "", labelled(words, reason, "bold green" if confirmed else "bold yellow")]
+    if (even := summary.break_even(result)) is not None:
+        parts.append(as_text(even))
+    return Group(*parts, *_numerics_lines(result), *_diagnosis_lines(result), *_search_lines(result))
 
 
 def usage_lines(path: Path, page: Path | None = None) -> RenderableType:
-    """Where a result lies, and its page, if it has one; and how to train with it."""
-    places = [Text.assemble("result file: ", as_text(str(path), "bold"))]
+    """Where a result and its report, if it has one, are; and how to train with it."""
+    places = [labelled("result file", str(path), "", "bold")]
     if page is not None:
-        places.append(Text.assemble("report: ", as_text(str(page), "bold")))
-    code = [as_text(f"    {line}", "cyan") for line in usage_snippet(path).splitlines()]
+        places.append(labelled("report", str(page), "", "bold"))
+    code = [as_text(f"    {line}", "cyan") for line in summary.usage_snippet(path).splitlines()]
     return Group(*places, "train with it:", *code)
 
 
 def check_lines(check: Check) -> RenderableType:
     """Whether a result still holds: the ratio now beside the one in the file."""
     style = {"holds": "bold green", "drifted": "bold yellow", "no longer fits": "bold red"}[check.verdict]
-    parts: list[RenderableType] = [Text.assemble((check.verdict, style), as_text(f": {check.reason}"))]
+    parts: list[RenderableType] = [labelled(check.verdict, check.reason, style)]
     for when, speedup in (("in the file", check.claimed), ("here and now", check.found)):
         if speedup is not None:
-            figure = f"{ratio_text(speedup.ratio)} (95 % interval {ratios(speedup.ci95)}, {speedup.pairs} pairs)"
-            parts.append(as_text(f"speed-up {when}: {figure}"))
-    parts += [_warning(difference) for difference in check.differences]
-    return Group(*parts)
+            spread = f"{summary.INTERVAL} {summary.ratios(speedup.ci95)}, {speedup.pairs} pairs"
+            parts.append(as_text(f"speed-up {when}: {ratio_text(speedup.ratio)} ({spread})"))
+    return Group(*parts, *(labelled("warning", difference) for difference in check.differences))
 
 
 def error_lines(error: AutotuneError) -> RenderableType:
     """An error in one sentence, and the user's own frames when their code raised."""
-    line = Text.assemble(("error: ", "bold red"), as_text(str(error)))
+    line = labelled("error", str(error), "bold red")
     trace = getattr(error, "trace", None)
     return Group(as_text(trace.rstrip(), "dim"), line) if trace else line
-
-
-def _warning(text: str) -> Text:
-    return Text.assemble(("warning: ", "yellow"), as_text(text))
 
 
 # One result.
 
 
 def _before_after(result: Result) -> Table:
-    changed = changes(result)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("", no_wrap=True)
-    table.add_column("before", overflow="fold")
-    table.add_column("after", overflow="fold")
+    changed = summary.changes(result)
+    table = plain_table(Column("", no_wrap=True), Column("before", overflow="fold"), Column("after", overflow="fold"))
     if any(change.worth for change in changed):
         table.add_column("worth")
-    for label, before, after, of in figures(result):
+    for label, before, after, of in summary.figures(result):
         table.add_row(f"  {label}" if of else label, as_text(before), as_text(after))
     table.add_row("")
     table.add_row(Text("changed knobs", "bold") if changed else "no knob was changed")
@@ -116,22 +98,16 @@ def _before_after(result: Result) -> Table:
     return table
 
 
-def _verdict_line(result: Result) -> Text:
-    confirmed, words, reason = verdict(result)
-    return Text.assemble((f"{words}: ", "bold green" if confirmed else "bold yellow"), as_text(reason))
-
-
-def _numerics_lines(result: Result) -> list[Text]:
-    found = numerics_text(result)
-    if found is None or result.numerics is None:
-        return []
-    return [as_text(f"numerics: {found}"), *(_warning(note) for note in result.numerics.notes)]
+def _numerics_lines(result: Result) -> Iterator[Text]:
+    if result.numerics is not None:
+        yield as_text(f"numerics: {summary.numerics_text(result)}")
+        yield from (labelled("warning", note) for note in result.numerics.notes)
 
 
 def _diagnosis_lines(result: Result) -> Iterator[Text]:
     diagnosis = result.diagnosis
     yield as_text(f"bottleneck: {diagnosis.bottleneck or 'not found'}")
-    if (ceilings := ceilings_text(result)) is not None:
+    if (ceilings := summary.ceilings_text(result)) is not None:
         yield as_text(ceilings)
     for advice in diagnosis.advice:
         yield as_text(f"advice: {advice}")
@@ -139,11 +115,11 @@ def _diagnosis_lines(result: Result) -> Iterator[Text]:
 
 def _search_lines(result: Result) -> Iterator[Text]:
     search = result.search
-    yield as_text(search_text(result), "dim")
+    yield as_text(summary.search_text(result), "dim")
     if search.skipped_knobs:
         skipped = ", ".join(f"{knob} ({why})" for knob, why in search.skipped_knobs.items())
         yield as_text(f"not searched: {skipped}", "dim")
     for record in search.warm_start:
-        yield as_text(warm_start_text(record))
+        yield as_text(summary.warm_start_text(record))
     for note in search.notes:
-        yield Text.assemble(("note: ", "yellow"), as_text(note))
+        yield labelled("note", note)

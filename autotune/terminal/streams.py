@@ -1,4 +1,4 @@
-"""A console that a terminal which goes away cannot break: a tuning of hours must not end with it."""
+"""A console that survives its terminal: a tuning of hours must not end when a window is closed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def lasting(console: Console) -> Console:
 
 
 def abandon(stream: IO[str]) -> None:
-    """Leads a stream to nowhere: what it still holds would else fail at the end, and be the exit status (120)."""
+    """Redirects a stream to the null device: what it still holds would otherwise fail at exit, with status 120."""
     with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor holds nothing back
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -27,7 +27,7 @@ def abandon(stream: IO[str]) -> None:
 
 
 class _LastingStream:
-    """A text stream that a closed terminal cannot break: what cannot be written is dropped.
+    """A text stream that drops what cannot be written.
 
     The guard is here and not around printing, since rich writes from a thread of its own too, and turns a
     broken pipe into SystemExit.
@@ -37,12 +37,10 @@ class _LastingStream:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Writes, or drops the text."""
         self._try(lambda: self._stream.write(text))
         return len(text)
 
     def flush(self) -> None:
-        """Flushes, or drops what is pending."""
         self._try(self._stream.flush)
 
     def _try(self, action: Callable[[], object]) -> None:

@@ -1,40 +1,54 @@
-"""Every burst of a result, with the reason for which it was run: what the search thought."""
+"""What `show --why` prints: every burst with the reason why it was run, and where the time goes."""
 
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from autotune.knobs import format_scalar
 from autotune.results.result import Result, TrialRecord
+from autotune.results.summary import operators, sample_parts
+from autotune.terminal.console import plain_table
 from autotune.units import format_seconds
 from autotune.wording import as_text, ratio_text
 
 
 def trials_table(result: Result) -> RenderableType:
-    """A row a burst, in the order in which they ran, under a heading for each stage."""
+    """One row per burst, in the order in which they ran, under a heading for each stage."""
     title = as_text(f"{result.workload.name} ({result.workload.target}): {len(result.trials)} bursts", "bold")
     if not result.trials:
         return Group(title, as_text("this file does not say which bursts were run"))
-    table = Table(box=None, pad_edge=False, show_header=True, header_style="dim")
-    figure = "rate" if result.objective.is_rate else "score"
-    for heading, justify in (("#", "right"), (figure, "right"), ("", "right"), ("what and why", "left")):
-        table.add_column(heading, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    figures = ("#", "rate" if result.objective.is_rate else "score", "")
+    columns = [Column(heading, justify="right", overflow="fold") for heading in figures]
+    table = plain_table(*columns, Column("what and why", overflow="fold"))
     base, stage = result.score_of(result.baseline), ""
     for number, trial in enumerate(result.trials, 1):
         if trial.stage != stage:
             stage = trial.stage
             table.add_row("", "", "", as_text(stage, "bold"))
-        table.add_row(str(number), *_figures(result, trial, base), _what_and_why(trial))
+        if (score := result.score_of(trial)) is None:
+            table.add_row(str(number), as_text(trial.outcome.value, "red"), "", _what_and_why(trial))
+        else:
+            ratio = ratio_text(score / base) if base else ""
+            table.add_row(str(number), result.objective.format(score), ratio, _what_and_why(trial))
     return Group(title, table)
 
 
-def _figures(result: Result, trial: TrialRecord, base: float | None) -> tuple[Text, Text]:
-    score = result.score_of(trial)
-    if score is None:
-        return as_text(trial.outcome.value, "red"), Text()
-    return as_text(result.objective.format(score)), as_text(ratio_text(score / base) if base else "")
+def profile_tables(result: Result) -> RenderableType:
+    """The slowest operators and what reading a sample takes; nothing where no profile was taken."""
+    if result.diagnosis.before is None and result.diagnosis.after is None:
+        return Group()
+    table = plain_table(Column(overflow="fold"), Column("before", justify="right"), Column("after", justify="right"))
+    for row in operators(result):
+        table.add_row(*map(as_text, row))
+    parts: list[RenderableType] = ["", as_text("operators, time per sample", "bold"), table]
+    if rows := sample_parts(result):
+        table = Table.grid(padding=(0, 2, 0, 0))
+        for number, (name, where, time) in enumerate(rows):
+            table.add_row(as_text(f"  {name} ({where})" if number else name), as_text(time))
+        parts += ["", table]
+    return Group(*parts)
 
 
 def _what_and_why(trial: TrialRecord) -> Text:

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from autotune.errors import ConfigError, WorkloadError
+from autotune.hardware.host import read_cpu
 from autotune.results.result import Result, read_result
-from autotune.training.differences import comparable, machine_differences
-from autotune.training.tuned import Tuned
+from autotune.training.tuned import Tuned, comparable
 from autotune.workload.fingerprint import fingerprint
 from autotune.workload.target import adapt
 from autotune.workload.workload import draw_samples
 
-if TYPE_CHECKING:
-    import torch
-
 
 def load(
-    path: str | Path,
-    *,
-    device: str | torch.device | None = None,
-    workload: Any = None,
-    strict: bool = False,
+    path: str | Path, *, device: str | torch.device | None = None, workload: Any = None, strict: bool = False
 ) -> Tuned:
     """The tuned configuration of a result file, ready to be used in training.
 
@@ -54,7 +49,7 @@ def load(
             f"{path} was measured on {measured}, which torch does not find here; "
             "tune on this machine, or pass device= to use its settings on another device all the same"
         ) from error
-    differences = machine_differences(result, tuned.device)
+    differences = _machine_differences(result, tuned.device)
     if workload is not None and _is_another(workload, result):
         differences.append(f"the workload is not {result.workload.name} ({result.workload.target}) as it was measured")
     if differences:
@@ -66,6 +61,24 @@ def load(
             raise ConfigError(f"{told}; tune on this machine, or load it without strict")
         warnings.warn(told, stacklevel=2)
     return tuned
+
+
+def _machine_differences(result: Result, device: torch.device) -> list[str]:
+    """How this machine differs from the measured one, in what matters to speed; empty when alike."""
+    measured_on = result.constraints.device
+    here: dict[str, object] = {"torch": str(torch.__version__), "device": device.type}
+    there: dict[str, object] = {
+        "torch": result.software.torch,
+        "device": "cuda" if measured_on == "rocm" else measured_on,
+    }
+    if device.type == "cuda":
+        here["GPU"] = torch.cuda.get_device_name(device)
+        there["GPU"] = result.hardware.gpus[0].name if result.hardware.gpus else None
+    else:
+        cpu, measured = read_cpu({}), result.hardware.cpu
+        here |= {"CPU": cpu.model, "CPUs": cpu.budget}
+        there |= {"CPU": measured.model, "CPUs": measured.budget}
+    return [f"{what} {there[what]} there, {here[what]} here" for what in here if there[what] != here[what]]
 
 
 def _is_another(workload: Any, result: Result) -> bool:

@@ -17,13 +17,11 @@ from torch.utils.data import DataLoader, Dataset
 from autotune.errors import ConfigError
 from autotune.knobs import DATALOADER_ARGUMENTS, KNOBS, TrainConfig, going_with, loader_arguments, precision
 from autotune.results.result import Result
-from autotune.training.differences import comparable
 from autotune.workload.batches import MicroBatches, move
 from autotune.workload.fingerprint import length_of, model_differences, model_facts
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
-
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -164,6 +162,16 @@ class Tuned:
                 knob.on_process(getattr(self.config, name), self.device)
 
 
+def comparable(model: torch.nn.Module, result: Result) -> bool:
+    """Whether a model can be compared with what was measured.
+
+    What the search chose for arguments of ``build()`` makes another model on purpose, and a lazy model has no weights
+    before its first batch.
+    """
+    lazy = any(isinstance(weight, torch.nn.UninitializedParameter) for weight in model.parameters())
+    return not lazy and result.best.parameters == result.baseline.parameters
+
+
 def torch_device(device: str | torch.device) -> torch.device:
     """A device that exists here; ``rocm`` is torch's ``cuda``.
 
@@ -179,6 +187,6 @@ def torch_device(device: str | torch.device) -> torch.device:
     if wanted is None or not exists or (wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count()):
         here = ", ".join(name for name, there in available.items() if there)
         raise ConfigError(
-            f"the device {str(device)!r} was asked for, but torch finds only {here}; pass device= or --device"
+            f"expected a device that torch finds here ({here}), got {str(device)!r}; pass device= or --device"
         )
     return wanted

@@ -1,4 +1,4 @@
-"""How `module:attr` leads to a workload: the import, the call, and the checks of what came back."""
+"""How `module:attr` leads to a workload: the import, the call, and the checks of what it returns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def split_target(target: str) -> tuple[str, str]:
     module, colon, attribute = target.rpartition(":")
     if not colon or not module or not attribute or module.startswith("."):
         raise TargetError(
-            f"--model expects module:attr or path/to/file.py:attr, such as train:build, but {target!r} came"
+            f"--model {target!r} cannot be used: expected module:attr or path/to/file.py:attr, such as train:build"
         )
     return module, attribute
 
@@ -102,7 +102,7 @@ def _find_build(module: Any, attribute: str, target: str) -> Build:
         found = getattr(found, part)
     if not callable(found) or isinstance(found, nn.Module):
         raise TargetError(
-            f"{target!r} is {described(found)}, but a function that returns a Workload was expected; "
+            f"{target!r}: expected a function that returns a Workload, got {described(found)}; "
             "wrap it in `def build():`"
         )
     return found  # type: ignore[no-any-return]
@@ -145,8 +145,8 @@ def adapt(built: Any, target: str) -> Workload:
         built = Workload(*built)
     if not isinstance(built, Workload):
         raise WorkloadError(
-            f"{target} must return an autotune.Workload or a tuple (model, dataset, loss), a LightningModule with its "
-            f"data or a transformers.Trainer, but {described(built)} came; see 'How to write a build()' in the README"
+            f"{target}: expected an autotune.Workload, a tuple (model, dataset, loss), a LightningModule with its data "
+            f"or a transformers.Trainer, got {described(built)}; see 'How to write a build()' in the README"
         )
     _check_parts(built, target)
     _check_dataset(built, target)
@@ -177,8 +177,8 @@ def _check_parts(workload: Workload, target: str) -> None:
     """The model, the callables and the baseline are of the kind that the contract names; costs no computation."""
     from torch import nn
 
-    def wrong(part: str, expected: str, came: object, remedy: str) -> WorkloadError:
-        return WorkloadError(f"{target}: {part} must be {expected}, but {described(came)} came; {remedy}")
+    def wrong(part: str, expected: str, got: object, remedy: str) -> WorkloadError:
+        return WorkloadError(f"{target}: expected {expected} as {part}, got {described(got)}; {remedy}")
 
     model = workload.model
     if not isinstance(model, nn.Module):
@@ -194,7 +194,7 @@ def _check_parts(workload: Workload, target: str) -> None:
     if str(getattr(workload.loss, "__module__", "")).startswith("torch.nn"):
         name = getattr(workload.loss, "__name__", type(workload.loss).__name__)
         raise WorkloadError(
-            f"{target}: loss must take the model and a batch, but torch's {name}, which takes scores and labels, came; "
+            f"{target}: expected a loss of the model and a batch, got torch's {name}, which takes scores and labels; "
             "call it in a function of your own: def loss(model, batch)"
         )
     _check_baseline(workload, target)
@@ -203,7 +203,7 @@ def _check_parts(workload: Workload, target: str) -> None:
         raise WorkloadError(f"{target}: the model has no trainable parameter; set requires_grad on what is trained")
     if elsewhere := {str(t.device) for t in (*parameters, *model.buffers()) if t.device.type != "cpu"}:
         raise WorkloadError(
-            f"{target}: the model must be on the CPU, but some of it is on {', '.join(sorted(elsewhere))}; "
+            f"{target}: expected a model on the CPU, got one with parts on {', '.join(sorted(elsewhere))}; "
             "leave out .to(device): autotune moves it"
         )
 
@@ -212,7 +212,7 @@ def _check_baseline(workload: Workload, target: str) -> None:
     """The baseline is a config in range, and stated once."""
     if workload.baseline is not None and not isinstance(workload.baseline, TrainConfig):
         raise WorkloadError(
-            f"{target}: baseline must be an autotune.TrainConfig, but {described(workload.baseline)} came; "
+            f"{target}: expected an autotune.TrainConfig as baseline, got {described(workload.baseline)}; "
             "write TrainConfig(batch_size=…)"
         )
     try:
@@ -232,8 +232,8 @@ def _check_dataset(workload: Workload, target: str) -> None:
     from torch.utils.data import DataLoader, IterableDataset
 
     def wrong(remedy: str) -> WorkloadError:
-        came = described(workload.dataset)
-        return WorkloadError(f"{target}: dataset must be a map-style or iterable Dataset, but {came} came; {remedy}")
+        got = described(workload.dataset)
+        return WorkloadError(f"{target}: expected a map-style or iterable Dataset as dataset, got {got}; {remedy}")
 
     dataset: Any = workload.dataset
     if isinstance(dataset, DataLoader):

@@ -47,7 +47,7 @@ def _is_python_or_torch(filename: str) -> bool:
 
 
 def described(value: object) -> str:
-    """What came, in words: ``None``, ``the class Net``, ``a tuple of 2``, ``an int``."""
+    """A value in words: ``None``, ``the class Net``, ``a tuple of 2``, ``an int``."""
     if value is None:
         return "None"
     if isinstance(value, type):

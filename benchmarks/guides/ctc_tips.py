@@ -32,10 +32,7 @@ from benchmarks.guides import Scale, chosen_scale, written_once
 
 BEFORE = TrainConfig(batch_size=16)
 GUIDE = BEFORE.replace(num_workers=2, pin_memory=True, non_blocking=True, precision="fp16", optimizer_impl="fused")
-VARIANTS = {
-    "larger batch": GUIDE.replace(batch_size=32),
-    "CTC unstable": GUIDE.replace(precision="fp32"),
-}
+VARIANTS = {"larger batch": GUIDE.replace(batch_size=32), "CTC unstable": GUIDE.replace(precision="fp32")}
 VARIANT_PARAMETERS: dict[str, Parameters] = {}
 SYMBOLS = 11
 """The blank of CTC, then ten digits."""

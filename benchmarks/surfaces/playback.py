@@ -168,10 +168,7 @@ class Playback:
         if measured is None:
             return None
         resampled = measured.model_copy(
-            update={
-                "blocks": tuple(self._rng.choices(measured.blocks, k=len(measured.blocks))),
-                "telemetry": None,
-            }
+            update={"blocks": tuple(self._rng.choices(measured.blocks, k=len(measured.blocks))), "telemetry": None}
         )
         if incumbent_rate is not None and max(resampled.block_rates) < HOPELESS * incumbent_rate:
             return resampled.model_copy(update={"blocks": resampled.blocks[:HOPELESS_BLOCKS]})

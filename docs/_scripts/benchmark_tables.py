@@ -67,13 +67,7 @@ def guides() -> str:
         guide, tuned = sides["guide"], sides["tuned"]
         ratios = (guide["over_before"], tuned["over_before"], guide["tuned_over_it"], one["claimed"])
         rows.append([GUIDES[one["guide"]], *map(_ratio, ratios)])
-    head = (
-        "guide",
-        "its advice, over before",
-        "autotune, over before",
-        "autotune, over the advice",
-        "it had claimed",
-    )
+    head = ("guide", "its advice, over before", "autotune, over before", "autotune, over the advice", "it had claimed")
     return _table(head, rows)
 
 
@@ -104,10 +98,7 @@ def costs() -> str:
             f"{found['start']['seconds']:+.2f} s ({low:+.2f} – {high:+.2f})".replace("-", "−"),
         ],
         ["its loop, beside one written by hand", _ratio(found["rate"])],
-        [
-            f"a training of {found['training_seconds']:.0f} s, in all",
-            _change(cost["share"], *cost["ci95"]),
-        ],
+        [f"a training of {found['training_seconds']:.0f} s, in all", _change(cost["share"], *cost["ci95"])],
     ]
     for name, case in read("telemetry_cost")["cases"].items():
         rows.append([f"watching a burst ({name})", _change(case["cost"], case["low"], case["high"])])

@@ -1,27 +1,50 @@
-"""The table of knobs, as the registry prints it."""
+"""The table of knobs, made from the registry."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Iterator
 
-ROOT = Path(__file__).parents[2]
+from autotune.knobs.config import KNOB_NAMES, allowed_words, format_scalar
+from autotune.knobs.knob import FRAMEWORKS, Framework, Knob
+from autotune.knobs.registry import KNOBS
+
+COLUMNS = ("Knob", "Values", "Speeds up", "Also changes", "Where", "In your framework", "Why")
+_DEVICES = {"cpu": "CPU", "cuda": "CUDA", "rocm": "ROCm", "mps": "MPS"}
+_NAMES: dict[Framework, str] = {
+    "lightning": "Lightning", "fabric": "Fabric", "transformers": "transformers", "accelerate": "Accelerate",
+}  # fmt: skip
+_PARTS = {"compute": "computing", "loader": "loading", "both": "computing and loading"}
 
 
 def text() -> str:
-    """What ``python -m autotune.knobs.table`` prints."""
-    command = [sys.executable, "-m", "autotune.knobs.table"]
-    if not (ROOT / "autotune/knobs/table.py").is_file():  # until the registry is there: delete these two lines
-        return _fields()
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    """A Markdown table with a row a knob, in the order of `TrainConfig`; the default is the first of the values."""
+    rows = [COLUMNS, ("---",) * len(COLUMNS), *(tuple(_cells(KNOBS[name])) for name in KNOB_NAMES)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def _fields() -> str:
-    from autotune.knobs.config import TrainConfig, format_scalar
+def framework_text(knob: Knob, framework: Framework) -> str:
+    """How a framework is told of a knob: by its own argument, or what happens without one."""
+    word = knob.words.get(framework)
+    words = (word,) if isinstance(word, str) else word
+    return ", ".join(f"`{argument}`" for argument in words) if words else knob.without_word
 
-    rows = [
-        f"| `{name}` | {format_scalar(field.default)} | {field.description or ''} |"
-        for name, field in TrainConfig.model_fields.items()
-    ]
-    return "\n".join(["| knob | torch's own | meaning |", "|---|---|---|", *rows])
+
+def _cells(knob: Knob) -> Iterator[str]:
+    yield f"`{knob.name}`"
+    yield _values(knob)
+    yield _PARTS[knob.part]
+    yield ", ".join(sorted(knob.affects)) or "nothing"
+    devices = ", ".join(text for kind, text in _DEVICES.items() if kind in knob.devices)
+    yield "; ".join(filter(None, ("" if len(knob.devices) == len(_DEVICES) else devices, knob.when))) or "everywhere"
+    told: dict[str, list[str]] = {}
+    for framework in FRAMEWORKS:
+        told.setdefault(framework_text(knob, framework), []).append(_NAMES[framework])
+    yield "; ".join(f"{', '.join(names)}: {text}" for text, names in told.items())
+    yield knob.why
+
+
+def _values(knob: Knob) -> str:
+    default = format_scalar(knob.default)
+    words = allowed_words(knob.name) or (["false", "true"] if isinstance(knob.default, bool) else [])
+    texts = [f"`{word}`" for word in dict.fromkeys((default, *words))]
+    return ", ".join(texts) if words else f"{texts[0]}, or a number"

@@ -271,4 +271,4 @@ def test_a_framework_that_is_not_installed_is_a_usage_error(
 def test_a_file_that_is_missing_ends_with_a_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """No traceback."""
     assert replicate.main([str(tmp_path / "none.json")]) == 2
-    assert "a result file was expected at" in capsys.readouterr().err
+    assert "expected a result file at" in capsys.readouterr().err

@@ -37,14 +37,14 @@ def facts_of(**changes: Any) -> WorkloadFacts:
         ("collate_raises", "collate_fn raised: KeyError: 'input_ids'"),
         ("collate_raises_on_few", "collate_fn raised: ValueError: eight are needed"),
         ("loss_raises", "loss(model, batch) raised: "),
-        ("loss_per_sample", "loss must return a scalar, but a tensor of shape (8,) came; take its .mean()"),
-        ("loss_as_float", "loss must return a scalar tensor, but a float came; return the tensor itself"),
-        ("loss_as_output", "loss must return a scalar tensor, but a dict came; return the tensor itself"),
+        ("loss_per_sample", "loss: expected a scalar, got a tensor of shape (8,); take its .mean()"),
+        ("loss_as_float", "loss: expected a scalar tensor, got a float; return the tensor itself"),
+        ("loss_as_output", "loss: expected a scalar tensor, got a dict; return the tensor itself"),
         ("loss_detached", "the loss has no gradient; compute it from the model's output"),
         ("loss_nan", "the loss of the first batch is nan; check the data"),
         ("loss_of_another_model", "no parameter of the model got a gradient; compute the loss with the model"),
         ("optimizer_raises", "making the optimizer raised: ValueError: Invalid learning rate: -1.0"),
-        ("optimizer_of_wrong_type", "optimizer must return a torch.optim.Optimizer, but a list came"),
+        ("optimizer_of_wrong_type", "optimizer: expected a torch.optim.Optimizer, got a list"),
         ("optimizer_of_another_model", "the optimizer holds no parameter of the model; make it from the params"),
         ("optimizer_with_closure", "the backward pass or the optimizer step raised: TypeError: LBFGS.step()"),
         ("clip_as_text", "the backward pass or the optimizer step raised: "),
@@ -52,7 +52,7 @@ def facts_of(**changes: Any) -> WorkloadFacts:
     ],
 )
 def test_a_mistake_is_told_in_one_sentence(name: str, words: str) -> None:
-    """Target, what was expected, what came, the remedy: for all that only a step can show."""
+    """Target, what was expected, what it got, the remedy: for all that only a step can show."""
     target = f"tests.workloads.mistakes:{name}"
     workload = load_workload(target)
     with pytest.raises(WorkloadError) as caught:

@@ -28,7 +28,7 @@ def cpu_report() -> dict[str, Any]:
 
 @pytest.fixture
 def tf32_setting() -> Iterator[None]:
-    """Puts the process-wide setting back, whatever a test does."""
+    """Reverts the process-wide setting, whatever a test does."""
     before = torch.backends.cuda.matmul.fp32_precision
     yield
     torch.backends.cuda.matmul.fp32_precision = before
@@ -82,8 +82,7 @@ class Clock:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "sizes"),
-    [(0.001, [1]), (0.05, [1]), (0.1, [1, 2]), (1.0, [1, 2, 4, 8]), (9.0, [1, 2, 4, 8])],
+    ("seconds", "sizes"), [(0.001, [1]), (0.05, [1]), (0.1, [1, 2]), (1.0, [1, 2, 4, 8]), (9.0, [1, 2, 4, 8])]
 )
 def test_size_grows_as_far_as_the_time_allows(
     monkeypatch: pytest.MonkeyPatch, seconds: float, sizes: list[int]
@@ -140,7 +139,7 @@ def test_rate_that_cannot_be_measured_does_not_cost_the_others(monkeypatch: pyte
 
 @pytest.mark.usefixtures("tf32_setting")
 @pytest.mark.parametrize("before", ["none", "ieee", "tf32"])
-def test_tf32_is_switched_and_put_back(before: str) -> None:
+def test_tf32_is_switched_and_reverted(before: str) -> None:
     """Only the new setting is touched, and the user's value comes back."""
     settings = torch.backends.cuda.matmul
     settings.fp32_precision = before
@@ -151,7 +150,7 @@ def test_tf32_is_switched_and_put_back(before: str) -> None:
     assert settings.fp32_precision == before
 
 
-def test_tf32_is_put_back_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tf32_is_reverted_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """A measurement that fails leaves no setting behind; older versions of torch know only the flag."""
     older = SimpleNamespace(allow_tf32=False)
     monkeypatch.setattr(torch.backends.cuda, "matmul", older)

@@ -78,7 +78,7 @@ def test_an_iterable_dataset_has_no_samples_to_read_apart() -> None:
     assert sample_cost(make_workload(Endless())) is None
 
 
-def test_the_dearest_operators_are_those_of_the_model() -> None:
+def test_the_slowest_operators_are_those_of_the_model() -> None:
     """Forward, backward and optimizer; the time of one sample."""
     profile = operators_of(trainer_of(make_workload(Slow())))
     names = [operator.name for operator in profile.operators]

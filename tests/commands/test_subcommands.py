@@ -126,9 +126,9 @@ def test_the_format_follows_the_file(name: str, start: str, two_machines: Path) 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--format", "xml"], "--format expects one of table, md, csv, json, html, but 'xml' came"),
-        (["--out", "all.txt"], "--out expects a file that ends in .md, .csv, .json or .html"),
-        (["--out", "all.md", "--format", "table"], "--out expects a file"),
+        (["--format", "xml"], "--format: expected one of table, md, csv, json, html, got 'xml'"),
+        (["--out", "all.txt"], "--out: expected a file that ends in .md, .csv, .json or .html"),
+        (["--out", "all.md", "--format", "table"], "--out: expected a file"),
         (["--json", "--format", "md"], "--json and --format md contradict each other"),
     ],
 )

@@ -272,12 +272,8 @@ def write_files(root: Path, files: Mapping[str, str]) -> Path:
 def write_host(root: Path, spec: HostSpec) -> Path:
     """Builds the file tree of a Linux host."""
     files = {"etc/os-release": 'PRETTY_NAME="Ubuntu 24.04 LTS"\n', "proc/self/cgroup": "0::/\n"}
-    blocks = []
-    for number in range(spec.cores * spec.threads_per_core):
-        core = number % spec.cores
-        siblings = ",".join(str(core + thread * spec.cores) for thread in range(spec.threads_per_core))
-        files[f"sys/devices/system/cpu/cpu{number}/topology/core_cpus_list"] = siblings + "\n"
-        blocks.append(f"processor\t: {number}\nmodel name\t: {spec.model}\nflags\t\t: {spec.flags}\n")
+    numbers = range(spec.cores * spec.threads_per_core)
+    blocks = [f"processor\t: {number}\nmodel name\t: {spec.model}\nflags\t\t: {spec.flags}\n" for number in numbers]
     files["proc/cpuinfo"] = "\n".join(blocks)
     files["proc/self/mountinfo"] = "22 1 259:2 / / rw - ext4 /dev/nvme0n1p2 rw\n" + mount("/sys/fs/cgroup", "cgroup2")
     (root / "dev/shm").mkdir(parents=True)
@@ -290,10 +286,12 @@ def mount(point: str, kind: str, options: str = "rw", top: str = "/", source: st
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, spec: HostSpec) -> None:
-    """Makes this process believe in the memory of another host, and that it runs on Linux."""
+    """Makes this process believe in the memory and the cores of another host, and that it runs on Linux."""
     monkeypatch.setattr(platform, "system", lambda: "Linux")
     memory = SimpleNamespace(total=spec.memory_bytes, available=spec.memory_bytes * 9 // 10)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    counts = {True: spec.cores * spec.threads_per_core, False: spec.cores}
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: counts[logical])
     monkeypatch.setattr(host.shutil, "disk_usage", lambda _: SimpleNamespace(free=spec.shm_bytes))
 
 

@@ -35,7 +35,7 @@ def limited(spec: HostSpec, **files: str) -> HostSpec:
 
 
 def test_cpu_of_a_desktop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Model, cores and instruction sets come from /proc and /sys."""
+    """Model and instruction sets come from /proc, the cores from psutil."""
     pretend(monkeypatch, I5_9400F)
     unread: dict[str, str] = {}
     cpu = host.read_cpu(unread, write_host(tmp_path, I5_9400F), usable=6)
@@ -50,14 +50,6 @@ def test_threads_that_share_a_core_are_told_apart(tmp_path: Path, monkeypatch: p
     pretend(monkeypatch, RYZEN_5800X)
     cpu = host.read_cpu({}, write_host(tmp_path, RYZEN_5800X), usable=16)
     assert (cpu.physical_cores, cpu.logical_cores) == (8, 16)
-
-
-def test_cores_are_counted_without_sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pairs of package and core in /proc/cpuinfo do as well."""
-    pretend(monkeypatch, I5_9400F)
-    lines = [f"processor\t: {n}\nphysical id\t: {n // 4}\ncore id\t: {n % 2}\n" for n in range(8)]
-    cpu = host.read_cpu({}, write_files(tmp_path, {"proc/cpuinfo": "\n".join(lines)}), usable=8)
-    assert cpu.physical_cores == 4
 
 
 @pytest.mark.parametrize(("quota", "budget"), [("200000 100000", 2), ("350000 100000", 4), ("10000 100000", 1)])
@@ -128,8 +120,9 @@ def test_arm_features_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_linux_does_not_tell_is_none_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty /proc gives no exception and no guess."""
+    """An empty /proc, and nothing of the cores, gives no exception and no guess."""
     pretend(monkeypatch, I5_9400F)
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 2 if logical else None)
     unread: dict[str, str] = {}
     cpu = host.read_cpu(unread, tmp_path, usable=2)
     assert (cpu.model, cpu.physical_cores, cpu.isa) == (None, None, ())

@@ -9,7 +9,7 @@ import pynvml
 import pytest
 
 from autotune.hardware.model import Gpu
-from autotune.hardware.nvidia import gpu_precisions, load_nvml, read_gpus
+from autotune.hardware.nvidia import gpu_precisions, read_gpus
 from tests.hardware.readings import (
     MIB,
     NO_ENVIRONMENT,
@@ -28,7 +28,7 @@ from tests.hardware.readings import (
 def read(*cards: CardSpec, **environ: str) -> tuple[tuple[Gpu, ...], dict[str, str]]:
     """What is read of these cards, and what is not."""
     unread: dict[str, str] = {}
-    return read_gpus(FakeNvml(*cards), unread, environ=environ, own_pids={os.getpid()}), unread
+    return read_gpus(FakeNvml(*cards), unread, environ=environ), unread
 
 
 def test_fake_has_only_calls_that_nvml_has() -> None:
@@ -141,18 +141,6 @@ def test_machine_without_a_driver() -> None:
     assert unread == {"gpus": "no NVIDIA driver answers (NVML: NVML Shared Library Not Found)"}
 
 
-def test_machine_without_the_bindings() -> None:
-    """Without nvidia-ml-py the reason says that nobody looked."""
-    unread: dict[str, str] = {}
-    assert read_gpus(None, unread) == ()
-    assert "not installed" in unread["gpus"]
-
-
-def test_installed_bindings_are_found() -> None:
-    """nvidia-ml-py is a dependency, so its module is there."""
-    assert load_nvml() is pynvml
-
-
 def test_nvml_is_closed_again() -> None:
     """Whatever was read, the library is released."""
     nvml = FakeNvml(rtx_4070())
@@ -184,7 +172,7 @@ def test_other_processes_are_listed_and_own_ones_are_not() -> None:
 
 
 def test_own_process_is_left_out_by_default() -> None:
-    """Without a list, this process and its children do not count as others."""
+    """This process and its children do not count as others."""
     card = rtx_4070()
     card.computing = ((os.getpid(), MIB),)
     (gpu,) = read_gpus(FakeNvml(card), {}, environ=NO_ENVIRONMENT)

@@ -13,15 +13,7 @@ import pytest
 
 from autotune.hardware import Hardware, merge, probe_host
 from autotune.hardware.model import Cpu
-from tests.hardware.readings import (
-    GUIDES,
-    I5_9400F,
-    MIB,
-    machine,
-    partitioned_a100,
-    rtx_3060,
-    rtx_4070,
-)
+from tests.hardware.readings import GUIDES, I5_9400F, MIB, machine, partitioned_a100, rtx_3060, rtx_4070
 
 # Null outside of a container, by definition: there is nothing that could not be read.
 NULL_BY_DEFINITION = {"container"}
@@ -46,15 +38,7 @@ def unexplained(hardware: Hardware) -> set[str]:
 
 def report(**changes: Any) -> dict[str, Any]:
     """What a child with torch for the CPU reports."""
-    return {
-        "torch": "2.13.0+cpu",
-        "cuda": None,
-        "hip": None,
-        "device": "cpu",
-        "gpus": [],
-        "unread": {},
-        **changes,
-    }
+    return {"torch": "2.13.0+cpu", "cuda": None, "hip": None, "device": "cpu", "gpus": [], "unread": {}, **changes}
 
 
 def seen_by_torch(name: str, uuid: str | None, index: int = 0, **changes: Any) -> dict[str, Any]:
@@ -106,11 +90,7 @@ def test_empty_report_changes_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_merge_adds_versions_and_peaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What torch measured takes the place of the reasons."""
     hardware = machine(monkeypatch, tmp_path, I5_9400F)
-    peaks = {
-        "matmul_flops_per_second": {"fp32": 1e11, "bf16": None},
-        "memory_bytes_per_second": 1e10,
-        "seconds": 1.0,
-    }
+    peaks = {"matmul_flops_per_second": {"fp32": 1e11, "bf16": None}, "memory_bytes_per_second": 1e10, "seconds": 1.0}
     why = {
         "peaks.matmul_flops_per_second.bf16": "out of memory",
         "peaks.host_to_device_bytes_per_second": "the cpu device computes in the host's own memory",
@@ -137,10 +117,7 @@ def test_merge_follows_the_order_of_torch(tmp_path: Path, monkeypatch: pytest.Mo
     slow, fast = rtx_3060(), rtx_4070()
     slow.fails = {"nvmlDeviceGetPowerUsage": 3}
     hardware = machine(monkeypatch, tmp_path, I5_9400F, slow, fast)
-    seen = [
-        seen_by_torch(fast.name, "GPU-40700000-0000", 0),
-        seen_by_torch(slow.name, "GPU-30600000-0000", 1),
-    ]
+    seen = [seen_by_torch(fast.name, "GPU-40700000-0000", 0), seen_by_torch(slow.name, "GPU-30600000-0000", 1)]
     merged = merge(hardware, report(gpus=seen, cuda="12.8"))
     assert [(gpu.index, gpu.name) for gpu in merged.gpus] == [(0, fast.name), (1, slow.name)]
     assert merged.unread["gpus.1.power_watts"].startswith("NVML: ")
@@ -171,7 +148,7 @@ def test_gpu_that_only_torch_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     merged = merge(hardware, report(gpus=[apple]))
     assert merged.default_device == "mps"
     assert merged.gpus[0].precisions == ("fp32", "fp16")
-    assert merged.unread["gpus.0.power_limit_watts"] == "torch does not tell this of a mps device"
+    assert merged.unread["gpus.0.power_limit_watts"] == "torch does not report this for the kind mps"
     assert "gpus" not in merged.unread
     assert unexplained(merged) == set()
 

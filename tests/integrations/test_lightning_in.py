@@ -178,22 +178,24 @@ def test_the_other_package_is_known_too() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("manual", "ManualOptimBoringModel sets automatic_optimization = False; return an autotune.Workload"),
-        ("adversarial", "configure_optimizers() must return one optimizer, alone, in a list or a dict, or with"),
-        ("adversarial", "but 2 optimizers came"),
-        ("resting", "must return one optimizer, alone, in a list or a dict, or with schedulers, but None came"),
-        ("iterating", "Iterating.training_step takes dataloader_iter; let it take the batch"),
-        ("several_loaders", "IterableBoringDataModule.train_dataloader() must give one torch DataLoader, but a list"),
-        ("grouped", "with a batch_size, since autotune varies it, but a SequenceSampler makes the batches"),
+        ("manual", "got ManualOptimBoringModel with automatic_optimization = False; return an autotune.Workload"),
+        ("adversarial", "from configure_optimizers(), got 2 optimizers; return an autotune.Workload"),
+        ("resting", "expected one optimizer from configure_optimizers(), got None"),
+        ("iterating", "got Iterating.training_step(dataloader_iter); let it take the batch"),
+        (
+            "several_loaders",
+            "expected one torch DataLoader from IterableBoringDataModule.train_dataloader(), got a list",
+        ),
+        ("grouped", "got one with a SequenceSampler; give the DataLoader batch_size="),
         ("no_loader", "`train_dataloader` must be implemented"),
         ("unready", "making a workload of what it returned raised: FileNotFoundError: no scans here; fix it"),
-        ("dataset", "its LightningDataModule or train DataLoader was expected, but a RandomDataset came"),
-        ("four", "but 3 things came; return (module, datamodule)"),
-        ("double", "precision 32-true, bf16-mixed, 16-mixed was expected, but one with 64-true came"),
+        ("dataset", "a train DataLoader beside the LightningModule, got a RandomDataset"),
+        ("four", "got 3 values; return (module, datamodule)"),
+        ("double", "one of the precisions 32-true, bf16-mixed, 16-mixed, got 64-true"),
     ],
 )
 def test_what_cannot_be_tuned_is_told(name: str, words: str) -> None:
-    """The target, what was expected, what came, and what to do."""
+    """The target, what was expected, what it got, and what to do."""
     with pytest.raises(WorkloadError) as caught:
         of(built.MISTAKES[name]())
     assert str(caught.value).startswith("train:build: ")

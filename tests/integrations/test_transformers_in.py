@@ -176,15 +176,12 @@ def test_each_burst_draws_samples_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (built.without_data, "a Trainer with a train_dataset was expected, but it has none; give it one"),
-        (
-            built.rebalanced,
-            "with a batch_size, since autotune varies it, but a BatchRebalanceSampler makes the batches",
-        ),
+        (built.without_data, "expected a Trainer with a train_dataset, got one without; give it one"),
+        (built.rebalanced, "got one with a BatchRebalanceSampler; give the DataLoader batch_size="),
     ],
 )
 def test_what_cannot_be_tuned_is_told(make: Any, words: str) -> None:
-    """The target, what was expected, what came, and what to do."""
+    """The target, what was expected, what it got, and what to do."""
     with pytest.raises(WorkloadError) as caught:
         of(make())
     assert str(caught.value).startswith("train:build: ")

@@ -11,32 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.errors import ConfigError
-from autotune.knobs.config import (
-    KNOB_NAMES,
-    TrainConfig,
-    format_scalar,
-    make_config,
-    parse_knob,
-    parse_scalar,
-)
+from autotune.knobs.config import KNOB_NAMES, TrainConfig, format_scalar, make_config, parse_knob, parse_scalar
 
-WORDS = [
-    "true",
-    "false",
-    "none",
-    "null",
-    "nan",
-    "inf",
-    "-1",
-    "0",
-    "1",
-    "8",
-    "0.5",
-    "1e3",
-    "1e999",
-    "",
-    "bf16",
-]
+WORDS = ["true", "false", "none", "null", "nan", "inf", "-1", "0", "1", "8", "0.5", "1e3", "1e999", "", "bf16"]
 WORDS += ["fp8", "channels_last", "default", "max-autotune", "9" * 4300, "9" * 4301]
 
 json_values = st.recursive(
@@ -49,12 +26,7 @@ json_values = st.recursive(
 def test_defaults_are_those_of_pytorch() -> None:
     """A config of nothing trains as a plain script does: fp32, eager, no workers."""
     config = TrainConfig()
-    assert (config.precision, config.compile_mode, config.num_workers, config.allocator) == (
-        "fp32",
-        None,
-        0,
-        "default",
-    )
+    assert (config.precision, config.compile_mode, config.num_workers, config.allocator) == ("fp32", None, 0, "default")
 
 
 @pytest.mark.parametrize(
@@ -76,13 +48,7 @@ def test_configs_that_train_alike_are_equal(given_values: dict[str, Any], plain:
 def test_knobs_that_have_an_effect_are_kept() -> None:
     """Being canonical takes nothing away from what does matter."""
     config = make_config(
-        {
-            "num_workers": 2,
-            "prefetch_factor": 4,
-            "persistent_workers": True,
-            "pin_memory": True,
-            "non_blocking": True,
-        }
+        {"num_workers": 2, "prefetch_factor": 4, "persistent_workers": True, "pin_memory": True, "non_blocking": True}
     )
     assert (config.prefetch_factor, config.persistent_workers, config.non_blocking) == (4, True, True)
 
@@ -131,7 +97,7 @@ def test_a_config_survives_json(config: TrainConfig) -> None:
         ({"num_workers": -1}, "num_workers=-1"),
         ({"precision": "fp8"}, "expected one of fp32, tf32, bf16, fp16"),
         ({"compile_mode": "fast"}, "expected one of none, default, reduce-overhead"),
-        ({"batchsize": 8}, "'batchsize' is no knob; the knobs are batch_size"),
+        ({"batchsize": 8}, "'batchsize' is not a knob; the knobs are batch_size"),
     ],
 )
 def test_a_wrong_value_is_told_with_what_is_right(values: dict[str, Any], words: str) -> None:
@@ -195,13 +161,7 @@ def test_a_pinned_knob_keeps_the_typed_value(knob: str, text: str, value: Any) -
 
 @pytest.mark.parametrize(
     ("knob", "text"),
-    [
-        ("batch_size", "none"),
-        ("batch_size", "true"),
-        ("batch_size", "1.5"),
-        ("precision", "16"),
-        ("speed", "1"),
-    ],
+    [("batch_size", "none"), ("batch_size", "true"), ("batch_size", "1.5"), ("precision", "16"), ("speed", "1")],
 )
 def test_a_knob_refuses_what_it_does_not_take(knob: str, text: str) -> None:
     """A pin that cannot be honoured is an error at once, not a surprise later."""

@@ -54,7 +54,7 @@ def test_pinned_batch_fixes_the_accumulation() -> None:
         ({"batch_size": 12}, "12 does not divide the effective batch of 32.*--effective-batch free"),
         ({"accumulation_steps": 5}, "accumulation_steps=5 is pinned.*--effective-batch free"),
         ({"batch_size": 8, "accumulation_steps": 2}, "pin only one, or pass --effective-batch 16"),
-        ({"bach_size": 8}, "'bach_size' is no knob; the knobs are batch_size"),
+        ({"bach_size": 8}, "'bach_size' is not a knob; the knobs are batch_size"),
         ({"precision": "int8"}, "precision='int8' cannot be used"),
         ({"prefetch_factor": 0}, "prefetch_factor=0 cannot be used"),
     ],
@@ -93,7 +93,7 @@ def test_only_with_a_knob_that_does_not_apply() -> None:
 
 def test_unknown_knob_to_search_is_refused() -> None:
     """A slip of the finger must not search everything else, or nothing."""
-    with pytest.raises(ConfigError, match="'precison' is no knob"):
+    with pytest.raises(ConfigError, match="'precison' is not a knob"):
         space_of(gpu_machine(), only=["precison"])
 
 
@@ -126,7 +126,7 @@ def test_pinned_workers_above_the_cap_are_refused() -> None:
         ({"max_workers": -1}, "max_workers=-1"),
         ({"effective_batch": 0}, "the effective batch 0"),
         ({"explored": {"max_len": ()}}, "--explore max_len=a,b"),
-        ({"device": "mps"}, "'mps' was asked for, but this machine has none"),
+        ({"device": "mps"}, "expected a device of this machine, got 'mps'"),
     ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:

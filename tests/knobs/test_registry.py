@@ -15,7 +15,6 @@ from autotune.knobs.circumstances import Choices, Circumstances, LoaderRoom
 from autotune.knobs.config import KNOB_NAMES, TrainConfig, check_values
 from autotune.knobs.knob import EVERYWHERE, FRAMEWORKS, Knob
 from autotune.knobs.registry import FAMILIES, KNOBS
-from autotune.knobs.table import COLUMNS, framework_text, knobs_table
 from autotune.measuring.memory_model import MemoryModel
 from autotune.measuring.numerics import NumericsGuard
 from autotune.measuring.records import Burst, Outcome, Point
@@ -23,6 +22,7 @@ from autotune.search.ceilings import unlikely_to_gain
 from autotune.search.guard import refusal
 from autotune.search.stopping import predicted_seconds
 from autotune.search.trials import Trial, make_distributions
+from docs._scripts import knob_table
 from tests.factories import make_measurement
 from tests.spaces import cpu_machine, gpu_machine, make_facts, space_of
 
@@ -145,7 +145,7 @@ def test_dataloader_gets_what_is_declared(knob: Knob) -> None:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_every_framework_has_a_word_or_says_that_it_has_none(knob: Knob, framework: Any) -> None:
     """Words that take a value as it is are handed on with it."""
-    assert framework_text(knob, framework)
+    assert knob_table.framework_text(knob, framework)
     word = knob.words.get(framework)
     if isinstance(word, str):
         config = changed(knob)[1]
@@ -155,9 +155,9 @@ def test_every_framework_has_a_word_or_says_that_it_has_none(knob: Knob, framewo
 @each_knob
 def test_every_knob_stands_in_the_table_with_a_reason(knob: Knob) -> None:
     """One row of it, whose cells are all filled."""
-    (row,) = [line for line in knobs_table().splitlines() if line.startswith(f"| `{knob.name}` |")]
+    (row,) = [line for line in knob_table.text().splitlines() if line.startswith(f"| `{knob.name}` |")]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert len(cells) == len(COLUMNS)
+    assert len(cells) == len(knob_table.COLUMNS)
     assert all(cells)
     assert cells[-1] == knob.why
     assert len(knob.why.split()) > 5
@@ -299,8 +299,8 @@ def test_the_sizes_that_share_room_turn_in_one_order() -> None:
 def test_knobs_and_their_table_need_no_torch() -> None:
     """The parent process asks the registry, and never imports torch; the documentation is built without it."""
     code = (
-        "import sys, autotune.knobs.space, autotune.knobs.table as t; assert 'torch' not in sys.modules; "
-        "sys.modules['torch'] = None; print(t.knobs_table().count('\\n'))"
+        "import sys, autotune.knobs.space, docs._scripts.knob_table as t; assert 'torch' not in sys.modules; "
+        "sys.modules['torch'] = None; print(t.text().count('\\n'))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) == len(KNOBS) + 2

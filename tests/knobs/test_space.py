@@ -9,16 +9,7 @@ import pytest
 
 from autotune.errors import ConfigError
 from autotune.knobs.config import Scalar, TrainConfig
-from tests.hardware.readings import (
-    GIB,
-    GUIDES,
-    I5_9400F,
-    MIB,
-    gtx_1660_ti,
-    hardware_of,
-    partitioned_a100,
-    rtx_4070,
-)
+from tests.hardware.readings import GIB, GUIDES, I5_9400F, MIB, gtx_1660_ti, hardware_of, partitioned_a100, rtx_4070
 from tests.spaces import all_loaders, cpu_machine, docker_machine, gpu_machine, make_facts, space_of
 
 
@@ -188,11 +179,7 @@ def test_memory_of_the_baseline_is_granted() -> None:
 def test_pins_that_cannot_fit_are_refused() -> None:
     """Better one sentence at once than a bus error in every burst."""
     with pytest.raises(ConfigError, match=r"num_workers=6, prefetch_factor=8 pinned, .*--shm-size"):
-        space_of(
-            docker_machine(),
-            make_facts(batch_bytes=64 * MIB),
-            pinned={"num_workers": 6, "prefetch_factor": 8},
-        )
+        space_of(docker_machine(), make_facts(batch_bytes=64 * MIB), pinned={"num_workers": 6, "prefetch_factor": 8})
 
 
 def test_system_without_shared_memory_is_bounded_by_memory() -> None:

@@ -200,10 +200,7 @@ def test_one_pair_is_no_comparison() -> None:
 
 def test_speedup_is_the_geometric_mean_of_the_pairs() -> None:
     """Twice as fast and half as fast are no gain."""
-    pairs = [
-        (measured((100, 1.0, 0)), measured((200, 1.0, 0))),
-        (measured((200, 1.0, 0)), measured((100, 1.0, 0))),
-    ]
+    pairs = [(measured((100, 1.0, 0)), measured((200, 1.0, 0))), (measured((200, 1.0, 0)), measured((100, 1.0, 0)))]
     speedup = paired_speedup(pairs)
     assert speedup.ratio == pytest.approx(1.0)
     assert not speedup.confirmed

@@ -26,7 +26,7 @@ STYLE = Path(__file__).parents[2] / "autotune" / "report" / "style.css"
 
 
 def test_waterfall_leads_from_the_baseline_to_the_confirmed_speedup() -> None:
-    """Worths multiply; what is missing at the end is a step of its own; the last bar is the whole."""
+    """The factors multiply; what is missing at the end is a step of its own; the last bar is the whole."""
     steps = waterfall_steps(full_result())
     assert [step.label for step in steps] == ["precision", "compile_mode", "together, beyond alone", "all changes"]
     reached = 1.0

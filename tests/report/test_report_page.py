@@ -79,7 +79,7 @@ def test_without_a_confirmed_gain_there_is_no_large_figure() -> None:
         "effective batch 64 192",
         "memory_format",  # among all knobs, though it was not changed
         "compile_mode none default",
-        "Compiling takes 40 s, won back after about",
+        "Compiling takes 40 s; break-even after about",
         "precision 1.60× 1.50 – 1.70",
         "Alone, the changes multiply to 2.00×; 1.25× remains",
         "compute alone 2,600 samples/s 9",
@@ -90,14 +90,14 @@ def test_without_a_confirmed_gain_there_is_no_large_figure() -> None:
         "5 bursts, 1 of them failed; the fastest ran at 2,500 samples/s.",
         "failed: 12 GiB were wanted",
         "disturbed: other load",
-        "GPU: time with a kernel 97 % 97 %",
+        "GPU: time with a kernel running 97 % 97 %",
         "power, mean 180.0 W 180.0 W",
-        "bottleneck: compute: what the model itself computes is what limits",
+        "bottleneck: compute: the model's own computation is the limit",
         "mind the cooling",
         "aten::mm 0.002 ms 0.002 ms",
         "decode data.py:7 0.9 ms",
         "numerics: agrees: as eager fp32",
-        "cosine of the first step's gradients 0.99 0.95 within",
+        "cosine of the first step's gradients 0.99 0.95 passed",
         "NVIDIA GeForce RTX 4070",
         "autotune check",
         "stopped by: budget",
@@ -126,12 +126,12 @@ def test_partial_result_says_so_before_the_headline() -> None:
     ("changes", "reason"),
     [
         ({"ablation": ()}, "No changed knob was reverted alone: no time was left"),
-        ({"ablation": (), "best": full_result().baseline}, "No knob was changed, so there is nothing to reverted."),
-        ({"trials": ()}, "No burst in this file tells what memory it took."),
+        ({"ablation": (), "best": full_result().baseline}, "No knob was changed, so there is nothing to revert."),
+        ({"trials": ()}, "No burst in this file tells how much memory it took."),
         ({"trials": ()}, "This file does not say which bursts were run."),
         (
             {"trials": (trial(1000, 2.0), trial(900, 2.1))},
-            "No combination of the other knobs was run with two sizes of the micro-batch, so there is no line.",
+            "No combination of the other knobs was run with two micro-batch sizes, so there is no line.",
         ),
         ({"diagnosis": make_result().diagnosis.model_copy(update={"ceilings": {}})}, "No part of the training was"),
         ({"diagnosis": make_result().diagnosis}, "No profile was taken"),
@@ -153,7 +153,7 @@ def test_section_without_data_says_why(changes: dict[str, Any], reason: str) -> 
 def test_budget_too_short_for_an_ablation_is_the_reason_for_none() -> None:
     """What a person can change is named."""
     constraints = full_result().constraints.model_copy(update={"budget_seconds": 60.0})
-    assert "budgets under 2 minutes keep no time for that" in shown(full_result(ablation=(), constraints=constraints))
+    assert "budgets under 2 minutes leave no time for that" in shown(full_result(ablation=(), constraints=constraints))
 
 
 # That it can be trusted.
@@ -266,7 +266,7 @@ def test_page_tells_its_weight() -> None:
     ("bursts", "reason", "told"),
     [
         (2_000, "r" * 60, "They are too long to be shown here as well."),
-        (3_000, "r" * 2_000, "too much for a page that is to stay under 2 MB: they are in big.json."),
+        (3_000, "r" * 2_000, "too much for a page that stays under 2 MB: they are in big.json."),
         (60, "r" * 100_000, "… (100,009 characters)"),
     ],
 )

@@ -12,12 +12,7 @@ from autotune.errors import ResultFileError
 from autotune.measuring.records import Outcome
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
-from autotune.results.cross_file import (
-    Cross,
-    default_cross_path,
-    gain_text,
-    ratio_with_interval,
-)
+from autotune.results.cross_file import Cross, default_cross_path, gain_text, ratio_with_interval
 from autotune.results.files import read_document, write_document
 from tests.crosses import make_cross, on_gpu
 from tests.factories import make_result

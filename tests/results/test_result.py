@@ -27,8 +27,7 @@ from autotune.results.files import keep_document, parse_document, write_document
 from autotune.results.gather import Gathered
 from autotune.results.result import Result, Side, read_result
 from autotune.terminal.comparison import comparison_table
-from autotune.terminal.console import result_table
-from autotune.terminal.hardware import hardware_table
+from autotune.terminal.console import hardware_table, result_table
 from tests.broken import json_values, leaves, with_value
 from tests.factories import make_gpu, make_hardware, make_measurement, make_result
 

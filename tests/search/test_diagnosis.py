@@ -81,18 +81,18 @@ def test_a_slow_sample_is_named_with_its_parts_and_the_gain() -> None:
     text = advice(0.5, ceilings={"compute": 2300.0}, profile=Profile(sample=SampleCost(seconds=0.014, parts=parts)))
     assert text == (
         "training waits for data 50 % of the time with 2 workers: one sample takes 14 ms, of which 11 ms in augment "
-        "(data.py:40); computing alone reaches 2.30× what you get"
+        "(data.py:40); computing alone reaches 2.30× what it reaches now"
     )
 
 
 def test_without_a_ceiling_the_wait_bounds_the_gain() -> None:
     """Half of the time waiting: twice as fast at most."""
-    assert "at most, training could reach 2.00× what you get" in advice(0.5)
+    assert "training could reach up to 2.00× what it reaches now" in advice(0.5)
 
 
 def test_full_cpus_rule_more_workers_out() -> None:
     """Only cheaper samples help."""
-    assert "more workers gain nothing" in advice(0.4, telemetry=TelemetrySummary(seconds=1, cpu_fraction=0.99))
+    assert "more workers would gain nothing" in advice(0.4, telemetry=TelemetrySummary(seconds=1, cpu_fraction=0.99))
     assert "more workers gain nothing" not in advice(0.4, telemetry=TelemetrySummary(seconds=1, cpu_fraction=0.6))
 
 

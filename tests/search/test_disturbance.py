@@ -29,12 +29,7 @@ def burst(telemetry: TelemetrySummary | None, rate: float = 1000.0, outcome: Out
     """A burst of two seconds with these telemetry."""
     blocks = tuple(Block(samples=100, seconds=100 / rate * (1 + 0.001 * i), data_wait_seconds=0) for i in range(8))
     measurement = Measurement(
-        blocks=blocks,
-        steady=True,
-        start_seconds=0,
-        build_seconds=0,
-        warmup_seconds=0.5,
-        telemetry=telemetry,
+        blocks=blocks, steady=True, start_seconds=0, build_seconds=0, warmup_seconds=0.5, telemetry=telemetry
     )
     ok = outcome is Outcome.OK
     return Burst(point=POINT, outcome=outcome, measurement=measurement if ok else None, seconds=2.0)

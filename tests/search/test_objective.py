@@ -133,7 +133,7 @@ def test_a_study_of_another_objective_is_not_resumed(before: dict[str, str], tmp
     assert study({"objective": "samples_per_second"}, resume=True) == "s"
     with pytest.raises(UsageError, match=r"maximises samples_per_gigabyte.* got one that maximises samples_per_second"):
         study({"objective": "samples_per_gigabyte"}, resume=True)
-    with pytest.raises(UsageError, match="no earlier run of this workload"):
+    with pytest.raises(UsageError, match="expected an earlier run of this workload"):
         study({"target": "other", "objective": "samples_per_second"}, resume=True)
 
 

@@ -17,8 +17,7 @@ from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.results.result import AblationRow, Result, SearchRecord, Side
 from autotune.results.summary import usage_snippet
-from autotune.terminal.console import error_lines, make_console, result_table, usage_lines
-from autotune.terminal.hardware import hardware_table
+from autotune.terminal.console import error_lines, hardware_table, make_console, result_table, usage_lines
 from autotune.units import format_rate
 from tests.factories import GIB, make_gpu, make_hardware, make_measurement, make_result
 
@@ -140,14 +139,14 @@ def test_compiling_is_shown_with_the_steps_that_win_it_back() -> None:
     )
     speedup = Speedup(ratio=2.0, ci95=Interval(1.5, 3.0), pairs=4)
     text = shown(result_table(make_result(baseline=baseline, best=best, speedup=speedup)))
-    assert "compiling takes 10 s, won back after about 2,000 optimizer steps (95 % interval 1,500 – 3,000)" in text
+    assert "compiling takes 10 s; break-even after about 2,000 optimizer steps (95 % interval 1,500 – 3,000)" in text
 
 
 def test_compiling_without_a_confirmed_gain_wins_nothing_back() -> None:
     """A break-even point of a gain that may be none would be a claim."""
     best = Side(config=TrainConfig(compile_mode="default"), measurement=make_measurement(2000, compile_seconds=10))
     speedup = Speedup(ratio=1.5, ci95=Interval(0.9, 2.0), pairs=2)
-    assert "won back" not in shown(result_table(make_result(best=best, speedup=speedup)))
+    assert "break-even" not in shown(result_table(make_result(best=best, speedup=speedup)))
 
 
 def test_result_shows_bottleneck_ceilings_and_advice() -> None:
@@ -209,12 +208,7 @@ def test_snippet_is_python_that_loads_the_file() -> None:
     tree = ast.parse(usage_snippet(path))
     constants = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
     assert path.as_posix() in constants
-    assert [line.split()[0] for line in usage_snippet(path).splitlines()] == [
-        "import",
-        "tuned",
-        "loader",
-        "model,",
-    ]
+    assert [line.split()[0] for line in usage_snippet(path).splitlines()] == ["import", "tuned", "loader", "model,"]
 
 
 def test_usage_names_the_file_and_ends_no_line_of_code_with_spaces() -> None:
@@ -266,9 +260,7 @@ def test_machine_shows_cpu_memory_software_and_peaks() -> None:
 
 def test_error_is_one_line_that_begins_with_error() -> None:
     """People and scripts find it at once."""
-    assert shown(error_lines(UsageError("a duration was expected, '[b]' came"))) == (
-        "error: a duration was expected, '[b]' came"
-    )
+    assert shown(error_lines(UsageError("expected a duration, got '[b]'"))) == ("error: expected a duration, got '[b]'")
 
 
 def test_error_of_the_users_code_shows_their_frames_first() -> None:

@@ -242,14 +242,14 @@ def test_live_display_ticks_by_itself_between_bursts() -> None:
     clock = Clock()
     live = live_at(clock)
     with live:
-        assert on_screen(live).endswith("time 0 s gone")
+        assert on_screen(live).endswith("time 0 s elapsed")
         clock.now += 10
         live.burst(make_burst(1000), None, 50.0)
-        assert on_screen(live).endswith("time 10 s gone, 50 s left")
+        assert on_screen(live).endswith("time 10 s elapsed, 50 s left")
         clock.now += 30
-        assert on_screen(live).endswith("time 40 s gone, 20 s left")
+        assert on_screen(live).endswith("time 40 s elapsed, 20 s left")
         clock.now += 100
-        assert on_screen(live).endswith("time 2 m 20 s gone, 0 s left")
+        assert on_screen(live).endswith("time 2 m 20 s elapsed, 0 s left")
 
 
 def test_live_display_keeps_markup_of_users_as_text() -> None:

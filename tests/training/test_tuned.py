@@ -335,7 +335,7 @@ def test_restricting_attention_breaks_no_graph() -> None:
 @pytest.mark.parametrize("device", ["cuda:99", "rocm:0", "meta", "toaster"])
 def test_a_device_that_is_not_here_is_told(device: str) -> None:
     """What was asked for, what there is, and what to do; also for a word that is no device."""
-    with pytest.raises(ConfigError, match=f"{device!r} was asked for, but torch finds only cpu.*; pass device="):
+    with pytest.raises(ConfigError, match=f"torch finds here .cpu.*, got {device!r}; pass device="):
         torch_device(device)
 
 

@@ -171,7 +171,7 @@ def test_what_cannot_be_called_is_told(write: Write, value: str, words: str) -> 
     """A build that is no function, a model that can be called included, is named by what it is."""
     write("train_value.py", f"from tests.workloads import mistakes\nbuild = {value}")
     message, _ = told(TargetError, lambda: import_target("train_value:build"))
-    assert message.startswith(f"'train_value:build' is {words}, but a function that returns a Workload was expected")
+    assert message.startswith(f"'train_value:build': expected a function that returns a Workload, got {words}")
     assert "def build():" in message
 
 

@@ -23,34 +23,34 @@ def test_a_wrong_return_is_told(name: str, came: str) -> None:
     """What must be returned is said with what came."""
     target = f"tests.workloads.mistakes:{name}"
     message, trace = told(WorkloadError, lambda: load_workload(target))
-    assert message.startswith(f"{target} must return an autotune.Workload or a tuple (model, dataset, loss)")
-    assert f"but {came} came" in message
+    assert message.startswith(f"{target}: expected an autotune.Workload, a tuple (model, dataset, loss)")
+    assert f", got {came};" in message
     assert trace is None
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("model_class", "model must be an nn.Module, but the class Linear came; call it"),
-        ("swapped", "but a TensorDataset came; return (model, dataset, loss) in this order"),
-        ("elsewhere", "some of it is on meta; leave out .to(device)"),
-        ("buffer_elsewhere", "some of it is on meta"),
+        ("model_class", "expected an nn.Module as model, got the class Linear; call it"),
+        ("swapped", "got a TensorDataset; return (model, dataset, loss) in this order"),
+        ("elsewhere", "expected a model on the CPU, got one with parts on meta; leave out .to(device)"),
+        ("buffer_elsewhere", "got one with parts on meta"),
         ("frozen", "no trainable parameter; set requires_grad"),
-        ("loader_for_dataset", "but a DataLoader came; pass loader.dataset"),
-        ("path_for_dataset", "but a str came; pass the Dataset itself"),
-        ("splits_for_dataset", 'but a dict came; pass one of its splits, such as dataset["train"]'),
-        ("class_for_dataset", "but the class TensorDataset came; pass the Dataset itself"),
-        ("number_for_dataset", "but an int came"),
-        ("generator_for_dataset", "but a generator came; derive it from torch.utils.data.IterableDataset"),
-        ("unsized_dataset", "but an Unsized came; give it __len__"),
+        ("loader_for_dataset", "got a DataLoader; pass loader.dataset"),
+        ("path_for_dataset", "got a str; pass the Dataset itself"),
+        ("splits_for_dataset", 'got a dict; pass one of its splits, such as dataset["train"]'),
+        ("class_for_dataset", "got the class TensorDataset; pass the Dataset itself"),
+        ("number_for_dataset", "got an int"),
+        ("generator_for_dataset", "got a generator; derive it from torch.utils.data.IterableDataset"),
+        ("unsized_dataset", "got an Unsized; give it __len__"),
         ("broken_length", "the len() of the dataset raised: OSError: no index file"),
         ("empty_dataset", "the dataset is empty (len() is 0); check its path or its filter"),
-        ("no_loss", "loss must be a callable, but None came"),
+        ("no_loss", "expected a callable as loss, got None"),
         ("criterion_for_loss", "torch's CrossEntropyLoss, which takes scores and labels"),
         ("functional_for_loss", "torch's cross_entropy, which takes scores and labels"),
-        ("optimizer_instance", "optimizer must be a callable, but an AdamW came; pass the function itself"),
+        ("optimizer_instance", "expected a callable as optimizer, got an AdamW; pass the function itself"),
         ("no_batch", "batch_size=0 cannot be used: expected greater than or equal to 1"),
-        ("baseline_as_dict", "baseline must be an autotune.TrainConfig, but a dict came"),
+        ("baseline_as_dict", "expected an autotune.TrainConfig as baseline, got a dict"),
         ("two_batch_sizes", "batch_size is 64, but that of the baseline is 16; state it in the baseline only"),
     ],
 )

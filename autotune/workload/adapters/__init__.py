@@ -50,9 +50,9 @@ def _from_lightning(package: Any, module: Any, rest: list[Any], target: str) -> 
     if len(rest) == 2 and not isinstance(trainer, package.Trainer):
         return None  # (model, dataset, loss): the module is used as any other
     if len(rest) > 2 or not isinstance(data, (package.LightningDataModule, DataLoader, type(None))):
-        came = described(data) if len(rest) < 3 else f"{len(rest)} things"
+        got = described(data) if len(rest) < 3 else f"{len(rest)} values"
         raise WorkloadError(
-            f"{target}: beside a LightningModule its LightningDataModule or train DataLoader was expected, but "
-            f"{came} came; return (module, datamodule), or (module, datamodule, trainer) to state how you train today"
+            f"{target}: expected a LightningDataModule or a train DataLoader beside the LightningModule, got {got}; "
+            "return (module, datamodule), or (module, datamodule, trainer) to state how you train today"
         )
     return from_module(package, module, data, trainer, target)

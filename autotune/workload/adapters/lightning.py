@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 from autotune.errors import WorkloadError
 from autotune.knobs import Precision
 from autotune.workload.adapters.loaders import baseline, loader_notes, require_loader, workload_parts
+from autotune.workload.fingerprint import length_of
 from autotune.workload.user_errors import described
 from autotune.workload.workload import Workload
 
@@ -78,15 +79,14 @@ def from_module(package: Any, module: Any, data: Any, trainer: Any, target: str)
     trainer = _attach(package, module, data, trainer)
     source, loader = _load(module, data, package)
     parts = require_loader(loader, target, source)
-    configure = _Optimizers(module, trainer, target)
-    with contextlib.suppress(TypeError):  # an iterable dataset without a length
-        configure.steps_of_epoch = math.ceil(len(parts.loader) / trainer.accumulate_grad_batches)
-    configure()
+    batches = length_of(parts.loader)
+    steps_of_epoch = None if batches is None else math.ceil(batches / trainer.accumulate_grad_batches)
+    _make_optimizer(module, trainer, target, steps_of_epoch)  # what is wrong with it is told now
     notes += [f"{name}() of {type(module).__name__}" for name in _NOT_RUN if overrides(module, name, package)]
     return Workload(
         TrainingStep(module),
-        loss=_Loss(module, _transfers(module, data, package), _takes_index(module)),
-        optimizer=lambda _: configure(),
+        loss=_loss_of(module, _transfers(module, data, package)),
+        optimizer=lambda _: _make_optimizer(module, trainer, target, steps_of_epoch),
         baseline=baseline(
             parts,
             accumulation_steps=trainer.accumulate_grad_batches,
@@ -112,12 +112,12 @@ def _check(module: Any, target: str) -> None:
     name = type(module).__name__
     if not module.automatic_optimization:
         raise WorkloadError(
-            f"{target}: a LightningModule that leaves its optimizer steps to the trainer was expected, but {name} sets "
+            f"{target}: expected a LightningModule that leaves its optimizer steps to the trainer, got {name} with "
             "automatic_optimization = False; return an autotune.Workload whose loss does what its step does"
         )
     if "dataloader_iter" in inspect.signature(module.training_step).parameters:
         raise WorkloadError(
-            f"{target}: training_step(batch, batch_idx) was expected, but {name}.training_step takes dataloader_iter; "
+            f"{target}: expected training_step(batch, batch_idx), got {name}.training_step(dataloader_iter); "
             "let it take the batch"
         )
 
@@ -164,43 +164,34 @@ def _load(module: Any, data: Any, package: Any) -> tuple[str, Any]:
     return f"{type(both[0]).__name__}.train_dataloader()", both[0].train_dataloader()
 
 
-class _Optimizers:
-    """Makes the module's optimizer again at each call, by its own `configure_optimizers`; its schedules go with it.
-
-    Attributes:
-        steps_of_epoch: Optimizer steps of the baseline's epoch; None where its end is not known.
+def _make_optimizer(module: Any, trainer: Any, target: str, steps_of_epoch: int | None) -> Optimizer:
+    """A new optimizer by the module's own `configure_optimizers`; its schedules go with it.
 
     Raises:
         WorkloadError: There is not exactly one.
     """
-
-    def __init__(self, module: Any, trainer: Any, target: str) -> None:
-        self.steps_of_epoch: int | None = None
-        self._module = module
-        self._trainer = trainer
-        self._target = target
-
-    def __call__(self) -> Optimizer:
-        module, trainer = self._module, self._trainer
-        configured = module.configure_optimizers()
-        found = list(optimizers_in(configured))
-        if len(found) != 1:
-            came = f"{len(found)} optimizers" if found else described(configured)
-            raise WorkloadError(
-                f"{self._target}: configure_optimizers() must return one optimizer, alone, in a list or a dict, or "
-                f"with schedulers, but {came} came; return an autotune.Workload whose optimizer holds all parameters"
-            )
-        with _instead(module, "configure_optimizers", lambda: configured):
-            trainer.strategy.setup_optimizers(trainer)  # self.optimizers() and self.lr_schedulers() answer now
-        trainer.fit_loop.teardown()  # estimated_stepping_batches may have begun to load
-        _follow_schedules(found[0], list(trainer.lr_scheduler_configs), self.steps_of_epoch)
-        return found[0]
+    configured = module.configure_optimizers()
+    found = list(optimizers_in(configured))
+    if len(found) != 1:
+        got = f"{len(found)} optimizers" if found else described(configured)
+        raise WorkloadError(
+            f"{target}: expected one optimizer from configure_optimizers(), got {got}; "
+            "return an autotune.Workload whose optimizer holds all parameters"
+        )
+    with replaced(module, "configure_optimizers", lambda: configured):
+        trainer.strategy.setup_optimizers(trainer)  # self.optimizers() and self.lr_schedulers() answer now
+    trainer.fit_loop.teardown()  # estimated_stepping_batches may have begun to load
+    _follow_schedules(found[0], list(trainer.lr_scheduler_configs), steps_of_epoch)
+    return found[0]
 
 
 def _follow_schedules(optimizer: Optimizer, schedules: list[Any], steps_of_epoch: int | None) -> None:
     """Steps the schedules of learning rates after each step of the optimizer, or each epoch's, as Lightning does.
 
-    Those that follow a metric stay where they are.
+    Args:
+        optimizer: Its steps are counted.
+        schedules: Those that follow a metric stay where they are.
+        steps_of_epoch: Optimizer steps of the baseline's epoch; None where its end is not known.
     """
     lengths = {"step": 1, "epoch": steps_of_epoch}
     periods = [
@@ -236,8 +227,8 @@ def optimizers_in(configured: Any) -> Iterator[Optimizer]:
 def _precision(trainer: Any, target: str) -> Precision:
     if trainer.precision not in _PRECISIONS:
         raise WorkloadError(
-            f"{target}: a Trainer with precision {', '.join(_PRECISIONS)} was expected, but one with "
-            f"{trainer.precision} came; leave the trainer out, or give it one of these"
+            f"{target}: expected a Trainer with one of the precisions {', '.join(_PRECISIONS)}, "
+            f"got {trainer.precision}; leave the trainer out, or give it one of these"
         )
     return _PRECISIONS[trainer.precision]
 
@@ -252,49 +243,37 @@ def _takes_index(module: Any) -> bool:
 def _transfers(module: Any, data: Any, package: Any) -> list[tuple[str, Callable[..., Any]]]:
     """The hooks that change a batch on its way to the device: of the data where it has them, else of the module."""
     owners = [data, module] if isinstance(data, package.LightningDataModule) else [module]
-    found = []
-    for name in _TRANSFERS:
-        owner = next((owner for owner in owners if overrides(owner, name, package)), None)
-        if owner is not None:
-            found.append((name, getattr(owner, name)))
-    return found
+    found = {name: [owner for owner in owners if overrides(owner, name, package)] for name in _TRANSFERS}
+    return [(name, getattr(able[0], name)) for name, able in found.items() if able]
 
 
-class _Loss:
+def _loss_of(module: Any, transfers: list[tuple[str, Callable[..., Any]]]) -> Callable[[nn.Module, Any], torch.Tensor]:
     """The loss of a batch by `training_step`, after the hooks that change it; counts the batches."""
+    takes_index = _takes_index(module)
+    indices = itertools.count()
 
-    def __init__(self, module: Any, transfers: list[tuple[str, Callable[..., Any]]], takes_index: bool) -> None:
-        self._module = module
-        self._transfers = transfers
-        self._takes_index = takes_index
-        self._indices = itertools.count()
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        index = next(indices)
+        if transfers:
+            batch = copy.copy(batch)
+            device = module.device
+            with torch.autocast(device.type, enabled=False):  # Lightning's begins with the step
+                for name, hook in transfers:
+                    batch = hook(batch, *([device] if name == "transfer_batch_to_device" else []), 0)
+        found: torch.Tensor = model(batch, index) if takes_index else model(batch)
+        return found
 
-    def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        index = next(self._indices)
-        if self._transfers:
-            batch = self._transfer(copy.copy(batch))
-        loss: torch.Tensor = model(batch, index) if self._takes_index else model(batch)
-        return loss
-
-    def _transfer(self, batch: Any) -> Any:
-        device = self._module.device
-        with torch.autocast(device.type, enabled=False):  # Lightning's begins with the step
-            for name, hook in self._transfers:
-                moves = name == "transfer_batch_to_device"
-                batch = hook(batch, device, 0) if moves else hook(batch, 0)
-        return batch
+    return loss
 
 
 def _trainer_notes(package: Any, trainer: Any) -> list[str]:
     """What the user's trainer does beside training, and how it clips where bursts cannot."""
     if trainer is None:
         return []
-    notes = []
-    if _clips_by_value(trainer):
-        notes.append("gradient_clip_algorithm='value' of the Trainer")
     kinds = [type(callback) for callback in trainer.callbacks]
     own = f"{package.__name__}."
-    return [*notes, *(f"the callback {kind.__name__}" for kind in kinds if not kind.__module__.startswith(own))]
+    notes = [f"the callback {kind.__name__}" for kind in kinds if not kind.__module__.startswith(own)]
+    return ["gradient_clip_algorithm='value' of the Trainer", *notes] if _clips_by_value(trainer) else notes
 
 
 def _clips_by_value(trainer: Any) -> bool:
@@ -302,13 +281,12 @@ def _clips_by_value(trainer: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _instead(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Gives an object another attribute for a moment."""
-    before = vars(owner).get(name)
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Gives an object another attribute for a while."""
+    before = {key: old for key, old in vars(owner).items() if key == name}
     setattr(owner, name, value)
     try:
         yield
     finally:
         delattr(owner, name)
-        if before is not None:
-            setattr(owner, name, before)
+        vars(owner).update(before)

@@ -63,15 +63,15 @@ def require_loader(loader: object, target: str, source: str) -> LoaderParts:
     """
     if not isinstance(loader, DataLoader):
         raise WorkloadError(
-            f"{target}: {source} must give one torch DataLoader, but {described(loader)} came; "
+            f"{target}: expected one torch DataLoader from {source}, got {described(loader)}; "
             "combine the data in one dataset"
         )
     parts = read_loader(loader)
     if parts.batch_size is None:
-        whose = "a loader with batch_size=None" if parts.batches is None else described(parts.batches)
+        got = "batch_size=None" if parts.batches is None else described(parts.batches)
         raise WorkloadError(
-            f"{target}: {source} must give a DataLoader with a batch_size, since autotune varies it, but {whose} "
-            "makes the batches; give the DataLoader batch_size= and a sampler of single samples"
+            f"{target}: expected a DataLoader with a batch_size, which autotune varies, from {source}, "
+            f"got one with {got}; give the DataLoader batch_size= and a sampler of single samples"
         )
     return parts
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,15 +30,15 @@ def from_trainer(trainer: Any, target: str) -> Workload:
         WorkloadError: It has no train dataset, or batches in a way that bursts cannot.
     """
     if trainer.train_dataset is None:
-        raise WorkloadError(f"{target}: a Trainer with a train_dataset was expected, but it has none; give it one")
+        raise WorkloadError(f"{target}: expected a Trainer with a train_dataset, got one without; give it one")
     parts = require_loader(trainer.get_train_dataloader(), target, "the Trainer")
     model = trainer.model.to("cpu")  # a Trainer moves it as soon as it is made; autotune moves it itself
     _checkpoint_activations(model, trainer.args)
     fields = workload_parts(parts)
     return Workload(
         model,
-        loss=_Loss(trainer),
-        optimizer=_Optimizers(trainer),
+        loss=_loss_of(trainer),
+        optimizer=_optimizer_of(trainer),
         baseline=_baseline(trainer, parts),
         clip_grad_norm=trainer.args.max_grad_norm or None,
         sample_size=_token_count if _has_token_lists(fields["dataset"]) else None,
@@ -65,34 +65,31 @@ def _baseline(trainer: Any, parts: LoaderParts) -> TrainConfig:
     )
 
 
-class _Loss:
+def _loss_of(trainer: Any) -> Callable[[nn.Module, Any], torch.Tensor]:
     """The Trainer's own loss of a batch, with the count of labels that it divides by."""
 
-    def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
-
-    def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
         inputs = copy.copy(batch)  # some losses take the labels out of it
-        device = next(model.parameters()).device
-        _, items = self._trainer.get_batch_samples(iter([inputs]), 1, device)
-        loss: torch.Tensor = self._trainer.compute_loss(model, inputs, num_items_in_batch=items)
-        return loss
+        _, items = trainer.get_batch_samples(iter([inputs]), 1, next(model.parameters()).device)
+        found: torch.Tensor = trainer.compute_loss(model, inputs, num_items_in_batch=items)
+        return found
+
+    return loss
 
 
-class _Optimizers:
+def _optimizer_of(trainer: Any) -> Callable[[Any], Optimizer]:
     """Makes the Trainer's optimizer again at each call: by its arguments, or as a copy of the one it was given."""
+    given: Optimizer | None = trainer.optimizer
 
-    def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
-        self._given: Optimizer | None = trainer.optimizer
-
-    def __call__(self, _params: Any) -> Optimizer:
-        if self._given is not None:
-            held = [parameter for group in self._given.param_groups for parameter in group["params"]]
-            return copy.deepcopy(self._given, {id(parameter): parameter for parameter in held})
-        self._trainer.optimizer = None
-        made: Optimizer = self._trainer.create_optimizer()
+    def make(_params: Any) -> Optimizer:
+        if given is not None:
+            held = [parameter for group in given.param_groups for parameter in group["params"]]
+            return copy.deepcopy(given, {id(parameter): parameter for parameter in held})
+        trainer.optimizer = None
+        made: Optimizer = trainer.create_optimizer()
         return made
+
+    return make
 
 
 def _checkpoint_activations(model: Any, args: Any) -> None:
@@ -124,7 +121,8 @@ def _notes(trainer: Any) -> list[str]:
     from transformers import Trainer
 
     args = trainer.args
-    notes = [f"the callback {name}" for name in map(_name, trainer.callback_handler.callbacks) if name is not None]
+    kinds = [type(callback) for callback in trainer.callback_handler.callbacks]
+    notes = [f"the callback {kind.__name__}" for kind in kinds if not kind.__module__.startswith("transformers.")]
     if type(trainer).training_step is not Trainer.training_step:
         notes.append(f"training_step() of {type(trainer).__name__}: its compute_loss() is called")
     given = {
@@ -133,9 +131,3 @@ def _notes(trainer: Any) -> list[str]:
         f"torch_compile_backend={args.torch_compile_backend}": args.torch_compile_backend not in {None, "inductor"},
     }
     return [*notes, *itertools.compress(given, given.values())]
-
-
-def _name(callback: Any) -> str | None:
-    """The name of a callback that is not the library's own."""
-    own = type(callback).__module__.startswith("transformers.")
-    return None if own else type(callback).__name__
