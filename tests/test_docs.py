@@ -12,7 +12,6 @@ import typer
 from typer.testing import CliRunner
 
 from autotune.cli import app
-from autotune.knobs.config import TrainConfig
 from tests.pages import PAGES, README, ROOT, block, blocks, name_of, text_of
 
 EXTENDING = "docs/architecture/extending.md"
@@ -80,7 +79,6 @@ def test_every_page_is_in_the_navigation(page: Path) -> None:
     assert f" {page.relative_to(ROOT / 'docs')}\n" in text_of("mkdocs.yml")
 
 
-@pytest.mark.skipif("dataloader_in_order" not in TrainConfig.model_fields, reason="the example's knob is not there yet")
 def test_the_example_of_a_knob_is_the_code() -> None:
     """The worked example stands in the files that it names, however its lines are broken."""
     code = bare(text_of("autotune/knobs/config.py") + text_of("autotune/knobs/loader.py"))

@@ -35,8 +35,9 @@ START_SHARE = 0.6
 """Of what time there is, for the start of a side: one that hangs must leave some to see how the others end."""
 END_SECONDS = 1.0
 """Kept for the end of each side, which has as much at least: two steps on the largest samples, a look at memory."""
-HANG_SECONDS, HANG_BLOCKS = 5.0, 20
-"""A block hangs when it takes so much longer than so many blocks as its side trained before: a partner still waits."""
+HANG_SECONDS, HANG_BLOCKS = 15.0, 30
+"""A block hangs when it takes so much longer than so many of its side's blocks before. A neighbour on one of two cores
+was measured to make training ten to thirty times as slow: that is no hang."""
 
 
 @dataclass(eq=False)

@@ -16,21 +16,15 @@ import benchmark_pictures
 import benchmark_tables
 import command_reference
 import file_tree
+import knob_table
 import schema_reference
-
-
-def _knobs() -> str:
-    import knob_table  # it imports the code that is described, which may only now be found
-
-    return knob_table.text()
-
 
 DOCS = Path(__file__).parents[1]
 _PART = re.compile(r"(<!-- made: (?!end)([\w-]+) -->\n)(.*?)(<!-- made: end -->)", flags=re.DOTALL)
 MAKERS: dict[str, Callable[[], str]] = {
     "commands": command_reference.text,
     "files": file_tree.text,
-    "knobs": _knobs,
+    "knobs": knob_table.text,
     "schema": schema_reference.text,
     **{f"benchmarks-{name}": maker for name, maker in benchmark_tables.TABLES.items()},
 }
