@@ -56,13 +56,13 @@ class GpuTelemetry:
     def sample(self) -> None:
         """Reads what has no counter."""
         nvml, handle = self._nvml, self._handle
-        readings: dict[str, Callable[[], float]] = {
+        sources: dict[str, Callable[[], float]] = {
             "utilization": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
             "clock": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
             "temperature": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
             "power": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
         }
-        for name, read in readings.items():
+        for name, read in sources.items():
             if (value := self._read(read)) is not None:
                 self._samples[name].append(float(value))
         limits = self._read(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)) or 0

@@ -41,7 +41,7 @@ class Timing:
 
     Args:
         trainer: What is timed.
-        plan: The caps and targets.
+        plan: The limits and targets.
     """
 
     def __init__(self, trainer: Stepper, plan: BurstPlan) -> None:

@@ -138,7 +138,7 @@ class Telemetry:
 
 
 def shares(before: CpuSeconds, after: CpuSeconds) -> dict[str, float]:
-    """Fractions of all CPUs between two readings, by the names of `TelemetrySummary`."""
+    """Fractions of all CPUs between two looks, by the names of `TelemetrySummary`."""
     seconds, own = after.at - before.at, after.own - before.own
     if seconds <= 0:
         return {"seconds": 0.0}

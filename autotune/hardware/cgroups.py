@@ -93,8 +93,8 @@ def _cpus(folder: Path) -> float | None:
 def _limit_bytes(folder: Path) -> int | None:
     """The limit of one level: above memory.high a process is slowed to a crawl, for training a limit as well."""
     files = ("memory.max", "memory.high", "memory.limit_in_bytes")
-    readings = [_number(read_text(folder / name)) for name in files]
-    return min((found for found in readings if found is not None and found < _V1_UNLIMITED_BYTES), default=None)
+    limits = [_number(read_text(folder / name)) for name in files]
+    return min((found for found in limits if found is not None and found < _V1_UNLIMITED_BYTES), default=None)
 
 
 def _working_set_bytes(folder: Path) -> int:

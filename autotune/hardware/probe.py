@@ -1,4 +1,4 @@
-"""Puts the readings of the machine together: `probe_host` without torch, `merge` with what torch found.
+"""Puts together what was read of the machine: `probe_host` without torch, `merge` with what torch found.
 
 The two are apart since importing torch takes seconds, and a process that has opened a CUDA context holds
 memory that is to be measured: torch is asked in a child process, and its report comes back as JSON.

@@ -116,7 +116,7 @@ def test_a_stuck_lock_is_told_and_a_dead_ones_is_free(tmp_path: Path, monkeypatc
 
 @fault("The storage of trials", "another run is killed in the middle of a journal line", "the next line is whole")
 def test_a_half_line_does_not_spoil_the_next(tmp_path: Path) -> None:
-    """Both runs write to one journal, so that what one leaves the other must mend."""
+    """Both runs write to one journal, so that what one leaves the other must repair."""
     log = TrialLog(open_in(tmp_path), make_space())
     run_burst(log, 8)
     with (tmp_path / "r.journal").open("ab") as file:

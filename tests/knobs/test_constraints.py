@@ -115,7 +115,7 @@ def test_worker_cap_above_the_budget_changes_nothing() -> None:
 
 
 def test_pinned_workers_above_the_cap_are_refused() -> None:
-    """Two caps that contradict each other are a mistake."""
+    """Two constraints that contradict each other are a mistake."""
     with pytest.raises(ConfigError, match=r"num_workers=4 is pinned, but at most 2 .*--max-workers"):
         space_of(gpu_machine(), pinned={"num_workers": 4}, max_workers=2)
 

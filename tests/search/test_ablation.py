@@ -19,7 +19,7 @@ def winner(**knobs: object) -> Point:
     return Point(config=BASELINE.config.replace(**knobs))
 
 
-def test_each_changed_knob_is_put_back_alone_in_the_guides_order() -> None:
+def test_each_changed_knob_is_reverted_alone_in_the_guides_order() -> None:
     """Whatever has not changed is left out."""
     best = winner(allocator="tuned", precision="bf16", memory_format="channels_last")
     found = reverted(best, BASELINE)
@@ -41,7 +41,7 @@ def test_what_has_no_effect_is_left_out() -> None:
     ]
 
 
-def test_arguments_of_build_are_put_back_too() -> None:
+def test_arguments_of_build_are_reverted_too() -> None:
     """To the baseline's value, or to build's own."""
     best = Point(config=BASELINE.config, parameters={"width": 32, "depth": 2})
     before = Point(config=BASELINE.config, parameters={"width": 64})

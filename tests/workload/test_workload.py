@@ -303,7 +303,7 @@ def test_frames_of_other_packages_are_shown_when_they_are_all(write: Write) -> N
 
 
 def test_frames_of_other_packages_are_hidden_behind_the_users(write: Write) -> None:
-    """What their code called is not theirs to mend: the trace ends in their own line."""
+    """What their code called is not theirs to fix: the trace ends in their own line."""
     write("site-packages/zoo_food.py", "def feed():\n    raise ValueError('no food')")
     write("train_zoo.py", "import sys\nsys.path.append('site-packages')\nimport zoo_food\nzoo_food.feed()")
     _, trace = told(WorkloadError, lambda: import_target("train_zoo:build"))
