@@ -129,11 +129,7 @@ def compare(gathered: Gathered) -> Comparison:
 
 
 def require_rows(comparison: Comparison) -> None:
-    """Makes sure that something was compared.
-
-    Raises:
-        ResultFileError: There is no row; why each file gave none is among the problems.
-    """
+    """Raises a `ResultFileError` when nothing was compared; why each file gave none is among the problems."""
     if not comparison.groups:
         raise ResultFileError("there is nothing to compare: name result files of autotune, or folders that hold some")
 

@@ -31,8 +31,7 @@ class Line:
     Attributes:
         machine: Its label.
         path: Its file.
-        date: When it was measured.
-        about: The date and what else a reader must know to believe the figures.
+        about: The date, then what else a reader must know to believe the figures.
         partial: Whether tuning did not finish.
         cells: Below the headings.
         changes: What tuning changed; empty for nothing.
@@ -40,7 +39,6 @@ class Line:
 
     machine: str
     path: str
-    date: str
     about: tuple[str, ...]
     partial: bool
     cells: tuple[Cell, ...]
@@ -87,12 +85,10 @@ def rate_cell(rate: float | None, ci95: Interval | None) -> Cell:
 
 
 def _line(row: Row, *, efficient: bool) -> Line:
-    date = f"{row.created:%Y-%m-%d}"
     return Line(
         machine=row.label,
         path=row.path,
-        date=date,
-        about=(date, *([f"torch {row.torch}"] if row.torch else [])),
+        about=(f"{row.created:%Y-%m-%d}", *([f"torch {row.torch}"] if row.torch else [])),
         partial=row.status == "partial",
         cells=tuple(_cells(row, efficient=efficient)),
         changes=tuple(

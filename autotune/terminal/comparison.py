@@ -90,7 +90,7 @@ def _below(found: Sheet) -> Iterator[RenderableType]:
     yield Text("changed knobs", "bold")
     several = Counter(line.machine for line in found.lines)
     for line in found.lines:
-        dated = f" ({line.date})" if several[line.machine] > 1 else ""
+        dated = f" ({line.about[0]})" if several[line.machine] > 1 else ""
         yield Text.assemble(as_text(f"{line.machine}{dated}: ", "dim"), as_text(", ".join(line.changes) or "none"))
     if not found.sharers:
         return
