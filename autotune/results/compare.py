@@ -1,7 +1,7 @@
 """The same workload across machines: results side by side. Needs no torch.
 
-Rows can be compared only when the same thing was trained, so they are grouped by the workload's
-fingerprint, and a target that hides two workloads behind one name is told.
+Only rows of the same workload can be compared, so they are grouped by its fingerprint; a target that stands for two
+workloads is told.
 """
 
 from __future__ import annotations
