@@ -79,11 +79,6 @@ class WorkloadGroup(Stored):
     particular_knobs: dict[str, dict[str, Any]] = Field(description="that differ: the value of each machine")
     crosses: tuple[CrossRow, ...] = ()
 
-    @property
-    def all_machines(self) -> str:
-        """Those that agree on the shared knobs: ``both machines``, ``all 3 machines``."""
-        return "both machines" if self.machines == 2 else f"all {self.machines} machines"
-
     def values_text(self, knob: str) -> str:
         """A particular knob's values: ``4 on A, B; 0 on C (not searched)``."""
         searched = {row.label: knob not in row.held_knobs for row in self.rows if row.judged}
@@ -170,10 +165,9 @@ def _newest_complete(results: Sequence[Result]) -> list[Result]:
 
 def _judged_knobs(results: Mapping[str, Result]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Knobs on which all machines agree though some baseline does not, and knobs in which they differ, by machine."""
-    shared: dict[str, Any] = {}
-    particular: dict[str, dict[str, Any]] = {}
     if len(results) < 2:
-        return shared, particular
+        return {}, {}
+    shared, particular = {}, {}
     best = {label: result.best.point.values for label, result in results.items()}
     baselines = [result.baseline.point.values for result in results.values()]
     for knob in dict.fromkeys(knob for knobs in best.values() for knob in knobs):

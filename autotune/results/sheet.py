@@ -67,10 +67,11 @@ class Sheet:
 def sheet(group: WorkloadGroup) -> Sheet:
     """The table of a workload, and what stands below it; its crosses are sentences already."""
     efficient = any(row.samples_per_joule is not None for row in group.rows)
+    machines = "both machines" if group.machines == 2 else f"all {group.machines} machines"
     return Sheet(
         headings=("before", "after", "speed-up", "memory", *(["per joule"] if efficient else [])),
         lines=tuple(_line(row, efficient=efficient) for row in group.rows),
-        sharers=f"shared by {group.all_machines}" if group.machines > 1 else "",
+        sharers=f"shared by {machines}" if group.machines > 1 else "",
         shared=", ".join(f"{knob}={knob_text(knob, value)}" for knob, value in group.shared_knobs.items())
         or "no changed knob",
         particular=tuple((knob, group.values_text(knob)) for knob in group.particular_knobs),
