@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from autotune.knobs import DATALOADER_ARGUMENTS, HALF, TrainConfig
+from autotune.knobs import DATALOADER_ARGUMENTS, HALF, KNOBS
 from autotune.training.tuned import Tuned
 from autotune.workload.adapters.loaders import read_loader
 
@@ -21,19 +21,12 @@ Missing = dict[str, str]
 """Knobs that are not in effect, and why."""
 
 
-def tell(framework: str, tuned: Tuned, missing: Mapping[str, str], stacklevel: int = 3) -> tuple[str, ...]:
-    """Warns, in one sentence, of the knobs that are not in effect; returns their names.
-
-    Args:
-        framework: Named in the warning.
-        tuned: What was to be in effect.
-        missing: The knobs, ``device`` among them, and why they are not.
-        stacklevel: As for ``warnings.warn``, from here.
-    """
+def tell(framework: str, tuned: Tuned, missing: Mapping[str, str]) -> tuple[str, ...]:
+    """Warns, in one sentence, of the knobs that are not in effect, ``device`` among them; returns their names."""
     if missing:
         wanted = {**tuned.config.model_dump(), "device": str(tuned.device)}
         told = "; ".join(f"{knob}={wanted[knob]} ({why})" for knob, why in missing.items())
-        warnings.warn(f"{framework} does not apply what was tuned: {told}", stacklevel=stacklevel)
+        warnings.warn(f"{framework} does not apply what was tuned: {told}", stacklevel=3)
     return tuple(missing)
 
 
@@ -67,7 +60,7 @@ def differences(values: Mapping[str, tuple[Any, Any]]) -> Missing:
 def apply(
     tuned: Tuned, model: nn.Module, optimizers: Sequence[Optimizer], *, device: torch.device, leave: Sequence[str] = ()
 ) -> Missing:
-    """Does what `Tuned.prepare` does, where a framework has put the model and made the optimizers.
+    """Does what `Tuned.prepare` does, where a framework has put the model and made the optimizers, which are changed.
 
     Args:
         tuned: What to apply.
@@ -81,8 +74,7 @@ def apply(
     """
     tuned.compare_workload(model, optimizers[0] if optimizers else None)
     missing: Missing = {}
-    defaults = TrainConfig()
-    config = tuned.config.replace(**{knob: getattr(defaults, knob) for knob in leave})
+    config = tuned.config.replace(**{knob: KNOBS[knob].default for knob in leave})
     if device.type != tuned.device.type:
         missing["device"] = f"it trains on {device}"
     form = config.optimizer_impl
@@ -90,8 +82,7 @@ def apply(
         if form != "default" and form not in optimizer.defaults:
             missing["optimizer_impl"] = f"{type(optimizer).__name__} has no such form"
             config = config.replace(optimizer_impl="default")
-    at_work = Tuned(config, device=device)
-    at_work.prepare(model, optimizers[0] if optimizers else None)
+    Tuned(config, device=device).prepare(model, optimizers[0] if optimizers else None)
     others = Tuned(config.replace(compile_mode=None), device=device)
     for optimizer in optimizers[1:]:
         others.prepare(nn.Identity(), optimizer)
@@ -105,7 +96,7 @@ def lay_out_inputs(tuned: Tuned, model: nn.Module) -> None:
 
 
 def _lay_out_arguments(_model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return tuple(_lay_out(value) for value in args), {name: _lay_out(value) for name, value in kwargs.items()}
+    return tuple(map(_lay_out, args)), {name: _lay_out(value) for name, value in kwargs.items()}
 
 
 def _lay_out(value: Any) -> Any:
@@ -130,8 +121,7 @@ def tuned_loader(tuned: Tuned, loader: DataLoader[Any]) -> tuple[DataLoader[Any]
         "generator": loader.generator,
     }
     if parts.batch_size is None:
-        how = {"batch_size": None} if parts.batches is None else {"batch_sampler": parts.batches}
-        settings |= how
+        settings |= {"batch_size": None} if parts.batches is None else {"batch_sampler": parts.batches}
         missing["batch_size"] = "the loader's own batches are kept"
     elif parts.drop_last:
         settings["drop_last"] = True

@@ -126,14 +126,13 @@ class _Hooks:
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """The module is on its device and the optimizers are made."""
-        config, device, optimizers = self.tuned.config, pl_module.device, trainer.optimizers
+        config, device = self.tuned.config, pl_module.device
         leave = ["compile_mode", "sdpa_backend"]  # those are for the step
-        fused = config.optimizer_impl == "fused" and trainer.precision == "16-mixed"
         refused: Missing = {}
-        if fused and trainer.gradient_clip_val:
+        if config.optimizer_impl == "fused" and trainer.precision == "16-mixed" and trainer.gradient_clip_val:
             leave.append("optimizer_impl")
             refused["optimizer_impl"] = "it does not clip gradients that a fused optimizer unscales"
-        self._missing = common.apply(self.tuned, pl_module, optimizers, device=device, leave=leave) | refused
+        self._missing = common.apply(self.tuned, pl_module, trainer.optimizers, device=device, leave=leave) | refused
         if config.memory_format == "channels_last":
             self._lay_out_batches(trainer.datamodule, pl_module, device)
         if config.compile_mode is not None or config.sdpa_backend != "default":

@@ -19,17 +19,16 @@ _HALF_ONLY = ("flash_attention", "cudnn_attention")
 def _candidates(of: Circumstances) -> Choices | str:
     """Kernels for attention."""
     if not of.facts.has_attention:
-        return "no scaled dot-product attention runs"
+        return "the model computes no scaled dot-product attention"
     if of.device not in {"cuda", "rocm"}:
-        return f"there is one implementation of attention for {of.device}"
+        return f"attention has only one implementation for {of.device}"
     half = {*HALF} & {*of.record.precisions, of.start.precision}
     values: list[Scalar] = ["default", "efficient_attention"]
     if half and (of.device == "rocm" or (of.capability or (0, 0)) >= (8, 0)):
         values.append("flash_attention")
         if of.device == "cuda":
             values.append("cudnn_attention")
-    reason = "attention runs, and which kernel is fastest depends on its shapes"
-    return offer(values, reason, own=of.start.sdpa_backend)
+    return offer(values, "which kernel of attention is fastest depends on its shapes", own=of.start.sdpa_backend)
 
 
 def _conflict(config: TrainConfig) -> str | None:

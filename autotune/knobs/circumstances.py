@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.hardware import Cpu, DeviceKind, Gpu, Hardware, Memory
 from autotune.knobs.config import Scalar, TrainConfig
@@ -60,11 +60,10 @@ class LoaderRoom:
     def of(cls, memory: Memory, facts: WorkloadFacts) -> LoaderRoom:
         """The room on a machine for the batches of a workload."""
         free = memory.available_bytes
-        unlimited = cls(facts.batch_bytes / facts.baseline.batch_size, None, 0)
-        # The baseline's own loader works today: its memory is granted up to half of what is free.
-        granted = min(unlimited.needed(facts.baseline), free // 2)
         shm = None if memory.shm_bytes is None else int(memory.shm_bytes * SHM_SHARE)
-        return cls(unlimited.sample_bytes, shm, max(int(free * RAM_SHARE), granted))
+        room = cls(facts.batch_bytes / facts.baseline.batch_size, shm, int(free * RAM_SHARE))
+        # The baseline's own loader works today: its memory is granted up to half of what is free.
+        return replace(room, ram_bytes=max(room.ram_bytes, min(room.needed(facts.baseline), free // 2)))
 
     def needed(self, config: TrainConfig) -> int:
         """Bytes of the batches on their way: each worker's, one being handed over, one in use."""
@@ -76,15 +75,14 @@ class LoaderRoom:
     def shortage(self, config: TrainConfig) -> str | None:
         """Why the batches of this config would not fit, or None when they do."""
         needed = self.needed(config)
-        what = (
-            f"{config.num_workers} workers × {config.prefetch_factor} batches of {config.batch_size} samples "
-            f"take {format_bytes(needed)}"
-        )
         if self.shm_bytes is not None and needed > self.shm_bytes:
-            return f"{what}, more than the {format_bytes(self.shm_bytes)} that /dev/shm has for them"
-        if needed > self.ram_bytes:
-            return f"{what}, more than the {format_bytes(self.ram_bytes)} of memory that they may use"
-        return None
+            limit = f"{format_bytes(self.shm_bytes)} that /dev/shm has for them"
+        elif needed > self.ram_bytes:
+            limit = f"{format_bytes(self.ram_bytes)} of memory that they may use"
+        else:
+            return None
+        batches = f"{config.prefetch_factor} batches of {config.batch_size} samples"
+        return f"{config.num_workers} workers × {batches} take {format_bytes(needed)}, more than the {limit}"
 
 
 @dataclass(frozen=True)

@@ -14,19 +14,16 @@ from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig, check_values,
 from autotune.knobs.facts import WorkloadFacts
 
 
-def check_names(knobs: Collection[str]) -> None:
-    """Refuses names that are no knobs."""
-    if unknown := sorted(set(knobs) - set(KNOB_NAMES)):
-        raise ConfigError(unknown_knob(unknown[0]))
-
-
 def check_constraints(
     pinned: Mapping[str, Scalar],
+    asked: Collection[str],
     max_workers: int | None,
     effective_batch: int | None,
     explored: Mapping[str, tuple[Scalar, ...]],
 ) -> None:
     """Refuses constraints that are out of range, or that contradict each other."""
+    if unknown := sorted({*pinned, *asked} - set(KNOB_NAMES)):
+        raise ConfigError(unknown_knob(unknown[0]))
     check_values(pinned)
     if max_workers is not None and max_workers < 0:
         raise ConfigError(f"max_workers={max_workers} cannot be used: expected 0 or more")

@@ -17,7 +17,7 @@ def _candidates(of: Circumstances) -> Choices | str:
     """Implementations that this optimizer accepts."""
     known = [value for value in get_args(OptimizerImpl) if value in {"default", *of.facts.optimizer_impls}]
     reason = "one kernel for all parameters saves launches and passes over memory"
-    return offer(known, reason, "this optimizer has one implementation", own=of.start.optimizer_impl)
+    return offer(known, reason, "this optimizer has only one implementation", own=of.start.optimizer_impl)
 
 
 def _switch(optimizer: Optimizer, implementation: str) -> None:

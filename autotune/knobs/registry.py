@@ -27,19 +27,16 @@ def affecting(effect: Effect) -> tuple[str, ...]:
     return tuple(name for name, knob in KNOBS.items() if effect in knob.affects)
 
 
-@functools.cache
 def of_loader() -> tuple[str, ...]:
     """The knobs that make loading faster, and nothing else."""
     return tuple(name for name, knob in KNOBS.items() if knob.part == "loader")
 
 
-@functools.cache
 def going_with(name: str) -> tuple[str, ...]:
     """The knobs that mean nothing without another."""
     return tuple(other for other, knob in KNOBS.items() if knob.goes_with == name)
 
 
-@functools.cache
 def following(name: str) -> tuple[str, ...]:
     """The knobs without a choice of their own that follow from another."""
     return tuple(other for other in going_with(name) if KNOBS[other].candidates is None)

@@ -15,7 +15,7 @@ from autotune.errors import ConfigError
 from autotune.hardware import Cpu, DeviceKind, Hardware
 from autotune.knobs.circumstances import Choices, Circumstances, LoaderRoom
 from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig, make_config
-from autotune.knobs.constraints import accumulation_of, check_constraints, check_names, searched_knobs, start_config
+from autotune.knobs.constraints import accumulation_of, check_constraints, searched_knobs, start_config
 from autotune.knobs.facts import WorkloadFacts
 from autotune.knobs.loader import is_costly
 from autotune.knobs.registry import KNOBS, affecting, by_priority, of_loader
@@ -155,9 +155,8 @@ def build_space(
         ConfigError: When a knob is unknown, a value out of range, the device not there, or the constraints contradict
             each other; the message says how to resolve it.
     """
-    asked = frozenset(only) if only is not None else frozenset()
-    check_names({*pinned, *asked})
-    check_constraints(pinned, max_workers, effective_batch, explored)
+    asked = frozenset(only or ())
+    check_constraints(pinned, asked, max_workers, effective_batch, explored)
     record = hardware.device(device)
     if isinstance(record, Cpu) != (device == "cpu"):
         raise ConfigError(f"expected a device of this machine, got {device!r}; use --device cpu")

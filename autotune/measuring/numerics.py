@@ -34,7 +34,7 @@ class Trace(BaseModel):
     """One run from the common state.
 
     Attributes:
-        losses: Of each step; NaN and infinity as they came.
+        losses: Of each step, NaN and infinity included.
         gradient_norm: Of the first step, before clipping.
         skipped_steps: That the GradScaler skipped after it had found its scale.
     """
@@ -69,7 +69,7 @@ class Gate(Stored):
 
     Attributes:
         name: What was compared.
-        value: What came; None when it is not finite.
+        value: What was found; None when it is not finite.
         limit: What it may be: at most, for a cosine at least.
         passed: Whether it is.
     """
@@ -113,16 +113,15 @@ def judge_agreement(measured: Agreement, config: TrainConfig, baseline: TrainCon
     reference, control, candidate = measured.reference, measured.control, measured.candidate
     loss_limit = max(HALF_LOSS_TOLERANCE if half else LOSS_TOLERANCE, SPREAD * _apart(control, reference, first=True))
     mean_limit = max(MEAN_LOSS_TOLERANCE, SPREAD * _apart(control, reference))
-    norm_limit = max(NORM_TOLERANCE, SPREAD * _norms_apart(control, reference))
+    norm_limit = max(NORM_TOLERANCE, SPREAD * _relative(control.gradient_norm, reference.gradient_norm))
+    norm_apart = _relative(candidate.gradient_norm, reference.gradient_norm)
     cosine_limit = min(HALF_LEAST_COSINE if half else LEAST_COSINE, 1 - SPREAD * (1 - measured.control_cosine))
     not_finite = sum(not math.isfinite(loss) for loss in candidate.losses)
     gates = [
-        Gate(name="steps with a loss that is not finite", value=not_finite, limit=0, passed=not_finite == 0),
+        _at_most("steps with a loss that is not finite", not_finite, 0),
         _at_most("loss of the first step, relative difference", _apart(candidate, reference, first=True), loss_limit),
-        _at_most(
-            "gradient norm of the first step, relative difference", _norms_apart(candidate, reference), norm_limit
-        ),
-        _at_least("cosine of the first step's gradients", measured.cosine, cosine_limit),
+        _at_most("gradient norm of the first step, relative difference", norm_apart, norm_limit),
+        _gate("cosine of the first step's gradients", measured.cosine, cosine_limit, measured.cosine >= cosine_limit),
         _at_most("mean loss of all steps, relative difference", _apart(candidate, reference), mean_limit),
     ]
     if config.precision == "fp16":
@@ -130,12 +129,13 @@ def judge_agreement(measured: Agreement, config: TrainConfig, baseline: TrainCon
         gates.append(_at_most("share of steps that the GradScaler skipped", skipped, MOST_SKIPPED))
     failed = [gate for gate in gates if not gate.passed]
     steps = len(candidate.losses)
-    notes = _batch_norm_note(measured, config, baseline)
-    if failed:
-        reason = "; ".join(f"{gate.name}: {_figure(gate.value)}, limit {_figure(gate.limit)}" for gate in failed)
-        return Numerics(outcome="disagrees", reason=reason, steps=steps, gates=tuple(gates), notes=notes)
+    missed = "; ".join(f"{gate.name}: {_figure(gate.value)}, limit {_figure(gate.limit)}" for gate in failed)
     return Numerics(
-        outcome="agrees", reason=f"as eager fp32 over {steps} steps", steps=steps, gates=tuple(gates), notes=notes
+        outcome="disagrees" if failed else "agrees",
+        reason=missed or f"as eager fp32 over {steps} steps",
+        steps=steps,
+        gates=tuple(gates),
+        notes=_batch_norm_note(measured, config, baseline),
     )
 
 
@@ -195,10 +195,6 @@ def _apart(trace: Trace, reference: Trace, *, first: bool = False) -> float:
     return _relative(math.fsum(mine) / len(mine), math.fsum(theirs) / len(theirs))
 
 
-def _norms_apart(trace: Trace, reference: Trace) -> float:
-    return _relative(trace.gradient_norm, reference.gradient_norm)
-
-
 def _relative(value: float, reference: float) -> float:
     """|value − reference| / |reference|; infinite when either is not finite."""
     if not (math.isfinite(value) and math.isfinite(reference)):
@@ -207,15 +203,11 @@ def _relative(value: float, reference: float) -> float:
 
 
 def _at_most(name: str, value: float, limit: float) -> Gate:
-    return Gate(name=name, value=_finite(value), limit=limit, passed=value <= limit)
+    return _gate(name, value, limit, value <= limit)
 
 
-def _at_least(name: str, value: float, limit: float) -> Gate:
-    return Gate(name=name, value=_finite(value), limit=limit, passed=value >= limit)
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _gate(name: str, value: float, limit: float, passed: bool) -> Gate:
+    return Gate(name=name, value=value if math.isfinite(value) else None, limit=limit, passed=passed)
 
 
 def _figure(value: float | None) -> str:

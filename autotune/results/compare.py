@@ -1,7 +1,7 @@
 """The same workload across machines: results side by side. Needs no torch.
 
-Rows can be compared only when the same thing was trained, so they are grouped by the workload's
-fingerprint, and a target that hides two workloads behind one name is told.
+Only rows of the same workload can be compared, so they are grouped by its fingerprint; a target that stands for two
+workloads is told.
 """
 
 from __future__ import annotations
@@ -79,11 +79,6 @@ class WorkloadGroup(Stored):
     particular_knobs: dict[str, dict[str, Any]] = Field(description="that differ: the value of each machine")
     crosses: tuple[CrossRow, ...] = ()
 
-    @property
-    def all_machines(self) -> str:
-        """Those that agree on the shared knobs: ``both machines``, ``all 3 machines``."""
-        return "both machines" if self.machines == 2 else f"all {self.machines} machines"
-
     def values_text(self, knob: str) -> str:
         """A particular knob's values: ``4 on A, B; 0 on C (not searched)``."""
         searched = {row.label: knob not in row.held_knobs for row in self.rows if row.judged}
@@ -127,11 +122,7 @@ def compare(gathered: Gathered) -> Comparison:
 
 
 def require_rows(comparison: Comparison) -> None:
-    """Makes sure that something was compared.
-
-    Raises:
-        ResultFileError: There is no row; why each file gave none is among the problems.
-    """
+    """Raises a `ResultFileError` when nothing was compared; why each file gave none is among the problems."""
     if not comparison.groups:
         raise ResultFileError("there is nothing to compare: name result files of autotune, or folders that hold some")
 
@@ -172,10 +163,9 @@ def _newest_complete(results: Sequence[Result]) -> list[Result]:
 
 def _judged_knobs(results: Mapping[str, Result]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Knobs on which all machines agree though some baseline does not, and knobs in which they differ, by machine."""
-    shared: dict[str, Any] = {}
-    particular: dict[str, dict[str, Any]] = {}
     if len(results) < 2:
-        return shared, particular
+        return {}, {}
+    shared, particular = {}, {}
     best = {label: result.best.point.values for label, result in results.items()}
     baselines = [result.baseline.point.values for result in results.values()]
     for knob in dict.fromkeys(knob for knobs in best.values() for knob in knobs):

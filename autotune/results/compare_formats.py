@@ -66,15 +66,14 @@ def to_markdown(comparison: Comparison, relative_to: Path | None = None) -> str:
 
 def to_csv(comparison: Comparison) -> str:
     """CSV, one row a result: figures in full, with their units in the header; text that no spreadsheet computes."""
-    rows = [row for group in comparison.groups for row in group.rows]
-    knobs = dict.fromkeys((*KNOB_NAMES, *(knob for row in rows for knob in row.knobs)))
+    rows = [(group, row) for group in comparison.groups for row in group.rows]
+    knobs = dict.fromkeys((*KNOB_NAMES, *(knob for _, row in rows for knob in row.knobs)))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*CSV_COLUMNS, *(_harmless(f"knob:{knob}") for knob in knobs)])
-    for group in comparison.groups:
-        for row in group.rows:
-            values = [*_fields(group, row), *(_knob_field(row, knob) for knob in knobs)]
-            writer.writerow([_harmless(value) for value in values])
+    for group, row in rows:
+        values = [*_fields(group, row), *(_knob_field(row, knob) for knob in knobs)]
+        writer.writerow([_harmless(value) for value in values])
     return out.getvalue()
 
 
@@ -86,7 +85,7 @@ def _table(found: Sheet, folder: Path | None) -> Iterator[str]:
     yield _table_line(["---", *["---:"] * len(found.headings), "---", "---"])
     for line in found.lines:
         changes = "<br>".join(map(_escaped, line.changes)) or "none"
-        when = [_linked(line.date, line.path, folder), *map(_escaped, line.about[1:])]
+        when = [_linked(line.about[0], line.path, folder), *map(_escaped, line.about[1:])]
         when += ["**partial**"] if line.partial else []
         yield _table_line([_escaped(line.machine), *map(_cell, line.cells), changes, "<br>".join(when)])
 
@@ -102,13 +101,10 @@ def _cell(cell: Cell) -> str:
 
 def _knob_lines(found: Sheet) -> Iterator[str]:
     """What all machines agree on, and what is particular to each."""
-    if not found.sharers:
-        return
-    yield f"**{found.sharers.capitalize()}:** {_escaped(found.shared)}"
-    yield ""
+    if found.sharers:
+        yield from (f"**{found.sharers.capitalize()}:** {_escaped(found.shared)}", "")
     if found.particular:
-        yield "**Particular to machines:**"
-        yield ""
+        yield from ("**Particular to machines:**", "")
         yield from (f"- {_escaped(knob)}: {_escaped(values)}" for knob, values in found.particular)
         yield ""
 
@@ -117,8 +113,7 @@ def _cross_section(group: WorkloadGroup, folder: Path | None) -> Iterator[str]:
     """What a machine loses with another's config."""
     if not group.crosses:
         return
-    yield "**With another machine's config:**"
-    yield ""
+    yield from ("**With another machine's config:**", "")
     for cross in group.crosses:
         warning = "".join(f" Warning: {_escaped(note)}." for note in cross.notes)
         when = _linked(f"{cross.created:%Y-%m-%d}", cross.path, folder)

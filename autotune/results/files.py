@@ -72,7 +72,7 @@ def read_document(path: Path | str, *kinds: type[Kind]) -> Kind:
     Raises:
         ResultFileError: Missing, no regular file, too large, unreadable, not JSON, of another schema, or not valid.
     """
-    path, noun, remedy = Path(path), kinds[0].NOUN, kinds[0].REMEDY
+    path, noun = Path(path), kinds[0].NOUN
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):  # a pipe would be waited for
@@ -90,7 +90,7 @@ def read_document(path: Path | str, *kinds: type[Kind]) -> Kind:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ResultFileError(f"{path} is not a {noun}: it is not valid JSON ({error}); {remedy}") from None
+        raise ResultFileError(f"{path} is not a {noun}: it is not valid JSON ({error}); {kinds[0].REMEDY}") from None
     return parse_document(data, str(path), *kinds)
 
 

@@ -35,15 +35,9 @@ class Gathered:
 
 
 def gather(paths: Iterable[Path | str]) -> Gathered:
-    """The results in files and folders; a folder is searched with all that lies below it.
+    """The results in files and folders, and in all folders below, in the order of their paths, copies left out.
 
-    A file that cannot be read is no reason to show none: each becomes a sentence, and the rest goes on.
-
-    Args:
-        paths: Result files, files of `autotune cross`, and folders of both; what is named twice is read once.
-
-    Returns:
-        All of them in the order of their paths, copies left out.
+    A file that cannot be read becomes a sentence, and the rest goes on; what is named twice is read once.
     """
     found = Gathered()
     seen: set[str] = set()

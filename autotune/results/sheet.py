@@ -31,8 +31,7 @@ class Line:
     Attributes:
         machine: Its label.
         path: Its file.
-        date: When it was measured.
-        about: The date and what else a reader must know to believe the figures.
+        about: The date, then what else a reader must know to believe the figures.
         partial: Whether tuning did not finish.
         cells: Below the headings.
         changes: What tuning changed; empty for nothing.
@@ -40,7 +39,6 @@ class Line:
 
     machine: str
     path: str
-    date: str
     about: tuple[str, ...]
     partial: bool
     cells: tuple[Cell, ...]
@@ -69,10 +67,11 @@ class Sheet:
 def sheet(group: WorkloadGroup) -> Sheet:
     """The table of a workload, and what stands below it; its crosses are sentences already."""
     efficient = any(row.samples_per_joule is not None for row in group.rows)
+    machines = "both machines" if group.machines == 2 else f"all {group.machines} machines"
     return Sheet(
         headings=("before", "after", "speed-up", "memory", *(["per joule"] if efficient else [])),
         lines=tuple(_line(row, efficient=efficient) for row in group.rows),
-        sharers=f"shared by {group.all_machines}" if group.machines > 1 else "",
+        sharers=f"shared by {machines}" if group.machines > 1 else "",
         shared=", ".join(f"{knob}={knob_text(knob, value)}" for knob, value in group.shared_knobs.items())
         or "no changed knob",
         particular=tuple((knob, group.values_text(knob)) for knob in group.particular_knobs),
@@ -87,12 +86,10 @@ def rate_cell(rate: float | None, ci95: Interval | None) -> Cell:
 
 
 def _line(row: Row, *, efficient: bool) -> Line:
-    date = f"{row.created:%Y-%m-%d}"
     return Line(
         machine=row.label,
         path=row.path,
-        date=date,
-        about=(date, *([f"torch {row.torch}"] if row.torch else [])),
+        about=(f"{row.created:%Y-%m-%d}", *([f"torch {row.torch}"] if row.torch else [])),
         partial=row.status == "partial",
         cells=tuple(_cells(row, efficient=efficient)),
         changes=tuple(

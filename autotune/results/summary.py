@@ -95,8 +95,29 @@ def bare_rate(rate: float) -> str:
 
 def figures(result: Result) -> Iterator[Figure]:
     """What both sides were measured to do."""
-    for label, of, figure in _readers(result):
-        yield Figure(label, figure(result.baseline), figure(result.best), of)
+
+    def figure(label: str, read: Callable[[Side], str], of: str = "") -> Figure:
+        return Figure(label, read(result.baseline), read(result.best), of)
+
+    def score(side: Side) -> str:
+        value = result.score_of(side)
+        return UNKNOWN if value is None else objective.format(value)
+
+    if not (objective := result.objective).is_rate:
+        yield figure(objective.name.replace("_", " "), score)
+    yield figure("rate", _rate)
+    yield figure(INTERVAL, _interval, "rate")
+    if samples := result.workload.samples:
+        epoch = f"epoch of {samples:,}"
+        yield figure(epoch, lambda side: _epoch(side, samples))
+        yield figure(INTERVAL, lambda side: _epoch_interval(side, samples), epoch)
+    yield figure("effective batch", lambda side: f"{side.config.effective_batch:,}")
+    # Without a device of its own, the device's memory is the host's.
+    if result.constraints.device != "cpu":
+        yield figure("device memory", lambda side: _measured(side, "device_memory_bytes", format_bytes))
+    yield figure("host memory", lambda side: _measured(side, "host_memory_bytes", format_bytes))
+    waiting = "data_wait_fraction"
+    yield figure("waiting for data", lambda side: _measured(side, waiting, lambda of: f"{percent(of)} of the time"))
 
 
 def changes(result: Result) -> list[Change]:
@@ -108,38 +129,11 @@ def changes(result: Result) -> list[Change]:
     ]
 
 
-def _readers(result: Result) -> Iterator[tuple[str, str, Callable[[Side], str]]]:
-    """Label of each row, the row that it belongs to, and how it is read from a side."""
-    if not (objective := result.objective).is_rate:
-        yield objective.name.replace("_", " "), "", lambda side: _score(result, side)
-    yield "rate", "", _rate
-    yield INTERVAL, "rate", _interval
-    if samples := result.workload.samples:
-        epoch = f"epoch of {samples:,}"
-        yield epoch, "", lambda side: _epoch(side, samples)
-        yield INTERVAL, epoch, lambda side: _epoch_interval(side, samples)
-    yield "effective batch", "", lambda side: f"{side.config.effective_batch:,}"
-    # Without a device of its own, the device's memory is the host's.
-    if result.constraints.device != "cpu":
-        yield "device memory", "", lambda side: _measured(side, "device_memory_bytes", format_bytes)
-    yield "host memory", "", lambda side: _measured(side, "host_memory_bytes", format_bytes)
-    yield (
-        "waiting for data",
-        "",
-        lambda side: _measured(side, "data_wait_fraction", lambda share: f"{percent(share)} of the time"),
-    )
-
-
 def _rate(side: Side) -> str:
     if side.measurement is None:
         return UNKNOWN
     text = format_rate(side.measurement.samples_per_second)
     return text if side.measurement.steady else f"{text} (not steady)"
-
-
-def _score(result: Result, side: Side) -> str:
-    score = result.score_of(side)
-    return UNKNOWN if score is None else result.objective.format(score)
 
 
 def _interval(side: Side) -> str:
@@ -210,11 +204,11 @@ def verdict(result: Result) -> Verdict:
     if speedup is None:
         reason = result.speedup_reason or "it was not measured in pairs"
         return Verdict(confirmed=False, words="no confirmed speed-up", reason=reason)
-    figure = f"{ratio_text(speedup.ratio)} ({spread_text(speedup)})"
+    found = f"{ratio_text(speedup.ratio)} ({spread_text(speedup)})"
     if speedup.confirmed:
-        return Verdict(confirmed=True, words="confirmed speed-up", reason=figure)
+        return Verdict(confirmed=True, words="confirmed speed-up", reason=found)
     reason = result.speedup_reason or "the interval includes 1, so there may be no gain"
-    return Verdict(confirmed=False, words="no confirmed speed-up", reason=f"{figure}; {reason}")
+    return Verdict(confirmed=False, words="no confirmed speed-up", reason=f"{found}; {reason}")
 
 
 def break_even(result: Result) -> str | None:

@@ -78,7 +78,7 @@ def _below(found: Sheet) -> Iterator[RenderableType]:
     yield Text("changed knobs", "bold")
     several = Counter(line.machine for line in found.lines)
     for line in found.lines:
-        dated = f" ({line.date})" if several[line.machine] > 1 else ""
+        dated = f" ({line.about[0]})" if several[line.machine] > 1 else ""
         yield labelled(f"{line.machine}{dated}", ", ".join(line.changes) or "none", "dim")
     if not found.sharers:
         return

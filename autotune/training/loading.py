@@ -65,20 +65,18 @@ def load(
 
 def _machine_differences(result: Result, device: torch.device) -> list[str]:
     """How this machine differs from the measured one, in what matters to speed; empty when alike."""
-    measured_on = result.constraints.device
-    here: dict[str, object] = {"torch": str(torch.__version__), "device": device.type}
-    there: dict[str, object] = {
-        "torch": result.software.torch,
-        "device": "cuda" if measured_on == "rocm" else measured_on,
-    }
+    kind = "cuda" if result.constraints.device == "rocm" else result.constraints.device
+    found: list[tuple[str, object, object]] = [
+        ("torch", result.software.torch, str(torch.__version__)),
+        ("device", kind, device.type),
+    ]
     if device.type == "cuda":
-        here["GPU"] = torch.cuda.get_device_name(device)
-        there["GPU"] = result.hardware.gpus[0].name if result.hardware.gpus else None
+        measured_gpu = result.hardware.gpus[0].name if result.hardware.gpus else None
+        found.append(("GPU", measured_gpu, torch.cuda.get_device_name(device)))
     else:
         cpu, measured = read_cpu({}), result.hardware.cpu
-        here |= {"CPU": cpu.model, "CPUs": cpu.budget}
-        there |= {"CPU": measured.model, "CPUs": measured.budget}
-    return [f"{what} {there[what]} there, {here[what]} here" for what in here if there[what] != here[what]]
+        found += [("CPU", measured.model, cpu.model), ("CPUs", measured.budget, cpu.budget)]
+    return [f"{what} {there} there, {here} here" for what, there, here in found if there != here]
 
 
 def _is_another(workload: Any, result: Result) -> bool:

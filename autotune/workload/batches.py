@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
-
-_END = object()
 
 
 def move(batch: Any, device: torch.device, *, non_blocking: bool = False, channels_last: bool = False) -> Any:
@@ -54,38 +53,23 @@ class MicroBatches:
     """The micro-batches of one optimizer step: iterate once; ``len()`` is how many to expect."""
 
     def __init__(self, batches: Iterator[Any], size: int, move: Callable[[Any], Any]) -> None:
-        self._batches = batches
         self._size = size
         self._move = move
-        self._drawn = 0
         # The first is drawn at once: only so is the end of an unsized loader no empty group.
-        self._first = next(batches, _END)
-
-    @property
-    def has_first(self) -> bool:
-        """Whether there is anything in this group."""
-        return self._first is not _END
+        first = list(itertools.islice(batches, 1))
+        self.has_first = bool(first)
+        self._left = itertools.chain(first, itertools.islice(batches, size - 1))
 
     def __len__(self) -> int:
         return self._size
 
     def __iter__(self) -> Iterator[Any]:
-        while (batch := self._draw()) is not _END:
-            yield self._move(batch)
+        return map(self._move, self._left)
 
     def finish(self) -> None:
         """Draws what the caller left, so that the next group starts where it should."""
-        while self._draw() is not _END:
+        for _ in self._left:
             pass
-
-    def _draw(self) -> Any:
-        if self._drawn == self._size:
-            return _END
-        self._drawn += 1
-        if self._drawn == 1:
-            batch, self._first = self._first, _END
-            return batch
-        return next(self._batches, _END)
 
 
 def _rebuild(batch: Any, change: Callable[[Any], Any]) -> Any:

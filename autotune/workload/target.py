@@ -55,11 +55,8 @@ def import_target(target: str) -> Build:
             ) from None
         raise wrap_user_error(error, f"{target!r}: importing {module_name!r} failed") from error
     except SystemExit as error:
-        raise wrap_user_error(
-            error,
-            f"{target!r}: importing {module_name!r} ended the process",
-            'put what is not for import under `if __name__ == "__main__":`',
-        ) from error
+        remedy = 'put what is not for import under `if __name__ == "__main__":`'
+        raise wrap_user_error(error, f"{target!r}: importing {module_name!r} ended the process", remedy) from error
     except Exception as error:
         raise wrap_user_error(error, f"{target!r}: importing {module_name!r} failed") from error
     origin = getattr(module, "__file__", None)
