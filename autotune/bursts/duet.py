@@ -25,9 +25,9 @@ LEAST_BATCHES = 10
 """Of a loader with workers in one block: a worker that ends its batch while it should be stopped is then a tenth."""
 LONGEST_BLOCK = 5
 """A block is at most so many times as long as planned, however many batches it should have."""
-SIZING_TURNS = 3
+SIZING_TURNS = 2
 """The first turns only tell how long a block should be: first steps are slow, and tell it badly."""
-LEAST_TURNS = 6
+LEAST_TURNS = 5
 """Of those that count: fewer say nothing about how they scatter."""
 WARMUP_SHARE = 0.25
 """Of what a side is to train at all, at least: what the ratio shows of warming up, it shows only within noise."""
