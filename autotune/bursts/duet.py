@@ -19,8 +19,9 @@ from autotune.bursts.protocol import BurstPlan, Command, Request
 from autotune.knobs import TrainConfig
 from autotune.measuring import Block, warm_up_length
 
-BURST_BLOCKS = 2
-"""A turn is so many blocks of a burst: 0.3 s, so that caches that a block finds cold cost it little."""
+BURST_BLOCKS, WANTED_BLOCKS = 2, 10
+"""A turn is so many blocks of a burst, 0.3 s, so that caches that a block finds cold cost it little; but where a side
+trains for a short time only, it still has so many blocks."""
 LEAST_BATCHES = 10
 """Of a loader with workers in one block: a worker that ends its batch while it should be stopped is then a tenth."""
 LONGEST_BLOCK = 5
@@ -195,7 +196,8 @@ class Duet:
         """Samples of a block: whole optimizer steps of all sides, whole epochs where they are short."""
         sides = self._standing
         pace = math.exp(math.fsum(math.log(side.pace) for side in sides) / len(sides))
-        wanted = BURST_BLOCKS * self._plan.block_seconds / pace
+        turn_seconds = min(BURST_BLOCKS * self._plan.block_seconds, self._plan.measure_seconds / WANTED_BLOCKS)
+        wanted = turn_seconds / pace
         batches = max((LEAST_BATCHES * side.config.batch_size for side in sides if side.config.num_workers), default=0)
         wanted = max(wanted, min(batches, LONGEST_BLOCK * wanted))
         steps = [side.config.effective_batch for side in sides]

@@ -141,8 +141,10 @@ class ProcessRunner:
         except (TargetError, WorkloadError, IsolationError) as error:
             spent = time.monotonic() - began
             return [Burst(point=p, outcome=Outcome.CRASHED, reason=str(error), seconds=spent) for p in points]
+        # The sides wait for each other: each is charged its share of the time that all took.
+        share = {"seconds": (time.monotonic() - began) / len(points)}
         bursts = [burst_from(point, ended) for point, ended in zip(points, played.ended, strict=True)]
-        return [_without_warm_up(burst, played.warm) for burst in bursts]
+        return [_without_warm_up(burst, played.warm).model_copy(update=share) for burst in bursts]
 
 
 def _without_warm_up(burst: Burst, warm: int) -> Burst:

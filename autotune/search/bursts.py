@@ -65,6 +65,11 @@ class Bursts:
         shorter = plan.measure_seconds / self.plan.measure_seconds if plan is not None else 1.0
         return shorter * sum(predicted_seconds(point.config, self.trials, self.plan) for point in points)
 
+    def round_seconds(self, points: Sequence[Point], plan: BurstPlan | None = None) -> float:
+        """What a round of these points is expected to cost: as the last one that they took part in did."""
+        last = {trial.burst.point: trial.burst.seconds for trial in self.trials if trial.round is not None}
+        return sum(last[point] if point in last else self.seconds_of([point], plan) for point in points)
+
     def search(self, point: Point, stage: str, reason: str, *, early_end: bool = True) -> Burst:
         """A burst of the search, in the time that is for searching.
 

@@ -115,7 +115,7 @@ class Confirmation:
         def affords(points: Sequence[Point]) -> bool:
             budget = self._bursts.budget
             begun = 0 < len(self._bursts.rounds(ABLATION)) < MIN_ROUNDS  # a round alone says nothing
-            return self._bursts.seconds_of(points, plan) <= (budget.remaining if begun else budget.ablating)
+            return self._bursts.round_seconds(points, plan) <= (budget.remaining if begun else budget.ablating)
 
         for name in sorted(variants, key=self._rank, reverse=True):
             if affords([winner, *variants.values()] * MIN_ROUNDS):
@@ -173,7 +173,7 @@ class Confirmation:
             trials, budget = self._bursts.trials, self._bursts.budget
             deadline = burst_deadline(point.config, trials, self._bursts.plan, budget.remaining)
             began = budget.now()
-            rounds = self._bursts.seconds_of([self._baseline, point] * MIN_DECIDED_ROUNDS)
+            rounds = self._bursts.round_seconds([self._baseline, point] * MIN_DECIDED_ROUNDS)
             steps = numerics_steps(point.config, trials, budget, rounds)
             verdict = self._numerics.check(point, steps, deadline)
             self._checking_seconds += budget.now() - began
@@ -181,14 +181,14 @@ class Confirmation:
 
     def _affords(self, points: Sequence[Point]) -> bool:
         """Whether there is time for these bursts, and to explain the answer afterwards."""
-        return self._bursts.seconds_of(points) <= self._bursts.budget.confirming
+        return self._bursts.round_seconds(points) <= self._bursts.budget.confirming
 
     def _affords_next(self, points: Sequence[Point]) -> bool:
         """Whether there is time for another round; until there are enough to decide, nothing else is worth as much."""
         together = sum({*points} <= measured.keys() for measured in self._bursts.rounds(CONFIRM))
         budget = self._bursts.budget
         available = budget.remaining if together < MIN_DECIDED_ROUNDS else budget.confirming
-        return self._bursts.seconds_of(points) <= available
+        return self._bursts.round_seconds(points) <= available
 
     def _baseline_score(self) -> float:
         """The score that a finalist must reach at least; 0 while the baseline has not run."""
