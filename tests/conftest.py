@@ -8,7 +8,7 @@ import pytest
 
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.runner import ProcessRunner
-from autotune.measuring import speedup, statistics
+from autotune.measuring import statistics
 
 START_SECONDS = 60.0
 
@@ -46,5 +46,4 @@ def runner_of(forkserver: Isolation) -> RunnerOf:
 @pytest.fixture
 def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Intervals from few resamples, for whoever judges hundreds of them, and none to the last digit."""
-    for module in (speedup, statistics):
-        monkeypatch.setattr(module, "BOOTSTRAP_RESAMPLES", RESAMPLES)
+    monkeypatch.setattr(statistics, "BOOTSTRAP_RESAMPLES", RESAMPLES)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
 from autotune.knobs import KNOBS, Scalar, Space, going_with
 from autotune.measuring import Point
@@ -75,6 +75,8 @@ class Stages:
     fewest_workers: Callable[[Point, Sequence[int]], tuple[int, str] | None]
     seconds_of: Callable[[Point], float]
     seconds_left: Callable[[], float]
+    _judged: list[tuple[str, Scalar] | None] = field(default_factory=list, init=False, repr=False)
+    """Of each trial so far, the value that it showed to lose, if it did: judged once, as it never changes."""
 
     def next(self, trials: Sequence[Trial]) -> Proposal | None:
         """The next proposal; None when this method has nothing more to try."""
@@ -203,19 +205,17 @@ class Stages:
 
     def _lost(self, trials: Sequence[Trial]) -> Counter[tuple[str, Scalar]]:
         """How often each value of a knob, put in alone, was clearly slower than the fastest point at that time."""
-        lost: Counter[tuple[str, Scalar]] = Counter()
         names = {*self.space.choices, *self.space.parameters}
-        best: Trial | None = None
-        for trial in (trial for trial in trials if trial.round is None):
-            if best is not None and trial.stage == SINGLE and (trial.score or 0.0) < CLOSE * (best.score or 0.0):
-                point, before = trial.burst.point, best.burst.point
-                changed = names & point.changes_from(before).keys()
+        for number in range(len(self._judged), len(trials)):
+            trial, best = trials[number], fastest(trials[:number]) if trials[number].stage == SINGLE else None
+            self._judged.append(None)
+            if best is not None and (trial.score or 0.0) < CLOSE * (best.score or 0.0):
+                changed = names & trial.burst.point.changes_from(best.burst.point).keys()
                 changed.difference_update(*map(going_with, tuple(changed)))
                 if len(changed) == 1:
                     (name,) = changed
-                    lost[name, point.values.get(name)] += 1
-            best = max(best or trial, trial, key=lambda trial: trial.score or 0.0)
-        return lost
+                    self._judged[-1] = name, trial.burst.point.values.get(name)
+        return Counter(value for value in self._judged if value is not None)
 
     def _changes(self, point: Point) -> Iterator[tuple[str, Scalar]]:
         for knob, choices in self.space.choices.items():
