@@ -35,7 +35,7 @@ from torch.utils.data import IterableDataset
 from autotune import Tuned, Workload
 from autotune.errors import AutotuneError, UnitError
 from autotune.hardware import probe_host
-from autotune.measuring.statistics import Interval, student_t_975
+from autotune.measuring.statistics import student_t_975
 from autotune.results.result import Side, read_result
 from autotune.units import parse_duration
 from autotune.workload.target import load_workload
@@ -65,6 +65,13 @@ model, optimizer = tuned.prepare(model, optimizer)
 """
 
 
+class Ends(NamedTuple):
+    """Of an interval: what is lost may be less than nothing."""
+
+    low: float
+    high: float
+
+
 class Extra(BaseModel):
     """What a start with autotune takes longer.
 
@@ -76,7 +83,7 @@ class Extra(BaseModel):
     """
 
     seconds: float
-    ci95: Interval
+    ci95: Ends
     bare: list[float]
     with_autotune: list[float]
 
@@ -102,7 +109,7 @@ class Cost(BaseModel):
     """
 
     share: float
-    ci95: Interval
+    ci95: Ends
 
     @property
     def met(self) -> bool:
@@ -172,12 +179,12 @@ def time_starts(path: Path, device: str, pairs: int, seed: int = 0) -> Extra:
     return Extra(seconds=mean, ci95=ci95, bare=seconds["bare"], with_autotune=seconds["with_autotune"])
 
 
-def mean_difference(before: Sequence[float], after: Sequence[float]) -> tuple[float, Interval]:
+def mean_difference(before: Sequence[float], after: Sequence[float]) -> tuple[float, Ends]:
     """Mean of the pairs' differences, after less before, with Student's t interval."""
     differences = [new - old for old, new in zip(before, after, strict=True)]
     mean = statistics.fmean(differences)
     half = student_t_975(len(differences) - 1) * statistics.stdev(differences) / math.sqrt(len(differences))
-    return mean, Interval(mean - half, mean + half)
+    return mean, Ends(mean - half, mean + half)
 
 
 def time_loops(target: str, side_json: str, device: str, seconds: float, seed: int) -> Rates:
@@ -220,7 +227,7 @@ def total(start: Extra, rate: Ratio, training_seconds: float) -> Cost:
     share = start.seconds / training_seconds + 1 - rate.ratio
     below = math.hypot((start.seconds - start.ci95.low) / training_seconds, rate.ci95.high - rate.ratio)
     above = math.hypot((start.ci95.high - start.seconds) / training_seconds, rate.ratio - rate.ci95.low)
-    return Cost(share=share, ci95=Interval(share - below, share + above))
+    return Cost(share=share, ci95=Ends(share - below, share + above))
 
 
 def default_result() -> Path | None:

@@ -18,6 +18,9 @@ from autotune.bursts.feed import Feed
 from autotune.knobs import TrainConfig
 from autotune.measuring import Block
 
+LEAST_SHARE = 0.5
+"""Of the usual seconds, at least, that are left of a lap: what its starts cost is an estimate, and must not eat it."""
+
 
 @dataclass(frozen=True)
 class Lap:
@@ -47,8 +50,9 @@ def charge(
     # While the first batch is awaited each worker prepares one: so much ordinary waiting belongs to an epoch anyway.
     waits = sum(lap.wait_seconds for lap in laps) / max(1, sum(lap.batches - lap.starts for lap in laps))
     ordinary = max(1, config.num_workers) * waits
-    blocks = [_without_starts(lap, lap.starts * ordinary) for lap in laps]
-    usual = statistics.median(block.seconds / lap.consumed for block, lap in zip(blocks, laps, strict=True))
+    usual = statistics.median(
+        (lap.seconds - max(0.0, lap.start_seconds - lap.starts * ordinary)) / lap.consumed for lap in laps
+    )
     crossing = [index for index, lap in enumerate(laps) if lap.starts]
     stretches = [laps[first:last] for first, last in itertools.pairwise(crossing)]  # whole epochs
     if not stretches and config.num_workers:
@@ -63,7 +67,8 @@ def charge(
         )
     else:
         cost = _start_seconds(feed, config) - ordinary
-    return blocks, max(0.0, cost)
+    cost = max(0.0, cost)
+    return [_block(lap, cost, ordinary, usual) for lap in laps], cost
 
 
 def _starts(laps: Sequence[Lap], queue: int) -> list[Sequence[Lap]]:
@@ -76,11 +81,11 @@ def _starts(laps: Sequence[Lap], queue: int) -> list[Sequence[Lap]]:
     return stretches
 
 
-def _without_starts(lap: Lap, ordinary: float) -> Block:
-    """A lap as a block, without what starting the loader took the host beyond ordinary waiting."""
-    kept = min(lap.start_seconds, ordinary)
-    seconds = max(lap.seconds - (lap.start_seconds - kept), 1e-9)
-    return Block(samples=lap.samples, seconds=seconds, data_wait_seconds=min(lap.wait_seconds + kept, seconds))
+def _block(lap: Lap, cost: float, ordinary: float, usual: float) -> Block:
+    """A lap as a block, without what the starts of the loader in it cost: that is charged by the epoch."""
+    seconds = max(lap.seconds - lap.starts * cost, LEAST_SHARE * usual * lap.consumed, 1e-9)
+    waited = lap.wait_seconds + min(lap.start_seconds, lap.starts * ordinary)
+    return Block(samples=lap.samples, seconds=seconds, data_wait_seconds=min(waited, seconds))
 
 
 def _start_seconds(feed: Feed, config: TrainConfig) -> float:

@@ -7,7 +7,7 @@ import copy
 import json
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -138,6 +138,9 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
             if self.left < 0:
                 return Burst(point=point, outcome=Outcome.CRASHED, reason="no more", seconds=0.1)
             return make_burst(1000.0, seed=self.left).model_copy(update={"point": point, "seconds": 0.1})
+
+        def play(self, points: Sequence[Point], *_: Any) -> list[Burst]:
+            return [self.run(point) for point in points]
 
     @contextlib.contextmanager
     def no_process(*_: Any) -> Any:

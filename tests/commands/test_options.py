@@ -79,7 +79,7 @@ def test_the_ends_of_a_range_are_in_it(parse: Callable[[str], Any], text: str, v
 def test_a_workloads_own_effective_batch_has_the_same_range() -> None:
     """It comes from the user's build(), not from an option, and its divisors would take as long to find."""
     with pytest.raises(ConfigError, match="expected 1 to 2147483647"):
-        check_constraints({}, None, (2**31 - 1) ** 2, {})
+        check_constraints({}, (), None, (2**31 - 1) ** 2, {})
 
 
 def test_a_name_that_is_no_option_is_cut_to_a_sentence() -> None:

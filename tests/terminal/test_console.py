@@ -115,7 +115,7 @@ def test_partial_result_says_so_first() -> None:
 def test_side_without_a_measurement_is_shown_as_such() -> None:
     """What was not measured is not 0."""
     result = make_result(best=Side(config=TrainConfig(), measurement=None), speedup=None)
-    assert "rate 996 samples/s not measured" in shown(result_table(result))
+    assert "rate 998 samples/s not measured" in shown(result_table(result))
 
 
 def test_measurement_that_was_not_steady_is_marked() -> None:
