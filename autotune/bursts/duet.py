@@ -178,7 +178,7 @@ class Duet:
     def _goes_on(self, turns: int) -> bool:
         """Whether there is another turn: while two sides stand, or one that has shown nothing yet."""
         standing = self._standing
-        if not standing or (len(standing) < 2 and turns >= LEAST_TURNS):
+        if not standing or (len(standing) < 2 and turns - self._warm >= LEAST_TURNS):
             return False
         usual = math.fsum(side.trained_seconds for side in standing) / max(1, turns)
         if time.monotonic() + usual > self._deadline - END_SECONDS * len(standing):

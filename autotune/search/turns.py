@@ -41,9 +41,9 @@ class Turns:
             deadline: Seconds that a point may take at most.
             available: Seconds that there are for all.
         """
-        if self._side_by_side:
+        if self._side_by_side and len(points) > 1:
             bursts = self._runner.play(points, plan, min(sum(map(deadline, points)), available))
-            if len(points) < 2 or not any(burst.outcome.is_memory for burst in bursts):
+            if not any(burst.outcome.is_memory for burst in bursts):
                 return bursts
             self._side_by_side = False
             self._note(NO_ROOM)
