@@ -153,7 +153,8 @@ def keep_document(record: Document, path: Path) -> tuple[Path | None, ResultFile
     else:
         return path, None
     try:
-        place = Path(tempfile.gettempdir()) / f"autotune-result-{secrets.token_hex(4)}.json"
+        stem = path.stem.encode("ascii", "ignore").decode()  # the name may be what could not be written
+        place = Path(tempfile.gettempdir()) / f"autotune-result-{stem}-{secrets.token_hex(4)}.json"
         write_document(record, place)
     except Exception:  # noqa: BLE001 - there may be no temporary folder
         return None, failure

@@ -10,6 +10,7 @@ from autotune import TrainConfig
 from benchmarks import output
 from benchmarks.guides import GUIDES, landmarks_finetune, run
 from benchmarks.guides.run import BEFORE, GUIDE, TUNED, alike, as_read_here, overall
+from tests.processes import slowness
 
 GPU_ADVICE = TrainConfig(
     batch_size=6, num_workers=6, prefetch_factor=4, pin_memory=True, non_blocking=True, precision="fp16",
@@ -67,7 +68,7 @@ def test_one_guide_from_tuning_to_the_table(
     monkeypatch.setattr(output, "FOLDER", tmp_path / "benchmarks" / "output")
     (tmp_path / "benchmarks" / "output").mkdir(parents=True)
     monkeypatch.setattr(run, "RESULTS", tmp_path / "results")
-    status = run.main(["landmarks_finetune", "--budget", "15", "--seconds", "2", "--rounds", "2"])
+    status = run.main(["landmarks_finetune", "--budget", f"{20 * slowness():.0f}", "--seconds", "2", "--rounds", "2"])
     assert status in {0, 1}
     printed = capsys.readouterr().out
     assert "loss after as many samples" in printed
