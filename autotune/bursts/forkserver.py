@@ -76,6 +76,8 @@ def _import_all(target: str, reporter: Reporter) -> str | None:
     """Imports torch, tells it, and the user's module; returns why forking is unsafe afterwards, if it is."""
     import torch._dynamo  # noqa: F401 - making an optimizer imports it, compiled or not: once here, not in every burst
 
+    # What bursts run is imported once here too, and before the user's module can replace what it imports.
+    from autotune.bursts import burst_job, check_job, runner_job  # noqa: F401
     from autotune.workload.target import import_target
 
     reporter.send("torch")
