@@ -78,7 +78,7 @@ def test_the_table_of_commands_is_complete() -> None:
 def test_the_example_build_trains(tmp_path: Path) -> None:
     """The README's own build() is tuned as it stands."""
     (tmp_path / "train.py").write_text(block(README, "def build"))
-    finished = run(["--model", "train:build", "--budget", budget(8), "--quiet"], tmp_path)
+    finished = run(["--model", "train:build", "--budget", budget(12), "--quiet"], tmp_path)
     assert finished.status == 0, finished.err
 
 
@@ -93,7 +93,7 @@ def test_the_example_loop_trains(tmp_path: Path) -> None:
     build, loop, lines = block(README, "def build"), block(LOOP, "tuned.accumulate"), block(README, "autotune.load")
     (tmp_path / "train.py").write_text(build)
     out = tmp_path / RESULT
-    assert run(["--model", "train:build", "--budget", budget(8), "--quiet", "--out", str(out)], tmp_path).status == 0
+    assert run(["--model", "train:build", "--budget", budget(12), "--quiet", "--out", str(out)], tmp_path).status == 0
     names: dict[str, object] = {}
     exec(compile(build, "train.py", "exec"), names)  # noqa: S102 - the README's own code
     workload = names["build"]()  # type: ignore[operator]
