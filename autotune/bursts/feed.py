@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from time import perf_counter  # by name: the user's module may replace what `time` holds
 from typing import TYPE_CHECKING, Any
 
+from autotune.workload.fingerprint import length_of
+
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
@@ -117,7 +119,7 @@ class Feed:
                 end_seconds, self._restarting = 0.0, False
             else:
                 self.epoch_batches, self.epoch_samples = batches, samples
-                self.position += max(0, (_length(self.loader.sampler) or samples) - samples)
+                self.position += max(0, (length_of(self.loader.sampler) or samples) - samples)
 
     def restart(self) -> None:
         """Drops what the workers have prepared, so that the next batch comes from a loader with an empty queue."""
@@ -134,14 +136,6 @@ class Feed:
                 if worker.exitcode is not None and worker.exitcode < 0:
                     return -int(worker.exitcode)
         return _signal_of_dead_child()
-
-
-def _length(sampler: Any) -> int | None:
-    """Samples that it draws in an epoch; None where that is not known."""
-    try:
-        return len(sampler)
-    except TypeError:
-        return None
 
 
 def _signal_of_dead_child() -> int | None:

@@ -61,7 +61,6 @@ class Live:
         over: Whether it has ended.
         inbox: Events that came while somebody else's were waited for.
         strays: Processes that it started and that have lost their parents.
-        stopped: Whether it is stopped.
     """
 
     number: int
@@ -74,7 +73,6 @@ class Live:
     over: bool = False
     inbox: deque[dict[str, Any]] = field(default_factory=deque)
     strays: set[psutil.Process] = field(default_factory=set)
-    stopped: bool = False
 
     def note(self, event: dict[str, Any]) -> None:
         """Takes in what an event says of the job's progress and end."""
@@ -117,7 +115,6 @@ class Live:
 
     def stop(self) -> None:
         """Stops its whole tree, until nothing new appears."""
-        self.stopped = True
         stopped: set[int] = set()
         for _ in range(STOPPING_ROUNDS):
             running = [process for process in self.processes() if process.pid not in stopped]
@@ -130,7 +127,6 @@ class Live:
 
     def resume(self) -> None:
         """Lets its whole tree go on."""
-        self.stopped = False
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
                 process.resume()

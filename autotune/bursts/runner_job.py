@@ -17,6 +17,7 @@ from autotune.bursts.loop import Timing, told_of_killed_workers
 from autotune.bursts.protocol import Command, Commands, Reporter, Request
 from autotune.bursts.trainer import NonFiniteLossError, Trainer, make_loader
 from autotune.measuring import Measurement, TelemetrySummary, merged
+from autotune.workload.fingerprint import length_of
 
 
 def run_runner(request: Request, reporter: Reporter, commands: Commands) -> Measurement:
@@ -42,7 +43,7 @@ def run_runner(request: Request, reporter: Reporter, commands: Commands) -> Meas
             timing.restart()
             timing.warmup_seconds = perf_counter() - began
             step_seconds = max(timing.opening_seconds / timing.opening_steps, 1e-9)
-            reporter.send("ready", step_seconds=step_seconds, position=feed.position, epoch_samples=_sized(feed))
+            reporter.send("ready", step_seconds=step_seconds, epoch_samples=length_of(feed.loader.sampler))
             while (until := _next_place(commands, own)) is not None:
                 reporter.phase("train")
                 ready.telemetry.begin()
@@ -50,13 +51,7 @@ def run_runner(request: Request, reporter: Reporter, commands: Commands) -> Meas
                 watched.append(ready.telemetry.end())
                 timing.trainer.check_loss()
                 blocks, boundary = charge(laps, feed, ready.tuned.config)
-                reporter.send(
-                    "block",
-                    block=blocks[-1].model_dump(),
-                    boundary_seconds=boundary,
-                    position=feed.position,
-                    drained=timing.drained,
-                )
+                reporter.send("block", block=blocks[-1].model_dump(), boundary_seconds=boundary, drained=timing.drained)
             reporter.phase("end")
             timing.trainer.train_on_worst(request.largest_samples)
         if not any(lap.samples for lap in laps):
@@ -75,11 +70,3 @@ def _next_place(commands: Commands, own: int) -> int | None:
     """Where to train to next; None to end. A copy that the user's code has forked must not take its parent's orders."""
     line = commands.readline() if os.getpid() == own else b""
     return Command.model_validate_json(line).until if line else None
-
-
-def _sized(feed: Feed) -> int | None:
-    """Samples of an epoch, where the order of samples knows them."""
-    try:
-        return len(feed.loader.sampler)  # type: ignore[arg-type]
-    except TypeError:
-        return None

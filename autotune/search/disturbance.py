@@ -95,7 +95,7 @@ class Drift:
 
     @property
     def noisy(self) -> bool:
-        """Whether intervals have to be widened for it."""
+        """Whether it is so large that a person should know."""
         return self.largest > NOISY_DRIFT
 
 
