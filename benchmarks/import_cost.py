@@ -39,10 +39,11 @@ from autotune.measuring.statistics import student_t_975
 from autotune.results.result import Side, read_result
 from autotune.units import parse_duration
 from autotune.workload.target import load_workload
+from benchmarks.fresh import afresh_watched
 from benchmarks.output import save
 from benchmarks.plain import Counted, Loop, set_process
 from benchmarks.ratios import Ratio, paired_ratio
-from benchmarks.replicate import afresh_watched, at_least_two, device_of
+from benchmarks.replicate import at_least_two, device_of
 
 ROOT = Path(__file__).parents[1]
 DEFAULT_RESULT = "benchmarks-digits-build.json"

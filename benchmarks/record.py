@@ -34,7 +34,6 @@ from autotune.bursts.runner import ProcessRunner, result_of
 from autotune.hardware import merge, probe_host
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Point
-from autotune.search.disturbance import RepeatingRunner
 from benchmarks.surfaces import (
     FOLDER,
     GRIDS,
@@ -109,12 +108,11 @@ def record(name: str, seconds: float) -> Surface:
         surface = read_surface(unfinished)
         if surface.header.code != code_hash(target):
             sys.exit(f"{unfinished} was begun with other code; delete it to begin again")
-        repeating = RepeatingRunner(runner, print, allowance_seconds=0.2 * seconds)
         left = _left(surface)
         for count, task in enumerate(left):
             if time.monotonic() > ends:
                 break
-            surface = _run(task, surface, repeating, unfinished)
+            surface = _run(task, surface, runner, unfinished)
             _tell(surface, count, len(left), ends)
     if not _left(surface):
         _finish(surface, unfinished)
@@ -133,7 +131,7 @@ def _left(surface: Surface) -> list[Task]:
     return [task for task in tasks if task not in done and tried[task] < MAX_TRIES]
 
 
-def _run(task: Task, surface: Surface, runner: RepeatingRunner, unfinished: Path) -> Surface:
+def _run(task: Task, surface: Surface, runner: ProcessRunner, unfinished: Path) -> Surface:
     """Runs one burst and writes it down."""
     plan = (WHOLE if task.part == "all" else PART).model_copy(update={"part": task.part})
     seen = {graph_of(record.burst.point.config) for record in surface.records if record.part != "loader"}
@@ -178,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not (FOLDER / f"{options.name}.jsonl").exists():
         shutil.rmtree(cache, ignore_errors=True)
     surface = record(options.name, options.seconds)
-    spent = sum(record.burst.seconds + record.burst.repeated_seconds for record in surface.records)
+    spent = sum(record.burst.seconds for record in surface.records)
     left = len(_left(surface))
     print(f"{options.name}: {len(surface.records)} bursts in {spent:.0f} s, {left} left")
     return 1 if left else 0

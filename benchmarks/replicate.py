@@ -1,11 +1,13 @@
 """Does the claimed speed-up come true? Trains baseline and tuned in a plain PyTorch loop and compares with the claim.
 
-    python -m benchmarks.replicate results/<machine>/*.json --seconds 60 --rounds 3
+    python -m benchmarks.replicate results/<machine>/*.json                # four minutes a file
+    python -m benchmarks.replicate results/<machine>/*.json --seconds 120 --rounds 6
     python -m benchmarks.replicate results/<machine>/*.json --framework all
 
-Each side trains for so many seconds in all, split over the rounds. In a round, both sides run one after the other, in
-random order, each in a fresh process. The beginning of each run, compiling included, is left out; then epochs are
-really crossed, workers restarted and all. Nothing of autotune's own loop is used: `benchmarks.plain` is the loop.
+Each side trains for so many seconds in all, split over the rounds. In a round, each has a fresh process, and both are
+alive: they take turns of half a second in random order, and who is not training is stopped (`benchmarks.alternate`).
+The beginning of each process, compiling included, is left out; then epochs are really crossed, workers restarted and
+all. Nothing of autotune's own loop is used: `benchmarks.plain` is the loop.
 
 With --framework, each round trains both sides in that loop and through each of the frameworks as well: with the
 baseline's config and the tuned one, brought into effect by autotune's integration (`benchmarks.frameworks`).
@@ -17,61 +19,26 @@ status is 1 when a realised speed-up is more than 5 % off the claim and the inte
 from __future__ import annotations
 
 import argparse
-import os
-import random
+import math
 import statistics
 import sys
-import time
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
-import psutil
-import torch
 from pydantic import BaseModel
 
 from autotune.errors import AutotuneError
 from autotune.measuring.statistics import Interval
-from autotune.results.result import Result, Side, read_result
-from autotune.workload.target import load_workload
+from autotune.results.result import Result, read_result
 from benchmarks import frameworks
-from benchmarks.fresh import afresh
+from benchmarks.alternate import Run, realise_in
 from benchmarks.output import save
-from benchmarks.plain import Loop, set_process
 from benchmarks.ratios import Ratio, paired_ratio
-from benchmarks.stopwatch import Trainee, timed_marks, timed_part
+from benchmarks.trainee import PLAIN
 
-Arguments = ParamSpec("Arguments")
-Returned = TypeVar("Returned")
-TOLERANCE = 0.05
+TOLERANCE, MEAN_TOLERANCE = 0.05, 0.03
 SIDES = ("baseline", "tuned")
-PLAIN = "plain"
-"""The independent loop, where a framework could stand."""
-NOT_IN_EFFECT = "does not apply what was tuned"
-"""What all integrations say when a knob is not."""
-
-
-class Run(BaseModel):
-    """What one run realised.
-
-    Attributes:
-        samples_per_second: Over the timed part.
-        timed_seconds: Length of that part.
-        warmup_seconds: What was left out: from building the workload on.
-        epochs_crossed: Ends of epochs within the timed part.
-        last_loss: To see that it trains.
-        not_in_effect: What a framework's integration says of knobs that are not.
-        foreign_cpu_fraction: Of all CPUs, what other processes took meanwhile: more than a little disturbs a run.
-    """
-
-    samples_per_second: float
-    timed_seconds: float
-    warmup_seconds: float
-    epochs_crossed: int
-    last_loss: float
-    not_in_effect: tuple[str, ...] = ()
-    foreign_cpu_fraction: float | None = None
 
 
 class Verdict(BaseModel):
@@ -134,59 +101,6 @@ class Replication(Verdict):
     frameworks: dict[str, Through] = {}
 
 
-def train(target: str, side_json: str, device: str, seconds: float, seed: int, loop: str = PLAIN) -> Run:
-    """Trains in this process: a warm-up, then so many seconds that count (the warm-up's share of them left out)."""
-    side = Side.model_validate_json(side_json)
-    # A framework is imported here: that takes seconds, and is no part of the warm-up.
-    make = frameworks.loop_class(loop) if loop != PLAIN else Loop
-    torch.manual_seed(seed)
-    began = time.perf_counter()
-    if loop == PLAIN:
-        set_process(side.config, torch.device(device))
-    trainee: Trainee = make(load_workload(target, side.parameters), side.config, device)
-    with warnings.catch_warnings(record=True) as caught:
-        warmup, marks = timed_marks(trainee, began, seconds)
-    for one in caught:
-        warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
-    first, last = timed_part(marks)
-    return Run(
-        samples_per_second=(last.samples - first.samples) / (last.seconds - first.seconds),
-        timed_seconds=last.seconds - first.seconds,
-        warmup_seconds=warmup,
-        epochs_crossed=last.epochs - first.epochs,
-        last_loss=float(trainee.last_loss),
-        not_in_effect=tuple(str(one.message) for one in caught if NOT_IN_EFFECT in str(one.message)),
-    )
-
-
-def train_afresh(target: str, side: Side, device: str, seconds: float, seed: int, loop: str = PLAIN) -> Run:
-    """`train` in a fresh process, and what other processes took of the CPUs meanwhile."""
-    run, foreign = afresh_watched(train, target, side.model_dump_json(), device, seconds, seed, loop)
-    return run.model_copy(update={"foreign_cpu_fraction": foreign})
-
-
-def afresh_watched(
-    function: Callable[Arguments, Returned], *arguments: Arguments.args, **named: Arguments.kwargs
-) -> tuple[Returned, float]:
-    """What `afresh` returns, and which share of all CPUs other processes took meanwhile."""
-    began, busy, own = time.perf_counter(), busy_seconds(), own_seconds()
-    returned = afresh(function, *arguments, **named)
-    foreign = (busy_seconds() - busy) - (own_seconds() - own)
-    capacity = (os.cpu_count() or 1) * (time.perf_counter() - began)
-    return returned, max(0.0, foreign / capacity)
-
-
-def busy_seconds() -> float:
-    """CPU time that all processes of the machine have taken."""
-    times = psutil.cpu_times()
-    return float(times.user + times.system)
-
-
-def own_seconds() -> float:
-    """CPU time that this process and those that it has waited for have taken."""
-    return sum(os.times()[:4])
-
-
 def replicate(path: Path, seconds: float, rounds: int, names: Sequence[str] = (), seed: int = 0) -> Replication:
     """Trains both sides of a result file in interleaved rounds, in the plain loop and through frameworks."""
     result = read_result(path)
@@ -234,49 +148,6 @@ def device_of(result: Result) -> str:
     return {"rocm": "cuda"}.get(result.constraints.device, result.constraints.device)
 
 
-def realise(
-    target: str, sides: Mapping[str, Side], device: str, seconds: float, rounds: int, seed: int = 0
-) -> dict[str, list[Run]]:
-    """Trains each side in the plain loop, as `realise_in` does."""
-    return realise_in((PLAIN,), target, sides, device, seconds, rounds, seed)[PLAIN]
-
-
-def realise_in(
-    loops: Sequence[str], target: str, sides: Mapping[str, Side], device: str, seconds: float, rounds: int,
-    seed: int = 0,
-) -> dict[str, dict[str, list[Run]]]:  # fmt: skip
-    """Trains each side for so many seconds in all, in interleaved rounds, each run in a fresh process.
-
-    Args:
-        loops: `PLAIN` and frameworks. Their order within a round is random; a loop's sides follow one another, so that
-            a machine that drifts meets them alike.
-        target: The workload.
-        sides: By name; their order is random too.
-        device: ``cpu``, ``cuda`` or ``mps``.
-        seconds: Of training, for each side in each loop.
-        rounds: That they are split over.
-        seed: Of the order, and of the samples that are drawn.
-
-    Returns:
-        The runs of each loop, by side.
-    """
-    runs: dict[str, dict[str, list[Run]]] = {loop: {name: [] for name in sides} for loop in loops}
-    rng = random.Random(seed)
-    for number in range(rounds):
-        for loop in rng.sample(loops, k=len(loops)):
-            for name in rng.sample(list(sides), k=len(sides)):
-                # Each run draws its own samples: else the system's file cache flatters the one that comes second.
-                run = train_afresh(target, sides[name], device, seconds / rounds, rng.randrange(2**31), loop)
-                runs[loop][name].append(run)
-                where = "" if len(loops) == 1 else f"{loop} "
-                print(
-                    f"  round {number + 1}, {where}{name:8} {run.samples_per_second:9.1f} samples/s; "
-                    f"other processes took {run.foreign_cpu_fraction or 0:.0%} of the CPUs",
-                    file=sys.stderr,
-                )
-    return runs
-
-
 def claim(result: Result) -> Ratio:
     """The speed-up that a file claims; a file that recommends the baseline claims exactly 1."""
     if result.speedup is None:
@@ -319,6 +190,17 @@ def row(verdict: Verdict) -> dict[str, Any]:
     return verdict.model_dump(mode="json", exclude={"frameworks"}) | {name: getattr(verdict, name) for name in judged}
 
 
+def together(replications: Sequence[Replication]) -> dict[str, float]:
+    """All files in one: how far realised speed-ups are from the claims in the mean, and how many lie on either side."""
+    mean = math.exp(statistics.fmean(math.log1p(one.off) for one in replications)) - 1
+    return {
+        "mean_off": mean,
+        "goal": MEAN_TOLERANCE,
+        "above_the_claim": sum(one.off > 0 for one in replications),
+        "below_the_claim": sum(one.off < 0 for one in replications),
+    }
+
+
 def save_all(replications: Sequence[Replication], seconds: float, rounds: int) -> Path:
     """Writes what is known so far."""
     through = any(one.frameworks for one in replications)
@@ -326,7 +208,9 @@ def save_all(replications: Sequence[Replication], seconds: float, rounds: int) -
         row(one) | ({"frameworks": {name: row(found) for name, found in one.frameworks.items()}} if through else {})
         for one in replications
     ]
-    figures = {"seconds_per_side": seconds, "rounds": rounds, "replications": rows}
+    figures = {
+        "seconds_per_side": seconds, "rounds": rounds, "together": together(replications), "replications": rows
+    }  # fmt: skip
     return save("replicate_frameworks" if through else "replicate", figures)
 
 
@@ -355,7 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, nargs="+", help="result files of autotune, measured on this machine")
     parser.add_argument("--seconds", type=float, default=60.0, help="of training, for each side in each loop")
-    parser.add_argument("--rounds", type=at_least_two, default=3)
+    parser.add_argument("--rounds", type=at_least_two, default=4, help="that the seconds are split over")
     parser.add_argument(
         "--framework", type=frameworks_in, action="extend", default=[], metavar="NAME,…",
         help=f"train through these too: {', '.join(frameworks.NEEDED)} or all",
@@ -371,6 +255,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return error.exit_status
         print(describe(done[-1]))
         written = save_all(done, asked.seconds, asked.rounds)
+    mean, _, above, below = together(done).values()
+    print(f"in the mean {mean:+.1%} off the claims (goal {MEAN_TOLERANCE:.0%}), {above} above and {below} below")
     print(f"written to {written}")
     return 0 if all(one.came_true for each in done for one in (each, *each.frameworks.values())) else 1
 

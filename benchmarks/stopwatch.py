@@ -1,10 +1,14 @@
-"""Times a training by its optimizer steps: leaves the beginning out, and counts whole epochs where it can."""
+"""Times a training in turns of so many samples; after each it waits, in the middle of an epoch, to be told the next.
+
+The beginning is left out, generously: the first steps, which compile and allocate, then a fixed time, and what the
+loader had prepared in advance. From then on everything counts, ends of epochs as they come.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from autotune import TrainConfig
 
@@ -12,9 +16,7 @@ if TYPE_CHECKING:
     import torch
 
 
-WARMUP_SHARE, WARMUP_STEPS, QUEUE_DRAINS = 0.15, 3, 2
-WHOLE_EPOCHS_SHARE = 0.5
-"""Whole epochs are what counts if they fill this share of the timed part; else all of it does."""
+WARMUP_STEPS, QUEUE_DRAINS = 3, 2
 
 OnStep = Callable[[int], bool]
 """Called with the samples of each optimizer step that was taken; returns whether that is enough of training."""
@@ -42,79 +44,102 @@ class Trainee(Protocol):
         """Waits until the device has done all that it was given."""
 
 
-class Mark(NamedTuple):
-    """How far training had come at a moment."""
+class Wire(Protocol):
+    """What leads to whoever gives the turns."""
 
-    seconds: float
+    def send(self, obj: Any, /) -> None:
+        """Tells."""
+
+    def recv(self) -> Any:
+        """Waits to be told."""
+
+
+class Ready(NamedTuple):
+    """Warmed up: the seconds since it began to be built, and about how fast it trains."""
+
+    warmup_seconds: float
+    samples_per_second: float
+
+
+class Turn(NamedTuple):
+    """What was trained in a turn; `epochs` is how many ended in it."""
+
     samples: int
+    seconds: float
     epochs: int
 
 
-class Stopwatch:
-    """Marks the end of the warm-up, the first step of each epoch after it, and the end.
+class Turns:
+    """Warms a training up, then lets it go on turn by turn: sends `Ready`, then a `Turn` for each number it receives.
+
+    A turn goes on to a place in the stream of samples: what one overshoots, since it takes whole optimizer steps, the
+    next one lacks.
 
     Args:
         loop: What is timed.
-        began: When it began to be built, by ``time.perf_counter``.
-        seconds: To train, the warm-up's share of them included; a warm-up that takes longer adds to them.
-
-    Attributes:
-        marks: So far.
+        wire: Leads to whoever says how many samples a turn has; None says that it is enough.
+        began: When the training began to be built, by `clock`.
+        warmup_seconds: Left out after the first steps.
+        clock: Seconds.
     """
 
-    def __init__(self, loop: Trainee, began: float, seconds: float) -> None:
-        self.marks: list[Mark] = []
+    def __init__(
+        self,
+        loop: Trainee,
+        wire: Wire,
+        began: float,
+        warmup_seconds: float,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._loop = loop
+        self._wire = wire
         self._began = began
-        self._seconds = seconds
-        self._steps = 0
-        self._samples = 0
+        self._warmup_seconds = warmup_seconds
+        self._clock = clock
+        self._ready = False
+        self._steps = self._samples = self._until = 0
+        self._from = (0.0, 0, 0)
 
     def on_step(self, samples: int) -> bool:
-        """A step of so many samples was taken; returns whether the time is up."""
-        now = time.perf_counter()
+        """A step of so many samples was taken; returns whether training is over."""
         self._steps += 1
-        if not self.marks:
-            if is_warm(self._loop.config, self._steps, self._loop.batches, now - self._began, self._seconds):
-                self._mark()
-            return False
         self._samples += samples
-        if self._loop.epochs > self.marks[-1].epochs:
-            # This is the first step of a new epoch: its samples came after that epoch's worker start.
-            self._mark()
-        if now - self.marks[0].seconds < (1 - WARMUP_SHARE) * self._seconds:
+        if not self._ready:
+            return self._warm_up()
+        if self._samples < self._until:
             return False
+        began, before, epochs = self._from
+        self._loop.synchronize()
+        self._wire.send(Turn(self._samples - before, self._clock() - began, self._loop.epochs - epochs))
+        return self._next()
+
+    def _warm_up(self) -> bool:
+        if self._steps == WARMUP_STEPS:
+            self._mark()
+            return False
+        began, before, _ = self._from
+        if not is_warm(self._loop.config, self._steps, self._loop.batches, self._clock() - began, self._warmup_seconds):
+            return False
+        self._loop.synchronize()
+        now = self._clock()
+        self._wire.send(Ready(now - self._began, (self._samples - before) / (now - began)))
+        self._ready, self._until = True, self._samples
+        return self._next()
+
+    def _next(self) -> bool:
+        more = self._wire.recv()
+        if more is None:
+            return True
+        self._until += more
         self._mark()
-        return True
+        return False
 
     def _mark(self) -> None:
         self._loop.synchronize()
-        self.marks.append(Mark(time.perf_counter(), self._samples, self._loop.epochs))
-
-
-def timed_marks(loop: Trainee, began: float, seconds: float) -> tuple[float, list[Mark]]:
-    """Trains; returns the seconds that were left out and marks: the beginning, each epoch's first step, the end.
-
-    Raises:
-        RuntimeError: When training ended by itself before its time was up.
-    """
-    watch = Stopwatch(loop, began, seconds)
-    loop.train(watch.on_step)
-    if len(watch.marks) < 2:
-        raise RuntimeError(f"training ended by itself after {loop.batches} batches, but {seconds:g} s were expected")
-    return watch.marks[0].seconds - began, watch.marks
+        self._from = self._clock(), self._samples, self._loop.epochs
 
 
 def is_warm(config: TrainConfig, steps: int, batches: int, elapsed: float, seconds: float) -> bool:
     """Whether the warm-up's time has passed, the first steps are done and the full queue of the start is used up."""
     queue = QUEUE_DRAINS * config.num_workers * (config.prefetch_factor or 0)
-    return elapsed >= WARMUP_SHARE * seconds and steps >= WARMUP_STEPS and batches >= queue
-
-
-def timed_part(marks: Sequence[Mark]) -> tuple[Mark, Mark]:
-    """Where the timed part begins and ends: whole epochs if they fill enough of it, so that none counts in part."""
-    inner = marks[1:-1]
-    whole = marks[-1].seconds - marks[0].seconds
-    if len(inner) >= 2 and inner[-1].seconds - inner[0].seconds >= WHOLE_EPOCHS_SHARE * whole:
-        return inner[0], inner[-1]
-    return marks[0], marks[-1]
+    return steps > WARMUP_STEPS and elapsed >= seconds and batches >= queue

@@ -42,8 +42,10 @@ class Prepared:
     gpu: GpuTelemetry | None
     used_before: int | None
 
-    def with_memory(self, measurement: Measurement) -> Measurement:
-        """The measurement, with what memory it took."""
+    def completed(self, measurement: Measurement) -> Measurement:
+        """The measurement, with what memory it took, and how the compiler got on."""
+        if self.tuned.config.compile_mode is not None:
+            measurement = measurement.model_copy(update=compiler_counts())
         used = {"host_memory_bytes": self.telemetry.peak_bytes()}
         device = device_memory(self.tuned, measurement, used, self.gpu, self.used_before)
         return measurement.model_copy(update=used | device)
@@ -85,7 +87,7 @@ def run_burst(request: Request, reporter: Reporter) -> Measurement:
             telemetry=ready.telemetry,
             largest_samples=request.largest_samples,
         )
-        return ready.with_memory(measurement)
+        return ready.completed(measurement)
 
 
 def device_memory(
@@ -108,6 +110,18 @@ def device_memory(
     return {
         "device_memory_bytes": reserved,
         "telemetry": summary.model_copy(update=figures) if summary is not None else None,
+    }
+
+
+def compiler_counts() -> dict[str, int | None]:
+    """How often the compiler split the model, and compiled a part of it again, in this process; None where not told."""
+    from torch._dynamo import convert_frame, utils
+
+    breaks = utils.counters.get("graph_break")
+    compiles = getattr(convert_frame, "FRAME_COMPILE_COUNTER", None)  # torch's own, and not promised to stay
+    return {
+        "graph_breaks": sum(breaks.values()) if breaks is not None else 0,
+        "recompiles": sum(count - 1 for count in compiles.values()) if compiles is not None else None,
     }
 
 

@@ -30,6 +30,7 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps it, not a pl
 _FOLDER_PREFIX, _OWNER = "autotune-", "owner.json"
 _LONGEST_PLACE_BYTES = 107 - len("/autotune-12345678/pymp-12345678/listener-12345678")
 """What Linux allows for a socket's path, less what `tempfile` and `multiprocessing` add to it."""
+_CHILDREN_ARE_LISTED = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").exists()
 _TRACKER = "resource_tracker import main"
 """In the command line of Python's resource tracker, and of joblib's."""
 
@@ -54,10 +55,34 @@ def end_processes(find: Callable[[], Sequence[psutil.Process]]) -> None:
 
 def descendants(process: psutil.Process) -> list[psutil.Process]:
     """All processes below one; none when it has gone."""
+    below: list[psutil.Process] = []
+    for child in children(process):
+        below += [child, *descendants(child)]
+    return below
+
+
+def children(process: psutil.Process) -> list[psutil.Process]:
+    """The processes that one has started; none when it has gone.
+
+    A runner's tree is looked at several times a block. psutil looks through all processes of the system, which takes
+    2 ms where there are eighty and so much more on a desktop; where the kernel keeps a list of children, that is read,
+    in a hundredth of the time.
+    """
     try:
-        return process.children(recursive=True)
-    except psutil.Error:
+        if not _CHILDREN_ARE_LISTED:
+            return process.children()
+        threads = list(Path(f"/proc/{process.pid}/task").iterdir())
+    except (psutil.Error, OSError):
         return []
+    pids: list[str] = []
+    for thread in threads:
+        with contextlib.suppress(OSError):  # it has ended; another one has its children now
+            pids += (thread / "children").read_text().split()
+    found = []
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            found.append(psutil.Process(int(pid)))
+    return found
 
 
 def members_of_run(run: str, session: int) -> list[psutil.Process]:

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from autotune.bursts.isolation import Isolation
-from autotune.bursts.live import Ended, Live
-from autotune.bursts.protocol import BurstPlan, Command, Request
-from autotune.knobs import TrainConfig
-from autotune.measuring import Block, warm_up_length
+from autotune.bursts.live import Ended
+from autotune.bursts.protocol import BurstPlan, Request
+from autotune.bursts.side import END_SECONDS, Side, mean_pace
+from autotune.measuring import FOREIGN_CPU_LIMIT, warm_up_length
 
-BURST_BLOCKS, WANTED_BLOCKS = 2, 10
-"""A turn is so many blocks of a burst, 0.3 s, so that caches that a block finds cold cost it little; but where a side
-trains for a short time only, it still has so many blocks."""
 LEAST_BATCHES = 10
 """Of a loader with workers in one block: a worker that ends its batch while it should be stopped is then a tenth."""
 LONGEST_BLOCK = 5
@@ -29,63 +27,13 @@ LONGEST_BLOCK = 5
 SIZING_TURNS = 2
 """The first turns only tell how long a block should be: first steps are slow, and tell it badly."""
 LEAST_TURNS = 5
-"""Of those that count: fewer say nothing about how they scatter."""
+"""Of those that count in a round, which nobody looks at before its end: fewer say nothing about how they scatter."""
 WARMUP_SHARE = 0.25
-"""Of what a side is to train at all, at least: what the ratio shows of warming up, it shows only within noise."""
+"""Of what a side is to be measured, at least: what the ratio shows of warming up, it shows only within noise."""
+NOTABLY_MORE = 0.05
+"""Of the CPUs, over what others take in most turns: at least half of the turns count, however busy the machine is."""
 START_SHARE = 0.6
 """Of what time there is, for the start of a side: one that hangs must leave some to see how the others end."""
-END_SECONDS = 1.0
-"""Kept for the end of each side, which has as much at least: two steps on the largest samples, a look at memory."""
-HANG_SECONDS, HANG_BLOCKS = 15.0, 30
-"""A block hangs when it takes so much longer than so many of its side's blocks before. A neighbour on one of two cores
-was measured to make training ten to thirty times as slow: that is no hang."""
-
-
-@dataclass(eq=False)
-class Side:
-    """One config in a duet.
-
-    Attributes:
-        live: Its process.
-        request: What it runs.
-        blocks: That it has trained so far.
-        boundary_seconds: What an epoch's end costs, as far as is known.
-        epoch_samples: Samples of an epoch; None: endless.
-        step_seconds: Of its first steps.
-        drained: Whether what its loader had prepared in advance is gone.
-        ended: How it ended, once it has.
-    """
-
-    live: Live
-    request: Request
-    blocks: list[Block] = field(default_factory=list)
-    boundary_seconds: float = 0.0
-    epoch_samples: int | None = None
-    step_seconds: float = 0.0
-    drained: bool = False
-    ended: Ended | None = None
-
-    @property
-    def config(self) -> TrainConfig:
-        """What it trains with."""
-        return self.request.point.config if self.request.point is not None else TrainConfig()
-
-    @property
-    def trained_seconds(self) -> float:
-        """In all blocks so far."""
-        return math.fsum(block.seconds for block in self.blocks)
-
-    def seconds_per_sample(self, block: Block) -> float:
-        """Of a block, its share of epoch boundaries included."""
-        boundary = self.boundary_seconds / self.epoch_samples if self.epoch_samples else 0.0
-        return block.seconds / max(1, block.samples) + boundary
-
-    @property
-    def pace(self) -> float:
-        """Seconds of a sample, by the last block; by the first steps before there is one."""
-        if self.blocks:
-            return self.seconds_per_sample(self.blocks[-1])
-        return self.step_seconds / self.config.effective_batch
 
 
 @dataclass(frozen=True)
@@ -94,110 +42,105 @@ class Played:
 
     Attributes:
         ended: How each side ended, in the order in which they were asked for.
-        warm: Blocks at the beginning of each side that do not count: it was warming up.
+        counted: Which of each side's blocks count.
     """
 
     ended: tuple[Ended, ...]
-    warm: int
+    counted: list[int]
 
 
 class Duet:
-    """Plays one duet.
+    """Some sides that train in turn.
 
     Args:
-        isolation: Where processes come from.
         plan: How long each side trains, and how long a block is.
         deadline: `time.monotonic()` at which all is over.
         seed: Of the order within the turns.
+        ends: How many sides end with it.
+
+    Attributes:
+        sides: Who plays; each begins at the same place in the stream of samples.
+        warm: Turns at the beginning that do not count: blocks were being sized, or a side was cold.
     """
 
-    def __init__(self, isolation: Isolation, plan: BurstPlan, deadline: float, seed: int) -> None:
-        self._isolation = isolation
+    def __init__(self, plan: BurstPlan, deadline: float, seed: int, ends: int) -> None:
+        self.sides: list[Side] = []
+        self.warm = 0
         self._plan = plan
         self._deadline = deadline
+        self._ends = ends
         self._rng = random.Random(seed)
-        self._sides: list[Side] = []
-        self._warm = 0
 
-    def play(self, requests: Sequence[Request]) -> Played:
-        """Starts a runner for each request, lets them train in turn, and ends them.
-
-        A side that fails is out, and the others go on.
-
-        Raises:
-            TargetError, WorkloadError: The module can no longer be imported.
-            IsolationError: No process could be started.
-            Interrupted: Asked to end.
-        """
-        try:
-            for request in requests:
-                self._start(request)
-            self._take_turns()
-            for side in self._standing:
-                if side.blocks:
-                    self._isolation.command(side.live, Command())
-                    side.live.resume()
-                    self._end(side)
-        finally:
-            for side in self._standing:  # none may be left, stopped as it is
-                self._isolation.discard(side.live)
-                side.ended = Ended(timed_out=True, phase="warm up", seconds=time.monotonic() - side.live.began)
-        return Played(tuple(side.ended for side in self._sides if side.ended is not None), self._warm_blocks())
+    def join(self, side: Side) -> None:
+        """Takes a side in, before the first turn."""
+        side.begin()
+        self.sides.append(side)
 
     @property
-    def _standing(self) -> list[Side]:
-        return [side for side in self._sides if side.ended is None]
+    def standing(self) -> list[Side]:
+        """Sides that have not ended."""
+        return [side for side in self.sides if side.stands]
 
-    def _start(self, request: Request) -> None:
-        """Starts a runner, waits until it has taken its first steps, and stops it."""
-        left = START_SHARE * max(0.0, self._deadline - time.monotonic())
-        side = Side(self._isolation.open(request, left), request)
-        self._sides.append(side)
-        ready = self._isolation.wait(side.live, time.monotonic() + left)
-        if ready is None:
-            self._end(side)
-            return
-        side.epoch_samples, side.step_seconds = ready["epoch_samples"], ready["step_seconds"]
-        self._isolation.stop(side.live)
+    def take_turns(self, enough: Callable[[int], bool]) -> None:
+        """Turns, until it is enough, time is up, or a side stands alone that has shown something.
 
-    def _take_turns(self) -> None:
-        """Turns, until each side has trained as long as was planned, or time is up."""
-        position = turns = size = 0
-        while self._goes_on(turns):
+        Args:
+            enough: Told after each turn how many count so far.
+        """
+        position = max((side.position for side in self.sides), default=0)
+        turns = size = 0
+        while self._goes_on(turns) and not (turns > self.warm and enough(turns - self.warm)):
             if turns <= SIZING_TURNS:
                 size = self._block_samples()
             position += size
-            order = self._standing
+            order = self.standing
             self._rng.shuffle(order)
             for side in order:
-                self._train(side, position, size)
+                side.train(position, self._deadline)
             turns += 1
-            if turns <= SIZING_TURNS or any(self._is_cold(side) for side in self._standing):
-                self._warm = turns
+            if turns <= SIZING_TURNS or any(self._is_cold(side) for side in self.standing):
+                self.warm = turns
+
+    def counted_seconds(self) -> float:
+        """That all sides have trained in turns that count."""
+        return math.fsum(block.seconds for side in self.standing for block in side.blocks[self.warm :])
+
+    def counted(self) -> list[int]:
+        """Which blocks count.
+
+        Not those trained before all were warm, nor what the ratios show to be warm-up still; nor those in which
+        somebody else took notably more of the CPUs than usual from a side: its partner was spared it.
+        """
+        whole = [side for side in self.sides if len(side.blocks) > self.warm]
+        if not whole:
+            return []
+        turns = range(self.warm, min(len(side.blocks) for side in whole))
+        taken = [max(side.taken[turn] for side in whole) for turn in turns]
+        bearable = max(FOREIGN_CPU_LIMIT, statistics.median(taken) + NOTABLY_MORE)
+        quiet = [turn for turn, share in zip(turns, taken, strict=True) if share <= bearable]
+        first, *others = whole
+        ratios = [
+            [math.log(first.per_sample(first.blocks[turn]) / other.per_sample(other.blocks[turn])) for turn in quiet]
+            for other in others
+        ]
+        return quiet[max(map(warm_up_length, ratios), default=0) :]
 
     def _goes_on(self, turns: int) -> bool:
         """Whether there is another turn: while two sides stand, or one that has shown nothing yet."""
-        standing = self._standing
-        if not standing or (len(standing) < 2 and turns - self._warm >= LEAST_TURNS):
+        standing = self.standing
+        alone = len(standing) < 2 and len(self.sides) > 1
+        if not standing or (alone and turns - self.warm >= LEAST_TURNS):
             return False
-        usual = math.fsum(side.trained_seconds for side in standing) / max(1, turns)
-        if time.monotonic() + usual > self._deadline - END_SECONDS * len(standing):
-            return False
-        if turns - self._warm < LEAST_TURNS:
-            return True
-        counted = math.fsum(block.seconds for side in standing for block in side.blocks[self._warm :])
-        return counted < len(standing) * self._plan.measure_seconds
+        usual = math.fsum(block.seconds for side in standing for block in side.blocks) / max(1, turns)
+        return time.monotonic() + usual < self._deadline - END_SECONDS * self._ends
 
     def _is_cold(self, side: Side) -> bool:
-        least = WARMUP_SHARE * (self._plan.warmup_seconds + self._plan.measure_seconds)
-        return not side.drained or side.trained_seconds < least
+        return not side.drained or side.trained_seconds < WARMUP_SHARE * self._plan.measure_seconds
 
     def _block_samples(self) -> int:
         """Samples of a block: whole optimizer steps of all sides, whole epochs where they are short."""
-        sides = self._standing
-        pace = math.exp(math.fsum(math.log(side.pace) for side in sides) / len(sides))
-        turn_seconds = min(BURST_BLOCKS * self._plan.block_seconds, self._plan.measure_seconds / WANTED_BLOCKS)
-        wanted = turn_seconds / pace
+        sides = self.standing
+        wanted = min(self._plan.turn_seconds, self._plan.measure_seconds / LEAST_TURNS) / mean_pace(sides)
         batches = max((LEAST_BATCHES * side.config.batch_size for side in sides if side.config.num_workers), default=0)
         wanted = max(wanted, min(batches, LONGEST_BLOCK * wanted))
         steps = [side.config.effective_batch for side in sides]
@@ -210,32 +153,40 @@ class Duet:
             unit = epoch
         return unit * max(1, round(wanted / unit))
 
-    def _train(self, side: Side, position: int, samples: int) -> None:
-        """One block of one side, all others being stopped."""
-        self._isolation.command(side.live, Command(until=position))
-        side.live.resume()
-        usual = max((block.seconds for block in side.blocks), default=samples * side.pace)
-        patience = time.monotonic() + HANG_SECONDS + HANG_BLOCKS * usual
-        event = self._isolation.wait(side.live, min(self._deadline, patience))
-        if event is None:
-            self._end(side)
-            return
-        self._isolation.stop(side.live)
-        side.blocks.append(Block.model_validate(event["block"]))
-        side.boundary_seconds, side.drained = event["boundary_seconds"], event["drained"]
 
-    def _end(self, side: Side) -> None:
-        side.ended = self._isolation.end(side.live, max(self._deadline, time.monotonic() + END_SECONDS))
+def play_round(
+    isolation: Isolation, requests: Sequence[Request], plan: BurstPlan, deadline: float, seed: int
+) -> Played:
+    """Starts a side for each request, lets all train in turn for as long as is planned, and ends them.
 
-    def _warm_blocks(self) -> int:
-        """Blocks that do not count: those trained before all were warm, and what the ratios show to be no part yet."""
-        whole = [side for side in self._sides if len(side.blocks) > self._warm + 1]
-        if len(whole) < 2:
-            return self._warm
-        first, *others = whole
-        cuts = []
-        for other in others:
-            pairs = zip(first.blocks[self._warm :], other.blocks[self._warm :], strict=False)
-            ratios = [math.log(first.seconds_per_sample(a) / other.seconds_per_sample(b)) for a, b in pairs]
-            cuts.append(warm_up_length(ratios))
-        return self._warm + max(cuts)
+    A side that fails is out, and the others go on.
+
+    Args:
+        isolation: Where processes come from.
+        requests: What to run.
+        plan: How long each side trains.
+        deadline: `time.monotonic()` at which all is over.
+        seed: Of the order within the turns.
+
+    Raises:
+        TargetError, WorkloadError: The module can no longer be imported.
+        IsolationError: No process could be started.
+        Interrupted: Asked to end.
+    """
+    duet = Duet(plan, deadline, seed, ends=len(requests))
+
+    def enough(turns: int) -> bool:
+        return turns >= LEAST_TURNS and duet.counted_seconds() >= len(duet.standing) * plan.measure_seconds
+
+    try:
+        for request in requests:
+            left = START_SHARE * max(0.0, deadline - time.monotonic())
+            duet.join(Side(isolation, request, time.monotonic() + left))
+        duet.take_turns(enough)
+        for side in duet.standing:
+            if side.blocks:
+                side.end(deadline)
+    finally:
+        for side in duet.sides:  # none may be left, stopped as it is
+            side.discard()
+    return Played(tuple(side.ended for side in duet.sides if side.ended is not None), duet.counted())

@@ -61,6 +61,7 @@ class Feed:
 
     Args:
         make_loader: Makes a DataLoader that collates with a `CountedCollate`.
+        start: Place in the stream of samples where its loaders begin, in the middle of an epoch perhaps.
 
     Attributes:
         wait_seconds: Spent waiting for batches so far, starts of the loader left out.
@@ -73,8 +74,9 @@ class Feed:
             what two configs that read the same stream have in common.
     """
 
-    def __init__(self, make_loader: Callable[[], DataLoader[Any]]) -> None:
+    def __init__(self, make_loader: Callable[[], DataLoader[Any]], start: int = 0) -> None:
         self._make_loader = make_loader
+        self._start = start
         self.loader = make_loader()
         self.wait_seconds = 0.0
         self.starts: list[Start] = []
@@ -82,7 +84,7 @@ class Feed:
         self.epoch_batches: int | None = None
         self.epoch_samples: int | None = None
         self.drawn = 0
-        self.position = 0
+        self.position = start
         self._batches: Iterator[Any] | None = None
         self._restarting = False
 
@@ -90,6 +92,8 @@ class Feed:
         end_seconds, after_epoch = 0.0, False
         while True:
             batches, samples = 0, 0
+            length = length_of(self.loader.sampler)
+            whole = not length or self.position % length == 0
             began = perf_counter()
             self._batches = iter(self.loader)
             created = perf_counter()
@@ -111,21 +115,23 @@ class Feed:
                 end_seconds = perf_counter() - asked
                 if item is not None:
                     self.wait_seconds += end_seconds
-            if batches == 0:
+            if batches == 0 and whole:
                 once = " after its first epoch; an iterable dataset must begin again at each iter()"
                 raise NoBatchError(f"the loader yields no batch{once if after_epoch else ''}")
             after_epoch = not self._restarting
             if self._restarting:
                 end_seconds, self._restarting = 0.0, False
             else:
-                self.epoch_batches, self.epoch_samples = batches, samples
-                self.position += max(0, (length_of(self.loader.sampler) or samples) - samples)
+                if whole:
+                    self.epoch_batches, self.epoch_samples = batches, samples
+                if length:
+                    self.position += -self.position % length
 
     def restart(self) -> None:
         """Drops what the workers have prepared, so that the next batch comes from a loader with an empty queue."""
         self._batches = None
         self.loader = self._make_loader()
-        self.position = 0
+        self.position = self._start
         self._restarting = True
 
     def killing_signal(self) -> int | None:

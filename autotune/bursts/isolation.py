@@ -174,6 +174,8 @@ class Isolation:
 
     def discard(self, live: Live) -> None:
         """Kills a job with all its processes, whatever it is doing."""
+        if live not in self._live:  # an interruption has ended it
+            return
         self._kill(live)
         self._live.remove(live)
         if not live.forked:

@@ -110,7 +110,7 @@ class Live:
         """
         if self.forked:
             with contextlib.suppress(psutil.Error):
-                orphans = (one for one in self.child.process.children() if one.pid != self.pid)
+                orphans = (one for one in cleanup.children(self.child.process) if one.pid != self.pid)
                 self.strays |= {one for one in orphans if not {one.pid, _session(one)} & others}
 
     def stop(self) -> None:

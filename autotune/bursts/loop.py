@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 MIN_WARMUP_STEPS = 3
 QUEUE_DRAINS = 2
-HOPELESS = 0.9
 MEDIAN_ERROR_PER_MAD = 1.2533 * 1.4826
 """Standard error of a median over n normal values is 1.2533 σ/√n, and σ is 1.4826 MAD."""
 
@@ -105,24 +104,31 @@ class Timing:
         return self.trainer.feed.drawn >= QUEUE_DRAINS * loader.num_workers * (loader.prefetch_factor or 0)
 
     def measure(self) -> list[Lap]:
-        """Timed laps until the interval is narrow enough, hope is lost, or the cap is reached.
+        """Timed laps until the interval is narrow enough, or the cap is reached.
 
         Raises:
             NonFiniteLossError: The loss became NaN or infinite, or the scaler skipped every step.
         """
         laps: list[Lap] = []
         cap = perf_counter() + self.plan.measure_seconds
-        while not self._hopeless(laps) and (len(laps) < 2 or (perf_counter() < cap and not self._narrow(laps))):
+        while len(laps) < 2 or (perf_counter() < cap and not self._narrow(laps)):
             laps.append(self._lap(self.steps_per_lap))
             self.trainer.check_loss()
         if not any(lap.samples for lap in laps):
             raise NonFiniteLossError("the gradients overflow in fp16: the GradScaler skipped every timed step")
         return laps
 
-    def measurement(self, laps: Sequence[Lap], part: Part = "all") -> Measurement:
-        """What some timed laps amount to; memory, telemetry and the costs of starting are added by the caller."""
+    def measurement(self, laps: Sequence[Lap], part: Part = "all", first: int = 0) -> Measurement:
+        """What timed laps amount to; memory, telemetry and the costs of starting are added by the caller.
+
+        Args:
+            laps: All, which together tell what an epoch's end costs.
+            part: Of training, that was run.
+            first: Of the laps that become blocks.
+        """
         feed, tuned = self.trainer.feed, self.trainer.tuned
         blocks, boundary_seconds = charge(laps, feed, tuned.config, self.after_restart)
+        blocks = blocks[first:]
         samples = sum(block.samples for block in blocks) or 1
         step_seconds = sum(block.seconds for block in blocks) / samples * tuned.config.effective_batch
         compiling = self.opening_seconds - self.opening_steps * step_seconds
@@ -138,13 +144,6 @@ class Timing:
             skipped_steps=self.skipped_steps,
             final_loss=self.trainer.check_loss(),
         )
-
-    def _hopeless(self, laps: list[Lap]) -> bool:
-        """Whether even the fastest lap is far from what was reached before, three blocks' time having been spent."""
-        incumbent = self.plan.incumbent_rate
-        if incumbent is None or sum(lap.seconds for lap in laps) < 3 * self.plan.block_seconds:
-            return False
-        return max(lap.rate for lap in laps) < HOPELESS * incumbent
 
     def _narrow(self, laps: list[Lap]) -> bool:
         """Whether the median is known well enough; a quick estimate (from the MAD, as for normal noise) decides."""

@@ -26,12 +26,13 @@ class EpochOrder(Sampler[int]):
     Args:
         length: Of the data set.
         seed: Of the orders.
+        start: Place in the stream of all epochs' samples where it begins.
     """
 
-    def __init__(self, length: int, seed: int) -> None:
+    def __init__(self, length: int, seed: int, start: int = 0) -> None:
         self._length = length
         self._seed = seed
-        self._epoch = 0
+        self._epoch, self._skipped = divmod(start, max(1, length))
 
     def __len__(self) -> int:
         return self._length
@@ -39,7 +40,8 @@ class EpochOrder(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(epoch_seed(self._seed, self._epoch))
         self._epoch += 1
-        yield from torch.randperm(self._length, generator=generator).tolist()
+        skipped, self._skipped = self._skipped, 0
+        yield from torch.randperm(self._length, generator=generator)[skipped:].tolist()
 
 
 class SeededSampler(Sampler[Any]):
@@ -48,12 +50,13 @@ class SeededSampler(Sampler[Any]):
     Args:
         sampler: The user's.
         seed: Of the orders.
+        start: Place in the stream of all epochs' samples where it begins.
     """
 
-    def __init__(self, sampler: Any, seed: int) -> None:
+    def __init__(self, sampler: Any, seed: int, start: int = 0) -> None:
         self._sampler = sampler
         self._seed = seed
-        self._epoch = 0
+        self._epoch, self._skipped = divmod(start, len(sampler) or 1) if isinstance(sampler, Sized) else (0, 0)
 
     def __len__(self) -> int:
         return len(self._sampler)
@@ -63,8 +66,9 @@ class SeededSampler(Sampler[Any]):
         if not sized or len(self._sampler) > MOST_LISTED:
             return iter(self._sampler)
         self._epoch += 1
+        skipped, self._skipped = self._skipped, 0
         with random_numbers(epoch_seed(self._seed, self._epoch)):
-            return iter(list(self._sampler))
+            return iter(list(self._sampler)[skipped:])
 
 
 @contextlib.contextmanager

@@ -35,11 +35,12 @@ class BurstPlan(BaseModel):
     warmup_seconds: float = Field(default=3.0, gt=0, description="cap on warm-up, compiling apart")
     measure_seconds: float = Field(default=3.0, gt=0, description="cap on the timed blocks")
     block_seconds: float = Field(default=0.15, gt=0, description="a block is whole steps that take about this")
+    turn_seconds: float = Field(default=0.3, gt=0, description="of a side in a duet, about")
     min_blocks: int = Field(default=8, ge=2)
     interval_target: float = Field(default=0.015, gt=0, description="stop at ± this share of the median")
     steady_tolerance: float = Field(default=0.03, gt=0, description="two successive blocks agree within this")
-    incumbent_rate: float | None = Field(
-        default=None, description="samples/s reached before: a burst that stays far below stops early"
+    fastest_wins: bool = Field(
+        default=True, description="whether the faster config is the better one: only then may a duet end early"
     )
     part: Part = Field(default="all", description="what of training runs: for a ceiling, one part of it alone")
 
@@ -60,6 +61,7 @@ class Request(BaseModel):
     steps: int = Field(default=20, ge=1, description="optimizer steps of a numerics check")
     peak_seconds: float = Field(default=0.0, description="what measuring the machine's peaks may take; 0: none")
     seed: int = 0
+    position: int = Field(default=0, ge=0, description="place in the stream of samples where a runner begins")
     asked_at: float = Field(default=0.0, description="time.time() of the request, for what starting costs")
     device_uuid: str | None = Field(default=None, description="of the NVIDIA GPU to watch, as NVML writes it")
     largest_samples: tuple[int, ...] = Field(default=(), description="indices for the worst batch, largest first")
@@ -86,7 +88,13 @@ class Command(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    until: int | None = Field(default=None, ge=1, description="train to this place in the stream of samples; None: end")
+    until: int | None = Field(default=None, ge=1, description="train to this place in the stream of samples")
+    report: bool = Field(default=False, description="tell all that was measured since the last report, and live on")
+
+    @property
+    def ends(self) -> bool:
+        """Whether there is nothing more to do: tell what was measured, and end."""
+        return self.until is None and not self.report
 
 
 class Commands(Protocol):

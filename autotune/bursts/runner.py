@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from autotune.bursts.duet import Duet
+from autotune.bursts.contest import Contest
+from autotune.bursts.duet import play_round
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.live import Ended
 from autotune.bursts.protocol import PIPE_LOST_STATUS, BurstPlan, Request, raise_reported
 from autotune.errors import IsolationError, TargetError, WorkloadError
 from autotune.hardware import DeviceKind, Gpu, Hardware, merge, probe_host
 from autotune.knobs import WorkloadFacts
-from autotune.measuring import Agreement, Burst, Measurement, Outcome, Point, Profile
+from autotune.measuring import Agreement, Burst, Measurement, Outcome, Pair, Point, Profile
 
 LONGER = "give a longer --budget"
 KILL = 9
@@ -32,6 +33,30 @@ class Runner(Protocol):
 
     def play(self, points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
         """Runs several points side by side, block by block in turn; one burst each, in the order of the points."""
+
+    def challenge(
+        self,
+        incumbent: Point | None,
+        candidate: Point,
+        plan: BurstPlan,
+        deadline_seconds: float,
+        told: Callable[[Pair], None],
+    ) -> tuple[Burst, Pair | None]:
+        """Plays a candidate against the incumbent, which lives on between challenges, as the winner does.
+
+        Args:
+            incumbent: None: the candidate trains alone.
+            candidate: What to run.
+            plan: How long each side trains at most; less when it is decided before.
+            deadline_seconds: Soon after which it is over, whatever happens.
+            told: What is known after each turn.
+
+        Returns:
+            The candidate's burst, and its speed over the incumbent's; None where too little was seen of that.
+        """
+
+    def close(self) -> None:
+        """Ends the incumbent."""
 
 
 class ProcessRunner:
@@ -58,6 +83,7 @@ class ProcessRunner:
     ) -> None:
         self._isolation = isolation
         self._count = 0
+        self._contest = Contest(isolation, seed)
         self._request = Request(
             job="burst",
             target=isolation.target,
@@ -135,24 +161,55 @@ class ProcessRunner:
         seed = self._request.seed + 1000 * self._count
         base = self._request.model_copy(update={"job": "runner", "plan": plan, "seed": seed})
         requests = [base.model_copy(update={"point": point}) for point in points]
+        self.close()  # its memory is needed
         began = time.monotonic()
         try:
-            played = Duet(self._isolation, plan, began + deadline_seconds, seed).play(requests)
+            played = play_round(self._isolation, requests, plan, began + deadline_seconds, seed)
         except (TargetError, WorkloadError, IsolationError) as error:
             spent = time.monotonic() - began
             return [Burst(point=p, outcome=Outcome.CRASHED, reason=str(error), seconds=spent) for p in points]
         # The sides wait for each other: each is charged its share of the time that all took.
         share = {"seconds": (time.monotonic() - began) / len(points)}
         bursts = [burst_from(point, ended) for point, ended in zip(points, played.ended, strict=True)]
-        return [_without_warm_up(burst, played.warm).model_copy(update=share) for burst in bursts]
+        return [_counted(burst, played.counted).model_copy(update=share) for burst in bursts]
+
+    def challenge(
+        self,
+        incumbent: Point | None,
+        candidate: Point,
+        plan: BurstPlan,
+        deadline_seconds: float,
+        told: Callable[[Pair], None],
+    ) -> tuple[Burst, Pair | None]:
+        """Plays a candidate against the incumbent, which lives on between challenges, as the winner does."""
+        base = self._request.model_copy(update={"job": "runner", "plan": plan})
+        wanted = base.model_copy(update={"point": candidate})
+        partner = base.model_copy(update={"point": incumbent}) if incumbent is not None else None
+        began = time.monotonic()
+        try:
+            came = self._contest.challenge(partner, wanted, plan, began + deadline_seconds, told)
+        except (TargetError, WorkloadError, IsolationError) as error:
+            spent = time.monotonic() - began
+            return Burst(point=candidate, outcome=Outcome.CRASHED, reason=str(error), seconds=spent), None
+        if came.ended is not None:
+            burst = burst_from(candidate, came.ended)
+        else:
+            burst = Burst(point=candidate, outcome=Outcome.OK, measurement=came.measured, phase="done", seconds=0.0)
+        burst = _counted(burst, came.counted).model_copy(update={"seconds": time.monotonic() - began})
+        return burst, came.pair if burst.ok else None
+
+    def close(self) -> None:
+        """Ends the incumbent."""
+        self._contest.close()
 
 
-def _without_warm_up(burst: Burst, warm: int) -> Burst:
-    """A burst whose first blocks are warm-up; one that has no others was ended before it showed anything."""
+def _counted(burst: Burst, counted: Sequence[int]) -> Burst:
+    """A burst of those of its blocks that count; one that has none was ended before it showed anything."""
     measured = burst.measurement
     if measured is None:
         return burst
-    if len(measured.blocks) <= warm:
+    kept = tuple(measured.blocks[turn] for turn in counted if turn < len(measured.blocks))
+    if not kept:
         return burst.model_copy(
             update={
                 "outcome": Outcome.TIMEOUT,
@@ -160,11 +217,9 @@ def _without_warm_up(burst: Burst, warm: int) -> Burst:
                 "reason": "it was still warming up when time was up",
             }
         )
-    spent = math.fsum(block.seconds for block in measured.blocks[:warm])
-    kept = measured.model_copy(
-        update={"blocks": measured.blocks[warm:], "warmup_seconds": measured.warmup_seconds + spent, "steady": True}
-    )
-    return burst.model_copy(update={"measurement": kept})
+    spent = math.fsum(block.seconds for block in measured.blocks) - math.fsum(block.seconds for block in kept)
+    update = {"blocks": kept, "warmup_seconds": measured.warmup_seconds + max(0.0, spent), "steady": True}
+    return burst.model_copy(update={"measurement": measured.model_copy(update=update)})
 
 
 def make_runner(

@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 
+from autotune.bursts.cleanup import descendants
 from autotune.bursts.gpu_telemetry import GpuTelemetry
 from autotune.measuring import TelemetrySummary
 
@@ -110,7 +111,7 @@ class Telemetry:
     def _sample_memory(self) -> bool:
         """Looks at the tree's memory; returns whether it has grown notably."""
         with contextlib.suppress(OSError):  # the user's code may have taken every file descriptor
-            self._children = self._process.children(recursive=True)
+            self._children = descendants(self._process)
         tree = (self._process, *self._children)
         # The highest RSS so far, else RSS: quick to read, but shared pages count in each process.
         resident = _total(tree, lambda process: _high_water_bytes(process) or process.memory_info().rss)
@@ -128,7 +129,7 @@ class Telemetry:
         """CPU time until now; None when it cannot be read, the user's code having taken every file descriptor."""
         try:
             times = psutil.cpu_times()
-            tree = (self._process, *self._process.children(recursive=True))
+            tree = (self._process, *descendants(self._process))
             own = _total(tree, lambda process: _sum(process.cpu_times(), _TREE_FIELDS))
             own += _total(self._ancestors, lambda process: _sum(process.cpu_times(), _OWN_FIELDS))
         except OSError:

@@ -142,20 +142,21 @@ class Trainer:
         return value
 
 
-def make_loader(workload: Workload, tuned: Tuned, seed: int | None = None) -> DataLoader[Any]:
+def make_loader(workload: Workload, tuned: Tuned, seed: int | None = None, start: int = 0) -> DataLoader[Any]:
     """The workload's loader under a config: its own sampler, else shuffled; its batches come with their samples.
 
     Args:
         workload: What is trained.
         tuned: The config at work.
         seed: Of the order of samples, which does not depend on the config; the process's own when None.
+        start: Place in the stream of samples where it begins.
     """
     seed = torch.initial_seed() if seed is None else seed
     sampler: Any = None
     if workload.sampler is not None:
-        sampler = SeededSampler(workload.sampler, seed)
+        sampler = SeededSampler(workload.sampler, seed, start)
     elif not isinstance(workload.dataset, IterableDataset):
-        sampler = EpochOrder(len(workload.dataset), seed)  # type: ignore[arg-type]
+        sampler = EpochOrder(len(workload.dataset), seed, start)  # type: ignore[arg-type]
     return tuned.dataloader(
         workload.dataset,
         sampler=sampler,

@@ -157,19 +157,14 @@ def _check(request: Request, _reporter: Reporter) -> dict[str, Any]:
 def _burst(request: Request, reporter: Reporter) -> dict[str, Any]:
     from autotune.bursts.burst_job import run_burst
 
-    measurement = run_burst(request, reporter)
-    if _compiled(request):
-        measurement = measurement.model_copy(update=compiler_counts())
-    return measurement.model_dump(mode="json")
+    return run_burst(request, reporter).model_dump(mode="json")
 
 
-def _run_runner(request: Request, reporter: Reporter, commands: Commands) -> dict[str, Any]:
+def _run_runner(request: Request, reporter: Reporter, commands: Commands) -> dict[str, Any] | None:
     from autotune.bursts.runner_job import run_runner
 
-    measurement = run_runner(request, reporter, commands)
-    if _compiled(request):
-        measurement = measurement.model_copy(update=compiler_counts())
-    return measurement.model_dump(mode="json")
+    measured = run_runner(request, reporter, commands)
+    return measured.model_dump(mode="json") if measured is not None else None
 
 
 def _numerics(request: Request, reporter: Reporter) -> dict[str, Any]:
@@ -182,18 +177,6 @@ def _profile(request: Request, reporter: Reporter) -> dict[str, Any]:
     from autotune.bursts.profile_job import run_profile
 
     return run_profile(request, reporter).model_dump(mode="json")
-
-
-def compiler_counts() -> dict[str, int | None]:
-    """How often the compiler split the model, and compiled a part of it again, in this process; None where not told."""
-    from torch._dynamo import convert_frame, utils
-
-    breaks = utils.counters.get("graph_break")
-    compiles = getattr(convert_frame, "FRAME_COMPILE_COUNTER", None)  # torch's own, and not promised to stay
-    return {
-        "graph_breaks": sum(breaks.values()) if breaks is not None else 0,
-        "recompiles": sum(count - 1 for count in compiles.values()) if compiles is not None else None,
-    }
 
 
 def _compiled(request: Request) -> bool:

@@ -34,7 +34,7 @@ def check(
     target = target_of(result.workload.target, file, model, trust=trust)
     clock = Budget(parse_duration(budget), started=STARTED)
     console = make_console()
-    with Interrupts() as interrupts, make_progress(console, quiet=quiet) as progress:
+    with Interrupts() as interrupts, make_progress(console, quiet=quiet, seconds=clock.remaining) as progress:
         found = check_result(result, target, clock, progress, interrupts)
     if json:
         say(to_json(found))

@@ -10,7 +10,7 @@ from autotune.bursts.isolation import Isolation
 from autotune.bursts.runner import Runner, make_runner
 from autotune.hardware import probe_host
 from autotune.knobs import WorkloadFacts
-from autotune.measuring import SAMPLES_PER_SECOND, Burst, Objective, Outcome, Point
+from autotune.measuring import FEWEST_PAIRS, SAMPLES_PER_SECOND, Burst, Objective, Outcome, Point
 from autotune.results.check import Check
 from autotune.results.result import Result
 from autotune.search.interrupts import Interrupts
@@ -18,7 +18,7 @@ from autotune.search.progress import Progress
 from autotune.search.stopping import Budget, burst_deadline, plan_for, predicted_seconds
 from autotune.search.trials import Trial
 from autotune.search.turns import Turns
-from autotune.search.verify import MIN_ROUNDS, Round, confirm, speedup_of
+from autotune.search.verify import Round, confirm, speedup_of
 
 STATUS = {"holds": 0, "drifted": 1, "no longer fits": 3}
 DRIFT = 0.05
@@ -143,8 +143,8 @@ def judge_check(result: Result, target: str, differences: Sequence[str], ran: tu
             return check("no longer fits", f"the {name} ended as {broken.outcome.value}: {broken.reason}")
     if best == baseline:
         return check("holds", "the file recommends the baseline, and it trains")
-    if found is None:
-        return check("no longer fits", f"fewer than {MIN_ROUNDS} rounds ended well; give a longer --budget")
+    if found is None or found.pairs < FEWEST_PAIRS:
+        return check("no longer fits", f"fewer than {FEWEST_PAIRS} rounds ended well; give a longer --budget")
     claimed = result.speedup
     if claimed is not None and found.ratio < (1 - DRIFT) * claimed.ratio and found.ci95.high < claimed.ci95.low:
         return check("drifted", "the tuned config gains less than the file says")

@@ -43,7 +43,7 @@ def cross(
     kind = parse_device(device)
     clock = Budget(parse_duration(budget), started=STARTED)
     console = make_console()
-    with Interrupts() as interrupts, make_progress(console, quiet=quiet) as progress:
+    with Interrupts() as interrupts, make_progress(console, quiet=quiet, seconds=clock.remaining) as progress:
         found = cross_result(source, target, clock, progress, interrupts, against=own, device=kind)
     place = out or default_cross_path(found)
     if json:

@@ -90,7 +90,9 @@ def _run(asked: options.Options, *, as_json: bool, quiet: bool) -> int:
     budget = Budget(asked.budget_seconds, started=STARTED)
     with Interrupts() as interrupts:
         try:
-            with make_progress(console, quiet=quiet, objective=objective_named(asked.objective)) as progress:
+            with make_progress(
+                console, quiet=quiet, objective=objective_named(asked.objective), seconds=budget.remaining
+            ) as progress:
                 result, path = Tuning(asked, progress, budget, interrupts).run()
         except Interrupted:
             console.print("interrupted before the first burst ended; nothing was written")

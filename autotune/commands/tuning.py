@@ -100,7 +100,7 @@ class Tuning:
                 search.confirmation.ablate()
                 profiles = self._profile(runner, search)
             except Interrupted:
-                if search.log.best() is None:  # a result without a figure would serve nobody
+                if search.log.incumbent() is None:  # a result without a figure would serve nobody
                     raise
                 stopped_by = "interrupted"
         seconds = self.budget.elapsed

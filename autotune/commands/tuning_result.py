@@ -14,6 +14,7 @@ from autotune.hardware import DeviceKind, Hardware
 from autotune.knobs import WorkloadFacts
 from autotune.measuring import Measurement, Outcome, Point, Profile, Speedup
 from autotune.results.result import Constraints, Result, SearchRecord, Side, TrialRecord, WorkloadRecord
+from autotune.results.summary import spread_text, too_few_pairs
 from autotune.search.diagnosis import Evidence, copy_ceiling, diagnose
 from autotune.search.driver import Search, StoppedBy
 from autotune.search.stages import CONFIRM
@@ -22,6 +23,8 @@ from autotune.search.trials import Trial, measuring_fraction
 from autotune.search.warm_start import Candidate, records
 from autotune.units import format_seconds
 from autotune.wording import ratio_text
+
+LONGER = "give a longer --budget, or --resume"
 
 
 @dataclass(frozen=True)
@@ -83,13 +86,10 @@ def make_result(
         NothingFeasibleError: Nothing could be trained.
     """
     trials, facts, hardware = search.log.trials, setting.facts, setting.hardware
-    if stopped_by != "interrupted" and search.log.best() is None:
+    if stopped_by != "interrupted" and search.log.incumbent() is None:
         raise NothingFeasibleError(_why_nothing(search, setting))
     best, speedup, reason = judge(search)
-    side = {
-        point: Side(config=point.config, parameters=point.parameters, measurement=_measured(search, point))
-        for point in (search.baseline, best)
-    }
+    before, after = _sides(search, best, speedup)
     return Result(
         status="partial" if stopped_by == "interrupted" else "complete",
         created=datetime.now(timezone.utc),
@@ -103,8 +103,8 @@ def make_result(
         ),
         hardware=hardware,
         software=hardware.software.model_copy(update={"autotune": __version__}),
-        baseline=side[search.baseline],
-        best=side[best],
+        baseline=before,
+        best=after,
         speedup=speedup,
         speedup_reason=reason,
         ablation=search.confirmation.ablation(),
@@ -118,15 +118,12 @@ def make_result(
             measuring_fraction=measuring_fraction(trials, seconds),
             resumed_bursts=sum(trial.resumed for trial in trials),
             disturbed_bursts=sum(trial.burst.disturbance is not None for trial in trials),
-            repeated_bursts=sum(trial.burst.repeats for trial in trials),
-            drift=search.drift.largest,
-            noisy=search.drift.noisy,
             skipped_knobs=dict(search.space.skipped),
             notes=tuple(notes),
             warm_start=records(tried, trials, best, search.baseline),
         ),
         trials=tuple(trial_record(trial, search.baseline) for trial in trials),
-        diagnosis=diagnose(_evidence(search, best, setting, profiles.get(best)), profiles.get(search.baseline)),
+        diagnosis=diagnose(_evidence(search, after, setting, profiles.get(best)), profiles.get(search.baseline)),
     )
 
 
@@ -145,16 +142,15 @@ def _why_nothing(search: Search, setting: Setting) -> str:
     return f"none of {len(trials)} bursts could be trained to its end{why}"
 
 
-def _evidence(search: Search, best: Point, setting: Setting, profile: Profile | None) -> Evidence | None:
+def _evidence(search: Search, best: Side, setting: Setting, profile: Profile | None) -> Evidence | None:
     """All that is known of the answer."""
-    measured = _measured(search, best)
-    if measured is None:
+    if best.measurement is None:
         return None
     copying = copy_ceiling(setting.hardware, setting.device, setting.facts)
     return Evidence(
         config=best.config,
-        measured=measured,
-        ceilings=search.ceilings.of(best) | {"copy": copying},
+        measured=best.measurement,
+        ceilings=search.ceilings.of(best.point) | {"copy": copying},
         device=setting.device,
         cpus=setting.hardware.cpu.budget,
         memory_limit_bytes=setting.memory_limit_bytes,
@@ -183,7 +179,7 @@ def _constraints(setting: Setting) -> Constraints:
 
 def trial_record(trial: Trial, baseline: Point) -> TrialRecord:
     """A trial as the result file keeps it."""
-    burst = trial.burst
+    burst, pair = trial.burst, trial.pair
     measured = burst.measurement
     return TrialRecord(
         stage=trial.stage,
@@ -192,7 +188,10 @@ def trial_record(trial: Trial, baseline: Point) -> TrialRecord:
         outcome=burst.outcome,
         failure=burst.reason,
         samples_per_second=burst.rate,
-        score=None if trial.objective.is_rate or not measured else trial.objective.score(measured),
+        score=None if trial.objective.is_rate and pair is None else trial.score,
+        partner=pair.partner.new_values(baseline) if pair is not None else None,
+        ratio=pair.ratio if pair is not None else None,
+        ci95=pair.ci95 if pair is not None else None,
         seconds=burst.seconds,
         compile_seconds=measured.compile_seconds if measured else None,
         memory_bytes=measured.device_memory_bytes if measured else None,
@@ -212,25 +211,27 @@ def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
         winner = next((one for one in confirmed if one.point == answer), None)
         if winner is not None:
             return winner.point, winner.speedup, None
-        top = confirmed[0]
-        low, high = (ratio_text(end) for end in top.speedup.ci95)
-        return (
-            search.baseline,
-            None,
-            (
-                f"nothing was {better} than the baseline beyond doubt: "
-                f"the best candidate reached {ratio_text(top.speedup.ratio)} "
-                f"(95 % interval {low} – {high}, {top.speedup.pairs} pairs)"
-            ),
-        )
-    best = search.log.best()
+        top = confirmed[0].speedup
+        remedy = f"; {LONGER}" if too_few_pairs(top.pairs) else ""
+        reached = f"the best candidate reached {ratio_text(top.ratio)} ({spread_text(top)}){remedy}"
+        return search.baseline, None, f"nothing was {better} than the baseline beyond doubt: {reached}"
+    best = search.log.incumbent()
     if best is None or best.burst.point == search.baseline:
         return search.baseline, None, f"nothing was {better} than the baseline"
-    return (
-        search.baseline,
-        None,
-        f"the search found a {better} config, but there was no time to confirm it; give a longer --budget, or --resume",
+    found = f"the search found a {better} config, but there was no time to confirm it"
+    return search.baseline, None, f"{found}; {LONGER}"
+
+
+def _sides(search: Search, best: Point, speedup: Speedup | None) -> tuple[Side, Side]:
+    """The baseline and the answer: in the rounds that hold both where there is a speed-up, so that blocks are pairs."""
+    points = (search.baseline, best)
+    paired = search.confirmation.sides(best) if speedup is not None else None
+    measured = paired or tuple(_measured(search, point) for point in points)
+    before, after = (
+        Side(config=point.config, parameters=point.parameters, measurement=its)
+        for point, its in zip(points, measured, strict=True)
     )
+    return before, after
 
 
 def _measured(search: Search, point: Point) -> Measurement | None:

@@ -1,24 +1,25 @@
 """Records of what was measured, and what is derived from them; no torch, no process.
 
-A `Burst` runs a `Point` and ends in an `Outcome`, well with a `Measurement`. An `Objective` scores measurements, and a
-`Speedup` is the ratio of two scores with its interval. Beside these: `numerics` (does it still train the same thing?),
-`memory_model`, `profiles`, `telemetry_summary`.
+A `Burst` runs a `Point` and ends in an `Outcome`, well with a `Measurement`, which an `Objective` scores. A `Pair` is a
+candidate against the incumbent, a `Speedup` the ratio of two scores over several pairs of processes. Beside these:
+`numerics` (does it still train the same thing?), `memory_model`, `profiles`, `telemetry_summary`.
 """
 
 from autotune.measuring.memory_model import Line, MemoryModel
 from autotune.measuring.numerics import CAVEAT, FEWEST_STEPS, MOST_STEPS, Agreement, Numerics, NumericsGuard, Trace
 from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective, objective_named
+from autotune.measuring.pairs import LEAST_BLOCKS, Pair, pair_of
 from autotune.measuring.profiles import Operator, Profile, SampleCost, SamplePart, Synchronisation
-from autotune.measuring.ratios import warm_up_length
+from autotune.measuring.ratios import paired, warm_up_length
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point, compiler_text, pool
-from autotune.measuring.speedup import Speedup, speedup_in
+from autotune.measuring.speedup import FEWEST_PAIRS, Speedup, speedup_in
 from autotune.measuring.statistics import Interval, KnownInterval
-from autotune.measuring.telemetry_summary import SLOWDOWNS, TelemetrySummary, merged
+from autotune.measuring.telemetry_summary import FOREIGN_CPU_LIMIT, SLOWDOWNS, TelemetrySummary, merged
 
 __all__ = [
-    "CAVEAT", "FEWEST_STEPS", "MOST_STEPS", "SAMPLES_PER_SECOND", "SLOWDOWNS", "Agreement", "Block", "Burst",
-    "Interval", "KnownInterval", "Line", "Measurement", "MemoryModel", "Numerics", "NumericsGuard", "Objective",
-    "Operator", "Outcome", "Point", "Profile", "SampleCost", "SamplePart", "Speedup", "Synchronisation",
-    "TelemetrySummary", "Trace", "compiler_text", "merged", "objective_named", "pool", "speedup_in",
-    "warm_up_length",
+    "CAVEAT", "FEWEST_PAIRS", "FEWEST_STEPS", "FOREIGN_CPU_LIMIT", "LEAST_BLOCKS", "MOST_STEPS", "SAMPLES_PER_SECOND",
+    "SLOWDOWNS", "Agreement", "Block", "Burst", "Interval", "KnownInterval", "Line", "Measurement", "MemoryModel",
+    "Numerics", "NumericsGuard", "Objective", "Operator", "Outcome", "Pair", "Point", "Profile", "SampleCost",
+    "SamplePart", "Speedup", "Synchronisation", "TelemetrySummary", "Trace", "compiler_text", "merged",
+    "objective_named", "pair_of", "paired", "pool", "speedup_in", "warm_up_length",
 ]  # fmt: skip

@@ -30,9 +30,6 @@ def warm_up_length(ratios: Sequence[float]) -> int:
 def block_error(before: Measurement, after: Measurement) -> float | None:
     """The standard error of the logarithm of a ratio of two rates, within one pair of processes.
 
-    The rates are samples over seconds, so that this is the error of a ratio of two sums over paired blocks (Cochran,
-    *Sampling Techniques*, 6.4), with the correlation of neighbouring blocks (Newey and West 1987).
-
     Args:
         before: The first's blocks; those of the second with the same index were trained next to them.
         after: The second's.
@@ -40,15 +37,33 @@ def block_error(before: Measurement, after: Measurement) -> float | None:
     Returns:
         None where the blocks are no pairs: whole bursts that ran one after the other.
     """
-    count = len(before.blocks)
-    if count < 2 or [block.samples for block in before.blocks] != [block.samples for block in after.blocks]:
+    if len(before.blocks) < 2 or not paired(before, after):
         return None
-    mine, theirs = (statistics.fmean(side.block_seconds) for side in (before, after))
-    pairs = zip(before.block_seconds, after.block_seconds, strict=True)
-    residuals = [a / mine - b / theirs for a, b in pairs]
+    return ratio_error(before.block_seconds, after.block_seconds)
+
+
+def paired(before: Measurement, after: Measurement) -> bool:
+    """Whether the blocks of two measurements are pairs: as many, of the same samples."""
+    return [block.samples for block in before.blocks] == [block.samples for block in after.blocks]
+
+
+def ratio_error(before: Sequence[float], after: Sequence[float]) -> float:
+    """The standard error of the logarithm of a ratio of two sums over paired blocks (Cochran, *Sampling*, 6.4).
+
+    With the correlation of neighbouring blocks (Newey and West 1987).
+
+    Args:
+        before: Seconds of each block, two at least.
+        after: Of its partner, which trained the same samples.
+    """
+    count = len(before)
+    mine, theirs = statistics.fmean(before), statistics.fmean(after)
+    residuals = [a / mine - b / theirs for a, b in zip(before, after, strict=True)]
     lags = math.floor(count ** (1 / LAGS_ROOT))
-    variance = math.fsum(value**2 for value in residuals) / count
+    alone = math.fsum(value**2 for value in residuals) / count
+    variance = alone
     for lag in range(1, lags + 1):
         products = math.fsum(x * y for x, y in zip(residuals, residuals[lag:], strict=False)) / count
         variance += 2 * (1 - lag / (lags + 1)) * products
-    return math.sqrt(max(variance, 0.0) / (count - 1))
+    # Of few blocks, correlations that look negative are chance: they must not make an interval narrow.
+    return math.sqrt(max(variance, alone / 2) / (count - 1))

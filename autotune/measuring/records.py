@@ -175,8 +175,6 @@ class Burst(BaseModel):
     reason: str | None = Field(default=None, description="why it did not end well, in one sentence")
     phase: str = Field(default="start", description="how far it came: start, build, warmup, measure, done")
     seconds: float = Field(ge=0, description="from the request to the last process gone")
-    repeats: int = Field(default=0, ge=0, description="runs of it that were thrown away, being disturbed")
-    repeated_seconds: float = Field(default=0.0, ge=0, description="warm-up and timed steps of those")
 
     @property
     def rate(self) -> float | None:
@@ -196,10 +194,9 @@ class Burst(BaseModel):
 
     @property
     def measuring_seconds(self) -> float:
-        """Seconds of warm-up and timed steps, repeats included."""
+        """Seconds of warm-up and timed steps."""
         measurement = self.measurement
-        kept = measurement.warmup_seconds + measurement.measure_seconds if measurement else 0.0
-        return kept + self.repeated_seconds
+        return measurement.warmup_seconds + measurement.measure_seconds if measurement else 0.0
 
 
 def pool(measurements: Sequence[Measurement]) -> Measurement:

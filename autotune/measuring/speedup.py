@@ -10,7 +10,7 @@ from statistics import NormalDist
 from pydantic import Field
 
 from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
-from autotune.measuring.ratios import block_error
+from autotune.measuring.ratios import block_error, paired
 from autotune.measuring.records import Measurement, Point
 from autotune.measuring.statistics import Interval, KnownInterval, student_t_975
 from autotune.stored import Figure, Stored, Whole
@@ -19,6 +19,8 @@ EARLY_END_ALLOWANCE = 1.15
 """Rounds of a confirmation end once their interval is narrow, which favours rounds that agree by chance. Simulated
 with 2 to 5 % noise a pair, a plain t interval then holds the truth in 92 to 95 % of cases: a wider one makes up for
 it."""
+FEWEST_PAIRS = 3
+"""Of processes, for a finding: two have one degree of freedom, and an interval such as 0.130 – 26.7."""
 NORMAL_975 = NormalDist().inv_cdf(0.975)
 
 
@@ -28,11 +30,14 @@ class Speedup(Stored):
     ratio: Figure = Field(gt=0)
     ci95: KnownInterval
     pairs: Whole = Field(description="pairs of processes")
+    blocks: tuple[Whole, ...] = Field(
+        default=(), description="paired blocks of each pair of processes; empty where whole bursts alternated"
+    )
 
     @property
     def confirmed(self) -> bool:
-        """Whether the whole interval lies above 1: the tuned config is faster."""
-        return self.ci95.low > 1.0
+        """Whether there are pairs enough, and the whole interval lies above 1: the tuned config is faster."""
+        return self.pairs >= FEWEST_PAIRS and self.ci95.low > 1.0
 
     def best_of(self, count: int) -> Speedup:
         """The same ratio as one of so many that a choice is made among: an interval that holds for all at once.
@@ -75,7 +80,9 @@ def speedup_in(
     within = NORMAL_975 * math.sqrt(math.fsum(error**2 for error in errors if error is not None)) / len(common)
     half = EARLY_END_ALLOWANCE * max(between, within)
     interval = Interval(math.exp(centre - half), math.exp(centre + half))
-    return Speedup(ratio=math.exp(centre), ci95=interval, pairs=len(common))
+    pairs = [(measured[before], measured[after]) for measured in common]
+    blocks = tuple(len(mine.blocks) for mine, _ in pairs) if all(paired(*pair) for pair in pairs) else ()
+    return Speedup(ratio=math.exp(centre), ci95=interval, pairs=len(common), blocks=blocks)
 
 
 def _residual_variance(logs: Sequence[Sequence[float]], degrees: int) -> float:

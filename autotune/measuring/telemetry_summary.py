@@ -53,6 +53,13 @@ class TelemetrySummary(Stored):
         return self.sm_activity_fraction if self.sm_activity_fraction is not None else self.gpu_utilization_fraction
 
     @property
+    def taken_fraction(self) -> float:
+        """Share of the CPUs that others took from this run; what they took of idle ones is no loss."""
+        foreign, idle = self.foreign_cpu_fraction or 0.0, self.idle_cpu_fraction
+        beside = idle is not None and idle >= IDLE_CPU_LIMIT + foreign
+        return (self.stolen_cpu_fraction or 0.0) + (0.0 if beside else foreign)
+
+    @property
     def disturbance(self) -> str | None:
         """What disturbed the figure, in a few words; None when nothing notable did."""
         foreign, idle = self.foreign_cpu_fraction or 0.0, self.idle_cpu_fraction

@@ -12,6 +12,7 @@ from autotune.report.blocks import Section, Table
 from autotune.report.history import history
 from autotune.report.limits import ceilings, diagnosis, memory, telemetry
 from autotune.report.page import Page, RawData, render
+from autotune.report.pairs import confirmation
 from autotune.results.files import to_json
 from autotune.results.result import Result
 from autotune.results.summary import unfinished
@@ -75,8 +76,10 @@ def _sections(result: Result, source: Path | None) -> list[Section]:
     """In the order in which a reader asks: how much, why, and what now."""
     rows = tuple((label, "\n".join(lines)) for label, lines in hardware_rows(result.hardware))
     machine = Table(result.hardware.hostname, ("", ""), rows)
+    pairs = confirmation(result)
     return [
         Section("rates", "Before and after", "Before and after", rates(result)),
+        *([Section("pairs", "The proof, pair by pair", "Proof", pairs)] if pairs else []),
         Section("ablation", "What each change was worth", "Worth", ablation(result)),
         Section("ceilings", "Ceilings, and what was reached", "Ceilings", ceilings(result)),
         Section("memory", "Memory by batch size", "Memory", memory(result)),

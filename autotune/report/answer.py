@@ -7,7 +7,7 @@ from pathlib import Path
 
 from autotune.knobs import KNOB_NAMES
 from autotune.report.blocks import Block, Code, Folded, Headline, Pair, Picture, Table, Text, Tone
-from autotune.report.charts import ALL, TOGETHER, both_sides, rates_picture, waterfall_picture, waterfall_steps
+from autotune.report.charts import TOGETHER, both_sides, rates_picture, waterfall_picture, waterfall_steps
 from autotune.results import summary
 from autotune.results.result import ABLATION_MIN_BUDGET_SECONDS, Result
 from autotune.wording import ratio_text
@@ -62,13 +62,13 @@ def ablation(result: Result) -> list[Block]:
     svg = waterfall_picture(result)
     if svg is None:
         return [Text(_no_ablation(result), "note")]
-    steps = waterfall_steps(result)
-    worths = ", ".join(f"{step.label} {ratio_text(step.ratio)}" for step in steps if step.label not in {ALL, TOGETHER})
-    rows = tuple((row.knob, ratio_text(row.ratio), summary.ratios(row.ci95)) for row in result.ablation)
+    rows = tuple((row.knob, ratio_text(row.ratio), summary.sureness(row.ci95, row.pairs)) for row in result.ablation)
+    worths = ", ".join(f"{knob} {ratio} ({sure})" for knob, ratio, sure in rows)
     picture = Picture(
         svg,
         f"What each change was worth, reverted alone: {worths}.",
-        f"bar: from the speed without the change to that with it; line across its end: {summary.INTERVAL}; 1×: before",
+        f"bar: from the speed without the change to that with it; line across its end: {summary.INTERVAL}; 1×: before; "
+        "grey: not a finding of its own",
     )
     blocks: list[Block] = [
         Text(
@@ -77,8 +77,8 @@ def ablation(result: Result) -> list[Block]:
         ),
         Pair(picture, Table("Each change reverted alone", ("knob", "worth", summary.INTERVAL), rows, numeric=RIGHT)),
     ]
-    for step in steps:
-        if step.label == TOGETHER:
+    for step in waterfall_steps(result):
+        if step.label == TOGETHER and not any(summary.too_few_pairs(row.pairs) for row in result.ablation):
             words = (
                 f"Alone, the changes multiply to {ratio_text(step.start)}; {ratio_text(step.ratio)} remains for what "
                 "they do only together, and for knobs that were not reverted."

@@ -27,7 +27,7 @@ from autotune.report.drawing import (
 )
 from autotune.results.compare import Row
 from autotune.results.result import Result
-from autotune.results.summary import bare_rate, rate_interval, ratios
+from autotune.results.summary import bare_rate, rate_interval, ratios, too_few_pairs
 from autotune.units import format_rate
 from autotune.wording import or_dash, percent, ratio_text
 
@@ -103,12 +103,13 @@ def _bars_picture(name: str, lines: Sequence[tuple[str, str, tuple[Bar, ...]]]) 
 
 
 class Step(NamedTuple):
-    """A step of the waterfall: from one speed to the next, both relative to the baseline."""
+    """A step of the waterfall: from one speed to the next, both relative to the baseline; `told`: how sure it is."""
 
     label: str
     start: float
     ratio: float
     interval: Interval | None
+    told: str = ""
 
 
 def waterfall_steps(result: Result) -> list[Step]:
@@ -120,13 +121,19 @@ def waterfall_steps(result: Result) -> list[Step]:
     found, reached = [], 1.0
     for row in result.ablation:
         if all(1e-3 < ratio < 1e3 for ratio in (row.ratio, *row.ci95)):
-            found.append(Step(row.knob, reached, row.ratio, row.ci95))
+            found.append(_measured_step(row.knob, reached, row.ratio, row.ci95, row.pairs))
             reached *= row.ratio
     speedup = result.speedup
     if found and speedup is not None and 1e-3 < speedup.ratio < 1e6:
         found.append(Step(TOGETHER, reached, speedup.ratio / reached, None))
-        found.append(Step(ALL, 1.0, speedup.ratio, speedup.ci95))
+        found.append(_measured_step(ALL, 1.0, speedup.ratio, speedup.ci95, speedup.pairs))
     return found
+
+
+def _measured_step(label: str, start: float, ratio: float, ci95: Interval, pairs: int | None) -> Step:
+    if too_few_pairs(pairs):
+        return Step(label, start, ratio, None, "too few pairs")
+    return Step(label, start, ratio, ci95, ratios(ci95))
 
 
 def waterfall_picture(result: Result) -> str | None:
@@ -137,10 +144,10 @@ def waterfall_picture(result: Result) -> str | None:
 
     def paint(axes: Axes) -> None:
         axes.set_xscale("log")
-        for row, (label, start, ratio, interval) in enumerate(found):
-            spread = f" ({ratios(interval)})" if interval is not None else ""
-            row_label(axes, row, label, f"{ratio_text(ratio)}{spread}", strong=label == ALL)
-            colour = MUTED if label == TOGETHER else AFTER if ratio >= 1 else FAILED
+        for row, (label, start, ratio, interval, told) in enumerate(found):
+            figure = f"{ratio_text(ratio)} ({told})" if told else ratio_text(ratio)
+            row_label(axes, row, label, figure, strong=label == ALL)
+            colour = MUTED if interval is None else AFTER if ratio >= 1 else FAILED
             # A step of next to nothing is still seen.
             axes.barh(row + MARK, start * ratio - start or start * 1e-3, THICK, left=start, color=colour)
             if interval is not None:

@@ -10,7 +10,7 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotune.wording import spelled
@@ -65,9 +65,32 @@ def draw(name: str, height: float, paint: Callable[[Axes], None], *, left: float
         left: Room for the numbers beside the axes.
         bottom: Room for those below.
     """
+    return draw_panels(name, [height - bottom - MARGIN], lambda panels: paint(*panels), left=left, bottom=bottom)
+
+
+def draw_panels(
+    name: str,
+    heights: Sequence[float],
+    paint: Callable[[Sequence[Axes]], None],
+    *,
+    left: float = MARGIN,
+    bottom: float = AXIS,
+    between: float = 0.0,
+) -> str:
+    """The same with several axes, one below the other.
+
+    Args:
+        name: As for `draw`, like all that is not named here.
+        heights: Of each, from the top.
+        paint: Draws on them.
+        left: Room for the numbers beside them.
+        bottom: Room for those below the last.
+        between: Room between two of them.
+    """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
+    height = MARGIN + sum(heights) + (len(heights) - 1) * between + bottom
     with mpl.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a glyph that matplotlib's font lacks, the page's font may have
         mpl.rcdefaults()  # not the user's own style
@@ -75,10 +98,14 @@ def draw(name: str, height: float, paint: Callable[[Axes], None], *, left: float
         mpl.rcParams["svg.hashsalt"] = name
         figure = Figure(figsize=(WIDTH / 72, height / 72))
         figure.patch.set_visible(False)
-        room = (left / WIDTH, bottom / height, (WIDTH - left - 2 * MARGIN) / WIDTH, (height - bottom - MARGIN) / height)
-        axes = figure.add_axes(room)
-        axes.patch.set_visible(False)
-        paint(axes)
+        panels, top = [], height - MARGIN
+        for own in heights:
+            top -= own
+            room = (left / WIDTH, top / height, (WIDTH - left - 2 * MARGIN) / WIDTH, own / height)
+            panels.append(figure.add_axes(room))
+            panels[-1].patch.set_visible(False)
+            top -= between
+        paint(panels)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return inline(buffer.getvalue(), WIDTH, height)

@@ -7,9 +7,9 @@ from collections import Counter
 from autotune.report.blocks import Block, Bullets, Folded, Pair, Picture, Table, Text
 from autotune.report.scatters import MOST_MARKS, history_picture
 from autotune.results.result import Result, TrialRecord
-from autotune.results.summary import knob_text, search_text, warm_start_text
+from autotune.results.summary import duet_text, knob_text, search_text, warm_start_text
 from autotune.units import format_bytes, format_seconds
-from autotune.wording import or_dash, percent, ratio_text
+from autotune.wording import or_dash, ratio_text
 
 
 def history(result: Result) -> list[Block]:
@@ -28,9 +28,6 @@ def history(result: Result) -> list[Block]:
         table = Table("All bursts, in the order in which they ran", headings, rows, frozenset(range(3, 7)), wide=True)
         blocks.append(Pair(Picture(svg, _finding(result), legend), _stages_table(result)))
         blocks.append(Folded("All bursts, with their reasons", (table,)))
-    if search.noisy:
-        drift = f"its speed drifted by {percent(search.drift)} during the search"
-        blocks.append(Text(f"the machine was not steady: {drift}.", "warning", "warning"))
     if search.warm_start:
         blocks.append(Bullets(tuple(warm_start_text(record) for record in search.warm_start), "Warm start"))
     if search.skipped_knobs:
@@ -64,6 +61,8 @@ def _row(result: Result, number: int, trial: TrialRecord) -> tuple[str, ...]:
     score, base = result.score_of(trial), result.score_of(result.baseline)
     changes = " ".join(f"{knob}={knob_text(knob, value)}" for knob, value in trial.changes.items())
     why = [changes or "baseline", trial.reason]
+    if (duet := duet_text(trial)) is not None:
+        why.append(duet)
     if trial.compile_seconds is not None:
         why.append(f"compiling took {format_seconds(trial.compile_seconds)}")
     if trial.disturbance is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from autotune.report.blocks import Block, Bullets, Folded, Pair, Picture, Table, Text
 from autotune.report.charts import ceilings_picture, shares_picture
 from autotune.report.footprint import Footprint, footprint
+from autotune.report.pairs import rounds_of
 from autotune.report.scatters import blocks_picture, memory_picture
 from autotune.report.telemetry import telemetry_rows, telemetry_shares
 from autotune.results.result import Result
@@ -80,7 +81,8 @@ def telemetry(result: Result) -> list[Block]:
     if (svg := shares_picture(shares)) is not None:
         found = [f"{name}: {or_dash(old, percent)} before, {or_dash(new, percent)} after" for name, old, new in shares]
         pictures.append(Picture(svg, f"{'; '.join(found)}.", "ring: before; dot: after"))
-    if (svg := blocks_picture(before, after if result.changed_knobs else None)) is not None:
+    paired = bool(rounds_of(result))  # then the blocks have a picture of their own
+    if not paired and (svg := blocks_picture(before, after if result.changed_knobs else None)) is not None:
         found = [
             f"{label}: {format_rate(min(side.block_rates))} to {format_rate(max(side.block_rates))}"
             for label, side in sides.items()

@@ -61,7 +61,7 @@ def history_picture(result: Result) -> str | None:
             _dots(axes, [(number, score) for number, score, hit in ended if hit is disturbed], AFTER, face)
         _crosses(axes, failed, top * 0.03)
         axes.set_xlim(0.4, len(trials) + 0.6)
-        _from_zero(axes, top)
+        from_zero(axes, top)
         numbers = [tick for tick in steps(1, len(trials), 5) if 1 <= tick <= len(trials) and tick == int(tick)]
         axes.set_xticks(numbers, [f"{tick:g}" for tick in numbers])
         axes.set_xlabel("burst")
@@ -126,7 +126,7 @@ def blocks_picture(before: Measurement | None, after: Measurement | None) -> str
             axes.axhline(measurement.samples_per_second, color=colour, lw=1.2)
             axes.plot(*_columns(marks), mark, ms=5, mfc=face, mec=colour, mew=1.2, clip_on=False)
         axes.set_xlim(0, 1)
-        _from_zero(axes, top)
+        from_zero(axes, top)
         axes.set_xticks([0, 0.5, 1], ["first block", "", "last block"])
         keep_numbers_inside(axes)
 
@@ -151,12 +151,13 @@ def _crosses(axes: Axes, across: Sequence[float], height: float) -> None:
     axes.plot(shown, [height] * len(shown), "x", color=FAILED, ms=8.5, mew=2.2, clip_on=False)
 
 
-def _from_zero(axes: Axes, top: float) -> None:
+def from_zero(axes: Axes, top: float) -> None:
+    """Makes the picture reach from zero to just above the top, with lines across it."""
     axes.set_ylim(0, top * 1.06)
-    _number_lines(axes, [tick for tick in steps(0, top) if tick <= top * 1.06], compact)
+    number_lines(axes, [tick for tick in steps(0, top) if tick <= top * 1.06], compact)
 
 
-def _number_lines(axes: Axes, ticks: Sequence[float], words: Callable[[float], str]) -> None:
+def number_lines(axes: Axes, ticks: Sequence[float], words: Callable[[float], str]) -> None:
     """Lines across the picture, each with its number at the left."""
     axes.set_yticks(ticks, [words(tick) for tick in ticks])
     axes.tick_params(axis="both", length=0)
@@ -175,7 +176,7 @@ def _memory_axis(axes: Axes, low: float, high: float) -> None:
         bottom, top = axes.get_ylim()
         ticks = [tick * unit for tick in steps(bottom / unit, top / unit) if bottom <= tick * unit <= top]
     axes.minorticks_off()
-    _number_lines(axes, ticks, lambda size: format_bytes(size).replace(".00", "").replace(".0", ""))
+    number_lines(axes, ticks, lambda size: format_bytes(size).replace(".00", "").replace(".0", ""))
 
 
 def _doublings(low: float, high: float, most: int = 6) -> list[float]:

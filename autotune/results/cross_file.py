@@ -11,7 +11,7 @@ from autotune.hardware import DeviceKind, Hardware, Software, slug
 from autotune.measuring import Outcome, Speedup
 from autotune.results.files import Document
 from autotune.results.result import Result, Side, WorkloadRecord
-from autotune.results.summary import ratios
+from autotune.results.summary import sureness, too_few_pairs
 from autotune.stored import Stored, Whole
 from autotune.wording import percent, ratio_text
 
@@ -98,14 +98,14 @@ class Cross(Document):
 
 
 def ratio_with_interval(speedup: Speedup) -> str:
-    """A ratio with its 95 % interval: ``0.83× (0.79 – 0.87)``."""
-    return f"{ratio_text(speedup.ratio)} ({ratios(speedup.ci95)})"
+    """A ratio with its 95 % interval, ``0.83× (0.79 – 0.87)``; or that its pairs are too few to tell."""
+    return f"{ratio_text(speedup.ratio)} ({sureness(speedup.ci95, speedup.pairs)})"
 
 
 def gain_text(speedup: Speedup) -> str:
-    """A ratio as a gain or a loss with its 95 % interval, ``loses 17 % (13 – 21 %)``; neither where that includes 1."""
+    """A ratio as a gain or a loss with its 95 % interval, ``loses 17 % (13 – 21 %)``; neither where it includes 1."""
     low, high = speedup.ci95
-    if low <= 1 <= high:
+    if low <= 1 <= high or too_few_pairs(speedup.pairs):
         return "neither gains nor loses beyond doubt"
     ends = sorted((abs(low - 1), abs(high - 1)))
     digits = 0 if ends[0] >= 0.1 else 1

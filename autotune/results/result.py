@@ -65,6 +65,7 @@ class AblationRow(Stored):
     after: str
     ratio: Figure
     ci95: KnownInterval
+    pairs: Whole | None = Field(default=None, description="pairs of processes; null in older files")
 
 
 class Constraints(Stored):
@@ -107,9 +108,6 @@ class SearchRecord(Stored):
     measuring_fraction: Share = Field(description="share of the seconds spent in warm-up and timed steps")
     resumed_bursts: Whole = 0
     disturbed_bursts: Whole = Field(default=0, description="whose figure other load or throttling has touched")
-    repeated_bursts: Whole = Field(default=0, description="runs thrown away because they were disturbed")
-    drift: Figure = Field(default=0.0, description="largest change of the machine's speed: above 0.1 it is noisy")
-    noisy: bool = Field(default=False, description="the machine drifted by more than a tenth during the search")
     warm_start: tuple[WarmStartRecord, ...] = ()
     skipped_knobs: dict[str, str] = Field(default_factory=dict, description="knob: why it was not searched")
     notes: tuple[str, ...] = ()
@@ -124,7 +122,14 @@ class TrialRecord(Stored):
     outcome: Outcome
     failure: str | None = Field(default=None, description="why it did not end well")
     samples_per_second: Figure | None = None
-    score: Figure | None = Field(default=None, description="by the objective; null where that is the rate")
+    score: Figure | None = Field(
+        default=None, description="by the objective, through its duet where it had one; null where that is the rate"
+    )
+    partner: dict[str, Scalar] | None = Field(
+        default=None, description="in a duet: what the other side changed from the baseline; null where it ran alone"
+    )
+    ratio: Figure | None = Field(default=None, description="in a duet: its score over the partner's")
+    ci95: KnownInterval | None = Field(default=None, description="of that ratio")
     seconds: Seconds = Field(description="from the request to the last process gone")
     compile_seconds: Seconds | None = None
     memory_bytes: Whole | None = Field(default=None, description="of the device, at its peak")
@@ -185,7 +190,7 @@ class Result(Document):
     def score_of(self, side: Side | TrialRecord) -> float | None:
         """What a side, or a burst of the search, reached by the objective; None where that is not known."""
         if isinstance(side, TrialRecord):
-            return side.samples_per_second if self.objective.is_rate else side.score
+            return side.samples_per_second if side.score is None and self.objective.is_rate else side.score
         return self.objective.score(side.measurement) if side.measurement is not None else None
 
     @property

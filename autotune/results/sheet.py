@@ -8,7 +8,7 @@ from typing import Literal
 
 from autotune.measuring import Interval
 from autotune.results.compare import Row, WorkloadGroup
-from autotune.results.summary import bare_rate, knob_text, ratios
+from autotune.results.summary import bare_rate, knob_text, sureness
 from autotune.units import format_bytes
 from autotune.wording import ratio_text
 
@@ -104,10 +104,9 @@ def _cells(row: Row, *, efficient: bool) -> Iterator[Cell]:
     yield rate_cell(row.after_samples_per_second, row.after_ci95)
     if row.speedup is None:
         yield Cell("not confirmed", tone="doubtful")
-    elif row.speedup.confirmed:
-        yield Cell(ratio_text(row.speedup.ratio), ratios(row.speedup.ci95), "good")
     else:
-        yield Cell(f"{ratio_text(row.speedup.ratio)}, not confirmed", ratios(row.speedup.ci95), "doubtful")
+        ratio, sure = ratio_text(row.speedup.ratio), sureness(row.speedup.ci95, row.speedup.pairs)
+        yield Cell(ratio, sure, "good") if row.speedup.confirmed else Cell(f"{ratio}, not confirmed", sure, "doubtful")
     yield Cell(format_bytes(row.memory_bytes), row.memory_of) if row.memory_bytes is not None else Cell()
     if efficient:
         yield Cell(bare_rate(row.samples_per_joule)) if row.samples_per_joule is not None else Cell()

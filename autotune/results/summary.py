@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from autotune.knobs import KNOB_NAMES, format_scalar
-from autotune.measuring import CAVEAT, Interval, Speedup
-from autotune.results.result import Result, Side, WarmStartRecord
+from autotune.measuring import CAVEAT, FEWEST_PAIRS, Interval, Speedup
+from autotune.results.result import Result, Side, TrialRecord, WarmStartRecord
 from autotune.units import format_bytes, format_rate, format_seconds
 from autotune.wording import percent, ratio_text
 
@@ -88,6 +88,18 @@ def ratios(interval: Interval) -> str:
     return f"{ratio_text(interval.low).removesuffix('×')} – {ratio_text(interval.high).removesuffix('×')}"
 
 
+def too_few_pairs(pairs: int | None) -> str | None:
+    """That so few pairs of processes tell nothing; None where there are enough, or where an older file is silent."""
+    if pairs is None or pairs >= FEWEST_PAIRS:
+        return None
+    return f"{pairs} pair{'' if pairs == 1 else 's'}: too few to tell"
+
+
+def sureness(ci95: Interval, pairs: int | None) -> str:
+    """How sure a ratio is: its interval ``1.47 – 1.53``, or ``2 pairs: too few to tell``."""
+    return too_few_pairs(pairs) or ratios(ci95)
+
+
 def bare_rate(rate: float) -> str:
     """A rate where its unit is told elsewhere."""
     return format_rate(rate).removesuffix(" samples/s")
@@ -122,7 +134,7 @@ def figures(result: Result) -> Iterator[Figure]:
 
 def changes(result: Result) -> list[Change]:
     """The changed knobs and arguments of `build()`."""
-    worth = {row.knob: f"{ratio_text(row.ratio)} ({ratios(row.ci95)})" for row in result.ablation}
+    worth = {row.knob: f"{ratio_text(row.ratio)} ({sureness(row.ci95, row.pairs)})" for row in result.ablation}
     return [
         Change(knob, knob_text(knob, before), knob_text(knob, after), worth.get(knob, ""))
         for knob, (before, after) in result.changed_knobs.items()
@@ -194,8 +206,9 @@ def sample_parts(result: Result) -> list[tuple[str, str, str]]:
 
 
 def spread_text(speedup: Speedup) -> str:
-    """How sure a speed-up is: ``95 % interval 1.47 – 1.53, 5 interleaved pairs``."""
-    return f"{INTERVAL} {ratios(speedup.ci95)}, {speedup.pairs} interleaved pairs"
+    """How sure a speed-up is: ``95 % interval 1.47 – 1.53, 5 interleaved pairs``; or that so few pairs do not tell."""
+    spread = f"{INTERVAL} {ratios(speedup.ci95)}, {speedup.pairs} interleaved pairs"
+    return too_few_pairs(speedup.pairs) or spread
 
 
 def verdict(result: Result) -> Verdict:
@@ -207,8 +220,17 @@ def verdict(result: Result) -> Verdict:
     found = f"{ratio_text(speedup.ratio)} ({spread_text(speedup)})"
     if speedup.confirmed:
         return Verdict(confirmed=True, words="confirmed speed-up", reason=found)
-    reason = result.speedup_reason or "the interval includes 1, so there may be no gain"
-    return Verdict(confirmed=False, words="no confirmed speed-up", reason=f"{found}; {reason}")
+    includes_1 = None if too_few_pairs(speedup.pairs) else "the interval includes 1, so there may be no gain"
+    reasons = [reason for reason in (found, result.speedup_reason or includes_1) if reason]
+    return Verdict(confirmed=False, words="no confirmed speed-up", reason="; ".join(reasons))
+
+
+def duet_text(trial: TrialRecord) -> str | None:
+    """How a burst compared with what it trained beside: ``1.12× (1.080 – 1.16) over the best so far``."""
+    if trial.partner is None or trial.ratio is None or trial.ci95 is None:
+        return None
+    partner = "the best so far" if trial.partner else "the baseline"
+    return f"{ratio_text(trial.ratio)} ({ratios(trial.ci95)}) over {partner}"
 
 
 def break_even(result: Result) -> str | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from autotune.knobs import following, in_guides_order
-from autotune.measuring import SAMPLES_PER_SECOND, Objective, Point
+from autotune.measuring import FEWEST_PAIRS, SAMPLES_PER_SECOND, Objective, Point
 from autotune.results.result import AblationRow
 from autotune.results.summary import knob_text
 from autotune.search.verify import Play, Round, played_round, speedup_of
 
-MIN_ROUNDS, MAX_ROUNDS = 2, 5
+MIN_ROUNDS, MAX_ROUNDS = FEWEST_PAIRS, 6
 
 
 def reverted(winner: Point, baseline: Point) -> dict[str, Point]:
@@ -72,5 +72,7 @@ def ablation_rows(
         if worth is None:
             continue
         before, after = (knob_text(name, side.values.get(name)) for side in (baseline, winner))
-        rows.append(AblationRow(knob=name, before=before, after=after, ratio=worth.ratio, ci95=worth.ci95))
+        rows.append(
+            AblationRow(knob=name, before=before, after=after, ratio=worth.ratio, ci95=worth.ci95, pairs=worth.pairs)
+        )
     return tuple(rows)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from autotune.bursts.protocol import BurstPlan, Part
-from autotune.measuring import Burst, Point
-from autotune.search.disturbance import RepeatingRunner
+from autotune.bursts.runner import Runner
+from autotune.measuring import Burst, Pair, Point
 from autotune.search.progress import Progress
 from autotune.search.stopping import Budget, burst_deadline, plan_for, predicted_seconds
 from autotune.search.trials import Trial, TrialLog
@@ -15,6 +15,10 @@ from autotune.search.verify import Round
 
 BASELINE_SHARE = 0.8
 """Of what remains, for the first burst, should it take that long."""
+LEAST_COMPILED_ROUNDS = 3
+LEAST_CONFIRMING_SHARE = 0.25
+"""What is left for the confirmation of a config that takes long to compile: so many rounds, in which it comes out of a
+cache, and so much of the budget at least. Chosen: three pairs are the fewest that make a finding."""
 
 
 class Bursts:
@@ -30,19 +34,12 @@ class Bursts:
     """
 
     def __init__(
-        self,
-        baseline: Point,
-        runner: RepeatingRunner,
-        log: TrialLog,
-        budget: Budget,
-        progress: Progress,
-        *,
-        seed: int = 0,
+        self, baseline: Point, runner: Runner, log: TrialLog, budget: Budget, progress: Progress, *, seed: int = 0
     ) -> None:
         self.log = log
         self.budget = budget
         self.progress = progress
-        self.plan = plan_for(budget.seconds)
+        self.plan = plan_for(budget.seconds, fastest_wins=log.objective.is_rate)
         self._baseline = baseline
         self._runner = runner
         self._stage_shown = ""
@@ -56,42 +53,62 @@ class Bursts:
     @property
     def searching(self) -> float:
         """Seconds that the search may still take."""
-        best = self.log.best()
+        best = self.log.incumbent()
         found = best is not None and best.burst.point != self._baseline
         return self.budget.searching if found else self.budget.seeking
 
     def seconds_of(self, points: Sequence[Point], plan: BurstPlan | None = None) -> float:
         """What bursts of these points are expected to cost, starting and compiling included."""
         shorter = plan.measure_seconds / self.plan.measure_seconds if plan is not None else 1.0
-        return shorter * sum(predicted_seconds(point.config, self.trials, self.plan) for point in points)
+        return sum(
+            predicted_seconds(point.config, self.trials, self.plan)
+            * (shorter if point.config.compile_mode is None else 1)
+            for point in points
+        )
 
     def round_seconds(self, points: Sequence[Point], plan: BurstPlan | None = None) -> float:
         """What a round of these points is expected to cost: as the last one that they took part in did."""
         last = {trial.burst.point: trial.burst.seconds for trial in self.trials if trial.round is not None}
         return sum(last[point] if point in last else self.seconds_of([point], plan) for point in points)
 
-    def search(self, point: Point, stage: str, reason: str, *, early_end: bool = True) -> Burst:
-        """A burst of the search, in the time that is for searching.
+    def search(self, point: Point, stage: str, reason: str) -> Burst:
+        """A challenge of the incumbent, in the time that is for searching.
 
         Args:
             point: What to run.
             stage: The part of the search that asks for it.
             reason: Why, in one sentence.
-            early_end: Whether it may end early, once it cannot come near the best so far.
         """
         self.show_stage(stage)
-        trial = self.log.run(point, stage, reason, lambda: self.measure(point, early_end=early_end))
+        trial = self.log.run(point, stage, reason, lambda: self.measure(point))
         self.tell(trial.burst)
         return trial.burst
 
-    def measure(self, point: Point, *, early_end: bool = True) -> Burst:
-        """A burst that is not kept in the log yet, as the sampler's: it has a trial of its own."""
-        # Where a slower config may score higher, no burst is hopeless for being slow.
-        best = self.log.best() if early_end and self.log.objective.is_rate else None
-        incumbent_rate = best.rate * self.log.drift if best and best.rate else None
-        plan = self.plan.model_copy(update={"incumbent_rate": incumbent_rate})
-        available = self.searching if self.trials else BASELINE_SHARE * self.budget.remaining
-        return self._runner.run(point, plan, burst_deadline(point.config, self.trials, plan, available))
+    def measure(self, point: Point) -> tuple[Burst, Pair | None]:
+        """A challenge that is not kept in the log yet, as the sampler's: it has a trial of its own."""
+        best = self.log.incumbent()
+        incumbent = best.burst.point if best is not None else None
+
+        def told(pair: Pair) -> None:
+            self.progress.duet(point, pair.partner, pair.ratio, pair.ci95)
+
+        available = self.affordable_seconds(point) if self.trials else BASELINE_SHARE * self.budget.remaining
+        # What was begun may go on a little: the confirmation's share is the larger one.
+        available = min(available + 2 * self.plan.measure_seconds, self.budget.remaining)
+        deadline = burst_deadline(point.config, self.trials, self.plan, available)
+        return self._turns.challenge(incumbent, point, self.plan, deadline, told)
+
+    def affordable_seconds(self, point: Point) -> float:
+        """What a challenge by a point may take.
+
+        The first to compile may take all that the confirmation does not need: what is killed just before its end was
+        for nothing.
+        """
+        compiled = any(trial.burst.point.config.compile_mode is not None for trial in self.trials)
+        if point.config.compile_mode is None or compiled:
+            return self.searching
+        least = LEAST_COMPILED_ROUNDS * self.seconds_of([self._baseline]) * 2
+        return max(self.searching, self.budget.remaining - max(least, LEAST_CONFIRMING_SHARE * self.budget.seconds))
 
     def in_turn(
         self,
@@ -119,15 +136,16 @@ class Bursts:
         bursts = self._turns.play(points, plan, deadline, self.budget.remaining)
         for burst in bursts:
             told = reason(burst.point)
-            self.log.run(burst.point, stage, told, lambda burst=burst: burst, round_number=number)  # type: ignore[misc]
+            self.log.run(burst.point, stage, told, lambda burst=burst: (burst, None), round_number=number)  # type: ignore[misc]
             self.tell(burst)
         return bursts
 
     def part_rate(self, point: Point, part: Part) -> float | None:
-        """Samples per second of one part of training alone, at the machine's first speed."""
+        """Samples per second of one part of training alone."""
         plan = self.plan.model_copy(update={"part": part})
-        burst = self._runner.run(point, plan, burst_deadline(point.config, self.trials, plan, self.budget.remaining))
-        return burst.rate / self.log.drift if burst.rate is not None else None
+        return self._runner.run(
+            point, plan, burst_deadline(point.config, self.trials, plan, self.budget.remaining)
+        ).rate
 
     def rounds(self, stage: str) -> list[Round]:
         """The rounds of a stage so far, those of an interrupted run included."""
@@ -140,7 +158,7 @@ class Bursts:
 
     def tell(self, burst: Burst) -> None:
         """Shows how a burst ended, beside the best so far."""
-        best = self.log.best()
+        best = self.log.incumbent()
         self.progress.burst(burst, best.burst if best else None, self.budget.remaining)
 
     def show_stage(self, stage: str) -> None:

@@ -6,28 +6,24 @@ Only what is measured here becomes a headline: the best of the many figures that
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Collection, Sequence
 
-from autotune.measuring import Burst, Numerics, NumericsGuard, Point
+from autotune.measuring import Burst, Measurement, Numerics, NumericsGuard, Point, pool
 from autotune.results.result import AblationRow
 from autotune.search.ablation import MIN_ROUNDS, ablate, ablation_rows, reverted
 from autotune.search.bursts import Bursts
 from autotune.search.stages import ABLATION, CONFIRM
-from autotune.search.stopping import ablation_plan, burst_deadline, numerics_steps
-from autotune.search.trials import mean_score, ranked_points, resource_cost
+from autotune.search.stopping import burst_deadline, numerics_steps, round_plan
+from autotune.search.trials import resource_cost, standings
 from autotune.search.verify import MIN_DECIDED_ROUNDS, Confirmed, as_good_as_the_fastest, confirm, rank
 
-MAX_FINALISTS = 4
+MAX_FINALISTS = 3
 """Chosen: more would each have fewer rounds."""
 CHECKING_SHARE = 0.08
 """Of the budget: what numerics checks of more finalists than one may take, a further one as much as those before.
 Chosen, not measured."""
 NOTABLE_MEMORY = 1.25
 """Of two equals the one that takes so many times less memory is the cheaper. Chosen, not measured."""
-NEAR_EQUAL = 0.05
-"""A further finalist is worth its bursts when it came within this share of the first: single bursts were measured
-to differ by as much."""
 
 
 class Confirmation:
@@ -56,6 +52,7 @@ class Confirmation:
         self._knobs = knobs
         self._numerics, self._checking_seconds = numerics, 0.0
         self._objective = bursts.log.objective
+        self._plan = round_plan(bursts.plan)
 
     def answer(self) -> Point:
         """The point to train with: only a confirmed gain displaces the baseline, and of equals the cheapest wins.
@@ -69,6 +66,16 @@ class Confirmation:
         """What has been confirmed so far, fastest first."""
         failed = {t.burst.point for t in self._bursts.trials if t.stage == CONFIRM and not t.burst.ok}
         return rank(self._baseline, self._bursts.rounds(CONFIRM), failed, self._objective)
+
+    def sides(self, point: Point) -> tuple[Measurement, Measurement] | None:
+        """The baseline's measurement and a point's, over the rounds that hold both: their blocks are pairs, in order.
+
+        None where no round does.
+        """
+        both = [held for held in self._bursts.rounds(CONFIRM) if point in held and self._baseline in held]
+        if not both:
+            return None
+        return pool([held[self._baseline] for held in both]), pool([held[point] for held in both])
 
     def verdict(self, point: Point) -> Numerics | None:
         """Whether a point trains what eager fp32 trains, if that is known."""
@@ -85,24 +92,24 @@ class Confirmation:
         while finalists := self._finalists(raced):
             leaders = [one.point for one in self.confirmed()[:1] if one.point in raced]
             points = [*leaders, *finalists]
+            if raced and not self._affords([self._baseline, *points] * MIN_DECIDED_ROUNDS):
+                return
             together = {self._baseline, *points}
             known = [measured for measured in self._bursts.rounds(CONFIRM) if together <= measured.keys()]
             numbers = [trial.round for trial in self._bursts.trials if trial.stage == CONFIRM]
             first = max((number for number in numbers if number is not None), default=-1) + 1 - len(known)
 
             def play(points: Sequence[Point], number: int, first: int = first) -> list[Burst]:
-                return self._bursts.in_turn(points, first + number, CONFIRM, lambda _: f"round {first + number + 1}")
+                told = f"round {first + number + 1}"
+                return self._bursts.in_turn(points, first + number, CONFIRM, lambda _: told, self._plan)
 
             confirm(self._baseline, points, play, affords=self._affords_next, known=known, objective=self._objective)
             raced |= {*finalists}
-            if not self._affords([self._baseline, *points] * MIN_DECIDED_ROUNDS):
-                return
 
     def ablate(self) -> None:
         """Measures what each changed knob is worth; where time is short, those of the largest expected effect."""
         winner = self.answer()
         variants = {name: point for name, point in self._variants(winner).items() if point != self._baseline}
-        plan = ablation_plan(self._bursts.plan)
         names = {point: name for name, point in variants.items()}
 
         def play(points: Sequence[Point], number: int) -> list[Burst]:
@@ -110,12 +117,12 @@ class Confirmation:
                 what = f"{names[point]} reverted" if point in names else "the winner"
                 return f"{what}, round {number + 1}"
 
-            return self._bursts.in_turn(points, number, ABLATION, reason, plan)
+            return self._bursts.in_turn(points, number, ABLATION, reason, self._plan)
 
         def affords(points: Sequence[Point]) -> bool:
             budget = self._bursts.budget
             begun = 0 < len(self._bursts.rounds(ABLATION)) < MIN_ROUNDS  # a round alone says nothing
-            return self._bursts.round_seconds(points, plan) <= (budget.remaining if begun else budget.ablating)
+            return self._bursts.round_seconds(points, self._plan) <= (budget.remaining if begun else budget.ablating)
 
         for name in sorted(variants, key=self._rank, reverse=True):
             if affords([winner, *variants.values()] * MIN_ROUNDS):
@@ -139,27 +146,29 @@ class Confirmation:
         return {name: point for name, point in reverted(winner, self._baseline).items() if self._refuse(point) is None}
 
     def _finalists(self, raced: Collection[Point]) -> list[Point]:
-        """The fastest points that are not the baseline; others than the first only if they came close, in time.
+        """The last incumbent, and what is as fast for all that is known; neither the baseline nor what is slower.
 
         Args:
             raced: Points that were measured again already: others must have come to the best of them.
         """
-        trials, budget = self._bursts.trials, self._bursts.budget
-        searched = ranked_points(trial for trial in trials if trial.round is None)
-        scores = {alike[0].burst.point: mean_score(alike) for alike in searched}
-        again = ranked_points(trial for trial in trials if trial.stage == CONFIRM and trial.burst.point in raced)
-        reached = max([self._baseline_score(), *(mean_score(alike) for alike in again)])
+        budget = self._bursts.budget
+        searched = standings(self._bursts.trials)
+        before = next((one.score for one in searched if one.point == self._baseline), 0.0)
+        reached = before * max([1.0, *(one.speedup.ratio for one in self.confirmed() if one.point in raced)])
         near: list[Point] = []
-        for point in sorted(scores, key=lambda point: scores[point], reverse=True):
-            if point == self._baseline or point in raced:
+        leader = 0.0
+        for standing in searched:
+            point = standing.point
+            as_fast = standing.score * math.exp(standing.doubt) >= leader
+            if point == self._baseline or point in raced or standing.score < reached or not as_fast:
                 continue
-            least = max(reached, (1 - NEAR_EQUAL) * scores[near[0]]) if near else reached
-            if len(near) == MAX_FINALISTS or scores[point] < least:
+            if len(near) == MAX_FINALISTS:
                 break
             if near and self.verdict(point) is None and 2 * self._checking_seconds > CHECKING_SHARE * budget.seconds:
                 continue  # a further finalist is not worth more of the confirmation's time
             if self._agrees(point):  # else the next in line takes its place
                 near.append(point)
+                leader = max(leader, standing.score)
         # With fewer rounds than are needed to decide, more finalists would only take time from the first.
         while len(near) > 1 and not self._affords([self._baseline, *near] * MIN_DECIDED_ROUNDS):
             near.pop()
@@ -173,7 +182,7 @@ class Confirmation:
             trials, budget = self._bursts.trials, self._bursts.budget
             deadline = burst_deadline(point.config, trials, self._bursts.plan, budget.remaining)
             began = budget.now()
-            rounds = self._bursts.round_seconds([self._baseline, point] * MIN_DECIDED_ROUNDS)
+            rounds = self._bursts.round_seconds([self._baseline, point] * MIN_DECIDED_ROUNDS, self._plan)
             steps = numerics_steps(point.config, trials, budget, rounds)
             verdict = self._numerics.check(point, steps, deadline)
             self._checking_seconds += budget.now() - began
@@ -181,19 +190,20 @@ class Confirmation:
 
     def _affords(self, points: Sequence[Point]) -> bool:
         """Whether there is time for these bursts, and to explain the answer afterwards."""
-        return self._bursts.round_seconds(points) <= self._bursts.budget.confirming
+        return self._bursts.round_seconds(points, self._plan) <= self._confirming(points[-1])
 
     def _affords_next(self, points: Sequence[Point]) -> bool:
         """Whether there is time for another round; until there are enough to decide, nothing else is worth as much."""
         together = sum({*points} <= measured.keys() for measured in self._bursts.rounds(CONFIRM))
-        budget = self._bursts.budget
-        available = budget.remaining if together < MIN_DECIDED_ROUNDS else budget.confirming
-        return self._bursts.round_seconds(points) <= available
+        remaining = self._bursts.budget.remaining
+        available = remaining if together < MIN_DECIDED_ROUNDS else self._confirming(points[-1])
+        return self._bursts.round_seconds(points, self._plan) <= available
 
-    def _baseline_score(self) -> float:
-        """The score that a finalist must reach at least; 0 while the baseline has not run."""
-        known = [trial.score for trial in self._bursts.trials if trial.burst.point == self._baseline and trial.score]
-        return statistics.fmean(known) if known else 0.0
+    def _confirming(self, finalist: Point) -> float:
+        """Seconds for rounds: with those that are kept for explaining the answer, where they explain nothing."""
+        budget = self._bursts.budget
+        least = MIN_ROUNDS * self._bursts.round_seconds([finalist] * 2, self._plan)
+        return budget.confirming if least <= budget.ablating - budget.confirming else budget.ablating
 
     def _resource_cost(self, point: Point) -> tuple[bool, int, int]:
         """What a config costs besides time, most expensive first: compiling, workers, memory."""

@@ -16,10 +16,9 @@ from autotune.measuring import MemoryModel, NumericsGuard, Point
 from autotune.search.bursts import Bursts
 from autotune.search.ceilings import Ceilings
 from autotune.search.confirmation import Confirmation
-from autotune.search.disturbance import REPEATS_SHARE, RepeatingRunner, anchor_due, drift_of
 from autotune.search.guard import refusal
 from autotune.search.progress import Progress
-from autotune.search.stages import ANCHOR, BASELINE, SAMPLER, Proposal, Stages
+from autotune.search.stages import BASELINE, SAMPLER, Proposal, Stages
 from autotune.search.stopping import Budget, all_fail_alike, plateaued
 from autotune.search.trials import TrialLog
 
@@ -68,11 +67,7 @@ class Search:
         self.space = space
         self.baseline = baseline
         self.log = log
-        self.drift = drift_of(log.trials)
-        repeating = RepeatingRunner(
-            runner, progress.note, allowance_seconds=REPEATS_SHARE * budget.seconds, clock=budget.now
-        )
-        self._bursts = Bursts(baseline, repeating, log, budget, progress, seed=seed)
+        self._bursts = Bursts(baseline, runner, log, budget, progress, seed=seed)
         self.ceilings = Ceilings(self._bursts.part_rate, self._affordable)
         self.confirmation = Confirmation(
             baseline, self._bursts, self._refuse, knobs=[*space.choices, *space.parameters], numerics=numerics
@@ -96,8 +91,8 @@ class Search:
     def run(self) -> StoppedBy:
         """Searches, then races the finalists; returns why the search stopped."""
         stopped_by = self._search()
-        best = self.log.best()
-        if best is not None and best.burst.point != self.baseline:
+        best = self.log.incumbent()
+        if best is not None:
             self.confirmation.race()
         self._searched = True
         if best is not None:
@@ -116,7 +111,6 @@ class Search:
                     return "budget"
                 break  # what is left of the stages costs too much; the sampler may know something cheaper
             self._bursts.search(proposal.point, proposal.stage, proposal.reason)
-            self._check_drift()
             if all_fail_alike(self.log.trials):
                 return "exhausted"
         if self._reaches_target():
@@ -133,23 +127,10 @@ class Search:
                 return "exhausted"
             asked, point = proposed
             self._bursts.show_stage(SAMPLER)
-            burst = self._bursts.measure(point)
-            self.log.finish(asked, SAMPLER, f"proposed by {type(self.log.study.sampler).__name__}", burst)
+            burst, pair = self._bursts.measure(point)
+            self.log.finish(asked, SAMPLER, f"proposed by {type(self.log.study.sampler).__name__}", burst, pair)
             self._bursts.tell(burst)
-            self._check_drift()
         return "budget"
-
-    def _check_drift(self) -> None:
-        """Runs the baseline again when it is time to, and rescales what comes after by how the machine has moved."""
-        if not anchor_due(self.log.trials) or not self._affordable(self.baseline):
-            return
-        self._bursts.search(self.baseline, ANCHOR, "has the machine become faster or slower?", early_end=False)
-        before, self.drift = self.drift, drift_of(self.log.trials)
-        self.log.drift = self.drift.factor
-        if self.drift != before:
-            self._bursts.progress.note(
-                f"the machine now runs at {self.drift.factor:.2f} of its first speed: later figures are rescaled"
-            )
 
     def _reaches_target(self) -> bool:
         """Whether the best keeps the GPU as busy as was asked, and comes as close to what its computing could reach.
@@ -157,7 +138,7 @@ class Search:
         A ceiling alone is no target: another precision, or compiling, raises it. And it is one of the rate: a search
         for anything else does not end at it.
         """
-        best = self.log.best()
+        best = self.log.incumbent()
         telemetry = (
             best.burst.measurement.telemetry if best is not None and best.burst.measurement is not None else None
         )
@@ -171,7 +152,7 @@ class Search:
 
     def _affordable(self, point: Point) -> bool:
         first = not self.log.trials  # the baseline runs whatever it costs: without it there is nothing to compare
-        available = self._budget.remaining if self._searched else self._bursts.searching
+        available = self._budget.remaining if self._searched else self._bursts.affordable_seconds(point)
         return first or self._bursts.seconds_of([point]) <= available
 
     def _memory(self) -> MemoryModel | None:

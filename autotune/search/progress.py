@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from autotune.measuring import Burst
+from autotune.measuring import Burst, Interval, Point
 
 
 class Progress(AbstractContextManager["Progress"], Protocol):
@@ -13,6 +13,9 @@ class Progress(AbstractContextManager["Progress"], Protocol):
 
     def stage(self, name: str) -> None:
         """A part of the search begins, such as ``probing`` or ``baseline``."""
+
+    def duet(self, candidate: Point, incumbent: Point, ratio: float, interval: Interval) -> None:
+        """A duet goes on: the candidate's speed over the incumbent's so far."""
 
     def burst(self, burst: Burst, best: Burst | None, remaining_seconds: float) -> None:
         """A burst has ended; `best` is the best so far, this one included."""

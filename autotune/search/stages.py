@@ -8,27 +8,21 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 
 from autotune.knobs import KNOBS, Scalar, Space, going_with
 from autotune.measuring import Point
 from autotune.search.ceilings import unlikely_to_gain, with_workers, workers_needed
-from autotune.search.trials import Trial, fastest, mean_score, ranked_points
+from autotune.search.trials import Trial, incumbent_of
 
 BASELINE, WARM, SUGGESTED, FED = "baseline", "warm start", "suggestions", "loader-bound"
-WORKERS, LARGEST, RACE = "fewest workers", "largest batch", "again"
+WORKERS, LARGEST = "fewest workers", "largest batch"
 SINGLE, SAMPLER = "one knob at a time", "sampler"
-ANCHOR, CONFIRM, ABLATION = "anchor", "confirm", "ablation"
+CONFIRM, ABLATION = "confirm", "ablation"
 NOTABLY_LARGER = 1.25
 """The largest batch that memory allows is worth a burst from this many times the fastest one's. Chosen."""
 MANY_COUNTS = 4
 """With fewer numbers of workers to choose from, whole bursts cost no more than bursts of the loader alone."""
-EARLY_RACES = 2
-"""So many races of near-equals run at once; later ones when all else has been tried. Chosen on recorded surfaces
-(benchmarks/replay.py), as are the last two below."""
-CLOSE = 0.95
-"""Two points are near-equals when the slower reaches this share of the faster: processes that train the same config
-were measured to differ by 3 to 6 %."""
 LEAST_COMPUTING = 0.05
 """The least share of the time that counts as computing. Chosen: it only keeps a bound finite."""
 WORTH_FEEDING = 1.15
@@ -39,7 +33,9 @@ GAIN_RATIO = 0.75
 MAX_CHANGES = 2
 """A value's test counts where the point differed from the fastest in so many knobs at most: knobs are coupled."""
 MAX_TESTS_PER_VALUE = 2
-"""How often a value is tried near the fastest point, or clearly loses, before it is left: once may be bad luck."""
+"""How often a value is tried near the fastest point, or loses beyond doubt, before it is left: once may be bad luck, of
+the process or of the knobs that it was tried with. Chosen on recorded surfaces (benchmarks/replay.py), as is the one
+before."""
 
 
 @dataclass(frozen=True)
@@ -75,15 +71,13 @@ class Stages:
     fewest_workers: Callable[[Point, Sequence[int]], tuple[int, str] | None]
     seconds_of: Callable[[Point], float]
     seconds_left: Callable[[], float]
-    _judged: list[tuple[str, Scalar] | None] = field(default_factory=list, init=False, repr=False)
-    """Of each trial so far, the value that it showed to lose, if it did: judged once, as it never changes."""
 
     def next(self, trials: Sequence[Trial]) -> Proposal | None:
         """The next proposal; None when this method has nothing more to try."""
         if all(trial.burst.point != self.baseline for trial in trials):
             return Proposal(self.baseline, BASELINE, "what you train with today")
         guesses = itertools.chain(self.first, self._suggestions())
-        incumbent = fastest(trials)
+        incumbent = incumbent_of(trials)
         if incumbent is None:
             return self._new(guesses, trials)
         pressing = itertools.chain(
@@ -94,27 +88,13 @@ class Stages:
         )
         if (proposal := self._new(pressing, trials)) is not None:
             return proposal
-        race = self._race(trials)
-        if race is not None and sum(trial.stage == RACE for trial in trials) < EARLY_RACES:
-            return race
         steps = itertools.chain(self._larger_batch(incumbent.burst.point), self._single_changes(incumbent, trials))
-        return self._new(steps, trials) or race
+        return self._new(steps, trials)
 
     def _new(self, ideas: Iterable[Proposal], trials: Sequence[Trial]) -> Proposal | None:
         """The first idea that was not run yet and may be."""
         tried = {trial.burst.point for trial in trials}
         return next((idea for idea in ideas if idea.point not in tried and self.refuse(idea.point) is None), None)
-
-    def _race(self, trials: Sequence[Trial]) -> Proposal | None:
-        """The fastest point again when another came close: the best of several noisy figures is flattered.
-
-        What follows is built on it: a wrong choice would cost more bursts than this one.
-        """
-        top = ranked_points(trial for trial in trials if trial.round is None)[:2]
-        if len(top) < 2 or mean_score(top[1]) < CLOSE * mean_score(top[0]):
-            return None
-        once = [alike[0].burst.point for alike in top if len(alike) == 1 and alike[0].burst.point != self.baseline]
-        return Proposal(once[0], RACE, "two are close, and the faster may have been lucky") if once else None
 
     def _suggestions(self) -> Iterator[Proposal]:
         """The hardware's own guesses, best first."""
@@ -188,7 +168,7 @@ class Stages:
         lost = self._lost(trials)
         order = {name: position for position, name in enumerate((*self.space.choices, *self.space.parameters))}
         ranked: list[tuple[tuple[bool, int, float], Proposal]] = []
-        soon = self.seconds_left() - 2 * self.seconds_of(point)  # the next burst, and an anchor
+        soon = self.seconds_left() - self.seconds_of(point)  # after the next challenge
         for name, value in self._changes(point):
             alike = sum(other.values.get(name) == value and _alike(other, point) for other in seen)
             tests = max(alike, lost[name, value])
@@ -204,18 +184,18 @@ class Stages:
         yield from (proposal for _, proposal in sorted(ranked, key=lambda entry: entry[0]))
 
     def _lost(self, trials: Sequence[Trial]) -> Counter[tuple[str, Scalar]]:
-        """How often each value of a knob, put in alone, was clearly slower than the fastest point at that time."""
+        """How often each value of a knob, put in alone, was slower than the fastest beyond doubt."""
         names = {*self.space.choices, *self.space.parameters}
-        for number in range(len(self._judged), len(trials)):
-            trial, best = trials[number], fastest(trials[:number]) if trials[number].stage == SINGLE else None
-            self._judged.append(None)
-            if best is not None and (trial.score or 0.0) < CLOSE * (best.score or 0.0):
-                changed = names & trial.burst.point.changes_from(best.burst.point).keys()
+        lost: Counter[tuple[str, Scalar]] = Counter()
+        for trial in trials:
+            if trial.pair is not None and trial.pair.verdict == "slower":
+                point = trial.burst.point
+                changed = names & point.changes_from(trial.pair.partner).keys()
                 changed.difference_update(*map(going_with, tuple(changed)))
                 if len(changed) == 1:
                     (name,) = changed
-                    self._judged[-1] = name, trial.burst.point.values.get(name)
-        return Counter(value for value in self._judged if value is not None)
+                    lost[name, point.values.get(name)] += 1
+        return lost
 
     def _changes(self, point: Point) -> Iterator[tuple[str, Scalar]]:
         for knob, choices in self.space.choices.items():

@@ -8,7 +8,6 @@ trials that FAIL are ignored and come again.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,12 +17,24 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.knobs import KNOBS, Scalar, Space, TrainConfig
-from autotune.measuring import SAMPLES_PER_SECOND, Burst, Measurement, Objective, Outcome, Point, compiler_text, pool
-from autotune.search.verify import TIE
+from autotune.measuring import (
+    SAMPLES_PER_SECOND,
+    Burst,
+    Measurement,
+    Objective,
+    Outcome,
+    Pair,
+    Point,
+    compiler_text,
+    pool,
+)
 
 PARAMETER_PREFIX = "build."
 Kept = TypeVar("Kept")
-_BURST, _STAGE, _REASON, _ROUND, _DRIFT = "burst", "stage", "reason", "round", "drift"
+_BURST, _STAGE, _REASON, _ROUND = "burst", "stage", "reason", "round"
+_PAIR, _CHAINED = "pair", "chained"
+PROCESS_SPREAD = 0.03
+"""Processes of one config were measured to differ by 3 to 6 %, which no interval of one pair of processes knows of."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +46,9 @@ class Trial:
         stage: The part of the search that asked for it.
         reason: Why, in one sentence.
         round: Which interleaved round of the confirmation it belongs to, if it does.
-        drift: The machine's speed when it ran, over its speed at first.
+        pair: How it did against the incumbent of its time; None without one, in a round, or where it failed.
+        chained: Beside an incumbent, their ratio times the incumbent's own score: so all scores are chained to the
+            first one, and the machine's speed of the moment cancels.
         resumed: Whether an earlier, interrupted run ran it.
         objective: What it is judged by.
     """
@@ -44,21 +57,22 @@ class Trial:
     stage: str
     reason: str
     round: int | None = None
-    drift: float = 1.0
+    pair: Pair | None = None
+    chained: float | None = None
     resumed: bool = False
     objective: Objective = SAMPLES_PER_SECOND
 
     @property
     def rate(self) -> float | None:
-        """Samples per second at the machine's first speed, or None when it did not end well."""
-        return self.burst.rate / self.drift if self.burst.rate is not None else None
+        """Samples per second as it was measured, or None when it did not end well."""
+        return self.burst.rate
 
     @property
     def score(self) -> float | None:
-        """By the objective, at the machine's first speed, or None when it did not end well or lacks a figure."""
+        """By the objective, chained where it played a duet; None when it did not end well or lacks a figure."""
         measured = self.burst.measurement if self.burst.ok else None
-        score = self.objective.score(measured) if measured is not None else None
-        return score / self.drift if score is not None else None
+        own = self.objective.score(measured) if measured is not None else None
+        return own if own is None or self.chained is None else self.chained
 
 
 class TrialLog:
@@ -89,7 +103,6 @@ class TrialLog:
         self._note = note
         self._in_memory = False
         self._told_of_compiler = False
-        self.drift = 1.0
         known = study.get_trials(deepcopy=False)
         self.trials = [trial for frozen in known if (trial := _trial_from(frozen, objective)) is not None]
         # A killed run's open trials would repel the sampler for ever.
@@ -97,11 +110,18 @@ class TrialLog:
         self._kept(lambda: [self.study.tell(number, state=TrialState.FAIL) for number in open_trials])
 
     def run(
-        self, point: Point, stage: str, reason: str, burst: Callable[[], Burst], *, round_number: int | None = None
+        self,
+        point: Point,
+        stage: str,
+        reason: str,
+        measure: Callable[[], tuple[Burst, Pair | None]],
+        *,
+        round_number: int | None = None,
     ) -> Trial:
-        """Runs a burst as a trial of a point that a stage chose."""
+        """Runs a point that a stage chose, as a trial."""
         asked = self._kept(lambda: self._ask(point))
-        return self._finish(asked, stage, reason, burst(), round_number)
+        burst, pair = measure()
+        return self.finish(asked, stage, reason, burst, pair, round_number=round_number)
 
     def propose(self, refuse: Callable[[Point], str | None], tries: int) -> tuple[optuna.Trial, Point] | None:
         """A new point from the sampler; what is refused or known is told to it and not run.
@@ -130,19 +150,15 @@ class TrialLog:
                 return asked, point
         return None
 
-    def finish(self, asked: optuna.Trial, stage: str, reason: str, burst: Burst) -> Trial:
-        """Ends a trial that `propose` opened."""
-        return self._finish(asked, stage, reason, burst, None)
-
     def measurement(self, point: Point, stage: str | None = None) -> Measurement | None:
         """All that was measured of a point as one measurement; of one stage alone, if one is named."""
         trials = (trial for trial in self.trials if stage is None or trial.stage == stage)
         known = [t.burst.measurement for t in trials if t.burst.point == point and t.burst.ok]
         return pool([measurement for measurement in known if measurement]) if known else None
 
-    def best(self) -> Trial | None:
-        """The fastest trial of the search so far, confirmations left out."""
-        return fastest(trial for trial in self.trials if trial.round is None)
+    def incumbent(self) -> Trial | None:
+        """The trial that made the best point so far the incumbent; None while nothing has ended well."""
+        return incumbent_of(self.trials)
 
     def _ask(self, point: Point) -> optuna.Trial:
         parameters = self._parameters(point)
@@ -151,8 +167,18 @@ class TrialLog:
         self.study.enqueue_trial(parameters)
         return self.study.ask(self._distributions)
 
-    def _finish(self, asked: optuna.Trial, stage: str, reason: str, burst: Burst, round_number: int | None) -> Trial:
-        trial = Trial(burst, stage, reason, round_number, self.drift, objective=self.objective)
+    def finish(
+        self,
+        asked: optuna.Trial,
+        stage: str,
+        reason: str,
+        burst: Burst,
+        pair: Pair | None,
+        *,
+        round_number: int | None = None,
+    ) -> Trial:
+        """Ends a trial, as one that `propose` opened."""
+        trial = Trial(burst, stage, reason, round_number, *self._chained(burst, pair), objective=self.objective)
         self.trials.append(trial)  # first of all: what was measured must not be lost with its storage
         try:
             self._store(asked, trial)
@@ -161,13 +187,30 @@ class TrialLog:
         self._tell_of_compiler(burst)
         return trial
 
+    def _chained(self, burst: Burst, pair: Pair | None) -> tuple[Pair | None, float | None]:
+        """The pair by the objective, which is in proportion to the rate; and the score that follows from it."""
+        incumbent = self.incumbent()
+        if pair is None or incumbent is None or incumbent.score is None:
+            return pair, None
+        mine, theirs = (self._per_rate(one.measurement) for one in (burst, incumbent.burst))
+        if mine is None or theirs is None:
+            return pair, None
+        pair = pair.scaled(mine / theirs)
+        return pair, pair.ratio * incumbent.score
+
+    def _per_rate(self, measured: Measurement | None) -> float | None:
+        """The score of each sample per second."""
+        score = self.objective.score(measured) if measured is not None else None
+        return score / measured.samples_per_second if score is not None and measured is not None else None
+
     def _store(self, asked: optuna.Trial, trial: Trial) -> None:
         asked.set_user_attr(_STAGE, trial.stage)
         asked.set_user_attr(_REASON, trial.reason)
         if trial.round is not None:
             asked.set_user_attr(_ROUND, trial.round)
-        if trial.drift != 1.0:
-            asked.set_user_attr(_DRIFT, trial.drift)
+        if trial.pair is not None:
+            asked.set_user_attr(_PAIR, trial.pair.model_dump(mode="json"))
+        asked.set_user_attr(_CHAINED, trial.chained)
         asked.set_user_attr(_BURST, trial.burst.model_dump(mode="json"))
         self._tell(asked, trial)
 
@@ -240,17 +283,14 @@ class TrialLog:
         return Point(config=self._space.config(knobs), parameters=arguments)
 
 
-def fastest(trials: Iterable[Trial]) -> Trial | None:
-    """The most typical trial of the point with the highest mean score, among those that ended well.
-
-    A tie goes to the point that costs less besides time.
-    """
-    ranked = ranked_points(trials)
-    if not ranked:
-        return None
-    tied = [alike for alike in ranked if mean_score(alike) >= TIE * mean_score(ranked[0])]
-    first = min(tied, key=lambda alike: resource_cost(alike[0].burst.point.config))
-    return min(first, key=lambda trial: abs((trial.score or 0.0) - mean_score(first)))
+def incumbent_of(trials: Iterable[Trial]) -> Trial | None:
+    """The trial that made the best point of some trials the incumbent: each was promoted over the one before."""
+    incumbent: Trial | None = None
+    for trial in trials:
+        first = incumbent is None
+        if trial.round is None and trial.score is not None and (first if trial.pair is None else trial.pair.promotes):
+            incumbent = trial
+    return incumbent
 
 
 def resource_cost(config: TrainConfig) -> tuple[bool, int]:
@@ -258,23 +298,54 @@ def resource_cost(config: TrainConfig) -> tuple[bool, int]:
     return config.compile_mode is not None, config.num_workers
 
 
-def ranked_points(trials: Iterable[Trial]) -> list[list[Trial]]:
-    """The trials that have a score, those of each point together, the point with the highest mean first."""
-    by_point: dict[Point, list[Trial]] = {}
+@dataclass(frozen=True)
+class Standing:
+    """How a point stands at the end of a search.
+
+    Attributes:
+        point: The point.
+        score: By the objective.
+        doubt: By what the logarithm of its score may be off, either way, beside the last incumbent's: what is doubtful
+            of its own pair, and of those by which incumbents followed each other since.
+    """
+
+    point: Point
+    score: float
+    doubt: float
+
+
+def standings(trials: Sequence[Trial]) -> list[Standing]:
+    """All points that ended well in the search: the last incumbent first, then by their scores."""
+    incumbent: Trial | None = None
+    variance: dict[Point, float] = {}  # of each incumbent's score, in squares of the doubt
+    pairs: dict[Point, tuple[float, float, Point]] = {}
     for trial in trials:
-        if trial.score is not None:
-            by_point.setdefault(trial.burst.point, []).append(trial)
-    return sorted(by_point.values(), key=mean_score, reverse=True)
-
-
-def mean_score(trials: Sequence[Trial]) -> float:
-    """Of trials that ended well."""
-    return statistics.fmean(trial.score or 0.0 for trial in trials)
+        if trial.round is not None or trial.score is None:
+            continue
+        point, pair = trial.burst.point, trial.pair
+        own = math.log(pair.ci95.high / pair.ci95.low) / 2 + PROCESS_SPREAD if pair is not None else PROCESS_SPREAD
+        partner = pair.partner if pair is not None else point
+        pairs[point] = trial.score, own**2, partner
+        if incumbent is None or (pair is not None and pair.promotes):
+            variance[point] = variance.get(partner, 0.0) + (own**2 if incumbent is not None else 0.0)
+            incumbent = trial
+    if incumbent is None:
+        return []
+    last = incumbent.burst.point
+    found = []
+    for point, (score, own, partner) in pairs.items():
+        since = variance[last] - variance[point if point in variance else partner]
+        found.append(Standing(point, score, math.sqrt(since + (0.0 if point in variance else own))))
+    return sorted(found, key=lambda one: (one.point == last, one.score), reverse=True)
 
 
 def measuring_fraction(trials: Sequence[Trial], seconds: float) -> float:
     """Share of a run's seconds that its bursts spent in warm-up and timed steps."""
-    measured = sum(trial.burst.measuring_seconds for trial in trials if not trial.resumed)
+    own = [trial for trial in trials if not trial.resumed]
+    measured = sum(trial.burst.measuring_seconds for trial in own)
+    for trial in own:  # of a challenge, the burst is the candidate's: the incumbent has trained about as long
+        if trial.pair is not None and trial.pair.blocks and trial.burst.measurement is not None:
+            measured += trial.burst.measurement.measure_seconds
     return min(1.0, measured / seconds) if seconds > 0 else 0.0
 
 
@@ -318,7 +389,8 @@ def _trial_from(frozen: FrozenTrial, objective: Objective) -> Trial | None:
         stage=attributes.get(_STAGE, ""),
         reason=attributes.get(_REASON, ""),
         round=attributes.get(_ROUND),
-        drift=attributes.get(_DRIFT, 1.0),
+        pair=Pair.model_validate(attributes[_PAIR]) if _PAIR in attributes else None,
+        chained=attributes.get(_CHAINED),
         resumed=True,
         objective=objective,
     )

@@ -1,19 +1,23 @@
-"""Rounds of points that train in turn: block by block where memory holds them all, else burst by burst."""
+"""Points side by side where memory holds them all, else one after the other: candidates as well as whole rounds."""
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 
 from autotune.bursts.protocol import BurstPlan
 from autotune.bursts.runner import Runner
-from autotune.measuring import Burst, Point
+from autotune.measuring import Burst, Interval, Pair, Point
 
 NO_ROOM = "there is no memory for all sides at once: whole bursts take turns, which is less certain"
+APART_ERROR = 0.1
+"""What a ratio of two bursts that ran one after the other may be off by, either way: one config's bursts were measured
+to differ by as much on a shared machine."""
 
 
 class Turns:
-    """Plays rounds.
+    """Lets points train in turn.
 
     Args:
         runner: Runs points side by side, and alone.
@@ -26,6 +30,7 @@ class Turns:
         self._note = note
         self._rng = random.Random(seed)
         self._side_by_side = True
+        self._alone: dict[Point, float] = {}
 
     def play(
         self, points: Sequence[Point], plan: BurstPlan, deadline: Callable[[Point], float], available: float
@@ -45,7 +50,52 @@ class Turns:
             bursts = self._runner.play(points, plan, min(sum(map(deadline, points)), available))
             if not any(burst.outcome.is_memory for burst in bursts):
                 return bursts
-            self._side_by_side = False
-            self._note(NO_ROOM)
+            self._take_turns_as_bursts()
+        self._runner.close()
         run = {p: self._runner.run(p, plan, deadline(p)) for p in self._rng.sample(list(points), len(points))}
         return [run[point] for point in points]
+
+    def challenge(
+        self,
+        incumbent: Point | None,
+        candidate: Point,
+        plan: BurstPlan,
+        deadline_seconds: float,
+        told: Callable[[Pair], None],
+    ) -> tuple[Burst, Pair | None]:
+        """A candidate against the incumbent, as `Runner.challenge`; what does not fit beside it runs again alone."""
+        if self._side_by_side:
+            burst, pair = self._runner.challenge(incumbent, candidate, plan, deadline_seconds, told)
+            if incumbent is None or not burst.outcome.is_memory or burst.seconds >= deadline_seconds:
+                return burst, pair
+            spent = burst.seconds
+            burst, pair = self._apart(incumbent, candidate, plan, deadline_seconds - spent)
+            if burst.ok:  # else its memory is out alone as well, and the next may fit beside the incumbent
+                self._take_turns_as_bursts()
+            return burst.model_copy(update={"seconds": burst.seconds + spent}), pair
+        return self._apart(incumbent, candidate, plan, deadline_seconds)
+
+    def _take_turns_as_bursts(self) -> None:
+        self._side_by_side = False
+        self._note(NO_ROOM)
+
+    def _apart(
+        self, incumbent: Point | None, candidate: Point, plan: BurstPlan, deadline_seconds: float
+    ) -> tuple[Burst, Pair | None]:
+        """Whole bursts: the candidate's, and the incumbent's where it has had none."""
+        self._runner.close()
+        burst = self._runner.run(candidate, plan, deadline_seconds)
+        rate = burst.rate
+        if rate is None:
+            return burst, None
+        self._alone[candidate] = rate
+        if incumbent is not None and incumbent not in self._alone and burst.seconds < deadline_seconds:
+            other = self._runner.run(incumbent, plan, deadline_seconds - burst.seconds)
+            burst = burst.model_copy(update={"seconds": burst.seconds + other.seconds})
+            if other.rate is not None:
+                self._alone[incumbent] = other.rate
+        if incumbent is None or incumbent not in self._alone:
+            return burst, None
+        ratio = rate / self._alone[incumbent]
+        interval = Interval(ratio * math.exp(-APART_ERROR), ratio * math.exp(APART_ERROR))
+        return burst, Pair(partner=incumbent, ratio=ratio, ci95=interval, blocks=0)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from autotune.measuring import SAMPLES_PER_SECOND, Burst, Measurement, Objective, Point, Speedup, speedup_in
 
-MIN_ROUNDS, MAX_ROUNDS = 2, 8
-"""Fewer than two have no spread; by Student's t, a ninth would narrow an interval by less than a tenth."""
+MIN_ROUNDS, MAX_ROUNDS = 2, 24
+"""Fewer than two have no spread; after so many, another one would narrow an interval by a fiftieth."""
 MIN_DECIDED_ROUNDS = 4
 """Ending early on the very spread that the interval is made of makes it too narrow; from four rounds on, hardly
 (simulated: see `autotune.measuring.speedup`)."""

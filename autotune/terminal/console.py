@@ -69,8 +69,8 @@ def check_lines(check: Check) -> RenderableType:
     parts: list[RenderableType] = [labelled(check.verdict, check.reason, style)]
     for when, speedup in (("in the file", check.claimed), ("here and now", check.found)):
         if speedup is not None:
-            spread = f"{summary.INTERVAL} {summary.ratios(speedup.ci95)}, {speedup.pairs} pairs"
-            parts.append(as_text(f"speed-up {when}: {ratio_text(speedup.ratio)} ({spread})"))
+            told = f"{ratio_text(speedup.ratio)} ({summary.spread_text(speedup)})"
+            parts.append(as_text(f"speed-up {when}: {told}"))
     return Group(*parts, *(labelled("warning", difference) for difference in check.differences))
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
@@ -17,7 +18,9 @@ import rich.live
 from rich.table import Column, Table
 from rich.text import Text
 
-from autotune.measuring import SAMPLES_PER_SECOND, Burst, Objective, Outcome, Point
+from autotune.measuring import SAMPLES_PER_SECOND, Burst, Interval, Objective, Outcome, Point
+from autotune.results.summary import ratios
+from autotune.terminal.gauges import BudgetBar, RatioGauge, colour_of, ratio_style
 from autotune.terminal.streams import lasting
 from autotune.units import format_seconds
 from autotune.wording import as_text, labelled, percent, ratio_text
@@ -47,6 +50,9 @@ class Quiet:
     def burst(self, burst: Burst, best: Burst | None, remaining_seconds: float) -> None:
         """Shows nothing."""
 
+    def duet(self, candidate: Point, incumbent: Point, ratio: float, interval: Interval) -> None:
+        """Shows nothing."""
+
     def note(self, text: str) -> None:
         """Shows nothing."""
 
@@ -66,12 +72,16 @@ class Lines(Quiet):
     def burst(self, burst: Burst, best: Burst | None, remaining_seconds: float) -> None:
         """Prints number, stage, outcome or rate, changed knobs, the best so far, and the time left."""
         tally = self._tally
-        tally.add(burst)
-        parts = [f"#{tally.bursts} {tally.stage}: {tally.describe(burst)}"]
+        told = tally.add(burst)
+        parts = [f"#{tally.bursts} {tally.stage}: {told}"]
         if best is not None and best != burst and best.ok:
             parts.append(f"best {tally.figure(best)}")
         parts.append(f"{_ticking(remaining_seconds)} left")
         self._print(" | ".join(parts))
+
+    def duet(self, candidate: Point, incumbent: Point, ratio: float, interval: Interval) -> None:
+        """Prints nothing: the line of the burst will have the last of it."""
+        self._tally.duet = Duet(candidate, incumbent, ratio, interval)
 
     def note(self, text: str) -> None:
         """Prints the note."""
@@ -83,17 +93,30 @@ class Lines(Quiet):
 
 
 class Live(Quiet):
-    """A display on the terminal that is redrawn in place; notes scroll by above it."""
+    """A display on the terminal that is redrawn in place; notes scroll by above it.
+
+    Args:
+        console: The terminal.
+        clock: Monotonic seconds.
+        objective: What is shown of a burst.
+        seconds: What is left of the budget; None where it is not known before the first burst.
+    """
 
     def __init__(
-        self, console: Console, clock: Callable[[], float] = time.monotonic, objective: Objective = SAMPLES_PER_SECOND
+        self,
+        console: Console,
+        clock: Callable[[], float] = time.monotonic,
+        objective: Objective = SAMPLES_PER_SECOND,
+        seconds: float | None = None,
     ) -> None:
         self._console = lasting(console)
         self._clock = clock
         self._tally = _Tally(objective)
         self._last = self._best = ""
-        self._started = clock()
-        self._deadline: float | None = None
+        self._stages: dict[str, float] = {}  # the seconds of each, up to when the present one began
+        self._since = clock()
+        self._seconds = seconds
+        self._deadline = self._since + seconds if seconds is not None else None
         # Twice a second: more would only take time from what is being measured. stdout is left alone: with --json it
         # belongs to another program.
         self._live = rich.live.Live(
@@ -102,7 +125,9 @@ class Live(Quiet):
 
     def __enter__(self) -> Self:
         """Begins to draw, in a thread of its own."""
-        self._started = self._clock()
+        self._since = self._clock()
+        if self._seconds is not None:
+            self._deadline = self._since + self._seconds
         self._live.start(refresh=True)
         return self
 
@@ -114,19 +139,24 @@ class Live(Quiet):
         self._live.stop()
 
     def stage(self, name: str) -> None:
-        """Shows the stage."""
-        self._tally.stage = name
+        """Shows the stage, and counts its time from now on."""
+        self._stages, self._since = self._seconds_by_stage(), self._clock()
+        self._tally.stage, self._tally.duet = name, None
         self._live.refresh()
 
     def burst(self, burst: Burst, best: Burst | None, remaining_seconds: float) -> None:
         """Counts the burst, and shows it, the best so far, and the budget."""
         tally = self._tally
-        tally.add(burst)
-        self._last = f"#{tally.bursts} {tally.describe(burst)}"
+        told = tally.add(burst)
+        self._last = f"#{tally.bursts} {told}"
         if best is not None and best.ok:
             self._best = tally.describe(best)
         self._deadline = self._clock() + remaining_seconds
         self._live.refresh()
+
+    def duet(self, candidate: Point, incumbent: Point, ratio: float, interval: Interval) -> None:
+        """Keeps what the display shows when it is drawn next: drawing now would take time from the duet."""
+        self._tally.duet = Duet(candidate, incumbent, ratio, interval)
 
     def note(self, text: str) -> None:
         """Prints the note above the display."""
@@ -134,9 +164,9 @@ class Live(Quiet):
 
     def render(self) -> RenderableType:
         """The display as it stands now."""
-        tally, now = self._tally, self._clock()
-        grid = Table.grid(Column(style="dim", no_wrap=True), Column(overflow="fold"), padding=(0, 2))
-        grid.add_row("stage", as_text(tally.stage, style="bold"))
+        tally, stages = self._tally, self._seconds_by_stage()
+        grid = Table.grid(Column(style="dim", no_wrap=True), Column(overflow="fold"), padding=(0, 2, 0, 0))
+        grid.add_row("stage", _stages_text(tally.stage, stages))
         counts = tally.outcomes.most_common()
         failures = "".join(f", {count} {outcome.value}" for outcome, count in counts if outcome is not Outcome.OK)
         grid.add_row("bursts", Text.assemble(f"{tally.bursts} done", (failures, "yellow")))
@@ -144,24 +174,56 @@ class Live(Quiet):
             grid.add_row("best", as_text(self._best, style="green"))
         if self._last:
             grid.add_row("last", as_text(self._last))
-        clock = f"{_ticking(now - self._started)} elapsed"
-        if self._deadline is not None:
-            clock += f", {_ticking(self._deadline - now)} left"
-        grid.add_row("time", clock)
+        if (duet := tally.duet) is not None:
+            for label, shown in zip(("duet", ""), _duet_rows(duet), strict=True):
+                grid.add_row(label, shown)
+        if self._deadline is None:
+            grid.add_row("time", f"{_ticking(sum(stages.values()))} elapsed")
+        else:
+            left = self._deadline - self._clock()
+            grid.add_row("time", _beside(BudgetBar(stages, max(0.0, left)), f"{_ticking(left)} left"))
         return grid
 
+    def _seconds_by_stage(self) -> dict[str, float]:
+        """The time that each stage has taken, the present one's until now included."""
+        stage = self._tally.stage
+        return {**self._stages, stage: self._stages.get(stage, 0.0) + self._clock() - self._since}
 
-def make_progress(console: Console, *, quiet: bool, objective: Objective = SAMPLES_PER_SECOND) -> Quiet:
+
+def make_progress(
+    console: Console, *, quiet: bool, objective: Objective = SAMPLES_PER_SECOND, seconds: float | None = None
+) -> Quiet:
     """The progress that fits where it is shown: nothing, a live display, or plain lines.
 
     Colours may be forced on a pipe (`FORCE_COLOR`), but a cursor cannot be moved there: only a real
     terminal gets the live display.
+
+    Args:
+        console: Where it is shown.
+        quiet: Whether nothing is to be.
+        objective: What is shown of a burst.
+        seconds: What is left of the budget.
     """
     if quiet:
         return Quiet()
     if console.is_interactive and _is_tty(console.file):
-        return Live(console, objective=objective)
+        return Live(console, objective=objective, seconds=seconds)
     return Lines(console, objective)
+
+
+@dataclass(frozen=True)
+class Duet:
+    """A candidate against the incumbent: its speed over the incumbent's so far."""
+
+    candidate: Point
+    incumbent: Point
+    ratio: float
+    interval: Interval
+
+    @property
+    def figure(self) -> str:
+        """The ratio with its interval: ``1.12× (0.98 – 1.27)``."""
+        return f"{ratio_text(self.ratio)} ({ratios(self.interval)})"
 
 
 class _Tally:
@@ -171,11 +233,15 @@ class _Tally:
         self.stage = "starting"
         self.bursts = 0
         self.outcomes: Counter[Outcome] = Counter()
+        self.duet: Duet | None = None
+        self._over_baseline: dict[Point, tuple[Burst, float]] = {}  # by duets, from the baseline on
         self._objective = objective
         self._baseline_score: float | None = None
         self._baseline_point: Point | None = None
 
-    def add(self, burst: Burst) -> None:
+    def add(self, burst: Burst) -> str:
+        """Counts a burst, and describes it, with the duet that it was one side of."""
+        duet, self.duet = self.duet, None
         self.bursts += 1
         self.outcomes[burst.outcome] += 1
         # Until one has gone well, knobs are compared with the first that was tried: the baseline again.
@@ -183,21 +249,32 @@ class _Tally:
             self._baseline_point = burst.point
             if burst.ok and burst.measurement is not None:
                 self._baseline_score = self._objective.score(burst.measurement)
+                self._over_baseline[burst.point] = burst, 1.0
+        elif burst.point == self._baseline_point and burst.ok and burst.measurement is not None:
+            # In a round it comes first: others are compared with what it does now, not with what it did at first.
+            self._baseline_score = self._objective.score(burst.measurement)
+        if duet is None or duet.candidate != burst.point or not burst.ok:
+            return self.describe(burst)
+        if duet.incumbent in self._over_baseline:
+            self._over_baseline[burst.point] = burst, duet.ratio * self._over_baseline[duet.incumbent][1]
+        if duet.incumbent == self._baseline_point:
+            return self.describe(burst, f"{self.figure(burst, over=False)}, {duet.figure} over the baseline")
+        return self.describe(burst, f"{self.figure(burst)}, {duet.figure} over the best so far")
 
-    def describe(self, burst: Burst) -> str:
-        """One burst: its score or how it failed, and what it changed."""
+    def describe(self, burst: Burst, figure: str = "") -> str:
+        """One burst: its score, unless there is a better figure, or how it failed; and what it changed."""
         changes = "baseline"
         if self._baseline_point is not None:
             changes = burst.point.changes_text(self._baseline_point) or changes
         if burst.ok:
-            return f"{self.figure(burst)}, {changes}"
+            return f"{figure or self.figure(burst)}, {changes}"
         reason = " ".join((burst.reason or "").split())
         if len(reason) > REASON_CHARACTERS:
             reason = reason[: REASON_CHARACTERS - 1] + "…"
         return f"{burst.outcome.value}, {changes}" + (f": {reason}" if reason else "")
 
-    def figure(self, burst: Burst) -> str:
-        """A score with half its 95 % interval, and over the baseline's: ``1,230 samples/s ±0.8 % (1.42×)``."""
+    def figure(self, burst: Burst, *, over: bool = True) -> str:
+        """A score with half its 95 % interval, and `over` the baseline's: ``1,230 samples/s ±0.8 % (1.42×)``."""
         measurement = burst.measurement
         score = self._objective.score(measurement) if measurement is not None else None
         if measurement is None or score is None:
@@ -207,9 +284,35 @@ class _Tally:
             text += f" ±{percent((interval.high - interval.low) / 2 / score, 1)}"
         if not measurement.steady:
             text += " (not steady)"
-        if self._baseline_score and score != self._baseline_score:
-            text += f" ({ratio_text(score / self._baseline_score)})"
-        return text
+        known, ratio = self._over_baseline.get(burst.point, (None, 1.0))
+        if known is not burst and self._baseline_score:
+            ratio = score / self._baseline_score
+        return f"{text} ({ratio_text(ratio)})" if over and ratio != 1 else text
+
+
+def _stages_text(stage: str, stages: dict[str, float]) -> Text:
+    """The present stage, and those before it with the colours of the budget's bar, as far as there is room."""
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for name in [stage, *(one for one in reversed(stages) if one != stage and stages[one] >= 1)]:
+        text.append("● ", colour_of(name, stages))
+        text.append_text(as_text(f"{name}  ", "bold" if name == stage else "dim"))
+    text.rstrip()
+    return text
+
+
+def _duet_rows(duet: Duet) -> Iterator[RenderableType]:
+    """Who plays, and the ratio so far."""
+    changes = as_text(duet.candidate.changes_text(duet.incumbent) or "the same config")
+    changes.no_wrap, changes.overflow = True, "ellipsis"
+    yield changes
+    yield _beside(RatioGauge(duet.ratio, duet.interval), duet.figure, ratio_style(duet.interval))
+
+
+def _beside(gauge: RenderableType, words: str, style: str = "") -> Table:
+    """A gauge, and its figure at its right."""
+    grid = Table.grid(Column(), Column(no_wrap=True), padding=(0, 2, 0, 0))
+    grid.add_row(gauge, as_text(words, style))
+    return grid
 
 
 def _ticking(seconds: float) -> str:

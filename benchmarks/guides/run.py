@@ -30,11 +30,12 @@ from autotune.hardware import probe_host
 from autotune.knobs.config import TrainConfig
 from autotune.knobs.registry import KNOBS, idle_knobs
 from autotune.results.result import Result, Side, read_result
+from benchmarks.alternate import realise
 from benchmarks.fresh import afresh
 from benchmarks.guides import GUIDES
 from benchmarks.output import save, saved
 from benchmarks.ratios import Ratio, paired_ratio
-from benchmarks.replicate import at_least_two, device_of, realise
+from benchmarks.replicate import at_least_two, device_of
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"

@@ -33,11 +33,12 @@ from pydantic import BaseModel
 
 from autotune.knobs.config import TrainConfig
 from autotune.results.result import Side, read_result
+from benchmarks.alternate import realise
 from benchmarks.output import save, saved
 from benchmarks.peers.choose import TOOLS, choices_in
 from benchmarks.peers.finders import device_name
 from benchmarks.ratios import Ratio, paired_ratio
-from benchmarks.replicate import at_least_two, realise
+from benchmarks.replicate import at_least_two
 
 OURS, OURS_FREE = "autotune", "autotune --effective-batch free"
 BASELINE = "baseline"

@@ -6,17 +6,18 @@ import dataclasses
 import random
 import statistics
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from autotune.bursts.protocol import BurstPlan, Part
 from autotune.knobs.circumstances import Choices
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.space import Space, build_space
-from autotune.measuring.records import Burst, Measurement, Outcome, Point
+from autotune.measuring.pairs import Pair, pair_of
+from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
 from benchmarks.surfaces import GRIDS, Record, Surface, compute_part, graph_of, loader_part
 
-HOPELESS, HOPELESS_BLOCKS = 0.9, 3
-"""A burst that stays below this share of the incumbent is broken off after so many blocks, as in the product."""
+COLD_TURNS = 3
+"""Turns of a duet in which blocks are sized and the candidate warms up, as in the product."""
 
 
 class VirtualClock:
@@ -128,6 +129,7 @@ class Playback:
         self._rng = random.Random(seed)
         self._records: dict[tuple[TrainConfig, Part], list[Record]] = defaultdict(list)
         self._compiling: dict[tuple[Scalar, ...], list[tuple[bool, float]]] = defaultdict(list)
+        self._living: tuple[Point, Measurement | None] | None = None
         self._compiled: set[tuple[Scalar, ...]] = set()
         for record in surface.records:
             config = record.burst.point.config
@@ -148,15 +150,12 @@ class Playback:
             "loader": loader_part(point.config, self._baseline),
         }[part]
         record = self._rng.choice(self._records[config, part])
-        measured = self._resampled(record.burst.measurement, plan.incumbent_rate)
+        measured = self._resampled(record.burst.measurement)
         seconds = record.burst.seconds + self._compile_difference(record)
-        if measured is not None and record.burst.measurement is not None:
-            seconds -= max(0.0, record.burst.measurement.measure_seconds - measured.measure_seconds)
         burst = record.burst.model_copy(update={"point": point, "measurement": measured, "seconds": seconds})
         if seconds > deadline_seconds:
             burst = Burst(point=point, outcome=Outcome.TIMEOUT, reason="too slow", seconds=deadline_seconds)
-        self.clock.now += burst.seconds
-        self.ran.append((self.clock.now, burst, part))
+        self._pass(burst, part)
         return burst
 
     def play(self, points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
@@ -164,15 +163,81 @@ class Playback:
         deadline = self.clock.now + deadline_seconds
         return [self.run(point, plan, deadline - self.clock.now) for point in points]
 
-    def _resampled(self, measured: Measurement | None, incumbent_rate: float | None) -> Measurement | None:
+    def challenge(
+        self,
+        incumbent: Point | None,
+        candidate: Point,
+        plan: BurstPlan,
+        deadline_seconds: float,
+        told: Callable[[Pair], None],
+    ) -> tuple[Burst, Pair | None]:
+        """A candidate's recorded process against the incumbent's, which stays the same while it is the incumbent.
+
+        Whole processes were recorded one after the other, not pairs: noise that a duet cancels is in the ratio, so that
+        deciding takes longer here than beside each other.
+        """
+        if incumbent is None:
+            burst = self.run(candidate, plan, deadline_seconds)
+            self._living = (candidate, burst.measurement)
+            return burst, None
+        record = self._rng.choice(self._records[candidate.config, "all"])
+        measured, partner = record.burst.measurement, self._partner(incumbent)
+        start = record.burst.seconds + self._compile_difference(record)
+        if measured is None or partner is None or start > deadline_seconds:
+            return self._told(candidate, record, deadline_seconds), None
+        turn = min(2 * plan.block_seconds, plan.measure_seconds / 10)
+        spent = start - measured.measure_seconds - (measured.warmup_seconds - _compile_seconds(measured))
+        spent = max(spent, 0.2) + 2 * COLD_TURNS * turn
+        mine: list[float] = []
+        theirs: list[float] = []
+        blocks: list[Block] = []
+        pair = None
+        while len(mine) * turn < plan.measure_seconds and spent < deadline_seconds:
+            block = self._rng.choice(measured.blocks)
+            blocks.append(block)
+            mine.append(1 / self._rng.choice(partner.block_rates))
+            theirs.append(block.seconds / block.samples)
+            spent += 2 * turn
+            pair = pair_of(incumbent, mine, theirs)
+            if pair is not None:
+                told(pair)
+                if pair.decided and plan.fastest_wins:
+                    break
+        kept = measured.model_copy(update={"blocks": tuple(blocks), "telemetry": None})
+        burst = record.burst.model_copy(update={"point": candidate, "measurement": kept, "seconds": spent})
+        if pair is not None and pair.promotes and plan.fastest_wins:
+            self._living = (candidate, measured)
+        self._pass(burst, "all")
+        return burst, pair
+
+    def close(self) -> None:
+        """The incumbent's process ends: another one is drawn when it is needed again."""
+        self._living = None
+
+    def _partner(self, incumbent: Point) -> Measurement | None:
+        """The process of the incumbent that lives."""
+        if self._living is None or self._living[0] != incumbent:
+            self._living = (incumbent, self._rng.choice(self._records[incumbent.config, "all"]).burst.measurement)
+        return self._living[1]
+
+    def _told(self, point: Point, record: Record, deadline_seconds: float) -> Burst:
+        """A burst that failed, as it was recorded, or that would end too late."""
+        burst = record.burst.model_copy(update={"point": point})
+        if burst.ok or burst.seconds > deadline_seconds:
+            burst = Burst(point=point, outcome=Outcome.TIMEOUT, reason="too slow", seconds=deadline_seconds)
+        self._pass(burst, "all")
+        return burst
+
+    def _pass(self, burst: Burst, part: Part) -> None:
+        """Lets the time pass that a burst took, and remembers it."""
+        self.clock.now += burst.seconds
+        self.ran.append((self.clock.now, burst, part))
+
+    def _resampled(self, measured: Measurement | None) -> Measurement | None:
         if measured is None:
             return None
-        resampled = measured.model_copy(
-            update={"blocks": tuple(self._rng.choices(measured.blocks, k=len(measured.blocks))), "telemetry": None}
-        )
-        if incumbent_rate is not None and max(resampled.block_rates) < HOPELESS * incumbent_rate:
-            return resampled.model_copy(update={"blocks": resampled.blocks[:HOPELESS_BLOCKS]})
-        return resampled
+        blocks = tuple(self._rng.choices(measured.blocks, k=len(measured.blocks)))
+        return measured.model_copy(update={"blocks": blocks, "telemetry": None})
 
     def _compile_difference(self, record: Record) -> float:
         """What the graph costs to compile now, the first time or again, over what it cost when this was recorded."""

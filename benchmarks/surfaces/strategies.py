@@ -17,7 +17,7 @@ from autotune.measuring.records import Burst, Outcome, Point
 from autotune.search.driver import Search
 from autotune.search.stopping import Budget
 from autotune.search.storage import make_sampler
-from autotune.search.trials import Trial, TrialLog, fastest
+from autotune.search.trials import Trial, TrialLog, incumbent_of
 from autotune.terminal.progress import Quiet
 from benchmarks.surfaces import Surface
 from benchmarks.surfaces.playback import Playback, RecordedSpace, VirtualClock
@@ -69,7 +69,7 @@ def autotune(
     for at, trial in zip(ends, log.trials, strict=True):
         if trial.round is None:
             searched.append(trial)
-            best = fastest(searched)
+            best = incumbent_of(searched)
             if best is not None and (not choices or choices[-1][1] != best.burst.point.config):
                 choices.append((at, best.burst.point.config))
     choices.append((clock.now, judge(search)[0].config))

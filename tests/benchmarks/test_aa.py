@@ -15,19 +15,27 @@ from autotune.measuring.records import Point
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from benchmarks import aa, digits, output
+from benchmarks.aa_turns import turn_lengths
+from tests.conftest import RunnerOf
 
-SHORT = BurstPlan(warmup_seconds=0.1, measure_seconds=0.1, block_seconds=0.02)
+SHORT = BurstPlan(warmup_seconds=0.1, measure_seconds=0.2, block_seconds=0.01)
+TINY = "tests.workloads.tiny:build"
 
 
-def recorded_noise(rounds: int = 12, spread: float = 0.02) -> list[aa.Recorded]:
-    """Rounds of a rate of a thousand, each burst of which has a level of its own."""
+def recorded_noise(pairs: int = 24, spread: float = 0.02) -> list[aa.Pair]:
+    """Pairs of processes, each of which has a level of its own."""
     rng = random.Random(0)
 
-    def burst() -> list[float]:
-        level = 1000 * rng.gauss(1, spread)
-        return [level * rng.gauss(1, 0.01) for _ in range(10)]
+    def side() -> aa.Blocks:
+        level = rng.gauss(1, spread)
+        return aa.Blocks([100] * 10, [0.1 * level * rng.gauss(1, 0.01) for _ in range(10)])
 
-    return [aa.Recorded(burst(), burst()) for _ in range(rounds)]
+    return [(side(), side()) for _ in range(pairs)]
+
+
+def as_written(pairs: list[aa.Pair]) -> list[list[list[dict[str, object]]]]:
+    """One real comparison, as it stands in a file."""
+    return [[[side._asdict() for side in pair] for pair in pairs]]
 
 
 def test_both_sides_train_alike() -> None:
@@ -38,64 +46,94 @@ def test_both_sides_train_alike() -> None:
     assert aa.SECOND.parameters.items() <= defaults.items()
 
 
-def test_block_rates_survive_recording() -> None:
-    """A measurement that is made of rates has those rates."""
-    assert aa.measurement_of([90.0, 100.0, 120.0]).block_rates == pytest.approx([90, 100, 120])
+def test_blocks_survive_recording() -> None:
+    """A measurement that is made of what was recorded has the same blocks."""
+    blocks = aa.Blocks([64, 64, 128], [0.1, 0.2, 0.3])
+    assert aa.blocks_of(aa.measurement_of(blocks)) == blocks
 
 
-def test_sides_of_a_drawn_round_belong_together() -> None:
+def test_each_recorded_pair_is_played_once() -> None:
     """What varies between rounds slows both sides of a pair: sides of different rounds are never mixed."""
-    recorded = [aa.Recorded([100.0], [101.0]), aa.Recorded([10.0], [10.1])]
+    recorded = [(aa.Blocks([100], [level]), aa.Blocks([100], [1.01 * level])) for level in (1.0, 2.0, 4.0)]
     resampling = aa.Resampling(recorded, seed=0)
-    ratios = [
-        after.samples_per_second / before.samples_per_second for before, after in (resampling.pair() for _ in range(50))
-    ]
-    assert {round(ratio, 3) for ratio in ratios} == {1.01, 0.99}
+    played = [aa.well(resampling.play([aa.FIRST, aa.SECOND], number)) for number in range(3)]
+    ratios = {round(max(a, b) / min(a, b), 3) for a, b in [[m.samples_per_second for m in pair] for pair in played]}
+    assert ratios == {1.01}
+    assert len({min(m.measure_seconds for m in pair) for pair in played}) == 3
+    with pytest.raises(IndexError):
+        resampling.play([aa.FIRST, aa.SECOND], 3)
 
 
 def test_verdicts_count_both_directions() -> None:
     """An interval above 1 and one below are both wrong; one that ends at 1 is not."""
     intervals = [(0.9, 1.1), (1.0, 1.2), (1.01, 1.2), (0.8, 0.99)]
-    row = aa.verdicts([Speedup(ratio=1.0, ci95=Interval(*ends), pairs=3) for ends in intervals], goal=0.9)
-    assert (row["no_difference"], row["faster"], row["slower"], row["goal"], row["met"]) == (2, 1, 1, 4, False)
+    row = aa.verdicts([Speedup(ratio=1.0, ci95=Interval(*ends), pairs=3) for ends in intervals])
+    assert (row["no_difference"], row["faster"], row["slower"], row["goal"], row["met"]) == (2, 1, 1, 3, False)
+
+
+def test_a_median_that_is_off_misses_the_goal() -> None:
+    """However wide the intervals are."""
+    assert not aa.verdicts([Speedup(ratio=1.03, ci95=Interval(0.5, 2.0), pairs=3)] * 5)["met"]
+    assert aa.verdicts([Speedup(ratio=1.01, ci95=Interval(0.5, 2.0), pairs=3)] * 5)["met"]
 
 
 @pytest.mark.usefixtures("few_resamples")
-def test_simulations_find_no_difference_in_noise() -> None:
-    """Most of a few dozen say so, for rounds as decided and for each fixed number."""
-    rows = {name: aa.verdicts(found, 0.8) for name, found in aa.simulated(recorded_noise(), 20).items()}
-    assert set(rows) == {aa.DECIDED, "2 rounds", "3 rounds", "5 rounds", "8 rounds"}
-    assert all(row["met"] for row in rows.values()), rows
+def test_resampled_comparisons_find_no_difference_in_noise() -> None:
+    """Nearly all of a few dozen say so, for rounds as decided and for each fixed number."""
+    rows = {name: aa.verdicts(found) for name, found in aa.resampled(recorded_noise(), 40).items()}
+    assert set(rows) == {aa.DECIDED, "3 rounds", "5 rounds", "8 rounds"}
+    assert all(row["faster"] + row["slower"] <= 6 for row in rows.values()), rows
 
 
-def test_noise_is_told_of_pairs_and_of_blocks() -> None:
-    """A pair's is that of two processes."""
-    noise = aa.noise(recorded_noise(rounds=400))
+def test_noise_is_told_of_pairs() -> None:
+    """It is that of two processes, and neither side is favoured."""
+    noise = aa.noise(recorded_noise(pairs=400))
+    low, high = noise["second_over_first"]["ci95"]
     assert noise["of_a_pair"] == pytest.approx(0.02 * 2**0.5, rel=0.2)
-    assert noise["of_blocks"] == pytest.approx(0.01, rel=0.2)
+    assert low < 1 < high
 
 
 @pytest.mark.slow
-def test_real_confirmations_record_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bursts in processes of their own, in as many rounds as the speed-up has pairs."""
-    monkeypatch.setattr(aa, "TARGET", "tests.workloads.tiny:build")
+def test_real_comparisons_record_both_sides(runner_of: RunnerOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Duets in processes of their own, in as many rounds as the speed-up has pairs; and blocks of each length."""
     monkeypatch.setattr(aa, "FIRST", Point(config=TrainConfig()))
     monkeypatch.setattr(aa, "SECOND", Point(config=TrainConfig(), parameters={"width": 32}))
-    (speedup,), (rounds,) = aa.real(1, SHORT)
-    assert speedup.pairs == len(rounds) >= 2
-    assert all(rate > 0 for one in rounds for side in one for rate in side)
+    monkeypatch.setattr(aa, "BLOCK_SECONDS", (0.02,))
+    monkeypatch.setattr(aa, "TARGET", TINY)
+    (speedup,), (pairs,) = aa.real(runner_of(TINY), 1, SHORT)
+    assert speedup.pairs == len(pairs) >= 2
+    assert all(first.samples == second.samples and min(first.seconds) > 0 for first, second in pairs)
+    (row,) = aa.block_lengths(runner_of(TINY), 2, 0.2)
+    assert len(row["recorded"]) == 2
+    assert row["measured_block_seconds"] < 0.2
 
 
-def test_simulations_can_be_run_again_from_what_was_recorded(
+@pytest.mark.slow
+def test_turns_of_each_length_are_compared_with_a_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the same two processes."""
+    monkeypatch.setattr("benchmarks.aa_turns.BLOCK_SECONDS", (0.02, 0.05))
+    monkeypatch.setattr("benchmarks.aa_turns.UNINTERRUPTED_SECONDS", 0.2)
+    monkeypatch.setattr("benchmarks.aa_turns.EACH_SECONDS", 0.1)
+    rows = turn_lengths(TINY, TrainConfig(batch_size=32), cycles=2, warmup_seconds=0.1)
+    assert [row["turn_seconds"] for row in rows] == [0.02, 0.05]
+    assert all(row["over_uninterrupted"]["ratio"] > 0 for row in rows)
+
+
+def test_comparisons_can_be_resampled_again_from_what_was_recorded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Another statistic can be judged without the long measurement; what was real stays as it was."""
-    real = aa.verdicts([Speedup(ratio=1.0, ci95=Interval(0.9, 1.1), pairs=3)], 0.9)
-    before = {"how_recorded": "in a test", "plan": {}, "real": real, "recorded_block_rates": [recorded_noise()]}
-    (tmp_path / "aa.json").write_text(json.dumps(before))
-    monkeypatch.setattr(output, "FOLDER", tmp_path)
+    real = aa.verdicts([Speedup(ratio=1.0, ci95=Interval(0.9, 1.1), pairs=3)])
+    condition = {"plan": {}, "real": real, "recorded": as_written(recorded_noise())}
+    folder = tmp_path / "benchmarks" / "output"
+    folder.mkdir(parents=True)
+    (folder / "aa.json").write_text(json.dumps({**condition, "old_key": 1, aa.NEIGHBOUR: condition}))
+    monkeypatch.setattr(output, "FOLDER", folder)
     aa.main(["--simulate-only", "--simulations", "4"])
-    after = json.loads((tmp_path / "aa.json").read_text())
-    assert after["real"] == real
-    assert after["simulated"][aa.DECIDED]["repeats"] == 4
-    assert "no difference in 1 of 1" in capsys.readouterr().out
+    after = json.loads((folder / "aa.json").read_text())
+    assert "old_key" not in after
+    for found in (after, after[aa.NEIGHBOUR]):
+        assert found["real"] == real
+        assert found["simulated"][aa.DECIDED]["repeats"] == 4
+        assert "drawn from the 24 pairs of the real ones" in found["how_simulated"]
+    assert "called different: 0 of 1" in capsys.readouterr().out

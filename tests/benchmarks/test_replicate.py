@@ -63,6 +63,13 @@ def test_exit_status_says_whether_all_claims_came_true(
     assert "the intervals do NOT overlap" in printed
 
 
+def test_the_mean_over_files_weighs_both_directions_alike() -> None:
+    """A claim that is half too high and one that is half too low cancel; how many lie where is told beside it."""
+    found = replicate.together([make_replication(1.0, 2.0, 0.1), make_replication(2.0, 1.0, 0.1)])
+    assert found["mean_off"] == pytest.approx(0)
+    assert (found["above_the_claim"], found["below_the_claim"]) == (1, 1)
+
+
 def test_one_round_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """It has no interval."""
     with pytest.raises(SystemExit):
@@ -72,7 +79,7 @@ def test_one_round_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 def test_a_result_file_is_replicated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Both sides train in fresh processes, and the figures are written with all that they came from."""
+    """Both sides train in turn in fresh processes, and the figures are written with all that they came from."""
     path = tmp_path / "tiny.json"
     best = Side(config=TrainConfig(batch_size=32, optimizer_impl="fused"), measurement=None)
     speedup = Speedup(ratio=1.5, ci95=Interval(0.01, 100.0), pairs=2)
@@ -86,4 +93,6 @@ def test_a_result_file_is_replicated(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert {name: len(runs) for name, runs in row["runs"].items()} == {"baseline": 2, "tuned": 2}
     assert all(0 <= run["foreign_cpu_fraction"] <= 1 for runs in row["runs"].values() for run in runs)
     assert row["claimed_rates"]["baseline"] == pytest.approx(1000, rel=0.05)
+    assert all(len(run["turns"]) >= 1 for runs in row["runs"].values() for run in runs)
     assert (document["seconds_per_side"], document["rounds"]) == (0.6, 2)
+    assert document["together"]["mean_off"] == pytest.approx(row["off"])

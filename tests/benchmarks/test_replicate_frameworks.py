@@ -23,10 +23,11 @@ from autotune.measuring.statistics import Interval
 from autotune.results.files import write_document
 from autotune.results.result import Side
 from benchmarks import frameworks, output, replicate
+from benchmarks.alternate import Run, realise_in
 from benchmarks.frameworks import NEEDED, loop_class
 from benchmarks.plain import Loop
 from benchmarks.ratios import Ratio
-from benchmarks.replicate import Replication, Run, Through
+from benchmarks.replicate import Replication, Through
 from tests.factories import make_result
 from tests.integrations.models import KNOBS, Net, Seen, forget_accelerate, images, is_channels_last, loss_fn
 
@@ -178,9 +179,9 @@ def test_iterable_data_is_trained_on_or_refused(framework: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", NEEDED)
 def test_a_run_is_timed(framework: str) -> None:
-    """By whole epochs after a warm-up, as in the plain loop; what is not in effect is told with it."""
+    """In turns after a warm-up, as the plain loop is; what is not in effect is told with it."""
     side = Side(config=TrainConfig(batch_size=64, accumulation_steps=2, optimizer_impl="fused"), measurement=None)
-    run = replicate.train(TINY, side.model_dump_json(), "cpu", 0.5, 0, framework)
+    (run,) = realise_in((framework,), TINY, {"tuned": side}, "cpu", 1.0, 1)[framework]["tuned"]
     assert run.samples_per_second > 0
     assert run.epochs_crossed > 0
     assert run.last_loss > 0

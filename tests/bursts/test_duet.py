@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.bursts.duet import Duet, Played
+from autotune.bursts.duet import Played, play_round
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.protocol import BurstPlan, Request
 from autotune.bursts.runner import ProcessRunner
@@ -98,7 +98,7 @@ def test_a_side_that_fails_leaves_its_partner_alone() -> None:
 
 def play(isolation: Isolation, *targets: str, seconds: float = SECONDS) -> Played:
     """A duet of targets."""
-    return Duet(isolation, PLAN, time.monotonic() + seconds, seed=0).play([request(target) for target in targets])
+    return play_round(isolation, [request(target) for target in targets], PLAN, time.monotonic() + seconds, seed=0)
 
 
 def test_a_side_that_hangs_ends_at_the_deadline_and_nothing_is_left() -> None:
@@ -116,12 +116,11 @@ def test_a_side_that_hangs_ends_at_the_deadline_and_nothing_is_left() -> None:
 def test_an_interruption_leaves_no_stopped_process(tiny: Isolation) -> None:
     """Ctrl-C in the middle of a duet ends all its processes."""
     long = PLAN.model_copy(update={"measure_seconds": 60.0})
-    duet = Duet(tiny, long, time.monotonic() + SECONDS, seed=0)
     timer = signal.signal(signal.SIGALRM, lambda *_: tiny.interrupt())
     signal.setitimer(signal.ITIMER_REAL, 3.0)
     try:
         with pytest.raises(Interrupted):
-            duet.play([request("tests.workloads.tiny:build")] * 2)
+            play_round(tiny, [request("tests.workloads.tiny:build")] * 2, long, time.monotonic() + SECONDS, seed=0)
     finally:
         signal.signal(signal.SIGALRM, timer)
     runners = [one for one in below() if one.ppid() != os.getpid()]
@@ -134,8 +133,8 @@ def test_a_killed_parent_leaves_nothing_behind(tmp_path: Path) -> None:
         "import time; from tests.bursts.test_duet import *;"
         "iso = Isolation('tests.workloads.tiny:build'); iso.start(60);"
         "plan = PLAN.model_copy(update={'measure_seconds': 60.0});"
-        "Duet(iso, plan, time.monotonic() + 60, 0).play([request('tests.workloads.tiny:build', "
-        "TrainConfig(batch_size=32, num_workers=1))] * 2)"
+        "play_round(iso, [request('tests.workloads.tiny:build', TrainConfig(batch_size=32, num_workers=1))] * 2, "
+        "plan, time.monotonic() + 60, 0)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
     process = psutil.Process(parent.pid)

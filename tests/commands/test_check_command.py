@@ -56,6 +56,13 @@ def test_the_verdict_follows_from_the_ratio(found: float, verdict: str) -> None:
     assert check.found.ratio == pytest.approx(found, rel=0.02)
 
 
+def test_two_rounds_are_too_few_for_a_verdict() -> None:
+    """They would call a result drifted that holds; a longer budget helps."""
+    check = judge_check(result_of(), "t:build", (), (rounds_of(0.8, count=2), []))
+    assert check.verdict == "no longer fits"
+    assert check.reason == "fewer than 3 rounds ended well; give a longer --budget"
+
+
 @pytest.mark.parametrize("outcome", [Outcome.OOM, Outcome.CRASHED, Outcome.UNSUPPORTED])
 def test_a_tuned_config_that_fails_no_longer_fits(outcome: Outcome) -> None:
     """With how it ended."""

@@ -13,7 +13,7 @@ import optuna
 import pytest
 
 from autotune.bursts import cleanup
-from autotune.bursts.duet import Duet
+from autotune.bursts.duet import play_round
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.protocol import BurstPlan, Request
 from autotune.bursts.runner import ProcessRunner, burst_from
@@ -123,7 +123,7 @@ def test_a_fault_beside_a_partner_is_no_harm_to_it(
         for target, config in sides
     ]  # fmt: skip
     deadline = time.monotonic() + scenario.deadline_seconds + PARTNER_SECONDS
-    played = Duet(server, PLAN, deadline, seed=0).play(requests)
+    played = play_round(server, requests, PLAN, deadline, seed=0)
     assert time.monotonic() <= deadline + OVERRUN_SECONDS
     faulty, partner = (
         burst_from(Point(config=config), ended) for (_, config), ended in zip(sides, played.ended, strict=True)

@@ -41,7 +41,7 @@ def shown(result: Result, source: Path | None = None) -> str:
 
 @functools.cache
 def full_html() -> str:
-    """The page of the full result: seven pictures, which most tests only read."""
+    """The page of the full result with all its pictures, which most tests only read."""
     return render_report(full_result())
 
 
@@ -87,6 +87,8 @@ def test_without_a_confirmed_gain_there_is_no_large_figure() -> None:
         "The target, 90 % of the device memory, is 10.8 GiB.",
         "Fitted for the chosen config",
         "512 1 not measured",
+        "The tuned side was ahead in 8 of 8 pairs of blocks; over all 2.50× (95 % interval 2.40 – 2.60, 5",
+        "1.12× (1.080 – 1.16) over the best so far",
         "5 bursts, 1 of them failed; the fastest ran at 2,500 samples/s.",
         "failed: 12 GiB were wanted",
         "disturbed: other load",
@@ -154,6 +156,30 @@ def test_budget_too_short_for_an_ablation_is_the_reason_for_none() -> None:
     """What a person can change is named."""
     constraints = full_result().constraints.model_copy(update={"budget_seconds": 60.0})
     assert "budgets under 2 minutes leave no time for that" in shown(full_result(ablation=(), constraints=constraints))
+
+
+def test_two_pairs_are_no_finding() -> None:
+    """Neither the headline nor a change's worth: no large figure, no interval, and no sum of such worths."""
+    few = full_result(
+        speedup=Speedup(ratio=2.5, ci95=Interval(2.4, 2.6), pairs=2, blocks=(4, 4)),
+        ablation=tuple(row.model_copy(update={"pairs": 2}) for row in full_result().ablation),
+    )
+    html = render_report(few)
+    text = Page(html).text
+    assert "no confirmed speed-up 2.50× (2 pairs: too few to tell)" in text
+    assert "precision 1.60× 2 pairs: too few to tell" in text
+    assert "Alone, the changes multiply" not in text
+    assert 'class="figure"' not in html
+    assert "2.40 – 2.60" not in text.partition("Raw data")[0]
+
+
+@pytest.mark.parametrize("blocks", [(), (4, 5), (8, 0)], ids=["none", "too many", "an empty round"])
+def test_without_pairs_of_blocks_there_is_no_section_on_them(blocks: tuple[int, ...]) -> None:
+    """Whole bursts alternated, the file is older, or contradicts itself: the blocks are shown each side by itself."""
+    text = shown(full_result(speedup=Speedup(ratio=2.5, ci95=Interval(2.4, 2.6), pairs=5, blocks=blocks)))
+    assert "pair by pair" not in text
+    assert "Rates of the timed blocks" in text
+    assert "Rates of the timed blocks" not in full_page().text
 
 
 # That it can be trusted.
@@ -265,7 +291,7 @@ def test_page_tells_its_weight() -> None:
 @pytest.mark.parametrize(
     ("bursts", "reason", "told"),
     [
-        (2_000, "r" * 60, "They are too long to be shown here as well."),
+        (1_500, "r" * 60, "They are too long to be shown here as well."),
         (3_000, "r" * 2_000, "too much for a page that stays under 2 MB: they are in big.json."),
         (60, "r" * 100_000, "… (100,009 characters)"),
     ],

@@ -37,7 +37,16 @@ def table(text: str) -> list[list[str]]:
     return [cells(line) for line in text.splitlines() if line.startswith("|")]
 
 
+FEW = Speedup(ratio=1.5, ci95=Interval(1.4, 1.6), pairs=2)
+
+
 # Markdown.
+
+
+def test_markdown_calls_nothing_confirmed_that_two_pairs_say() -> None:
+    """In words where the interval would be."""
+    (row,) = table(to_markdown(compared(make_result(speedup=FEW))))[2:]
+    assert row[3] == "1.50×, not confirmed<br>2 pairs: too few to tell"
 
 
 def test_markdown_has_a_table_for_each_workload() -> None:
@@ -130,6 +139,12 @@ def test_markdown_escapes_what_would_mean_something_and_nothing_else(text: str, 
 
 
 # CSV.
+
+
+def test_csv_keeps_the_figures_of_two_pairs() -> None:
+    """With their number, by which whoever computes with them can judge."""
+    (row,) = rows_of(make_result(speedup=FEW))
+    assert (float(row["speedup_ci95_low"]), int(row["speedup_pairs"])) == (1.4, 2)
 
 
 def test_csv_has_a_row_for_each_result_and_a_column_for_each_knob() -> None:

@@ -25,7 +25,7 @@ from autotune.results import files
 from autotune.results.compare import compare
 from autotune.results.files import keep_document, parse_document, write_document
 from autotune.results.gather import Gathered
-from autotune.results.result import Result, Side, read_result
+from autotune.results.result import Result, Side, TrialRecord, read_result
 from autotune.terminal.comparison import comparison_table
 from autotune.terminal.console import hardware_table, result_table
 from tests.broken import json_values, leaves, with_value
@@ -265,6 +265,25 @@ def test_a_file_of_the_first_schema_is_read_and_said_to_be_old() -> None:
     assert old.best == today.best
     assert old.file_notes == ("an older autotune wrote this file (autotune.result/1)",)
     assert "older autotune wrote this file" in show(result_table(old))
+
+
+@pytest.mark.parametrize("schema", ["autotune.result/1", "autotune.result/2"])
+def test_what_searches_once_knew_of_the_machines_speed_is_no_unknown_field(schema: str) -> None:
+    """Older autotunes ran the baseline again and again, and disturbed bursts too; nothing is to be told of it."""
+    gone = {"drift": 0.054, "noisy": False, "repeated_bursts": 2}
+    data = WHOLE | {"schema": schema, "search": WHOLE["search"] | gone}
+    read = parse_document(data, "digits.json", Result)
+    assert read.ignored is None
+    assert read.search == make_result().search
+
+
+def test_a_burst_is_scored_through_its_duet() -> None:
+    """Its own rate is of another moment than the baseline's."""
+    record = {"stage": "one knob at a time", "reason": "", "outcome": "ok", "seconds": 3.0}
+    alone = TrialRecord.model_validate(record | {"samples_per_second": 1000.0})
+    beside = TrialRecord.model_validate(record | {"samples_per_second": 1000.0, "score": 1250.0})
+    failed = TrialRecord.model_validate(record | {"outcome": "oom"})
+    assert [make_result().score_of(trial) for trial in (alone, beside, failed)] == [1000.0, 1250.0, None]
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are those of POSIX")

@@ -10,8 +10,9 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.results.result import Side
-from autotune.results.summary import changes, figures, knob_text, ratios, unfinished, verdict
+from autotune.results.summary import changes, duet_text, figures, knob_text, ratios, too_few_pairs, unfinished, verdict
 from tests.factories import make_measurement, make_result
+from tests.report.samples import trial
 
 
 def test_an_interval_names_the_row_that_it_belongs_to() -> None:
@@ -52,6 +53,46 @@ def test_a_gain_is_confirmed_when_the_whole_interval_is_above_1(low: float, conf
     found = verdict(make_result(speedup=Speedup(ratio=1.1, ci95=Interval(low, 1.2), pairs=3)))
     assert found.confirmed is confirmed
     assert found.words == ("confirmed speed-up" if confirmed else "no confirmed speed-up")
+
+
+FEW = Speedup(ratio=1.4, ci95=Interval(1.2, 1.6), pairs=2)
+
+
+def test_two_pairs_are_no_finding() -> None:
+    """However narrow their interval is: it is not even shown."""
+    found = verdict(make_result(speedup=FEW))
+    assert not found.confirmed
+    assert found.words == "no confirmed speed-up"
+    assert found.reason == "1.40× (2 pairs: too few to tell)"
+
+
+def test_what_a_change_was_worth_in_two_pairs_is_not_shown_as_a_finding() -> None:
+    """Its ratio is; in an older file, which does not say how many pairs there were, its interval as well."""
+    row = make_result().ablation[0]
+    for pairs, worth in ((2, "2 pairs: too few to tell"), (3, "1.27 – 1.35"), (None, "1.27 – 1.35")):
+        told = changes(make_result(ablation=(row.model_copy(update={"pairs": pairs}),)))
+        assert {change.knob: change.worth for change in told}["precision"] == f"1.31× ({worth})"
+
+
+@pytest.mark.parametrize(
+    ("pairs", "words"), [(0, "0 pairs"), (1, "1 pair"), (2, "2 pairs"), (3, None), (8, None), (None, None)]
+)
+def test_fewer_than_three_pairs_are_too_few(pairs: int | None, words: str | None) -> None:
+    """Where their number is known."""
+    assert too_few_pairs(pairs) == (words and f"{words}: too few to tell")
+
+
+@pytest.mark.parametrize(("partner", "over"), [({}, "the baseline"), ({"precision": "bf16"}, "the best so far")])
+def test_a_duet_is_told_with_its_interval_and_partner(partner: dict[str, Any], over: str) -> None:
+    """In few words."""
+    assert (
+        duet_text(trial(partner=partner, ratio=1.12, ci95=Interval(1.08, 1.16))) == f"1.12× (1.080 – 1.16) over {over}"
+    )
+
+
+def test_a_burst_alone_has_no_duet() -> None:
+    """Nor has one of an older file."""
+    assert duet_text(trial()) is None
 
 
 def test_without_pairs_the_reason_is_told() -> None:

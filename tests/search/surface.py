@@ -16,6 +16,7 @@ from autotune.knobs.registry import affecting
 from autotune.knobs.space import Space, build_space
 from autotune.measuring.numerics import NumericsGuard
 from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
+from autotune.measuring.pairs import Pair, pair_of
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
 from autotune.measuring.telemetry_summary import TelemetrySummary
 from autotune.search.driver import Search
@@ -46,6 +47,7 @@ class SurfaceRunner:
         loader_rate: Rate | None = None,
         wait: float = 0.0,
         activity: float | None = None,
+        seed: int = 0,
     ):
         self.clock = clock
         self.rate = rate
@@ -61,7 +63,7 @@ class SurfaceRunner:
         self.ran: list[Point] = []
         self.parts: list[str] = []
         self._compiled: set[tuple[object, ...]] = set()
-        self._rng = random.Random(1)
+        self._rng = random.Random(seed)
 
     def run(self, point: Point, plan: BurstPlan, deadline_seconds: float) -> Burst:
         """Spends the cost on the virtual clock, and never more than the deadline."""
@@ -92,9 +94,34 @@ class SurfaceRunner:
         return Burst(point=point, outcome=Outcome.OK, measurement=measurement, phase="done", seconds=spent)
 
     def play(self, points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
-        """A burst of each, one after the other."""
+        """A burst of each, one after the other; sides of a round take half as long as a challenge."""
         deadline = self.clock() + deadline_seconds
-        return [self.run(point, plan, deadline - self.clock()) for point in points]
+        self.cost /= 2
+        bursts = [self.run(point, plan, deadline - self.clock()) for point in points]
+        self.cost *= 2
+        return bursts
+
+    def challenge(
+        self,
+        incumbent: Point | None,
+        candidate: Point,
+        plan: BurstPlan,
+        deadline_seconds: float,
+        told: Callable[[Pair], None],
+    ) -> tuple[Burst, Pair | None]:
+        """A burst of the candidate, beside the incumbent at its own rate: processes differ by chance, blocks less."""
+        burst = self.run(candidate, plan, deadline_seconds)
+        if incumbent is None or burst.measurement is None:
+            return burst, None
+        rate = self.rate(incumbent.config)
+        theirs = [block.samples / (rate * self._rng.gauss(1, 0.005)) for block in burst.measurement.blocks]
+        pair = pair_of(incumbent, theirs, burst.measurement.block_seconds)
+        if pair is not None:
+            told(pair)
+        return burst, pair
+
+    def close(self) -> None:
+        """Nothing lives on."""
 
     def _compiling_seconds(self, config: TrainConfig) -> float:
         """Compiling code for the first time takes long; afterwards it comes out of a cache."""
@@ -149,7 +176,7 @@ def make_search(
     study = optuna.create_study(
         study_name="s", storage=storage, sampler=make_sampler(sampler, seed), direction="maximize", load_if_exists=True
     )
-    surface = SurfaceRunner(clock, rate, **runner)  # type: ignore[arg-type]
+    surface = SurfaceRunner(clock, rate, seed=seed, **runner)  # type: ignore[arg-type]
     budget = Budget(budget_seconds, clock=clock)
     search = Search(
         space, Point(config=space.baseline), surface, TrialLog(study, space, objective=objective), budget,

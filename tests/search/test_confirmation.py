@@ -11,7 +11,6 @@ from autotune.errors import Interrupted
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.numerics import Agreement, NumericsGuard, Trace
 from autotune.measuring.records import Point
-from autotune.search.stages import CONFIRM
 from autotune.search.stopping import Budget
 from tests.search.surface import example_rate, make_search, make_space
 
@@ -22,7 +21,7 @@ def test_confirmation_survives_an_interruption(tmp_path: Path) -> None:
     original = surface.run
 
     def run_until_interrupted(point, plan, deadline):  # type: ignore[no-untyped-def]
-        if sum(trial.stage == CONFIRM for trial in search.log.trials) == 12:
+        if any(trial.round == 2 for trial in search.log.trials):
             raise Interrupted
         return original(point, plan, deadline)
 
@@ -91,15 +90,15 @@ def test_the_ablation_keeps_the_budget() -> None:
 
 
 def test_where_time_is_short_the_largest_changes_are_explained() -> None:
-    """Rather than none: four changes and the winner, twice each, take more than is left."""
-    search, surface = make_search(example_rate, budget_seconds=130, cost=4.0)
+    """Rather than none: all changes and the winner, three times each, take more than is left."""
+    search, surface = make_search(example_rate, budget_seconds=200, cost=4.0)
     search.run()
     search.confirmation.ablate()
     changed = judge(search)[0].config.changes_from(search.baseline.config)
     explained = {row.knob for row in search.confirmation.ablation()}
     assert next(knob for knob in search.space.choices if knob in changed) in explained
     assert 0 < len(explained) < len(changed)
-    assert surface.clock.now <= 130
+    assert surface.clock.now <= 200
 
 
 def test_the_worth_of_a_single_change_is_the_confirmed_one() -> None:

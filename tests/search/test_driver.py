@@ -14,7 +14,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.profiles import Profile
 from autotune.measuring.records import Outcome, Point
 from autotune.search.guard import refusal
-from autotune.search.stages import ANCHOR, BASELINE, CONFIRM, RACE, SAMPLER, SINGLE, SUGGESTED
+from autotune.search.stages import BASELINE, CONFIRM, SAMPLER, SINGLE, SUGGESTED
 from autotune.search.stopping import Budget, plan_for, plateaued
 from autotune.search.trials import Trial
 from autotune.terminal.progress import Quiet
@@ -69,10 +69,10 @@ def test_the_budget_is_kept(budget_seconds: float) -> None:
 
 
 def test_no_point_runs_twice_in_the_search() -> None:
-    """Only the anchors, near-equals, the confirmation and the ceilings measure a point again."""
+    """Only the confirmation and the ceilings measure a point again."""
     search, _ = make_search(example_rate, budget_seconds=240)
     search.run()
-    searched = [trial.burst.point for trial in search.log.trials if trial.stage not in {ANCHOR, CONFIRM, RACE}]
+    searched = [trial.burst.point for trial in search.log.trials if trial.stage != CONFIRM]
     assert len(searched) == len(set(searched))
 
 
@@ -102,7 +102,7 @@ def test_a_failing_baseline_does_not_end_the_search() -> None:
     space = make_space(effective_batch=None)
     search, _ = make_search(example_rate, budget_seconds=120, space=space, oom_above=32)
     search.run()
-    best = search.log.best()
+    best = search.log.incumbent()
     assert best is not None
     assert best.burst.point.config.batch_size <= 32
 
@@ -192,8 +192,7 @@ def test_a_resumed_search_repeats_no_burst(tmp_path: Path) -> None:
     resumed, surface = make_search(example_rate, budget_seconds=120, storage=journal_storage(storage))
     assert [trial.burst.point for trial in resumed.log.trials] == done
     resumed.run()
-    again = {ANCHOR, RACE, CONFIRM}
-    fresh = [trial for trial in resumed.log.trials if not trial.resumed and trial.stage not in again]
+    fresh = [trial for trial in resumed.log.trials if not trial.resumed and trial.stage != CONFIRM]
     assert fresh
     assert not {trial.burst.point for trial in fresh} & set(done)
 
@@ -282,14 +281,6 @@ def test_what_is_dear_is_tried_before_there_is_no_time_for_it() -> None:
     search.run()
     compiled = [trial.burst.point.config.compile_mode is not None for trial in search.log.trials]
     assert any(compiled)
-
-
-def test_near_equals_race_once_the_guesses_are_through() -> None:
-    """The first bursts go into what may gain most; then what the rest is built on is measured again."""
-    search, _ = make_search(lambda _: 1000.0, budget_seconds=240)
-    search.run()
-    stages = [trial.stage for trial in search.log.trials]
-    assert stages.index(RACE) > max(place for place, stage in enumerate(stages) if stage == SUGGESTED)
 
 
 def test_what_there_is_nothing_to_explain_is_searched_on() -> None:

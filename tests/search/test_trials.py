@@ -10,9 +10,11 @@ from optuna.distributions import CategoricalDistribution, IntDistribution
 
 from autotune.errors import UsageError
 from autotune.knobs.config import TrainConfig
+from autotune.measuring.pairs import Pair
 from autotune.measuring.records import Burst, Outcome, Point
+from autotune.measuring.statistics import Interval
 from autotune.search.storage import open_study
-from autotune.search.trials import Trial, TrialLog, fastest, make_distributions, nearest
+from autotune.search.trials import Trial, TrialLog, incumbent_of, make_distributions, nearest
 from tests.factories import make_burst
 from tests.search.surface import example_rate, make_search, make_space
 
@@ -33,7 +35,7 @@ def test_every_value_on_offer_can_be_drawn() -> None:
         proposed = search.log.propose(lambda _: None, tries=1)
         if proposed is not None:
             asked, point = proposed
-            search.log.finish(asked, "s", "", Burst(point=point, outcome=Outcome.CRASHED, seconds=1))
+            search.log.finish(asked, "s", "", Burst(point=point, outcome=Outcome.CRASHED, seconds=1), None)
             for knob, values in drawn.items():
                 values.add(getattr(point.config, knob))
     for knob, choices in space.choices.items():
@@ -46,14 +48,40 @@ def test_a_drawn_number_is_moved_to_the_nearest_choice(value: int, expected: int
     assert nearest(value, (4, 8, 16, 32, 64), logarithmic=True) == expected
 
 
-@pytest.mark.parametrize(("eager", "chosen"), [(1000.0, "default"), (1020.0, None)])
-def test_a_tie_goes_to_what_needs_no_compiling(eager: float, chosen: str | None) -> None:
-    """Within 2 % two single bursts are equal for all that is known; beyond, the faster one is."""
-    compiled = make_burst(1030.0, compile_mode="default")
-    trials = [Trial(compiled, "s", ""), Trial(make_burst(eager), "s", "")]
-    best = fastest(trials)
-    assert best is not None
-    assert best.burst.point.config.compile_mode == chosen
+def pair(partner: Burst, ratio: float, half: float = 0.02) -> Pair:
+    """A candidate against a partner."""
+    return Pair(partner=partner.point, ratio=ratio, ci95=Interval(ratio - half, ratio + half), blocks=9)
+
+
+BASELINE, FIRST, SECOND = make_burst(1000.0), make_burst(900.0, num_workers=1), make_burst(5000.0, num_workers=2)
+
+
+@pytest.mark.parametrize(("ratio", "promoted"), [(1.1, True), (1.015, True), (1.005, False), (0.9, False)])
+def test_who_wins_or_seems_to_is_the_incumbent(ratio: float, promoted: bool) -> None:
+    """Beyond doubt, or undecided and a little ahead: whatever the machine's speed was at the time."""
+    incumbent = incumbent_of([Trial(BASELINE, "s", ""), Trial(FIRST, "s", "", pair=pair(BASELINE, ratio))])
+    assert incumbent is not None
+    assert incumbent.burst == (FIRST if promoted else BASELINE)
+
+
+def test_scores_are_chained_to_the_first() -> None:
+    """A machine that has become five times as fast meanwhile makes no config faster."""
+    search, _ = make_search(example_rate)
+    for burst, beside in ((BASELINE, None), (FIRST, pair(BASELINE, 1.2)), (SECOND, pair(FIRST, 1.1))):
+        search.log.run(burst.point, "s", "", lambda burst=burst, beside=beside: (burst, beside))  # type: ignore[misc]
+    scores = [trial.score or 0.0 for trial in search.log.trials]
+    assert scores == pytest.approx([scores[0], 1.2 * scores[0], 1.32 * scores[0]])
+
+
+def test_pairs_are_kept_with_their_trials() -> None:
+    """Partner, ratio, interval and the chained score are known when the study is resumed."""
+    search, _ = make_search(example_rate)
+    beside = pair(BASELINE, 1.2)
+    search.log.run(BASELINE.point, "s", "", lambda: (BASELINE, None))
+    search.log.run(FIRST.point, "s", "", lambda: (FIRST, beside))
+    resumed = TrialLog(search.log.study, search.space)
+    assert resumed.trials[1].pair == beside
+    assert resumed.trials[1].score == search.log.trials[1].score == pytest.approx(1.2 * (BASELINE.rate or 0.0))
 
 
 def test_a_failure_is_told_as_a_violated_constraint() -> None:
@@ -80,7 +108,7 @@ def test_a_point_outside_the_space_is_kept_all_the_same() -> None:
     space = make_space(pinned={"precision": "bf16"})
     log = TrialLog(optuna.create_study(direction="maximize"), space)
     point = Point(config=TrainConfig(batch_size=7))
-    log.run(point, "baseline", "", lambda: Burst(point=point, outcome=Outcome.CRASHED, seconds=1))
+    log.run(point, "baseline", "", lambda: (Burst(point=point, outcome=Outcome.CRASHED, seconds=1), None))
     assert [trial.burst.point for trial in log.trials] == [point]
 
 
@@ -141,5 +169,5 @@ def test_text_that_is_no_unicode_can_be_stored_and_resumed(database: bool, tmp_p
 
     point = Point(config=TrainConfig(), parameters={"path": odd})
     burst = Burst(point=point, outcome=Outcome.CRASHED, reason=odd, seconds=1)
-    opened(resume=False).run(point, "baseline", odd, lambda: burst)
+    opened(resume=False).run(point, "baseline", odd, lambda: (burst, None))
     assert [trial.burst for trial in opened(resume=True).trials] == [burst]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from autotune.bursts.protocol import BurstPlan
 from autotune.knobs.config import TrainConfig
+from autotune.measuring.pairs import Pair
 from autotune.measuring.records import Burst, Outcome, Point
+from autotune.measuring.statistics import Interval
 from autotune.search.turns import NO_ROOM, Turns
 from tests.factories import make_burst
 
@@ -34,6 +36,25 @@ class Machine:
         bursts = [make_burst(1000.0).model_copy(update={"point": point}) for point in points]
         return bursts if len(points) <= self.room else [*bursts[:-1], full]
 
+    def challenge(
+        self,
+        incumbent: Point | None,
+        candidate: Point,
+        plan: BurstPlan,
+        deadline_seconds: float,
+        told: Callable[[Pair], None],
+    ) -> tuple[Burst, Pair | None]:
+        """As fast as each other, where both fit."""
+        (burst,) = self.play([candidate], plan, deadline_seconds)
+        if incumbent is None:
+            return burst, None
+        if self.room < 2:
+            return Burst(point=candidate, outcome=Outcome.OOM, seconds=1.0), None
+        return burst, Pair(partner=incumbent, ratio=1.0, ci95=Interval(0.99, 1.01), blocks=9)
+
+    def close(self) -> None:
+        """Nothing lives on."""
+
 
 def test_sides_that_fit_play_together() -> None:
     """Nothing runs alone then."""
@@ -52,4 +73,18 @@ def test_out_of_memory_beside_others_is_no_verdict() -> None:
         assert all(burst.ok for burst in turns.play(POINTS, PLAN, lambda _: 10.0, 60.0))
     assert machine.played == [2]
     assert sorted(map(repr, machine.ran)) == sorted(map(repr, POINTS * 2))
+    assert notes == [NO_ROOM]
+
+
+def test_a_candidate_without_room_beside_the_incumbent_runs_alone() -> None:
+    """Then, and from then on; the incumbent runs alone too, once, so that there is a ratio, with its doubts."""
+    machine, notes = Machine(room=1), list[str]()
+    turns = Turns(machine, notes.append)
+    for _ in range(2):
+        burst, pair = turns.challenge(POINTS[0], POINTS[1], PLAN, 60.0, lambda _: None)
+        assert burst.ok
+        assert pair is not None
+        assert pair.blocks == 0
+        assert pair.ci95.low < pair.ratio == 1.0 < pair.ci95.high
+    assert machine.ran == [POINTS[1], POINTS[0], POINTS[1]]
     assert notes == [NO_ROOM]

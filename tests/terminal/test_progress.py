@@ -13,10 +13,12 @@ import pytest
 from rich.console import Console
 
 from autotune.measuring.records import Burst, Outcome
+from autotune.measuring.statistics import Interval
 from autotune.search.progress import Progress
 from autotune.terminal.progress import Lines, Live, Quiet, make_progress
 from autotune.terminal.streams import lasting
 from tests.factories import make_burst, make_measurement
+from tests.terminal.screens import Clock, Terminal, live_at
 
 HOSTILE = "[bold]x[/bold] [/] \x1b[2J"
 
@@ -37,25 +39,6 @@ with make_progress(console, quiet=False) as progress:
 console.print("the end")
 print("finished")
 """
-
-
-class Clock:
-    """Seconds that go forward when they are told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        """As `time.monotonic` is called."""
-        return self.now
-
-
-class Terminal(io.StringIO):
-    """Text that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        """As asked by rich."""
-        return True
 
 
 class Gone(io.StringIO):
@@ -90,18 +73,6 @@ def lines_of(*bursts: tuple[Burst, Burst | None, float], stage: str = "TPE") -> 
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 
-def on_screen(live: Live) -> str:
-    """What the live display shows now, words apart by single spaces."""
-    console = Console(file=io.StringIO(), width=100)
-    console.print(live.render())
-    return " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
-
-
-def live_at(clock: Clock) -> Live:
-    """A live display that is not drawn by itself."""
-    return Live(Console(file=Terminal()), clock)
-
-
 def show_in_a_child(stderr: int) -> subprocess.Popen[str]:
     """A program that shows progress for about a second, and says on stdout how far it came."""
     return subprocess.Popen(
@@ -121,6 +92,7 @@ def test_every_kind_can_be_told_everything() -> None:
         with progress as entered:
             entered.stage("baseline")
             entered.note("a note")
+            entered.duet(make_burst(1100).point, make_burst(1000).point, 1.1, Interval(1.0, 1.2))
             entered.burst(make_burst(1000), None, 10.0)
             assert entered is progress
 
@@ -130,6 +102,7 @@ def test_quiet_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     with make_progress(Console(stderr=True), quiet=True) as progress:
         progress.stage("baseline")
         progress.note("a note")
+        progress.duet(make_burst(1100).point, make_burst(1000).point, 1.1, Interval(1.0, 1.2))
         progress.burst(make_burst(1000), None, 10.0)
     assert capfd.readouterr() == ("", "")
 
@@ -164,6 +137,23 @@ def test_a_line_has_the_changed_knobs_and_the_ratio_to_the_baseline() -> None:
     line = lines_of((baseline, baseline, 60.0), (faster, faster, 50.0))[-1]
     assert line.startswith("#2 TPE: 1,500 samples/s ±")
     assert line.endswith(" % (1.50×), precision=bf16 max_len=256 | 50 s left")
+
+
+def test_a_line_has_the_duet_that_the_burst_was_one_side_of() -> None:
+    """The last that was told of it; a duet of another point is not taken for it."""
+    baseline, faster, other = make_burst(1000), make_burst(1500, precision="bf16"), make_burst(900, num_workers=1)
+    console = Console(file=io.StringIO())
+    with Lines(console) as progress:
+        progress.burst(baseline, baseline, 60.0)
+        for ratio in (2.0, 1.4):
+            progress.duet(faster.point, baseline.point, ratio, Interval(0.9 * ratio, 1.1 * ratio))
+        progress.burst(faster, faster, 50.0)
+        progress.duet(faster.point, baseline.point, 1.4, Interval(1.3, 1.5))
+        progress.burst(other, faster, 40.0)
+    _, second, third = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert ", 1.40× (1.26 – 1.54) over the baseline, precision=bf16 | 50 s left" in second
+    assert "over the" not in third
+    assert "best 1,500 samples/s ±0.5 % (1.40×)" in third
 
 
 def test_a_line_of_a_slower_burst_names_the_best_so_far() -> None:
@@ -222,63 +212,6 @@ def test_lines_are_not_wrapped_and_user_text_is_not_interpreted() -> None:
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert lines[0] == r"note: [bold]x[/bold] [/] \x1b[2J"
     assert lines[2].count(r"[bold]x[/bold] [/] \x1b[2J") == 10
-
-
-def test_live_display_shows_stage_counts_best_and_last() -> None:
-    """All that one wants to know while waiting, failures by their own words."""
-    live = live_at(Clock())
-    baseline, best = make_burst(1000), make_burst(1500, precision="bf16")
-    live.stage("TPE")
-    live.burst(baseline, baseline, 60.0)
-    live.burst(best, best, 50.0)
-    live.burst(make_burst(None, outcome=Outcome.OOM, batch_size=512), best, 40.0)
-    text = on_screen(live)
-    assert text.startswith("stage TPE bursts 3 done, 1 oom best 1,500 samples/s ±")
-    assert "(1.50×), precision=bf16 last #3 oom, batch_size=512 time" in text
-
-
-def test_live_display_ticks_by_itself_between_bursts() -> None:
-    """The time left goes down while a long burst runs, and never below nothing."""
-    clock = Clock()
-    live = live_at(clock)
-    with live:
-        assert on_screen(live).endswith("time 0 s elapsed")
-        clock.now += 10
-        live.burst(make_burst(1000), None, 50.0)
-        assert on_screen(live).endswith("time 10 s elapsed, 50 s left")
-        clock.now += 30
-        assert on_screen(live).endswith("time 40 s elapsed, 20 s left")
-        clock.now += 100
-        assert on_screen(live).endswith("time 2 m 20 s elapsed, 0 s left")
-
-
-def test_live_display_keeps_markup_of_users_as_text() -> None:
-    """A stage, a reason and a parameter are shown as they are written."""
-    live = live_at(Clock())
-    live.stage(HOSTILE)
-    live.burst(make_burst(1000), None, 50.0)
-    live.burst(make_burst(None, outcome=Outcome.CRASHED, reason=HOSTILE, parameters={"a": HOSTILE}), None, 9.0)
-    assert on_screen(live).count(r"[bold]x[/bold] [/] \x1b[2J") == 3
-
-
-def test_live_display_leaves_stdout_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    """With --json another program reads stdout: nothing is drawn into it or taken from it."""
-    with live_at(Clock()) as live:
-        live.stage("TPE")
-        print("{}")
-    assert capsys.readouterr().out == "{}\n"
-
-
-@pytest.mark.parametrize("fails", [True, False])
-def test_live_display_is_cleared_unless_tuning_failed(fails: bool) -> None:
-    """The result table says it better; after an error the last state is all there is."""
-    live = live_at(Clock())
-    error = RuntimeError() if fails else None
-    live.__enter__()
-    live.__exit__(type(error) if error else None, error, None)
-    ended = live._console.file.getvalue()
-    assert ended.endswith("\x1b[?25h") == fails  # clearing comes after the cursor is shown again
-    assert "\x1b[?25h" in ended
 
 
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), BrokenPipeError(32, "Broken pipe")])

@@ -37,6 +37,12 @@ def test_each_burst_comes_with_its_reason() -> None:
     assert "precision=bf16 all at once; compiling took 12 s" in text
 
 
+def test_a_duet_is_told_with_what_it_was_against() -> None:
+    """After the reason, with its interval."""
+    beside = trial(partner={"num_workers": 2}, ratio=1.12, ci95=(1.08, 1.16))
+    assert "all at once; 1.12× (1.080 – 1.16) over the best so far" in shown(make_result(trials=(beside,)))
+
+
 def test_a_failure_says_why() -> None:
     """Its outcome stands where the rate would be."""
     text = shown(make_result(trials=(trial(outcome=Outcome.OOM, samples_per_second=None, failure="no memory left"),)))

@@ -1,0 +1,162 @@
+"""The incumbent, alive, and one candidate after another that plays against it.
+
+A candidate starts where the incumbent stands in the stream of samples, so that both train the same ones. A clear loser
+costs its start and a few blocks; a winner takes the incumbent's place without starting again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autotune.bursts.duet import START_SHARE, Duet
+from autotune.bursts.isolation import Isolation
+from autotune.bursts.live import Ended
+from autotune.bursts.protocol import BurstPlan, Request
+from autotune.bursts.side import END_SECONDS, Side
+from autotune.measuring import Measurement, Pair, pair_of
+
+PLAYING_TURNS = 3
+"""Time is kept for as many turns as a side is to be measured, so many times over, when a candidate's start is waited
+for: warming up and sizing blocks take turns as well."""
+
+
+@dataclass(frozen=True)
+class Challenged:
+    """What came of a challenge.
+
+    Attributes:
+        ended: How the candidate ended; None when it lives on, as the incumbent.
+        measured: What was measured of it, if it lives on.
+        counted: Which of its blocks count.
+        pair: Its speed over the incumbent's; None without one, or where there were too few blocks.
+    """
+
+    ended: Ended | None
+    measured: Measurement | None
+    counted: list[int]
+    pair: Pair | None
+
+
+class Contest:
+    """Holds the incumbent's runner between challenges.
+
+    Args:
+        isolation: Where processes come from.
+        seed: Of the order within turns.
+    """
+
+    def __init__(self, isolation: Isolation, seed: int) -> None:
+        self._isolation = isolation
+        self._seed = seed
+        self._count = 0
+        self._incumbent: Side | None = None
+
+    def challenge(
+        self,
+        incumbent: Request | None,
+        candidate: Request,
+        plan: BurstPlan,
+        deadline: float,
+        told: Callable[[Pair], None],
+    ) -> Challenged:
+        """Plays a candidate against the incumbent until it is decided, or known well enough, or time is up.
+
+        Args:
+            incumbent: Who that is; it is started where it does not live. None: the candidate trains alone, and becomes
+                the incumbent.
+            candidate: What to run.
+            plan: How long each side trains at most.
+            deadline: `time.monotonic()` at which all is over.
+            told: What is known after each turn.
+
+        Raises:
+            TargetError, WorkloadError: The module can no longer be imported.
+            IsolationError: No process could be started.
+            Interrupted: Asked to end.
+        """
+        self._count += 1
+        duet = Duet(plan, deadline, self._seed + self._count, ends=1)
+        try:
+            if incumbent is not None:
+                duet.join(self._living(incumbent, _latest_start(plan, deadline)))
+            else:
+                self.close()
+            start = duet.sides[0].position if duet.sides else 0
+            side = Side(
+                self._isolation, candidate.model_copy(update={"position": start}), _latest_start(plan, deadline)
+            )
+            duet.join(side)
+            if side.stands:
+                duet.take_turns(lambda _: self._enough(duet, plan, told))
+            return self._settled(duet, side, plan, deadline)
+        except BaseException:
+            self.close()
+            for left in duet.sides:
+                left.discard()
+            raise
+
+    def close(self) -> None:
+        """Ends the incumbent's runner."""
+        side, self._incumbent = self._incumbent, None
+        if side is not None:
+            side.discard()
+
+    def _living(self, wanted: Request, deadline: float) -> Side:
+        """The incumbent's runner; a new one where another config lives, or none."""
+        side = self._incumbent
+        if side is None or not side.stands or side.request.point != wanted.point:
+            self.close()
+            side = self._incumbent = Side(self._isolation, wanted, deadline)
+        return side
+
+    def _enough(self, duet: Duet, plan: BurstPlan, told: Callable[[Pair], None]) -> bool:
+        """Whether more turns would change nothing, or the plan's time is spent."""
+        pair = _pair(duet)
+        if pair is not None:
+            told(pair)
+            if pair.decided and plan.fastest_wins:
+                return True
+        return duet.counted_seconds() >= len(duet.standing) * plan.measure_seconds
+
+    def _settled(self, duet: Duet, side: Side, plan: BurstPlan, deadline: float) -> Challenged:
+        """Who stays, and what was measured of the candidate."""
+        pair, counted = _pair(duet), duet.counted()
+        if self._incumbent is not None and not self._incumbent.stands:
+            self._incumbent = None
+        if side.stands and not side.blocks:
+            side.discard()
+        wins = plan.fastest_wins and pair is not None and pair.promotes
+        if side.stands and (self._incumbent is None or wins):
+            measured = side.report(deadline)
+            if measured is not None:
+                self.close()
+                self._incumbent = side
+                return Challenged(None, measured, counted, pair)
+        elif side.stands:
+            side.end(deadline)
+        return Challenged(side.ended, None, counted, pair)
+
+
+def _latest_start(plan: BurstPlan, deadline: float) -> float:
+    """When a side must have started at the latest: what compiles may take all but the time to play."""
+    now = time.monotonic()
+    playing = 2 * END_SECONDS + 2 * PLAYING_TURNS * plan.measure_seconds
+    return max(now + START_SHARE * (deadline - now), deadline - playing)
+
+
+def _pair(duet: Duet) -> Pair | None:
+    """What the turns that count say so far of the second side against the first."""
+    if len(duet.sides) < 2:
+        return None
+    incumbent, candidate = duet.sides
+    if incumbent.request.point is None or not candidate.blocks:
+        return None
+    both = min(len(incumbent.blocks), len(candidate.blocks))
+    blocks = [(incumbent.blocks[turn], candidate.blocks[turn]) for turn in duet.counted() if turn < both]
+    # Blocks have the same samples, or, of freed effective batches, about as many: seconds of as many are compared.
+    mine = [incumbent.per_sample(a) * math.sqrt(a.samples * b.samples) for a, b in blocks]
+    theirs = [candidate.per_sample(b) * math.sqrt(a.samples * b.samples) for a, b in blocks]
+    return pair_of(incumbent.request.point, mine, theirs)

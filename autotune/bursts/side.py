@@ -1,0 +1,155 @@
+"""One side of a duet: a runner that is told, from the parent's side, to start, to train a block, to report, to end.
+
+Between any two calls its process is stopped with all that it has started, so that it takes nothing from its partner.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+from autotune.bursts.isolation import Isolation
+from autotune.bursts.live import Ended
+from autotune.bursts.protocol import Command, Request
+from autotune.knobs import TrainConfig
+from autotune.measuring import Block, Measurement
+
+END_SECONDS = 1.0
+"""Kept for the end of each side, which has as much at least: two steps on the largest samples, a look at memory."""
+HANG_SECONDS, HANG_BLOCKS = 15.0, 30
+"""A block hangs when it takes so much longer than so many of its side's blocks before. A neighbour on one of two cores
+was measured to make training ten to thirty times as slow: that is no hang."""
+
+
+class Side:
+    """A runner, from its start to its end.
+
+    Args:
+        isolation: Where its process comes from.
+        request: What it runs.
+        deadline: `time.monotonic()` at which it must have taken its first steps.
+
+    Attributes:
+        request: What it runs.
+        blocks: That it has trained in this duet.
+        taken: Share of the CPUs that others took during each of them.
+        position: Place in the stream of samples that it was last told to train to.
+        epoch_samples: Samples of an epoch; None: endless.
+        trained_seconds: In all blocks of its life.
+        drained: Whether what its loader had prepared in advance is gone.
+        ended: How it ended, once it has.
+
+    Raises:
+        TargetError, WorkloadError: The module can no longer be imported.
+        IsolationError: No process could be started.
+        Interrupted: Asked to end.
+    """
+
+    def __init__(self, isolation: Isolation, request: Request, deadline: float) -> None:
+        self.request = request
+        self.blocks: list[Block] = []
+        self.taken: list[float] = []
+        self.position = request.position
+        self.epoch_samples: int | None = None
+        self.trained_seconds = 0.0
+        self.drained = False
+        self.ended: Ended | None = None
+        self._isolation = isolation
+        self._boundary_seconds = 0.0
+        self._longest_block = 0.0
+        self._pace = 0.0
+        self._live = isolation.open(request, max(0.0, deadline - time.monotonic()))
+        try:
+            ready = self._told(deadline, deadline)
+        except BaseException:
+            self.discard()
+            raise
+        if ready is not None:
+            self.epoch_samples = ready["epoch_samples"]
+            self._pace = ready["step_seconds"] / self.config.effective_batch
+
+    @property
+    def config(self) -> TrainConfig:
+        """What it trains with."""
+        return self.request.point.config if self.request.point is not None else TrainConfig()
+
+    @property
+    def stands(self) -> bool:
+        """Whether it has not ended."""
+        return self.ended is None
+
+    @property
+    def pace(self) -> float:
+        """Seconds of a sample, by its last block; by its first steps before there is one."""
+        return self.per_sample(self.blocks[-1]) if self.blocks else self._pace
+
+    def per_sample(self, block: Block) -> float:
+        """Seconds of a sample in a block, its share of epoch boundaries included."""
+        boundary = self._boundary_seconds / self.epoch_samples if self.epoch_samples else 0.0
+        return block.seconds / max(1, block.samples) + boundary
+
+    def begin(self) -> None:
+        """Begins another duet: the blocks of the one before are not its own."""
+        self._pace = self.pace
+        self.blocks = []
+        self.taken = []
+
+    def train(self, position: int, deadline: float) -> None:
+        """One block, all others being stopped.
+
+        Args:
+            position: Place in the stream of samples to train to.
+            deadline: `time.monotonic()` at which it is killed.
+        """
+        usual = max(self._longest_block, (position - self.position) * self.pace)
+        patience = time.monotonic() + HANG_SECONDS + HANG_BLOCKS * usual
+        self.position = position
+        self._command(Command(until=position))
+        event = self._told(min(deadline, patience), deadline)
+        if event is not None:
+            block = Block.model_validate(event["block"])
+            self.blocks.append(block)
+            self.taken.append(event["taken"])
+            self._boundary_seconds, self.drained = event["boundary_seconds"], event["drained"]
+            self.trained_seconds += block.seconds
+            self._longest_block = max(self._longest_block, block.seconds)
+
+    def report(self, deadline: float) -> Measurement | None:
+        """All blocks of this duet as one measurement; it lives on. None when it ended instead."""
+        self._command(Command(report=True))
+        event = self._told(deadline, deadline)
+        return Measurement.model_validate(event["value"]) if event is not None else None
+
+    def end(self, deadline: float) -> None:
+        """Lets it report what it has measured, and end."""
+        self._command(Command())
+        self._end(deadline)
+
+    def discard(self) -> None:
+        """Kills it, whatever it is doing."""
+        if self.stands:
+            self._isolation.discard(self._live)
+            spent = time.monotonic() - self._live.began
+            self.ended = Ended(timed_out=True, phase="warm up", seconds=spent)
+
+    def _command(self, command: Command) -> None:
+        self._isolation.command(self._live, command)
+        self._live.resume()
+
+    def _told(self, patience: float, deadline: float) -> dict[str, Any] | None:
+        """What it says next, after which it is stopped; None when it has ended instead."""
+        event = self._isolation.wait(self._live, patience)
+        if event is None:
+            self._end(deadline)
+            return None
+        self._isolation.stop(self._live)
+        return event
+
+    def _end(self, deadline: float) -> None:
+        self.ended = self._isolation.end(self._live, max(deadline, time.monotonic() + END_SECONDS))
+
+
+def mean_pace(sides: list[Side]) -> float:
+    """Seconds of a sample, the geometric mean of all sides."""
+    return math.exp(math.fsum(math.log(side.pace) for side in sides) / len(sides))

@@ -1,0 +1,99 @@
+"""Pairs: how a candidate did against the incumbent, in turn, and what follows from that while they still play."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from autotune.measuring.ratios import ratio_error
+from autotune.measuring.records import Point
+from autotune.measuring.statistics import Interval, KnownInterval, student_t_975
+from autotune.stored import Figure, Stored, Whole
+
+Verdict = Literal["faster", "slower", "undecided"]
+LEAST_BLOCKS = 3
+UNKNOWN = 3.0
+"""Fewer blocks say nothing about how they scatter: their ratio may be off by this factor. Chosen."""
+KNOWN_WIDTH = 0.02
+"""A ratio that is known to ± this share is known well enough for a search: processes of one config differ by more."""
+LESS_SURE = 0.8
+"""A candidate is let go by an interval of this width beside the one of 95 %: one of 80 %, about. A value of a knob has
+a second chance (`search.stages`), and more candidates are worth more than a few wrong ones."""
+WORTH_KEEPING, USUAL_GAIN = 0.01, 0.05
+"""An undecided candidate takes the incumbent's place when it is expected to gain so much, where changes usually gain or
+lose 5 %. Chosen: several gains of a few per cent each would else be lost; but luck must not make incumbents."""
+STANDARD_ERRORS = 3.0
+"""Of which an interval that holds at every look is made, either way, about."""
+ERROR_RATE = 0.05
+TUNED_FOR = 10
+"""Blocks at which the interval that holds at every look is narrowest, against its form for other counts."""
+
+
+class Pair(Stored):
+    """A candidate's score over that of the incumbent that it trained beside."""
+
+    partner: Point = Field(description="the incumbent")
+    ratio: Figure = Field(gt=0)
+    ci95: KnownInterval
+    blocks: Whole = Field(description="paired blocks; 0 where whole bursts ran one after the other")
+
+    @property
+    def verdict(self) -> Verdict:
+        """What is beyond doubt."""
+        if self.ci95.low > 1:
+            return "faster"
+        return "slower" if self.ci95.high < 1 else "undecided"
+
+    @property
+    def decided(self) -> bool:
+        """Whether more blocks would change nothing that matters: beyond doubt, hopeless, or known well enough."""
+        hopeless = (1 - LESS_SURE) * math.log(self.ratio) + LESS_SURE * math.log(self.ci95.high) < 0
+        known = math.log(self.ci95.high / self.ci95.low) <= 2 * KNOWN_WIDTH
+        return self.verdict != "undecided" or hopeless or known
+
+    @property
+    def promotes(self) -> bool:
+        """Whether the candidate takes the incumbent's place."""
+        if self.verdict != "undecided":
+            return self.verdict == "faster"
+        error = math.log(self.ci95.high / self.ci95.low) / 2 / STANDARD_ERRORS
+        return math.log(self.ratio) * USUAL_GAIN**2 / (USUAL_GAIN**2 + error**2) >= WORTH_KEEPING
+
+    def scaled(self, factor: float) -> Pair:
+        """The same pair by another objective, which is in proportion to the rate."""
+        ends = Interval(factor * self.ci95.low, factor * self.ci95.high)
+        return self.model_copy(update={"ratio": factor * self.ratio, "ci95": ends})
+
+
+def pair_of(partner: Point, incumbent: Sequence[float], candidate: Sequence[float]) -> Pair | None:
+    """What paired blocks say so far; None while there are none.
+
+    The interval may be looked at after every block: it is an asymptotic confidence sequence (Waudby-Smith et al.,
+    *Time-uniform central limit theory and asymptotic confidence sequences*, Annals of Statistics 2024, from the
+    boundaries of Howard et al., 2021), with Student's t where blocks are few.
+
+    Args:
+        partner: The incumbent.
+        incumbent: Its seconds in each block.
+        candidate: The candidate's, which trained the same samples.
+    """
+    count = len(candidate)
+    if count == 0:
+        return None
+    ratio = math.fsum(incumbent) / math.fsum(candidate)
+    if count < LEAST_BLOCKS:
+        return Pair(partner=partner, ratio=ratio, ci95=Interval(ratio / UNKNOWN, ratio * UNKNOWN), blocks=count)
+    few = student_t_975(count - 1) / student_t_975(10**6)
+    half = few * _at_every_look(count) * ratio_error(incumbent, candidate)
+    interval = Interval(ratio * math.exp(-half), ratio * math.exp(half))
+    return Pair(partner=partner, ratio=ratio, ci95=interval, blocks=count)
+
+
+def _at_every_look(count: int) -> float:
+    """Standard errors of an interval that holds at every look, after so many blocks."""
+    scale = (-2 * math.log(ERROR_RATE) + math.log(-2 * math.log(ERROR_RATE)) + 1) / TUNED_FOR
+    information = count * scale
+    return math.sqrt(2 * (information + 1) / information * math.log(math.sqrt(information + 1) / ERROR_RATE))

@@ -1,0 +1,176 @@
+"""The pairs behind the headline: every block of the confirmation beside its partner, and the ratio of each pair."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from autotune.measuring import Measurement, Speedup
+from autotune.report.blocks import Block, Pair, Picture, Table, Text
+from autotune.report.drawing import AFTER, BEFORE, INK, MUTED, SURFACE, compact, draw_panels, drawable, steps
+from autotune.report.scatters import BOTTOM, LEFT, from_zero, number_lines, thinned
+from autotune.results.result import Result
+from autotune.results.summary import INTERVAL, bare_rate, spread_text, too_few_pairs
+from autotune.wording import ratio_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+RATES, RATIOS, BETWEEN = 130.0, 130.0, 16.0
+"""Heights of the two parts, and the room between them."""
+MOST_PAIRS = 600
+"""Pairs that are drawn: of more, every second or third."""
+GAP, MOST_GAPS = 0.03, 15
+"""Room between two rounds, as a share of the picture's width; with more rounds there is none."""
+CENTRAL = 0.9
+"""Share of the pairs whose ratios set the scale, widened on both sides by what they spread; a ratio beyond is drawn at
+the edge."""
+MOST_ROUNDS_NAMED = 12
+
+
+class Paired(NamedTuple):
+    """A pair of blocks: rates before and after, and where they lie in the picture, from 0 to 1."""
+
+    across: float
+    before: float
+    after: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast the second is."""
+        return self.after / self.before
+
+
+class Round(NamedTuple):
+    """A pair of processes: its pairs of blocks, and both rates."""
+
+    pairs: list[Paired]
+    before: float
+    after: float
+
+
+def confirmation(result: Result) -> list[Block]:
+    """What each pair of blocks says; nothing where whole bursts alternated, or in an older file."""
+    rounds, speedup = rounds_of(result), result.speedup
+    if not rounds or speedup is None:
+        return []
+    pairs = [pair for one in rounds for pair in one.pairs]
+    ahead = sum(pair.ratio > 1 for pair in pairs)
+    told = f"{ratio_text(speedup.ratio)} ({spread_text(speedup)})"
+    finding = f"The tuned side was ahead in {ahead:,} of {len(pairs):,} pairs of blocks; over all {told}."
+    legend = (
+        "above: samples/s of each block; hollow squares: before; dots: after; below: the ratio of each pair; "
+        f"line: over all{'' if too_few_pairs(speedup.pairs) else f'; band: its {INTERVAL}'}; 1×: as fast"
+    )
+    if _beyond(thinned(pairs, MOST_PAIRS), speedup):
+        legend += "; triangle: beyond the scale"
+    rows = tuple(
+        (
+            str(number),
+            f"{len(one.pairs):,}",
+            bare_rate(one.before),
+            bare_rate(one.after),
+            ratio_text(one.after / one.before),
+        )
+        for number, one in enumerate(rounds, 1)
+    )
+    headings = ("round", "pairs", "before", "after", "ratio")
+    return [
+        Text(
+            "Each round is a fresh process a side. Both trained the same samples block by block, in turn, so that "
+            "what slowed the machine slowed both sides, and cancels in the ratio."
+        ),
+        Text(finding),
+        Pair(
+            Picture(pairs_picture(rounds, speedup), finding, legend),
+            Table("Round by round, samples/s", headings, rows, numeric=frozenset(range(1, 5))),
+        ),
+    ]
+
+
+def rounds_of(result: Result) -> list[Round]:
+    """The rounds, where both sides were measured in pairs of blocks; a file that contradicts itself has none."""
+    before, after, speedup = result.baseline.measurement, result.best.measurement, result.speedup
+    if before is None or after is None or speedup is None or not result.objective.is_rate:
+        return []
+    blocks = speedup.blocks
+    count = sum(blocks)
+    if 0 in blocks or not count or not count == len(before.blocks) == len(after.blocks):
+        return []
+    old, new = before.block_rates, after.block_rates
+    if not all(map(drawable, (*old, *new, speedup.ratio))):
+        return []
+    gaps = len(blocks) - 1 if len(blocks) <= MOST_GAPS else 0
+    gap, width = GAP if gaps else 0.0, (1 - GAP * gaps) / count
+    found = []
+    for number, end in enumerate(accumulate(blocks)):
+        own = slice(end - blocks[number], end)
+        across = [number * gap + (index + 0.5) * width for index in range(own.start, own.stop)]
+        pairs = list(map(Paired, across, old[own], new[own]))
+        found.append(Round(pairs, _rate(before, own), _rate(after, own)))
+    return found
+
+
+def _rate(side: Measurement, own: slice) -> float:
+    """Of some blocks: all samples over all seconds."""
+    return sum(block.samples for block in side.blocks[own]) / math.fsum(side.block_seconds[own])
+
+
+def pairs_picture(rounds: Sequence[Round], speedup: Speedup) -> str:
+    """Above the rates of both sides, below the ratio of each pair with the overall ratio and its interval."""
+    pairs = thinned([pair for one in rounds for pair in one.pairs], MOST_PAIRS)
+
+    def paint(panels: Sequence[Axes]) -> None:
+        rates, ratios = panels
+        for side, colour, mark, face in (("before", BEFORE, "s", SURFACE), ("after", AFTER, "o", AFTER)):
+            places = [pair.across for pair in pairs]
+            heights = [getattr(pair, side) for pair in pairs]
+            rates.plot(places, heights, mark, ms=4, mfc=face, mec=colour, mew=1, clip_on=False)
+        from_zero(rates, max(max(pair.before, pair.after) for pair in pairs))
+        _paint_ratios(ratios, pairs, speedup)
+        for axes in panels:
+            axes.set_xlim(0, 1)
+            for first, second in pairwise(rounds):
+                axes.axvline((first.pairs[-1].across + second.pairs[0].across) / 2, color=MUTED, lw=0.6, ls=":")
+        rates.set_xticks([])
+        named = thinned(list(enumerate(rounds, 1)), MOST_ROUNDS_NAMED)
+        middles = [(one.pairs[0].across + one.pairs[-1].across) / 2 for _, one in named]
+        ratios.set_xticks(middles, [str(number) for number, _ in named])
+        ratios.set_xlabel("round")
+
+    return draw_panels("pairs", [RATES, RATIOS], paint, left=LEFT, bottom=BOTTOM, between=BETWEEN)
+
+
+def _paint_ratios(axes: Axes, pairs: Sequence[Paired], speedup: Speedup) -> None:
+    low, high = _scale(pairs, speedup)
+    axes.set_ylim(low, high)
+    ticks = [tick for tick in steps(low, high) if low <= tick <= high]
+    number_lines(axes, ticks, lambda ratio: f"{compact(ratio)}×")
+    if too_few_pairs(speedup.pairs) is None:
+        axes.axhspan(*(min(max(end, low), high) for end in speedup.ci95), color=AFTER, alpha=0.25, lw=0)
+    axes.axhline(1, color=INK, lw=1)
+    axes.axhline(speedup.ratio, color=AFTER, lw=1.4)
+    inside = [pair for pair in pairs if low <= pair.ratio <= high]
+    axes.plot([pair.across for pair in inside], [pair.ratio for pair in inside], "o", ms=4, color=INK, mew=0, alpha=0.6)
+    below = [pair.across for pair in pairs if pair.ratio < low]
+    above = [pair.across for pair in pairs if pair.ratio > high]
+    for places, edge, mark in ((below, low, "v"), (above, high, "^")):
+        axes.plot(places, [edge] * len(places), mark, ms=7, color=INK, mew=0, clip_on=False)
+
+
+def _scale(pairs: Sequence[Paired], speedup: Speedup) -> tuple[float, float]:
+    """From which ratio to which: 1, the interval, and all pairs but those far out."""
+    ordered = sorted(pair.ratio for pair in pairs)
+    outside = math.floor((1 - CENTRAL) / 2 * len(ordered))
+    low, high = ordered[outside], ordered[-1 - outside]
+    known = [1.0, speedup.ratio, max(ordered[0], low - (high - low)), min(ordered[-1], high + (high - low))]
+    known += [end for end in speedup.ci95 if speedup.ratio / 3 < end < 3 * speedup.ratio]
+    room = 0.06 * (max(known) - min(known)) or 0.05
+    return min(known) - room, max(known) + room
+
+
+def _beyond(pairs: Sequence[Paired], speedup: Speedup) -> bool:
+    low, high = _scale(pairs, speedup)
+    return any(not low <= pair.ratio <= high for pair in pairs)

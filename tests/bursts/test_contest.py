@@ -1,0 +1,115 @@
+"""The incumbent lives between challenges; candidates train the samples that it trains, and winners stay."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from autotune.bursts.isolation import Isolation
+from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.runner import ProcessRunner
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.pairs import Pair
+from autotune.measuring.records import Burst, Outcome, Point
+
+SECONDS = 60.0
+PLAN = BurstPlan(warmup_seconds=0.3, measure_seconds=0.6, block_seconds=0.03)
+SLEEPY = "tests.workloads.sleepy:build"
+SLOW, FAST = (
+    Point(config=TrainConfig(batch_size=4), parameters={"step_seconds": seconds, "batch_size": 4})
+    for seconds in (0.02, 0.005)
+)
+
+
+@pytest.fixture
+def runner() -> Iterator[ProcessRunner]:
+    """Runs a workload whose steps sleep, so that it is known which config is the faster one."""
+    with Isolation(SLEEPY) as isolation:
+        isolation.start(SECONDS)
+        yield ProcessRunner(isolation, "cpu")
+
+
+def challenge(runner: ProcessRunner, incumbent: Point | None, candidate: Point) -> tuple[Burst, Pair | None]:
+    """A challenge, of which nobody is told."""
+    return runner.challenge(incumbent, candidate, PLAN, SECONDS, lambda _: None)
+
+
+def runners() -> set[int]:
+    """Process ids of all that live below the forkserver."""
+    return {one.pid for child in psutil.Process().children() for one in child.children(recursive=True)}
+
+
+def test_the_first_becomes_the_incumbent_and_lives(runner: ProcessRunner) -> None:
+    """It trains alone, and its process stays."""
+    burst, pair = challenge(runner, None, SLOW)
+    assert burst.outcome is Outcome.OK
+    assert pair is None
+    assert len(runners()) == 1
+
+
+def test_a_faster_candidate_takes_the_incumbents_place(runner: ProcessRunner) -> None:
+    """It is beyond doubt, its own process lives on, and the other one has gone."""
+    challenge(runner, None, SLOW)
+    before = runners()
+    burst, pair = challenge(runner, SLOW, FAST)
+    assert burst.ok
+    assert pair is not None
+    assert pair.verdict == "faster"
+    assert pair.ratio == pytest.approx(4, rel=0.3)
+    after = runners()
+    assert len(after) == 1
+    assert not after & before
+    challenge(runner, FAST, SLOW)
+    assert runners() == after
+
+
+def test_a_clear_loser_is_let_go_early(runner: ProcessRunner) -> None:
+    """Long before its time is spent, and the incumbent lives on."""
+    challenge(runner, None, FAST)
+    before = runners()
+    looks: list[Pair] = []
+    burst, pair = runner.challenge(
+        FAST, SLOW, PLAN.model_copy(update={"measure_seconds": 10.0, "block_seconds": 0.1}), SECONDS, looks.append
+    )
+    assert burst.ok
+    assert pair is not None
+    assert pair.verdict == "slower"
+    assert looks[-1] == pair
+    assert burst.seconds < 2 * 10
+    assert runners() == before
+
+
+def test_where_the_faster_need_not_be_the_better_nothing_ends_early(runner: ProcessRunner) -> None:
+    """All the planned time is spent, and the incumbent stays: what is better is judged elsewhere."""
+    plan = PLAN.model_copy(update={"fastest_wins": False})
+    runner.challenge(None, SLOW, plan, SECONDS, lambda _: None)
+    before = runners()
+    burst, pair = runner.challenge(SLOW, FAST, plan, SECONDS, lambda _: None)
+    assert burst.measurement is not None
+    assert burst.measurement.measure_seconds >= 0.2
+    assert pair is not None
+    assert pair.verdict == "faster"
+    assert runners() == before
+
+
+def test_an_incumbent_that_was_killed_is_started_again(runner: ProcessRunner) -> None:
+    """Somebody's kill costs a start, and no candidate is blamed for it."""
+    challenge(runner, None, SLOW)
+    (alive,) = runners()
+    psutil.Process(alive).kill()
+    time.sleep(0.2)
+    challenge(runner, SLOW, FAST)
+    burst, pair = challenge(runner, SLOW, FAST)
+    assert burst.ok
+    assert pair is not None
+    assert pair.verdict == "faster"
+
+
+def test_closing_ends_the_incumbent(runner: ProcessRunner) -> None:
+    """Nothing lives on then."""
+    challenge(runner, None, SLOW)
+    runner.close()
+    assert runners() == set()

@@ -1,0 +1,74 @@
+"""What a tuning comes to: the answer with its reason, and each trial as the result file keeps it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from autotune.commands.tuning_result import judge, trial_record
+from autotune.measuring.objective import SAMPLES_PER_SECOND
+from autotune.measuring.pairs import Pair
+from autotune.measuring.records import Outcome
+from autotune.measuring.speedup import Speedup
+from autotune.measuring.statistics import Interval
+from autotune.search.trials import Trial
+from autotune.search.verify import Confirmed
+from tests.factories import make_burst
+
+BASELINE, INCUMBENT = make_burst(1000), make_burst(1300, pin_memory=True)
+CANDIDATE = make_burst(1400, pin_memory=True, precision="bf16")
+
+
+def search_of(*confirmed: Confirmed) -> Any:
+    """As much of a search as is judged: what was confirmed, and a candidate that seems faster than the baseline."""
+    answer = next((one.point for one in confirmed if one.speedup.confirmed), BASELINE.point)
+    return SimpleNamespace(
+        baseline=BASELINE.point,
+        confirmation=SimpleNamespace(confirmed=lambda: list(confirmed), answer=lambda: answer),
+        log=SimpleNamespace(
+            objective=SAMPLES_PER_SECOND, incumbent=lambda: Trial(CANDIDATE, "sampler", "", score=1400.0)
+        ),
+    )
+
+
+def confirmed(low: float, high: float, pairs: int) -> Confirmed:
+    """The candidate after its rounds."""
+    return Confirmed(CANDIDATE.point, Speedup(ratio=1.2, ci95=Interval(low, high), pairs=pairs))
+
+
+def test_a_confirmed_candidate_is_the_answer() -> None:
+    """With its speed-up, and nothing to explain."""
+    winner = confirmed(1.1, 1.3, 4)
+    assert judge(search_of(winner)) == (winner.point, winner.speedup, None)
+
+
+def test_a_gain_that_may_be_none_leaves_the_baseline_and_is_told_with_its_interval() -> None:
+    """What was reached is the reader's to judge."""
+    point, speedup, reason = judge(search_of(confirmed(0.98, 1.4, 4)))
+    assert (point, speedup) == (BASELINE.point, None)
+    assert str(reason).endswith("the best candidate reached 1.20× (95 % interval 0.980 – 1.40, 4 interleaved pairs)")
+
+
+def test_two_pairs_leave_the_baseline_and_say_what_to_do() -> None:
+    """Their interval is no finding, and is not told."""
+    point, speedup, reason = judge(search_of(confirmed(1.1, 1.3, 2)))
+    assert (point, speedup) == (BASELINE.point, None)
+    told = "the best candidate reached 1.20× (2 pairs: too few to tell); give a longer --budget, or --resume"
+    assert str(reason).endswith(told)
+
+
+def test_a_trial_keeps_its_duet() -> None:
+    """What the partner changed from the baseline, the ratio, and the score that is chained through it."""
+    pair = Pair(partner=INCUMBENT.point, ratio=1.1, ci95=Interval(1.05, 1.15), blocks=12)
+    record = trial_record(Trial(CANDIDATE, "sampler", "", pair=pair, score=1430.0), BASELINE.point)
+    assert (record.partner, record.ratio, record.ci95) == ({"pin_memory": True}, 1.1, Interval(1.05, 1.15))
+    assert record.changes == {"pin_memory": True, "precision": "bf16"}
+    assert record.score == 1430.0
+
+
+def test_a_trial_alone_has_neither_partner_nor_a_score_of_its_own() -> None:
+    """Its rate says it all; a failure has not even that."""
+    failed = make_burst(None, outcome=Outcome.OOM)
+    for burst in (BASELINE, failed):
+        record = trial_record(Trial(burst, "baseline", "", score=burst.rate), BASELINE.point)
+        assert (record.partner, record.ratio, record.ci95, record.score) == (None, None, None, None)
