@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
+import psutil
 import torch
 from torch.utils.data import default_collate
 
@@ -43,7 +44,9 @@ def check_workload(workload: Workload, target: str, device: str) -> WorkloadFact
     tuned = Tuned(config.replace(compile_mode=None, num_workers=0), device=device)
     with _blaming(f"{target}: torch's DataLoader refuses the dataset or the sampler"):
         make_loader(workload, tuned)  # for example, a sampler for an iterable dataset
+    read_before = _bytes_read()
     samples, sample_seconds = _fetch_samples(workload, max(2, config.batch_size), target)
+    sample_file_bytes = (_bytes_read() - read_before) // len(samples)
     batch_samples = samples[: config.batch_size]
     batch = _collate(workload, batch_samples, target)
     optimizer = _make_optimizer(workload, target)
@@ -68,6 +71,7 @@ def check_workload(workload: Workload, target: str, device: str) -> WorkloadFact
         parameters=sum(parameter.numel() for parameter in workload.model.parameters()),
         batch_bytes=round(sum(t.nbytes for t in tensors_in(batch)) * full_batch / len(batch_samples)),
         sample_seconds=sample_seconds,
+        sample_file_bytes=sample_file_bytes,
         has_images=any(tensor.dim() == 4 for tensor in (*workload.model.parameters(), *tensors_in(batch))),
         has_attention=any(event.name == "aten::scaled_dot_product_attention" for event in events),
         small_operators_fraction=_small_fraction(events, lambda: _loss(workload, tuned, batch, target)[1]),
@@ -100,6 +104,15 @@ def _fetch_samples(workload: Workload, count: int, target: str) -> tuple[list[An
     if not samples:
         raise WorkloadError(f"{target}: the dataset yields no sample; check its path or its filter")
     return samples, (time.perf_counter() - started) / len(samples)
+
+
+def _bytes_read() -> int:
+    """That this process has read from files so far, out of the page cache too; 0 where the system does not count."""
+    try:
+        counters = psutil.Process().io_counters()
+    except (AttributeError, psutil.Error, OSError):
+        return 0
+    return int(getattr(counters, "read_chars", counters.read_bytes))
 
 
 def _collate(workload: Workload, samples: list[Any], target: str) -> Any:

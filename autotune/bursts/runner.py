@@ -19,8 +19,13 @@ from autotune.errors import IsolationError, TargetError, WorkloadError
 from autotune.hardware import DeviceKind, Gpu, Hardware, merge, probe_host
 from autotune.knobs import WorkloadFacts
 from autotune.measuring import Agreement, Burst, Measurement, Outcome, Pair, Point, Profile
+from autotune.units import format_bytes
 
 LONGER = "give a longer --budget"
+TOO_LARGE = (
+    "the data set reads {} from files, more than the {} of memory that could keep them: sides of a duet train "
+    "different samples, since whoever reads second would read from memory"
+)
 KILL = 9
 """SIGKILL, which the kernel's out-of-memory killer sends; Windows has no name for it."""
 
@@ -69,6 +74,7 @@ class ProcessRunner:
         memory_limit_bytes: Host memory of the process tree above which a burst ends as out of memory.
         memory_fraction: Cap on the GPU's memory.
         device_uuid: Of the NVIDIA GPU to watch.
+        cache_bytes: Memory in which the system can keep the data set's files; None where that is not known.
     """
 
     def __init__(
@@ -80,8 +86,11 @@ class ProcessRunner:
         memory_limit_bytes: int | None = None,
         memory_fraction: float | None = None,
         device_uuid: str | None = None,
+        cache_bytes: int | None = None,
     ) -> None:
         self._isolation = isolation
+        self._cache_bytes = cache_bytes
+        self._same_samples = True
         self._count = 0
         self._contest = Contest(isolation, seed)
         self._request = Request(
@@ -112,6 +121,11 @@ class ProcessRunner:
         reason = self._isolation.fork_unsafe_reason
         facts = WorkloadFacts.model_validate({**value, "fork_safe": reason is None, "fork_unsafe_reason": reason})
         self._request = self._request.model_copy(update={"largest_samples": facts.largest_samples})
+        files_bytes = facts.sample_file_bytes * (facts.samples or 0)
+        if self._cache_bytes is not None and files_bytes > self._cache_bytes:
+            self._same_samples = False
+            told = TOO_LARGE.format(format_bytes(files_bytes), format_bytes(self._cache_bytes))
+            facts = facts.model_copy(update={"notes": (*facts.notes, told)})
         return facts
 
     def agreement(self, point: Point, steps: int, deadline_seconds: float) -> Agreement:
@@ -160,7 +174,10 @@ class ProcessRunner:
         self._count += 1
         seed = self._request.seed + 1000 * self._count
         base = self._request.model_copy(update={"job": "runner", "plan": plan, "seed": seed})
-        requests = [base.model_copy(update={"point": point}) for point in points]
+        requests = [
+            base.model_copy(update={"point": point, "seed": seed + (0 if self._same_samples else number)})
+            for number, point in enumerate(points)
+        ]
         self.close()  # its memory is needed
         began = time.monotonic()
         try:
@@ -183,7 +200,9 @@ class ProcessRunner:
     ) -> tuple[Burst, Pair | None]:
         """Plays a candidate against the incumbent, which lives on between challenges, as the winner does."""
         base = self._request.model_copy(update={"job": "runner", "plan": plan})
-        wanted = base.model_copy(update={"point": candidate})
+        self._count += 1
+        seed = base.seed + (0 if self._same_samples else self._count)
+        wanted = base.model_copy(update={"point": candidate, "seed": seed})
         partner = base.model_copy(update={"point": incumbent}) if incumbent is not None else None
         began = time.monotonic()
         try:
@@ -242,6 +261,7 @@ def make_runner(
         memory_limit_bytes=hardware.memory_limit_bytes("cpu", memory_target),
         memory_fraction=None if device == "cpu" else memory_target,
         device_uuid=record.uuid if isinstance(record, Gpu) else None,
+        cache_bytes=hardware.memory.available_bytes,
     )
 
 

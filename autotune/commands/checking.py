@@ -15,7 +15,7 @@ from autotune.results.check import Check
 from autotune.results.result import Result
 from autotune.search.interrupts import Interrupts
 from autotune.search.progress import Progress
-from autotune.search.stopping import Budget, burst_deadline, plan_for, predicted_seconds
+from autotune.search.stopping import Budget, burst_deadline, plan_for, predicted_seconds, round_plan
 from autotune.search.trials import Trial
 from autotune.search.turns import Turns
 from autotune.search.verify import Round, confirm, speedup_of
@@ -95,7 +95,7 @@ def run_in_turn(
     Returns:
         What was measured in each round, and the bursts that failed.
     """
-    plan = plan_for(budget.seconds)
+    plan = round_plan(plan_for(budget.seconds))
     turns = Turns(runner, progress.note)
     trials: list[Trial] = []
     failed: list[Burst] = []

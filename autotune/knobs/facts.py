@@ -37,6 +37,7 @@ class WorkloadFacts(BaseModel):
     parameters: int = Field(description="of the model, in all")
     batch_bytes: int = Field(description="tensor bytes of one collated batch of the baseline")
     sample_seconds: float = Field(description="fetching one sample took this long")
+    sample_file_bytes: int = Field(default=0, ge=0, description="that fetching one sample read from files")
     has_images: bool = Field(description="4-D tensors occur, so channels_last may matter")
     has_attention: bool = Field(description="scaled dot-product attention runs")
     small_operators_fraction: float = Field(

@@ -146,3 +146,19 @@ def test_a_killed_parent_leaves_nothing_behind(tmp_path: Path) -> None:
     parent.wait()
     _, alive = psutil.wait_procs(found, timeout=20)
     assert alive == []
+
+
+@pytest.mark.parametrize(("cache_bytes", "same"), [(10**12, True), (1000, False)])
+def test_data_that_exceed_memory_are_not_read_twice(cache_bytes: int, same: bool, tmp_path: Path) -> None:
+    """Whoever read a sample second would read it from memory: then the sides train different ones, which is told."""
+    target = "tests.workloads.files:build"
+    with Isolation(target) as isolation:
+        isolation.start(SECONDS)
+        runner = ProcessRunner(isolation, "cpu", cache_bytes=cache_bytes)
+        told = any("different samples" in note for note in runner.check(SECONDS).notes)
+        config = TrainConfig(batch_size=4)
+        names = ("first", "second")
+        runner.play([Point(config=config, parameters={"log": str(tmp_path / n)}) for n in names], PLAN, SECONDS)
+    first, second = ((tmp_path / name).read_text().split() for name in names)
+    assert (first[:200] == second[:200]) is same
+    assert told is not same
