@@ -118,9 +118,9 @@ class Telemetry:
         # Counting shared pages once takes the kernel milliseconds: only when there is something new to count.
         if resident <= (1 + NOTABLE_GROWTH) * self._counted_at_bytes:
             return False
-        self._counted_at_bytes = resident
         total = int(_total(tree, _memory_bytes))
         self._peak_bytes = max(self._peak_bytes, total)
+        self._counted_at_bytes = resident  # last: two threads look, and neither may take the other's as done before
         if self._limit_bytes is not None and total > self._limit_bytes:
             self._on_limit(total)
         return True

@@ -110,6 +110,10 @@ class Bursts:
         least = LEAST_COMPILED_ROUNDS * self.seconds_of([self._baseline]) * 2
         return max(self.searching, self.budget.remaining - max(least, LEAST_CONFIRMING_SHARE * self.budget.seconds))
 
+    def release(self) -> None:
+        """Ends the incumbent that lives: the search is over, and others need its memory."""
+        self._runner.close()
+
     def in_turn(
         self,
         points: Sequence[Point],

@@ -91,6 +91,7 @@ class Search:
     def run(self) -> StoppedBy:
         """Searches, then races the finalists; returns why the search stopped."""
         stopped_by = self._search()
+        self._bursts.release()
         best = self.log.incumbent()
         if best is not None:
             self.confirmation.race()

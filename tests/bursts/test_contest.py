@@ -24,12 +24,20 @@ SLOW, FAST = (
 )
 
 
-@pytest.fixture
-def runner() -> Iterator[ProcessRunner]:
-    """Runs a workload whose steps sleep, so that it is known which config is the faster one."""
+@pytest.fixture(scope="module")
+def isolation() -> Iterator[Isolation]:
+    """Where processes come from."""
     with Isolation(SLEEPY) as isolation:
         isolation.start(SECONDS)
-        yield ProcessRunner(isolation, "cpu")
+        yield isolation
+
+
+@pytest.fixture
+def runner(isolation: Isolation) -> Iterator[ProcessRunner]:
+    """Runs a workload whose steps sleep, so that it is known which config is the faster one."""
+    runner = ProcessRunner(isolation, "cpu")
+    yield runner
+    runner.close()
 
 
 def challenge(runner: ProcessRunner, incumbent: Point | None, candidate: Point) -> tuple[Burst, Pair | None]:
@@ -72,13 +80,13 @@ def test_a_clear_loser_is_let_go_early(runner: ProcessRunner) -> None:
     before = runners()
     looks: list[Pair] = []
     burst, pair = runner.challenge(
-        FAST, SLOW, PLAN.model_copy(update={"measure_seconds": 10.0, "block_seconds": 0.1}), SECONDS, looks.append
+        FAST, SLOW, PLAN.model_copy(update={"measure_seconds": 6.0}), SECONDS, looks.append
     )
     assert burst.ok
     assert pair is not None
     assert pair.verdict == "slower"
     assert looks[-1] == pair
-    assert burst.seconds < 2 * 10
+    assert burst.seconds < 2 * 6
     assert runners() == before
 
 

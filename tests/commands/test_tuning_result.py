@@ -60,7 +60,7 @@ def test_two_pairs_leave_the_baseline_and_say_what_to_do() -> None:
 def test_a_trial_keeps_its_duet() -> None:
     """What the partner changed from the baseline, the ratio, and the score that is chained through it."""
     pair = Pair(partner=INCUMBENT.point, ratio=1.1, ci95=Interval(1.05, 1.15), blocks=12)
-    record = trial_record(Trial(CANDIDATE, "sampler", "", pair=pair, score=1430.0), BASELINE.point)
+    record = trial_record(Trial(CANDIDATE, "sampler", "", pair=pair, chained=1430.0), BASELINE.point)
     assert (record.partner, record.ratio, record.ci95) == ({"pin_memory": True}, 1.1, Interval(1.05, 1.15))
     assert record.changes == {"pin_memory": True, "precision": "bf16"}
     assert record.score == 1430.0
@@ -70,5 +70,5 @@ def test_a_trial_alone_has_neither_partner_nor_a_score_of_its_own() -> None:
     """Its rate says it all; a failure has not even that."""
     failed = make_burst(None, outcome=Outcome.OOM)
     for burst in (BASELINE, failed):
-        record = trial_record(Trial(burst, "baseline", "", score=burst.rate), BASELINE.point)
+        record = trial_record(Trial(burst, "baseline", ""), BASELINE.point)
         assert (record.partner, record.ratio, record.ci95, record.score) == (None, None, None, None)

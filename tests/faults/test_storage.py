@@ -42,7 +42,7 @@ def open_in(folder: Path, *, url: str | None = None, resume: bool = False) -> op
 def run_burst(log: TrialLog, batch_size: int) -> None:
     """One burst, recorded."""
     point = Point(config=TrainConfig(batch_size=batch_size))
-    log.run(point, "stage", "reason", lambda: Burst(point=point, outcome=Outcome.CRASHED, seconds=1.0))
+    log.run(point, "stage", "reason", lambda: (Burst(point=point, outcome=Outcome.CRASHED, seconds=1.0), None))
 
 
 def sizes(log: TrialLog) -> list[int]:
@@ -86,7 +86,7 @@ def test_a_database_that_breaks_costs_no_burst(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "trials.db") as database:
         database.execute("DROP TABLE trial_user_attributes")
     asked, point = proposed
-    log.finish(asked, "stage", "reason", Burst(point=point, outcome=Outcome.CRASHED, seconds=1.0))
+    log.finish(asked, "stage", "reason", Burst(point=point, outcome=Outcome.CRASHED, seconds=1.0), None)
     assert [trial.burst.point for trial in log.trials][1:] == [point]
     assert len(told) == 1
     assert [trial.user_attrs["stage"] for trial in log.study.trials] == ["stage", "stage"]
