@@ -228,11 +228,7 @@ def block_lengths(runner: ProcessRunner, pairs: int, seconds: float) -> list[dic
     """Pairs of processes for each length of block."""
     rows = []
     for length in BLOCK_SECONDS:
-        plan = BurstPlan(
-            warmup_seconds=seconds,
-            measure_seconds=max(seconds, TURNS * length),
-            turn_seconds=length,
-        )
+        plan = BurstPlan(warmup_seconds=seconds, measure_seconds=max(seconds, TURNS * length), turn_seconds=length)
         played = [well(runner.play([FIRST, SECOND], plan, DEADLINE_SECONDS)) for _ in range(pairs)]
         found: list[Pair] = [(blocks_of(first), blocks_of(second)) for first, second in played]
         speedup = speedup_in([{FIRST: first, SECOND: second} for first, second in played], FIRST, SECOND)

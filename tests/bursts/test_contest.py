@@ -11,6 +11,7 @@ import pytest
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner
+from autotune.errors import Interrupted
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.pairs import Pair
 from autotune.measuring.records import Burst, Outcome, Point
@@ -79,9 +80,7 @@ def test_a_clear_loser_is_let_go_early(runner: ProcessRunner) -> None:
     challenge(runner, None, FAST)
     before = runners()
     looks: list[Pair] = []
-    burst, pair = runner.challenge(
-        FAST, SLOW, PLAN.model_copy(update={"measure_seconds": 6.0}), SECONDS, looks.append
-    )
+    burst, pair = runner.challenge(FAST, SLOW, PLAN.model_copy(update={"measure_seconds": 6.0}), SECONDS, looks.append)
     assert burst.ok
     assert pair is not None
     assert pair.verdict == "slower"
@@ -114,6 +113,36 @@ def test_an_incumbent_that_was_killed_is_started_again(runner: ProcessRunner) ->
     assert burst.ok
     assert pair is not None
     assert pair.verdict == "faster"
+
+
+def broken(seconds: float) -> Point:
+    """A candidate whose steps cannot be taken (below 0), or take for ever."""
+    return Point(config=TrainConfig(batch_size=4), parameters={"step_seconds": seconds, "batch_size": 4})
+
+
+@pytest.mark.parametrize(("seconds", "outcome"), [(-1.0, Outcome.CRASHED), (1000.0, Outcome.TIMEOUT)])
+def test_a_candidate_that_fails_leaves_the_incumbent_alone(
+    runner: ProcessRunner, seconds: float, outcome: Outcome
+) -> None:
+    """It ends as what befell it, and nothing of it is left; the incumbent plays on against the next."""
+    challenge(runner, None, SLOW)
+    before = runners()
+    burst, pair = runner.challenge(SLOW, broken(seconds), PLAN, 5.0, lambda _: None)
+    assert burst.outcome is outcome
+    assert pair is None
+    assert runners() == before
+    assert challenge(runner, SLOW, FAST)[0].ok
+
+
+def test_an_interruption_ends_both_sides() -> None:
+    """Ctrl-C in the middle of a challenge leaves neither the candidate nor the incumbent."""
+    with Isolation(SLEEPY) as isolation:
+        isolation.start(SECONDS)
+        runner = ProcessRunner(isolation, "cpu")
+        challenge(runner, None, SLOW)
+        with pytest.raises(Interrupted):
+            runner.challenge(SLOW, FAST, PLAN, SECONDS, lambda _: isolation.interrupt())
+        assert runners() == set()
 
 
 def test_closing_ends_the_incumbent(runner: ProcessRunner) -> None:
