@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import random
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from autotune.bursts.isolation import Isolation
 from autotune.bursts.live import Ended
 from autotune.bursts.protocol import BurstPlan, Request
 from autotune.bursts.side import END_SECONDS, Side, mean_pace
-from autotune.measuring import FOREIGN_CPU_LIMIT, warm_up_length
+from autotune.measuring import bearable, warm_up_length
 
 LEAST_BATCHES = 10
 """Of a loader with workers in one block: a worker that ends its batch while it should be stopped is then a tenth."""
@@ -30,8 +29,6 @@ LEAST_TURNS = 5
 """Of those that count in a round, which nobody looks at before its end: fewer say nothing about how they scatter."""
 WARMUP_SHARE = 0.25
 """Of what a side is to be measured, at least: what the ratio shows of warming up, it shows only within noise."""
-NOTABLY_MORE = 0.05
-"""Of the CPUs, over what others take in most turns: at least half of the turns count, however busy the machine is."""
 START_SHARE = 0.6
 """Of what time there is, for the start of a side: one that hangs must leave some to see how the others end."""
 
@@ -115,9 +112,7 @@ class Duet:
         if not whole:
             return []
         turns = range(self.warm, min(len(side.blocks) for side in whole))
-        taken = [max(side.taken[turn] for side in whole) for turn in turns]
-        bearable = max(FOREIGN_CPU_LIMIT, statistics.median(taken) + NOTABLY_MORE)
-        quiet = [turn for turn, share in zip(turns, taken, strict=True) if share <= bearable]
+        quiet = [turns[index] for index in bearable([max(side.taken[turn] for side in whole) for turn in turns])]
         first, *others = whole
         ratios = [
             [math.log(first.per_sample(first.blocks[turn]) / other.per_sample(other.blocks[turn])) for turn in quiet]

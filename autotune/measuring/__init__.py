@@ -12,14 +12,14 @@ from autotune.measuring.pairs import LEAST_BLOCKS, Pair, pair_of
 from autotune.measuring.profiles import Operator, Profile, SampleCost, SamplePart, Synchronisation
 from autotune.measuring.ratios import paired, warm_up_length
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point, compiler_text, pool
-from autotune.measuring.speedup import FEWEST_PAIRS, Speedup, speedup_in
+from autotune.measuring.speedup import FEWEST_PAIRS, Speedup, comparable, speedup_in
 from autotune.measuring.statistics import Interval, KnownInterval
-from autotune.measuring.telemetry_summary import FOREIGN_CPU_LIMIT, SLOWDOWNS, TelemetrySummary, merged
+from autotune.measuring.telemetry_summary import SLOWDOWNS, TelemetrySummary, bearable, merged
 
 __all__ = [
-    "CAVEAT", "FEWEST_PAIRS", "FEWEST_STEPS", "FOREIGN_CPU_LIMIT", "LEAST_BLOCKS", "MOST_STEPS", "SAMPLES_PER_SECOND",
-    "SLOWDOWNS", "Agreement", "Block", "Burst", "Interval", "KnownInterval", "Line", "Measurement", "MemoryModel",
-    "Numerics", "NumericsGuard", "Objective", "Operator", "Outcome", "Pair", "Point", "Profile", "SampleCost",
-    "SamplePart", "Speedup", "Synchronisation", "TelemetrySummary", "Trace", "compiler_text", "merged",
+    "CAVEAT", "FEWEST_PAIRS", "FEWEST_STEPS", "LEAST_BLOCKS", "MOST_STEPS", "SAMPLES_PER_SECOND", "SLOWDOWNS",
+    "Agreement", "Block", "Burst", "Interval", "KnownInterval", "Line", "Measurement", "MemoryModel", "Numerics",
+    "NumericsGuard", "Objective", "Operator", "Outcome", "Pair", "Point", "Profile", "SampleCost", "SamplePart",
+    "Speedup", "Synchronisation", "TelemetrySummary", "Trace", "bearable", "comparable", "compiler_text", "merged",
     "objective_named", "pair_of", "paired", "pool", "speedup_in", "warm_up_length",
 ]  # fmt: skip

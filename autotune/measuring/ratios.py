@@ -66,4 +66,4 @@ def ratio_error(before: Sequence[float], after: Sequence[float]) -> float:
         products = math.fsum(x * y for x, y in zip(residuals, residuals[lag:], strict=False)) / count
         variance += 2 * (1 - lag / (lags + 1)) * products
     # Of few blocks, correlations that look negative are chance: they must not make an interval narrow.
-    return math.sqrt(max(variance, alone / 2) / (count - 1))
+    return math.sqrt(max(variance, alone) / (count - 1))

@@ -13,6 +13,7 @@ from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
 from autotune.measuring.ratios import block_error, paired
 from autotune.measuring.records import Measurement, Point
 from autotune.measuring.statistics import Interval, KnownInterval, student_t_975
+from autotune.measuring.telemetry_summary import bearable
 from autotune.stored import Figure, Stored, Whole
 
 EARLY_END_ALLOWANCE = 1.15
@@ -62,12 +63,12 @@ def speedup_in(
     processes (addresses, huge pages) is in the residuals of points and rounds, a randomised block design: all points
     that took part in the same rounds tell how large it is, and the interval is Student's t of that. It is never
     narrower than what the blocks inside the rounds scatter (Kalibera and Jones, ISMM 2013: repeat at the level where
-    the variance arises).
+    the variance arises). Rounds in which others took notably more of the CPUs than in most are left out.
 
     Raises:
         ValueError: With fewer than two rounds there is no spread to judge by.
     """
-    common = [measured for measured in rounds if before in measured and after in measured]
+    common = comparable(rounds, before, after)
     if len(common) < 2:
         raise ValueError(f"expected 2 rounds or more for an interval, got {len(common)}")
     points = [point for point in common[0] if all(point in measured for measured in common)]
@@ -83,6 +84,17 @@ def speedup_in(
     pairs = [(measured[before], measured[after]) for measured in common]
     blocks = tuple(len(mine.blocks) for mine, _ in pairs) if all(paired(*pair) for pair in pairs) else ()
     return Speedup(ratio=math.exp(centre), ci95=interval, pairs=len(common), blocks=blocks)
+
+
+def comparable(
+    rounds: Sequence[Mapping[Point, Measurement]], before: Point, after: Point
+) -> list[Mapping[Point, Measurement]]:
+    """The rounds that hold both, but for those in which others took notably more of the CPUs than in most."""
+    common = [measured for measured in rounds if before in measured and after in measured]
+    summaries = [(measured[before].telemetry, measured[after].telemetry) for measured in common]
+    taken = [max(one.taken_fraction if one is not None else 0.0 for one in pair) for pair in summaries]
+    kept = bearable(taken)
+    return [common[index] for index in kept] if len(kept) >= 2 else common
 
 
 def _residual_variance(logs: Sequence[Sequence[float]], degrees: int) -> float:

@@ -12,6 +12,7 @@ from autotune.stored import Figure, Seconds, Stored, Whole
 
 FOREIGN_CPU_LIMIT = 0.1
 IDLE_CPU_LIMIT = 0.1
+NOTABLY_MORE = 0.05
 STOLEN_CPU_LIMIT = 0.05
 FOREIGN_GPU_LIMIT = 0.05
 CLOCK_DROP_LIMIT = 0.15
@@ -77,6 +78,20 @@ class TelemetrySummary(Stored):
             if drop > CLOCK_DROP_LIMIT:
                 return f"the GPU's clock dropped by {drop:.0%}"
         return None
+
+
+def bearable(taken: Sequence[float]) -> list[int]:
+    """Of some spans of time, those in which others did not take notably more of the CPUs than usual: half, at least.
+
+    Chosen by what others did, never by how fast training was.
+
+    Args:
+        taken: `TelemetrySummary.taken_fraction` of each span.
+    """
+    if not taken:
+        return []
+    most = max(FOREIGN_CPU_LIMIT, statistics.median(taken) + NOTABLY_MORE)
+    return [index for index, share in enumerate(taken) if share <= most]
 
 
 def merged(parts: Sequence[TelemetrySummary]) -> TelemetrySummary | None:

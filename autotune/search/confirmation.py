@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 
-from autotune.measuring import Burst, Measurement, Numerics, NumericsGuard, Point, pool
+from autotune.measuring import Burst, Measurement, Numerics, NumericsGuard, Point, comparable, pool
 from autotune.results.result import AblationRow
 from autotune.search.ablation import MIN_ROUNDS, ablate, ablation_rows, reverted
 from autotune.search.bursts import Bursts
@@ -72,7 +72,7 @@ class Confirmation:
 
         None where no round does.
         """
-        both = [held for held in self._bursts.rounds(CONFIRM) if point in held and self._baseline in held]
+        both = comparable(self._bursts.rounds(CONFIRM), self._baseline, point)
         if not both:
             return None
         return pool([held[self._baseline] for held in both]), pool([held[point] for held in both])

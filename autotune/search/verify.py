@@ -6,6 +6,7 @@ measured again, block by block in turn, and only that becomes a headline.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ MIN_DECIDED_ROUNDS = 4
 MIN_RACED_ROUNDS = 3
 """Before a finalist that another one has clearly beaten drops out. Chosen: the fewest whose spread has two degrees of
 freedom."""
+LONG_RACE_ROUNDS = 6
+"""From then on a race has one finalist. Chosen."""
 TIE = 0.98
 """A point within this share of the fastest is as good: for all that single bursts tell, and as a finalist unless it is
 slower beyond doubt. Chosen, below the 3 to 6 % by which processes of one config were measured to differ."""
@@ -90,12 +93,22 @@ def scored(burst: Burst, objective: Objective) -> bool:
 def _still_racing(
     standing: Sequence[Point], baseline: Point, rounds: Sequence[Round], objective: Objective
 ) -> list[Point]:
-    """The finalists that the fastest one has not clearly beaten, side by side in the same rounds."""
+    """The finalists that the fastest one has not clearly beaten, side by side in the same rounds.
+
+    From some rounds on, those that seem slower go too, and in the end all but one: what is left of the time narrows the
+    interval of the answer.
+    """
     ratios = {point: speedup.ratio for point in standing if (speedup := speedup_of(point, baseline, rounds, objective))}
     if len(rounds) < MIN_RACED_ROUNDS or len(ratios) < 2:
         return list(standing)
     leader = max(ratios, key=lambda point: ratios[point])
-    return [point for point in standing if point == leader or not _beaten(point, leader, rounds, objective)]
+    least = 0.0 if len(rounds) < MIN_DECIDED_ROUNDS else TIE if len(rounds) < LONG_RACE_ROUNDS else math.inf
+    return [
+        point
+        for point in standing
+        if point == leader
+        or not (_beaten(point, leader, rounds, objective) or ratios.get(point, 0.0) < least * ratios[leader])
+    ]
 
 
 def _beaten(point: Point, leader: Point, rounds: Sequence[Round], objective: Objective) -> bool:

@@ -266,7 +266,7 @@ def test_a_config_is_measured_beside_this_machines_own_and_the_baseline(tmp_path
         for best in (own, theirs)
     )
     write_document(tuned, path)
-    cross = crossed(source, tmp_path, 100.0)  # as long as a busy machine needs; the rounds end when all is clear
+    cross = crossed(source, tmp_path, 50.0)  # as long as a busy machine needs; the rounds end when all is clear
     assert cross.own is not None
     assert (cross.own.path, cross.own.config) == (str(path), own.config)
     assert cross.over_own is not None

@@ -222,7 +222,7 @@ def test_no_result_file_ends_a_command_in_a_traceback(command: Callable[..., Non
 
 
 @pytest.mark.slow
-@settings(FUZZ, max_examples=10 * EXAMPLES, derandomize=False)
+@settings(FUZZ, max_examples=5 * EXAMPLES, derandomize=False)
 @given(changes(RESULT))
 def test_no_result_file_of_many_ends_a_command_in_a_traceback(command: Callable[..., None], made: list[Change]) -> None:
     """The same with other files each time."""

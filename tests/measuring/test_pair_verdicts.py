@@ -1,0 +1,95 @@
+"""What paired blocks say while they are still played, and which rounds count."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.pairs import LEAST_BLOCKS, Pair, pair_of
+from autotune.measuring.records import Measurement, Point
+from autotune.measuring.speedup import FEWEST_PAIRS, Speedup, comparable, speedup_in
+from autotune.measuring.statistics import Interval
+from autotune.measuring.telemetry_summary import TelemetrySummary, bearable
+from tests.factories import make_measurement
+
+INCUMBENT, CANDIDATE = Point(config=TrainConfig(batch_size=16)), Point(config=TrainConfig(batch_size=32))
+SIMULATIONS, LOOKS = 300, 30
+
+
+def duet(ratio: float, noise: float, seed: int) -> list[Pair]:
+    """What is known after each block of a duet."""
+    rng = random.Random(seed)
+    mine: list[float] = []
+    theirs: list[float] = []
+    known = []
+    for _ in range(LOOKS):
+        shared = math.exp(rng.gauss(0, 0.3))
+        mine.append(shared * math.exp(rng.gauss(0, noise)))
+        theirs.append(shared / ratio * math.exp(rng.gauss(0, noise)))
+        pair = pair_of(INCUMBENT, mine, theirs)
+        assert pair is not None
+        known.append(pair)
+    return known
+
+
+def test_the_interval_holds_at_every_look() -> None:
+    """Whoever looks after each of thirty blocks calls equals different in five of a hundred duets at most."""
+    wrong = sum(any(pair.verdict != "undecided" for pair in duet(1.0, 0.05, seed)) for seed in range(SIMULATIONS))
+    assert wrong <= 0.05 * SIMULATIONS
+
+
+@pytest.mark.parametrize(("ratio", "verdict"), [(0.7, "slower"), (1.4, "faster")])
+def test_what_is_clear_is_decided_soon(ratio: float, verdict: str) -> None:
+    """A third more or less shows within ten blocks, though the machine's own speed scatters by as much."""
+    soon = [duet(ratio, 0.05, seed)[9].verdict == verdict for seed in range(30)]
+    assert sum(soon) >= 27
+
+
+def test_fewer_blocks_than_three_decide_nothing() -> None:
+    """They say nothing about how they scatter."""
+    for pair in duet(0.5, 0.0, 0)[: LEAST_BLOCKS - 1]:
+        assert not pair.decided
+
+
+@pytest.mark.parametrize(
+    ("ratio", "half", "promoted"),
+    [(1.05, 0.02, True), (1.03, 0.06, True), (1.24, 0.9, False), (1.005, 0.004, True), (1.005, 0.02, False)],
+)
+def test_luck_makes_no_incumbent(ratio: float, half: float, promoted: bool) -> None:
+    """An undecided candidate must be expected to gain: what is hardly known counts for little."""
+    interval = Interval(ratio * math.exp(-half), ratio * math.exp(half))
+    assert Pair(partner=INCUMBENT, ratio=ratio, ci95=interval, blocks=9).promotes is promoted
+
+
+def test_two_pairs_are_no_finding() -> None:
+    """However narrow their interval is."""
+    found = [Speedup(ratio=1.5, ci95=Interval(1.4, 1.6), pairs=pairs) for pairs in (FEWEST_PAIRS - 1, FEWEST_PAIRS)]
+    assert [one.confirmed for one in found] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("taken", "kept"),
+    [([0.0, 0.5, 0.0, 0.02], [0, 2, 3]), ([0.5, 0.5, 0.52], [0, 1, 2]), ([0.08, 0.0], [0, 1]), ([], [])],
+)
+def test_spans_that_others_disturbed_are_left_out(taken: list[float], kept: list[int]) -> None:
+    """By comparison with most: on a machine that is always busy all count."""
+    assert bearable(taken) == kept
+
+
+def test_a_round_in_which_a_neighbour_struck_does_not_count() -> None:
+    """The baseline lost all its speed to somebody else; three rounds were quiet."""
+
+    def measured(rate: float, foreign: float) -> Measurement:
+        return make_measurement(rate, telemetry=TelemetrySummary(seconds=1.0, foreign_cpu_fraction=foreign))
+
+    rounds = [
+        {INCUMBENT: measured(rate, foreign), CANDIDATE: measured(2000.0, foreign)}
+        for rate, foreign in ((1000.0, 0.0), (1010.0, 0.01), (100.0, 0.5), (990.0, 0.0))
+    ]
+    assert len(comparable(rounds, INCUMBENT, CANDIDATE)) == 3
+    speedup = speedup_in(rounds, INCUMBENT, CANDIDATE)
+    assert speedup.pairs == 3
+    assert speedup.ratio == pytest.approx(2.0, rel=0.02)
