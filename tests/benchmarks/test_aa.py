@@ -95,13 +95,13 @@ def test_noise_is_told_of_pairs() -> None:
 
 @pytest.mark.slow
 def test_real_comparisons_record_both_sides(runner_of: RunnerOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Duets in processes of their own, in as many rounds as the speed-up has pairs; and blocks of each length."""
+    """Duets in processes of their own, of which the speed-up counts the quiet ones; and blocks of each length."""
     monkeypatch.setattr(aa, "FIRST", Point(config=TrainConfig()))
     monkeypatch.setattr(aa, "SECOND", Point(config=TrainConfig(), parameters={"width": 32}))
     monkeypatch.setattr(aa, "BLOCK_SECONDS", (0.02,))
     monkeypatch.setattr(aa, "TARGET", TINY)
     (speedup,), (pairs,) = aa.real(runner_of(TINY), 1, SHORT)
-    assert speedup.pairs == len(pairs) >= 2
+    assert len(pairs) >= speedup.pairs >= len(pairs) / 2 >= 1
     assert all(first.samples == second.samples and min(first.seconds) > 0 for first, second in pairs)
     (row,) = aa.block_lengths(runner_of(TINY), 2, 0.2)
     assert len(row["recorded"]) == 2
