@@ -129,7 +129,7 @@ def test_the_command_says_whether_a_result_holds(tmp_path: Path) -> None:
     """From a file whose path is not here to the exit status and JSON; that the fingerprint is another one is told."""
     path = write(tmp_path, "gone/train.py:build", ratio=None)
     done = run(
-        ["check", str(path), "--model", "tests.workloads.tiny:build", "--budget", budget(20), "--json"], tmp_path
+        ["check", str(path), "--model", "tests.workloads.tiny:build", "--budget", budget(30), "--json"], tmp_path
     )
     assert done.status == 0, done.err
     assert json.loads(done.out)["verdict"] == "holds"
