@@ -27,7 +27,7 @@ from tests.search.surface import make_space
 PLAN = BurstPlan(warmup_seconds=0.3, measure_seconds=0.3, block_seconds=0.02)
 START_SECONDS = 60.0
 OVERRUN_SECONDS = 5.0
-PARTNER_SECONDS = 15.0
+PARTNER_SECONDS = 20.0
 USUAL = {
     "memory:in_forward", "memory:killed_by_the_kernel", "memory:worker_bus_error", "ends:killed", "ends:worker_killed",
     "raising:in_loss", "raising:nan_loss", "hangs:in_forward", "leaving:daemon",
