@@ -8,7 +8,7 @@ candidate against the incumbent, a `Speedup` the ratio of two scores over severa
 from autotune.measuring.memory_model import Line, MemoryModel
 from autotune.measuring.numerics import CAVEAT, FEWEST_STEPS, MOST_STEPS, Agreement, Numerics, NumericsGuard, Trace
 from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective, objective_named
-from autotune.measuring.pairs import LEAST_BLOCKS, Pair, pair_of
+from autotune.measuring.pairs import Pair, pair_of
 from autotune.measuring.profiles import Operator, Profile, SampleCost, SamplePart, Synchronisation
 from autotune.measuring.ratios import paired, warm_up_length
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point, compiler_text, pool
@@ -17,7 +17,7 @@ from autotune.measuring.statistics import Interval, KnownInterval
 from autotune.measuring.telemetry_summary import SLOWDOWNS, TelemetrySummary, bearable, merged
 
 __all__ = [
-    "CAVEAT", "FEWEST_PAIRS", "FEWEST_STEPS", "LEAST_BLOCKS", "MOST_STEPS", "SAMPLES_PER_SECOND", "SLOWDOWNS",
+    "CAVEAT", "FEWEST_PAIRS", "FEWEST_STEPS", "MOST_STEPS", "SAMPLES_PER_SECOND", "SLOWDOWNS",
     "Agreement", "Block", "Burst", "Interval", "KnownInterval", "Line", "Measurement", "MemoryModel", "Numerics",
     "NumericsGuard", "Objective", "Operator", "Outcome", "Pair", "Point", "Profile", "SampleCost", "SamplePart",
     "Speedup", "Synchronisation", "TelemetrySummary", "Trace", "bearable", "comparable", "compiler_text", "merged",

@@ -51,10 +51,15 @@ class Pair(Stored):
         return "slower" if self.ci95.high < 1 else "undecided"
 
     @property
+    def doubt(self) -> float:
+        """By what the logarithm of the ratio may be off, either way."""
+        return math.log(self.ci95.high / self.ci95.low) / 2
+
+    @property
     def decided(self) -> bool:
         """Whether more blocks would change nothing that matters: beyond doubt, hopeless, or known well enough."""
         hopeless = (1 - LESS_SURE) * math.log(self.ratio) + LESS_SURE * math.log(self.ci95.high) < 0
-        known = math.log(self.ci95.high / self.ci95.low) <= 2 * KNOWN_WIDTH
+        known = self.doubt <= KNOWN_WIDTH
         return self.verdict != "undecided" or hopeless or known
 
     @property
@@ -62,7 +67,7 @@ class Pair(Stored):
         """Whether the candidate takes the incumbent's place."""
         if self.verdict != "undecided":
             return self.verdict == "faster"
-        error = math.log(self.ci95.high / self.ci95.low) / 2 / STANDARD_ERRORS
+        error = self.doubt / STANDARD_ERRORS
         return math.log(self.ratio) * USUAL_GAIN**2 / (USUAL_GAIN**2 + error**2) >= WORTH_KEEPING
 
     def scaled(self, factor: float) -> Pair:

@@ -13,6 +13,7 @@ from autotune.stored import Figure, Seconds, Stored, Whole
 FOREIGN_CPU_LIMIT = 0.1
 IDLE_CPU_LIMIT = 0.1
 NOTABLY_MORE = 0.05
+"""Of the CPUs, over what others take in most spans. Chosen."""
 STOLEN_CPU_LIMIT = 0.05
 FOREIGN_GPU_LIMIT = 0.05
 CLOCK_DROP_LIMIT = 0.15
@@ -55,18 +56,20 @@ class TelemetrySummary(Stored):
 
     @property
     def taken_fraction(self) -> float:
-        """Share of the CPUs that others took from this run; what they took of idle ones is no loss."""
+        """Share of the CPUs that others took from this run, other virtual machines included."""
+        return (self.stolen_cpu_fraction or 0.0) + self._lost_fraction
+
+    @property
+    def _lost_fraction(self) -> float:
+        """Share of the CPUs that other processes took from this run: they may compute as they like on idle ones."""
         foreign, idle = self.foreign_cpu_fraction or 0.0, self.idle_cpu_fraction
-        beside = idle is not None and idle >= IDLE_CPU_LIMIT + foreign
-        return (self.stolen_cpu_fraction or 0.0) + (0.0 if beside else foreign)
+        return foreign if idle is None or idle < IDLE_CPU_LIMIT + foreign else 0.0
 
     @property
     def disturbance(self) -> str | None:
         """What disturbed the figure, in a few words; None when nothing notable did."""
-        foreign, idle = self.foreign_cpu_fraction or 0.0, self.idle_cpu_fraction
-        # Others may compute as they like where CPUs are left over for them.
-        if foreign > FOREIGN_CPU_LIMIT and (idle is None or idle < IDLE_CPU_LIMIT + foreign):
-            return f"other processes took {foreign:.0%} of the CPUs"
+        if self._lost_fraction > FOREIGN_CPU_LIMIT:
+            return f"other processes took {self._lost_fraction:.0%} of the CPUs"
         if (self.stolen_cpu_fraction or 0.0) > STOLEN_CPU_LIMIT:
             return f"other virtual machines took {self.stolen_cpu_fraction:.0%} of the CPUs"
         if (self.foreign_gpu_fraction or 0.0) > FOREIGN_GPU_LIMIT:

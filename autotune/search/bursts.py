@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from autotune.bursts.protocol import BurstPlan, Part
+from autotune.bursts.protocol import Part
 from autotune.bursts.runner import Runner
 from autotune.measuring import Burst, Pair, Point
 from autotune.search.progress import Progress
-from autotune.search.stopping import Budget, burst_deadline, plan_for, predicted_seconds
+from autotune.search.stopping import Budget, burst_deadline, plan_for, predicted_seconds, round_plan
 from autotune.search.trials import Trial, TrialLog
 from autotune.search.turns import Turns
 from autotune.search.verify import Round
@@ -40,6 +40,7 @@ class Bursts:
         self.budget = budget
         self.progress = progress
         self.plan = plan_for(budget.seconds, fastest_wins=log.objective.is_rate)
+        self._round_plan = round_plan(self.plan)
         self._baseline = baseline
         self._runner = runner
         self._stage_shown = ""
@@ -57,19 +58,19 @@ class Bursts:
         found = best is not None and best.burst.point != self._baseline
         return self.budget.searching if found else self.budget.seeking
 
-    def seconds_of(self, points: Sequence[Point], plan: BurstPlan | None = None) -> float:
-        """What bursts of these points are expected to cost, starting and compiling included."""
-        shorter = plan.measure_seconds / self.plan.measure_seconds if plan is not None else 1.0
-        return sum(
-            predicted_seconds(point.config, self.trials, self.plan)
-            * (shorter if point.config.compile_mode is None else 1)
-            for point in points
-        )
+    def seconds_of(self, point: Point) -> float:
+        """What a challenge by a point is expected to cost, starting and compiling included."""
+        return predicted_seconds(point.config, self.trials, self.plan)
 
-    def round_seconds(self, points: Sequence[Point], plan: BurstPlan | None = None) -> float:
+    def round_seconds(self, points: Sequence[Point]) -> float:
         """What a round of these points is expected to cost: as the last one that they took part in did."""
         last = {trial.burst.point: trial.burst.seconds for trial in self.trials if trial.round is not None}
-        return sum(last[point] if point in last else self.seconds_of([point], plan) for point in points)
+        shorter = self._round_plan.measure_seconds / self.plan.measure_seconds
+
+        def expected(point: Point) -> float:
+            return self.seconds_of(point) * (shorter if point.config.compile_mode is None else 1)
+
+        return sum(last[point] if point in last else expected(point) for point in points)
 
     def search(self, point: Point, stage: str, reason: str) -> Burst:
         """A challenge of the incumbent, in the time that is for searching.
@@ -107,21 +108,14 @@ class Bursts:
         compiled = any(trial.burst.point.config.compile_mode is not None for trial in self.trials)
         if point.config.compile_mode is None or compiled:
             return self.searching
-        least = LEAST_COMPILED_ROUNDS * self.seconds_of([self._baseline]) * 2
+        least = LEAST_COMPILED_ROUNDS * self.seconds_of(self._baseline) * 2
         return max(self.searching, self.budget.remaining - max(least, LEAST_CONFIRMING_SHARE * self.budget.seconds))
 
     def release(self) -> None:
         """Ends the incumbent that lives: the search is over, and others need its memory."""
         self._runner.close()
 
-    def in_turn(
-        self,
-        points: Sequence[Point],
-        number: int,
-        stage: str,
-        reason: Callable[[Point], str],
-        plan: BurstPlan | None = None,
-    ) -> list[Burst]:
+    def in_turn(self, points: Sequence[Point], number: int, stage: str, reason: Callable[[Point], str]) -> list[Burst]:
         """A round: a fresh process for each point, and blocks in turn; whole bursts in turn where memory is too small.
 
         Args:
@@ -129,9 +123,8 @@ class Bursts:
             number: Of the round.
             stage: The part of the search that asks for it.
             reason: Why a point is run, in one sentence.
-            plan: How long each side trains; as in the search when None.
         """
-        plan = plan or self.plan
+        plan = self._round_plan
         self.show_stage(stage)
 
         def deadline(point: Point) -> float:

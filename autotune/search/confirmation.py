@@ -13,7 +13,7 @@ from autotune.results.result import AblationRow
 from autotune.search.ablation import MIN_ROUNDS, ablate, ablation_rows, reverted
 from autotune.search.bursts import Bursts
 from autotune.search.stages import ABLATION, CONFIRM
-from autotune.search.stopping import burst_deadline, numerics_steps, round_plan
+from autotune.search.stopping import burst_deadline, numerics_steps
 from autotune.search.trials import resource_cost, standings
 from autotune.search.verify import MIN_DECIDED_ROUNDS, Confirmed, as_good_as_the_fastest, confirm, rank
 
@@ -52,7 +52,6 @@ class Confirmation:
         self._knobs = knobs
         self._numerics, self._checking_seconds = numerics, 0.0
         self._objective = bursts.log.objective
-        self._plan = round_plan(bursts.plan)
 
     def answer(self) -> Point:
         """The point to train with: only a confirmed gain displaces the baseline, and of equals the cheapest wins.
@@ -101,7 +100,7 @@ class Confirmation:
 
             def play(points: Sequence[Point], number: int, first: int = first) -> list[Burst]:
                 told = f"round {first + number + 1}"
-                return self._bursts.in_turn(points, first + number, CONFIRM, lambda _: told, self._plan)
+                return self._bursts.in_turn(points, first + number, CONFIRM, lambda _: told)
 
             confirm(self._baseline, points, play, affords=self._affords_next, known=known, objective=self._objective)
             raced |= {*finalists}
@@ -117,12 +116,12 @@ class Confirmation:
                 what = f"{names[point]} reverted" if point in names else "the winner"
                 return f"{what}, round {number + 1}"
 
-            return self._bursts.in_turn(points, number, ABLATION, reason, self._plan)
+            return self._bursts.in_turn(points, number, ABLATION, reason)
 
         def affords(points: Sequence[Point]) -> bool:
             budget = self._bursts.budget
             begun = 0 < len(self._bursts.rounds(ABLATION)) < MIN_ROUNDS  # a round alone says nothing
-            return self._bursts.round_seconds(points, self._plan) <= (budget.remaining if begun else budget.ablating)
+            return self._bursts.round_seconds(points) <= (budget.remaining if begun else budget.ablating)
 
         for name in sorted(variants, key=self._rank, reverse=True):
             if affords([winner, *variants.values()] * MIN_ROUNDS):
@@ -182,7 +181,7 @@ class Confirmation:
             trials, budget = self._bursts.trials, self._bursts.budget
             deadline = burst_deadline(point.config, trials, self._bursts.plan, budget.remaining)
             began = budget.now()
-            rounds = self._bursts.round_seconds([self._baseline, point] * MIN_DECIDED_ROUNDS, self._plan)
+            rounds = self._bursts.round_seconds([self._baseline, point] * MIN_DECIDED_ROUNDS)
             steps = numerics_steps(point.config, trials, budget, rounds)
             verdict = self._numerics.check(point, steps, deadline)
             self._checking_seconds += budget.now() - began
@@ -190,19 +189,19 @@ class Confirmation:
 
     def _affords(self, points: Sequence[Point]) -> bool:
         """Whether there is time for these bursts, and to explain the answer afterwards."""
-        return self._bursts.round_seconds(points, self._plan) <= self._confirming(points[-1])
+        return self._bursts.round_seconds(points) <= self._confirming(points[-1])
 
     def _affords_next(self, points: Sequence[Point]) -> bool:
         """Whether there is time for another round; until there are enough to decide, nothing else is worth as much."""
         together = sum({*points} <= measured.keys() for measured in self._bursts.rounds(CONFIRM))
         remaining = self._bursts.budget.remaining
         available = remaining if together < MIN_DECIDED_ROUNDS else self._confirming(points[-1])
-        return self._bursts.round_seconds(points, self._plan) <= available
+        return self._bursts.round_seconds(points) <= available
 
     def _confirming(self, finalist: Point) -> float:
         """Seconds for rounds: with those that are kept for explaining the answer, where they explain nothing."""
         budget = self._bursts.budget
-        least = MIN_ROUNDS * self._bursts.round_seconds([finalist] * 2, self._plan)
+        least = MIN_ROUNDS * self._bursts.round_seconds([finalist] * 2)
         return budget.confirming if least <= budget.ablating - budget.confirming else budget.ablating
 
     def _resource_cost(self, point: Point) -> tuple[bool, int, int]:

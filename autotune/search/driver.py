@@ -81,7 +81,7 @@ class Search:
             first=first,
             largest_batch=self._largest_batch,
             fewest_workers=self.ceilings.fewest_workers,
-            seconds_of=lambda point: self._bursts.seconds_of([point]),
+            seconds_of=self._bursts.seconds_of,
             seconds_left=lambda: self._bursts.searching,
         )
         self._memory_limit_bytes, self._device = memory_limit_bytes, device
@@ -92,11 +92,9 @@ class Search:
         """Searches, then races the finalists; returns why the search stopped."""
         stopped_by = self._search()
         self._bursts.release()
-        best = self.log.incumbent()
-        if best is not None:
-            self.confirmation.race()
         self._searched = True
-        if best is not None:
+        if self.log.incumbent() is not None:
+            self.confirmation.race()
             answer = self.confirmation.answer()
             self.ceilings.compute(answer)
             self.ceilings.loader(answer)
@@ -144,17 +142,17 @@ class Search:
             best.burst.measurement.telemetry if best is not None and best.burst.measurement is not None else None
         )
         busy = telemetry.device_activity_fraction if telemetry is not None else None
-        if best is None or best.rate is None or busy is None or busy < self._utilization_target:
+        if best is None or best.burst.rate is None or busy is None or busy < self._utilization_target:
             return False
         if not self.log.objective.is_rate:
             return False
         ceiling = self.ceilings.compute(best.burst.point)
-        return ceiling is not None and best.rate >= self._utilization_target * ceiling
+        return ceiling is not None and best.burst.rate >= self._utilization_target * ceiling
 
     def _affordable(self, point: Point) -> bool:
         first = not self.log.trials  # the baseline runs whatever it costs: without it there is nothing to compare
         available = self._budget.remaining if self._searched else self._bursts.affordable_seconds(point)
-        return first or self._bursts.seconds_of([point]) <= available
+        return first or self._bursts.seconds_of(point) <= available
 
     def _memory(self) -> MemoryModel | None:
         if self._memory_limit_bytes is None:

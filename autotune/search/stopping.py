@@ -158,7 +158,7 @@ def numerics_steps(config: TrainConfig, trials: Sequence[Trial], budget: Budget,
     Each step trains one micro-batch three times, two of them about as fast as the baseline. A check takes more than its
     share only where the confirmation's rounds keep the `kept_seconds` that they need.
     """
-    rates = [trial.rate for trial in trials if trial.rate]
+    rates = [rate for trial in trials if (rate := trial.burst.rate)]
     if not rates:
         return 0
     step_seconds = 3 * config.batch_size / min(rates[0], statistics.median(rates))

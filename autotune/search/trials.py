@@ -63,11 +63,6 @@ class Trial:
     objective: Objective = SAMPLES_PER_SECOND
 
     @property
-    def rate(self) -> float | None:
-        """Samples per second as it was measured, or None when it did not end well."""
-        return self.burst.rate
-
-    @property
     def score(self) -> float | None:
         """By the objective, chained where it played a duet; None when it did not end well or lacks a figure."""
         measured = self.burst.measurement if self.burst.ok else None
@@ -323,7 +318,7 @@ def standings(trials: Sequence[Trial]) -> list[Standing]:
         if trial.round is not None or trial.score is None:
             continue
         point, pair = trial.burst.point, trial.pair
-        own = math.log(pair.ci95.high / pair.ci95.low) / 2 + PROCESS_SPREAD if pair is not None else PROCESS_SPREAD
+        own = pair.doubt + PROCESS_SPREAD if pair is not None else PROCESS_SPREAD
         partner = pair.partner if pair is not None else point
         pairs[point] = trial.score, own**2, partner
         if incumbent is None or (pair is not None and pair.promotes):

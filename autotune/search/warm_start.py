@@ -140,7 +140,7 @@ def _record(candidate: Candidate, trials: Sequence[Trial], answer: Point, baseli
         same_workload=candidate.same_workload,
         changes=point.new_values(baseline) if point else {},
         adapted=candidate.adapted,
-        samples_per_second=trial.rate if trial is not None else None,
+        samples_per_second=trial.burst.rate if trial is not None else None,
         helped=helped,
         verdict=verdict,
     )

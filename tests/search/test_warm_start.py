@@ -130,7 +130,7 @@ def test_candidates_run_right_after_the_baseline_and_can_win() -> None:
     best, _, _ = judge(search)
     (record,) = records(found, search.log.trials, best, search.baseline)
     assert record.helped
-    assert record.samples_per_second == search.log.trials[1].rate
+    assert record.samples_per_second == search.log.trials[1].burst.rate
     assert not record.same_workload
     assert "(a.json, measured on another workload)" in warm_start_text(record)
 
