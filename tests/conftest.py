@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -19,6 +20,14 @@ The ends of an interval then scatter by a tenth of its width; the gains that tes
 
 RunnerOf = Callable[..., ProcessRunner]
 """Given a target, and what `ProcessRunner` takes besides: runs its bursts on the CPU."""
+
+
+def pytest_configure() -> None:
+    """Two tests run at the same time: OpenMP's threads must not spin while they wait for each other.
+
+    On two cores they would make each other ten to thirty times as slow.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 @pytest.fixture(scope="session")

@@ -79,7 +79,8 @@ class Command:
     def __init__(self, arguments: Sequence[str], folder: Path) -> None:
         self.temporary = temporary_of(folder)
         self._slowness = slowness()  # timed before the command runs, which it would disturb
-        environment = {**os.environ, "TMPDIR": str(self.temporary), "PYTHONPATH": str(ROOT)}
+        # Lines so long that no path of a test's folder is broken.
+        environment = {**os.environ, "TMPDIR": str(self.temporary), "PYTHONPATH": str(ROOT), "COLUMNS": "250"}
         self.began = time.monotonic()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "autotune", *arguments],

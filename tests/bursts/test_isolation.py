@@ -30,17 +30,23 @@ def children() -> set[psutil.Process]:
     return set(psutil.Process().children(recursive=True))
 
 
+def orphaned_files() -> list[str]:
+    """Files of torch's in shared memory whose process has gone: its name begins with torch_ and the process's id."""
+    return [
+        path.name for path in Path("/dev/shm").glob("torch_*") if not psutil.pid_exists(int(path.name.split("_")[1]))
+    ]
+
+
 @pytest.fixture(autouse=True)
 def nothing_left(forkserver: Isolation) -> Iterator[None]:
     """After each test no process, and no file of torch's in shared memory, is left."""
-    before = set(Path("/dev/shm").glob("torch_*"))
     others = children()  # the session's forkserver, and other tests' helpers
     yield
     deadline = time.monotonic() + 3
-    while children() - others and time.monotonic() < deadline:
+    while (children() - others or orphaned_files()) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert children() - others == set()
-    assert set(Path("/dev/shm").glob("torch_*")) <= before
+    assert orphaned_files() == []
 
 
 def test_a_healthy_burst_is_ok(runner_of: RunnerOf) -> None:
@@ -110,6 +116,7 @@ def test_the_forkserver_is_replaced_when_it_dies() -> None:
     assert "started again" in told[0]
 
 
+@pytest.mark.slow
 def test_a_forkserver_that_is_killed_again_before_a_burst_is_an_error() -> None:
     """That burst has crashed, with the reason; the next one may try once more."""
     with Isolation("tests.workloads.tiny:build") as isolation:
@@ -143,6 +150,7 @@ def killed_at_import(folder: Path, times: int) -> str:
     return f"{folder / 'struck.py'}:build"
 
 
+@pytest.mark.slow
 def test_a_forkserver_that_is_killed_while_it_imports_is_started_again(tmp_path: Path) -> None:
     """Once, and told: memory may have been short for a moment."""
     told: list[str] = []
@@ -153,6 +161,7 @@ def test_a_forkserver_that_is_killed_while_it_imports_is_started_again(tmp_path:
     assert "while it imported the module" in told[0]
 
 
+@pytest.mark.slow
 def test_an_import_that_is_killed_twice_is_an_error(tmp_path: Path) -> None:
     """In one sentence that says so, and what to do."""
     with (

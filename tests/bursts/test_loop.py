@@ -48,6 +48,7 @@ def agree(workload: Workload, expected: Callable[[], float], plan: BurstPlan = P
 # The steady state
 
 
+@pytest.mark.slow
 def test_a_full_queue_does_not_flatter_a_slow_loader() -> None:
     """With 4 workers × prefetch 4 the rate is that of the long run; the first batches come several times as fast."""
     knobs = {"batch_size": 4, "num_workers": 4, "prefetch_factor": 4}

@@ -81,7 +81,7 @@ def test_a_burst_beside_a_busy_process_is_marked(runner_of: RunnerOf) -> None:
     assert "other processes" in (burst.disturbance or "")
 
 
-@pytest.mark.slow  # on a shared machine it waits for a quiet moment
+@pytest.mark.alone
 def test_a_burst_alone_is_not_marked(runner_of: RunnerOf) -> None:
     """Without other load there is no mark; tried several times, since the machine may be shared."""
     assert any(run_burst(runner_of).disturbance is None for _ in range(6))

@@ -83,6 +83,7 @@ def test_the_guides_lightning_example_trains(tmp_path: Path, monkeypatch: pytest
     assert used["trainer"].train_dataloader.batch_size == 8
 
 
+@pytest.mark.slow
 def test_the_guides_transformers_example_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a model and a dataset."""
     pytest.importorskip("transformers")
