@@ -41,6 +41,8 @@ def turn_lengths(
     seconds: dict[float, list[float]] = {length: [] for length in lengths}
     with contextlib.ExitStack() as stack:
         pair = [stack.enter_context(Alternating(Request(target, side, "cpu", seed, warmup_seconds))) for seed in (0, 1)]
+        for one in pair:
+            one.warm_up()
         rate = sum(one.ready.samples_per_second for one in pair) / len(pair)
         step = config.effective_batch
         for cycle in range(cycles):

@@ -80,19 +80,9 @@ class Alternating:
         self._process = context.Process(target=serve, args=(self._theirs, request))
 
     def __enter__(self) -> Alternating:
-        """Starts it, and waits until it is warm.
-
-        Raises:
-            AutotuneError, RuntimeError: It failed.
-        """
-        try:
-            self._process.start()
-            self._theirs.close()
-            self.ready = self._told(Ready)
-            self._signal(signal.SIGSTOP)
-        except BaseException:
-            self._kill()
-            raise
+        """Starts its process, which imports what it needs and waits."""
+        self._process.start()
+        self._theirs.close()
         return self
 
     def __exit__(
@@ -104,6 +94,16 @@ class Alternating:
     def seconds(self) -> float:
         """Of its turns so far."""
         return math.fsum(turn.seconds for turn in self.turns)
+
+    def warm_up(self) -> None:
+        """Lets it build its model and train until it is warm.
+
+        Raises:
+            AutotuneError, RuntimeError: It failed.
+        """
+        self._wire.send(None)
+        self.ready = self._told(Ready)
+        self._signal(signal.SIGSTOP)
 
     def take_turn(self, samples: int) -> Turn:
         """Lets it train so many samples.
@@ -189,6 +189,8 @@ def alternate(
             name: stack.enter_context(Alternating(requests[name]))
             for name in rng.sample(list(requests), k=len(requests))
         }
+        for side in sides.values():  # one after the other, all having been imported at the same time
+            side.warm_up()
         steps = [Side.model_validate_json(request.side_json).config.effective_batch for request in requests.values()]
         rate = statistics.geometric_mean(side.ready.samples_per_second for side in sides.values())
         size = samples_of_a_turn(steps, turn_seconds * rate)

@@ -7,9 +7,10 @@
 Reading a sample and training a batch take a known time and no processor. Workers 1, 2 and 4 × prefetch 2 and 8, with
 epochs of 20 and of 2,000 batches, are each played against workers 0 in duets, as a confirmation plays them.
 
-The truth is one uninterrupted plain loop (`benchmarks.plain`) over whole epochs: it holds what is no sleep, too, such
-as collating and the starts of epochs. Beside it stands arithmetic (`expected_seconds`): each batch is ready when its
-worker has slept for all its samples, one batch after another, and no more batches are under way than the queue holds.
+The truth are uninterrupted plain loops (`benchmarks.plain`), in turn, over whole epochs where those are short: they
+hold what is no sleep, too, such as collating and the starts of epochs. Beside them stands arithmetic
+(`expected_seconds`): each batch is ready when its worker has slept for all its samples, one batch after another, and no
+more batches are under way than the queue holds.
 Workers persist, unless --restart is given: then they start anew in each epoch, which only the plain loop knows.
 
 Writes benchmarks/output/known_loader.json. The exit status is 1 when a claimed ratio is more than 3 % off the truth.
@@ -18,6 +19,7 @@ Writes benchmarks/output/known_loader.json. The exit status is 1 when a claimed 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import sys
 import time
@@ -34,7 +36,7 @@ from autotune.bursts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner
 from autotune.knobs import Scalar
 from autotune.measuring import Point, speedup_in
-from autotune.search.stopping import plan_for
+from autotune.search.stopping import plan_for, round_plan
 from benchmarks.fresh import afresh
 from benchmarks.output import save
 from benchmarks.plain import Loop
@@ -46,7 +48,7 @@ EPOCHS = (20, 2000)
 WORKERS, PREFETCH = (1, 2, 4), (2, 8)
 BUDGET_SECONDS = 120.0
 DEADLINE_SECONDS = 300.0
-ROUNDS, TRUTH_SECONDS = 4, 10.0
+ROUNDS, TRUTH_SECONDS, TRUTH_TURNS = 8, 10.0, 4
 QUICK_EPOCHS, QUICK_ROUNDS, QUICK_TRUTH_SECONDS = (20,), 2, 2.0
 QUICK_PLAN = BurstPlan(warmup_seconds=1.0, measure_seconds=1.0)
 GOAL = 0.03
@@ -134,23 +136,39 @@ def slept(seconds: float, times: int = 100) -> float:
     return (time.perf_counter() - began) / times
 
 
-def true_rate(config_json: str, epoch_batches: int, seconds: float) -> float:
-    """Samples per second of one uninterrupted plain loop, over whole epochs.
+def true_ratio(before_json: str, after_json: str, epoch_batches: int, seconds: float) -> float:
+    """The ratio of two configs by uninterrupted plain loops, in turn, since sleeps take longer in some hours.
 
-    From the first step of the first epoch to that of the last, at least one epoch and so many seconds later: each time
-    the epoch's first batch has been waited for.
+    Args:
+        before_json: The one.
+        after_json: The other.
+        epoch_batches: Batches of an epoch.
+        seconds: Of training, for each, in all.
     """
-    loop = Loop(build(epoch_batches), TrainConfig.model_validate_json(config_json), "cpu")
+    configs = [TrainConfig.model_validate_json(text) for text in (before_json, after_json)]
+    each = seconds / TRUTH_TURNS
+    spent = [[seconds_a_sample(config, epoch_batches, each) for config in configs] for _ in range(TRUTH_TURNS)]
+    before, after = zip(*spent, strict=True)
+    return math.fsum(before) / math.fsum(after)
+
+
+def seconds_a_sample(config: TrainConfig, epoch_batches: int, seconds: float) -> float:
+    """Of one uninterrupted plain loop, over whole epochs; within the first where that is longer.
+
+    From the first step of the first epoch to that of the last, so many seconds later at least: each time the epoch's
+    first batch has been waited for.
+    """
+    loop = Loop(build(epoch_batches), config, "cpu")
+    longest = epoch_batches * (BATCH * SAMPLE_SECONDS + STEP_SECONDS)
     began, samples, epochs = 0.0, 0, 0
     for count in loop.steps():
         now = time.perf_counter()
         samples += count
         if not began:
             began, samples = now, 0
-        elif loop.epochs > epochs:
-            epochs = loop.epochs
-            if now - began >= seconds:
-                return samples / (now - began)
+        elif now - began >= seconds and (loop.epochs > epochs or longest > seconds):
+            return (now - began) / samples
+        epochs = loop.epochs
     raise AssertionError("the steps have no end")
 
 
@@ -181,10 +199,10 @@ def compare(epochs: Sequence[int], rounds: int, seconds: float, plan: BurstPlan,
         runner = ProcessRunner(isolation, "cpu")
         for epoch_batches in epochs:
             baseline, *others = configs(restart)
-            slowest = afresh(true_rate, baseline.model_dump_json(), epoch_batches, seconds)
             slowest_expected = expected_seconds(baseline, epoch_batches, load, step)
             for config in others:
-                true = afresh(true_rate, config.model_dump_json(), epoch_batches, seconds) / slowest
+                sides = (baseline.model_dump_json(), config.model_dump_json())
+                true = afresh(true_ratio, *sides, epoch_batches, seconds)
                 found = claimed(runner, config, epoch_batches, rounds, plan)
                 rows.append(
                     {
@@ -221,7 +239,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     epochs = asked.epochs or (QUICK_EPOCHS if asked.quick else EPOCHS)
     rounds = asked.rounds or (QUICK_ROUNDS if asked.quick else ROUNDS)
-    plan, seconds = (QUICK_PLAN, QUICK_TRUTH_SECONDS) if asked.quick else (plan_for(BUDGET_SECONDS), TRUTH_SECONDS)
+    plan, seconds = (
+        (QUICK_PLAN, QUICK_TRUTH_SECONDS) if asked.quick else (round_plan(plan_for(BUDGET_SECONDS)), TRUTH_SECONDS)
+    )
     rows = compare(epochs, rounds, seconds, plan, asked.restart)
     errors = [row["error"] for row in rows]
     figures = {

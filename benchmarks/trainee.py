@@ -64,6 +64,7 @@ def serve(wire: Wire, request: Request) -> None:
     os.setpgid(0, 0)
     multiprocessing.set_start_method(None, force=True)  # else workers would be spawned, as this process was
     try:
+        wire.recv()  # importing is over; what follows wants the machine for itself
         wire.send(train(wire, request))
     except AutotuneError as error:
         wire.send(error)

@@ -24,13 +24,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from autotune.bursts.duet import Duet
+from autotune.bursts.duet import LEAST_TURNS, Duet
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.protocol import BurstPlan, Request
 from autotune.bursts.runner import ProcessRunner
 from autotune.bursts.side import Side
 from autotune.measuring import Block, Measurement, Point
-from autotune.search.stopping import plan_for
+from autotune.search.stopping import plan_for, round_plan
 from benchmarks.output import save
 from benchmarks.warm_up_plot import write_plot
 
@@ -68,9 +68,9 @@ def recorded(target: str, seconds: float, plan: BurstPlan) -> dict[str, Any]:
         duet = Duet(plan, deadline, 0, ends=2)
         counted: list[int] = []
 
-        def enough(_: int) -> bool:
+        def enough(turns: int) -> bool:
             spent = duet.counted_seconds() / len(duet.sides)
-            if not counted and spent >= plan.measure_seconds:
+            if not counted and turns >= LEAST_TURNS and spent >= plan.measure_seconds:
                 counted.extend(duet.counted())
             return bool(counted) and spent >= seconds
 
@@ -162,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of training, for each side")
     asked = parser.parse_args(arguments)
     rows: dict[str, dict[str, Any]] = {}
-    plan = plan_for(BUDGET_SECONDS)
+    plan = round_plan(plan_for(BUDGET_SECONDS))
     for name in asked.workloads or WORKLOADS:
         print(f"{name} …", file=sys.stderr)
         rows[name] = recorded(WORKLOADS[name], asked.seconds, plan)

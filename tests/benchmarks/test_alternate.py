@@ -37,6 +37,7 @@ def test_a_turn_is_whole_steps_of_all_sides(steps: list[int], wanted: float, sam
 def test_sides_train_as_much_and_stand_still_between_turns() -> None:
     """A process with a worker: between turns both are stopped, in a turn they run, and in the end none is left."""
     with Alternating(request(TrainConfig(batch_size=32, num_workers=1, persistent_workers=True))) as side:
+        side.warm_up()
         (process,) = psutil.Process().children()[-1:]
         tree = [process, *process.children(recursive=True)]
         assert len(tree) == 2

@@ -37,9 +37,10 @@ def test_an_epochs_time_is_arithmetic(config: TrainConfig, batches: int, seconds
 def test_the_plain_loop_agrees_with_arithmetic() -> None:
     """Within a tenth on a busy machine: sleeping takes no processor."""
     load, step = known_loader.BATCH * known_loader.slept(known_loader.SAMPLE_SECONDS, 20), known_loader.slept(0.008, 20)
-    rates = [known_loader.true_rate(config.model_dump_json(), 20, 1.0) for config in (workers(0), workers(2))]
-    expected = [expected_seconds(config, 20, load, step) for config in (workers(0), workers(2))]
-    assert rates[1] / rates[0] == pytest.approx(expected[0] / expected[1], rel=0.1)
+    sides = (workers(0), workers(2))
+    found = known_loader.true_ratio(*(config.model_dump_json() for config in sides), 20, 4.0)
+    expected = [expected_seconds(config, 20, load, step) for config in sides]
+    assert found == pytest.approx(expected[0] / expected[1], rel=0.1)
 
 
 @pytest.mark.slow
