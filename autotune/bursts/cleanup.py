@@ -1,18 +1,23 @@
 """Ends what jobs leave running, and removes what they leave in shared memory and in temporary folders.
 
-Used on both sides: by the parent after each job, and by the forkserver when its parent has gone.
+Used on both sides: by the parent after each job, and by the forkserver when its parent has gone; what nobody is left to
+end, the kernel is asked to kill.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import platform
 import re
 import shutil
+import signal
 import stat
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +27,7 @@ import psutil
 from autotune.hardware import running, this_process
 
 GRACE_SECONDS = 3.0
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 TRACKER_SECONDS = 1.0
 RUN_VARIABLE = "AUTOTUNE_RUN"
 """In the environment of all processes of a run: what has lost its parents is still known by it."""
@@ -33,6 +39,42 @@ _LONGEST_PLACE_BYTES = 107 - len("/autotune-12345678/pymp-12345678/listener-1234
 _CHILDREN_ARE_LISTED = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").exists()
 _TRACKER = "resource_tracker import main"
 """In the command line of Python's resource tracker, and of joblib's."""
+
+
+def end_with_parent(wanted: bool) -> None:
+    """Asks the kernel to kill this process when its parent dies, or no longer to."""
+    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL) if wanted else 0)
+
+
+def children_end_with_this() -> None:
+    """Asks the same for all that this process will fork: a loader's workers, say.
+
+    A worker looks itself whether its parent lives, but not while it is stopped. What a thread forks that may end before
+    this process is left alone, since the kernel takes that thread's end for the parent's; and what its children fork,
+    since the parent of a daemon ends at once.
+    """
+    own, main_thread = os.getpid(), True
+
+    def before() -> None:
+        nonlocal main_thread
+        main_thread = threading.current_thread() is threading.main_thread()
+
+    def after() -> None:
+        if main_thread and os.getppid() == own:
+            end_with_parent(True)
+
+    if hasattr(os, "register_at_fork"):  # Windows has no fork
+        os.register_at_fork(before=before, after_in_child=after)
+
+
+def adopt_orphans() -> None:
+    """Asks the kernel to make this process the parent of whoever below it loses their own."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value)
 
 
 def end_processes(find: Callable[[], Sequence[psutil.Process]]) -> None:

@@ -8,10 +8,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from time import perf_counter  # by name: the user's module may replace what `time` holds
 from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import IterableDataset, Subset
 
 from autotune.workload.fingerprint import length_of
 
@@ -127,6 +130,14 @@ class Feed:
                 if length:
                     self.position += -self.position % length
 
+    @property
+    def reads_batches(self) -> bool:
+        """Whether a worker may read a whole batch in one go, rather than sample by sample."""
+        dataset = self.loader.dataset
+        while isinstance(dataset, Subset):  # which has the method, and calls its data set's if that has it too
+            dataset = dataset.dataset
+        return isinstance(dataset, IterableDataset) or hasattr(dataset, "__getitems__")
+
     def restart(self) -> None:
         """Drops what the workers have prepared, so that the next batch comes from a loader with an empty queue."""
         self._batches = None
@@ -134,9 +145,27 @@ class Feed:
         self.position = self._start
         self._restarting = True
 
+    def hold_workers(self) -> None:
+        """Stops the workers until `release_workers`, so that nothing is read while nothing is timed."""
+        self._signal_workers("SIGSTOP")
+
+    def release_workers(self) -> None:
+        """Lets the workers go on."""
+        self._signal_workers("SIGCONT")
+
+    def _signal_workers(self, name: str) -> None:
+        if hasattr(signal, name):  # Windows has neither
+            for worker in self._workers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, getattr(signal, name))
+
+    @property
+    def _workers(self) -> list[Any]:
+        return getattr(self._batches, "_workers", [])
+
     def killing_signal(self) -> int | None:
         """The signal by which a worker was ended, if one was."""
-        for worker in getattr(self._batches, "_workers", []):
+        for worker in self._workers:
             with contextlib.suppress(ValueError):  # closed already
                 worker.join(timeout=0.5)
                 if worker.exitcode is not None and worker.exitcode < 0:

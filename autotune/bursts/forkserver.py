@@ -11,7 +11,6 @@ care orphans fall, ends when its standard input closes or its parent changes.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import os
 import resource
@@ -34,7 +33,6 @@ from autotune.errors import AutotuneError
 
 CANARY_SECONDS = 3.0
 PARENT_CHECK_SECONDS = 1.0
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def main() -> None:
@@ -42,10 +40,10 @@ def main() -> None:
     target, run_folder, parent, mode = sys.argv[1:5]
     started = time()
     requests, events = claim_stdio()
-    _end_with_parent(True)  # the import of the user's module may hang
+    cleanup.end_with_parent(True)  # the import of the user's module may hang
     if os.getppid() != int(parent):  # it died before the kernel was asked
         worker.finish()
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    cleanup.adopt_orphans()
     own = os.getpid()
     try:
         reporter = Reporter(events)
@@ -55,7 +53,7 @@ def main() -> None:
         users_handler: Any = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # were it ignored, no status would come
         if mode == "warm" and unsafe is None:
             unsafe = _canary()
-        _end_with_parent(False)  # from here on the end of standard input is noticed, and cleaned up after
+        cleanup.end_with_parent(False)  # from here on the end of standard input is noticed, and cleaned up after
         reporter.send("ready", fork_unsafe_reason=unsafe)
         gc.collect()
         gc.freeze()
@@ -116,7 +114,7 @@ def _canary() -> str | None:
         try:
             import torch
 
-            _end_with_parent(True)
+            cleanup.end_with_parent(True)
             matrix = torch.ones(512, 512)
             float((matrix @ matrix).exp_().sum())
             os._exit(0)
@@ -238,22 +236,14 @@ class _Server:
         for descriptor in (*self._wake, *others):
             os.close(descriptor)
         os.setsid()
-        _end_with_parent(True)
+        cleanup.end_with_parent(True)
+        cleanup.children_end_with_this()
         # Cores of gigabytes, one a crash, are not what a search is asked for.
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         with contextlib.suppress(OSError):
             descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
             os.write(descriptor, b"1000")  # should memory run out, the kernel is to choose this process
             os.close(descriptor)
-
-
-def _end_with_parent(wanted: bool) -> None:
-    """Asks the kernel to kill this process when its parent dies, or no longer to."""
-    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL) if wanted else 0)
-
-
-def _prctl(option: int, value: int) -> None:
-    ctypes.CDLL(None).prctl(option, value)
 
 
 if __name__ == "__main__":

@@ -61,6 +61,7 @@ class Live:
         over: Whether it has ended.
         inbox: Events that came while somebody else's were waited for.
         strays: Processes that it started and that have lost their parents.
+        stopped: Process ids of what is stopped until `resume`.
     """
 
     number: int
@@ -73,6 +74,7 @@ class Live:
     over: bool = False
     inbox: deque[dict[str, Any]] = field(default_factory=deque)
     strays: set[psutil.Process] = field(default_factory=set)
+    stopped: set[int] = field(default_factory=set)
 
     def note(self, event: dict[str, Any]) -> None:
         """Takes in what an event says of the job's progress and end."""
@@ -114,22 +116,26 @@ class Live:
                 self.strays |= {one for one in orphans if not {one.pid, _session(one)} & others}
 
     def stop(self) -> None:
-        """Stops its whole tree, until nothing new appears."""
-        stopped: set[int] = set()
+        """Stops its whole tree, until nothing new appears; workers that the job itself holds are left to it."""
+        seen: set[int] = set()
         for _ in range(STOPPING_ROUNDS):
-            running = [process for process in self.processes() if process.pid not in stopped]
-            if not running:
+            new = [process for process in self.processes() if process.pid not in seen]
+            if not new:
                 return
-            for process in running:
+            for process in new:
                 with contextlib.suppress(psutil.Error):
-                    process.suspend()
-                stopped.add(process.pid)
+                    if process.status() != psutil.STATUS_STOPPED:
+                        process.suspend()
+                        self.stopped.add(process.pid)
+                seen.add(process.pid)
 
     def resume(self) -> None:
-        """Lets its whole tree go on."""
+        """Lets go on what `stop` has stopped."""
         for process in self.processes():
-            with contextlib.suppress(psutil.Error):
-                process.resume()
+            if process.pid in self.stopped:
+                with contextlib.suppress(psutil.Error):
+                    process.resume()
+        self.stopped.clear()
 
     def finished(self, tail: str) -> Ended:
         """How it ended, once nothing of it is left."""

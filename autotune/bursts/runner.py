@@ -26,6 +26,8 @@ TOO_LARGE = (
     "the data set reads {} from files, more than the {} of memory that could keep them: sides of a duet train "
     "different samples, since whoever reads second would read from memory"
 )
+NOT_STARTED = (TargetError, WorkloadError, IsolationError)
+"""The forkserver had to be replaced, and the module's file is gone, or the system has no process left."""
 KILL = 9
 """SIGKILL, which the kernel's out-of-memory killer sends; Windows has no name for it."""
 
@@ -160,10 +162,8 @@ class ProcessRunner:
         began = time.monotonic()
         try:
             ended = self._isolation.run(request, deadline_seconds)
-        except (TargetError, WorkloadError, IsolationError) as error:
-            # The forkserver had to be replaced, and the module's file is gone, or the system has no process left.
-            # What other bursts found must not be lost for that.
-            return Burst(point=point, outcome=Outcome.CRASHED, reason=str(error), seconds=time.monotonic() - began)
+        except NOT_STARTED as error:
+            return _never_started(point, error, time.monotonic() - began)
         return burst_from(point, ended)
 
     def play(self, points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
@@ -182,9 +182,8 @@ class ProcessRunner:
         began = time.monotonic()
         try:
             played = play_round(self._isolation, requests, plan, began + deadline_seconds, seed)
-        except (TargetError, WorkloadError, IsolationError) as error:
-            spent = time.monotonic() - began
-            return [Burst(point=p, outcome=Outcome.CRASHED, reason=str(error), seconds=spent) for p in points]
+        except NOT_STARTED as error:
+            return [_never_started(point, error, time.monotonic() - began) for point in points]
         # The sides wait for each other: each is charged its share of the time that all took.
         share = {"seconds": (time.monotonic() - began) / len(points)}
         bursts = [burst_from(point, ended) for point, ended in zip(points, played.ended, strict=True)]
@@ -207,9 +206,8 @@ class ProcessRunner:
         began = time.monotonic()
         try:
             came = self._contest.challenge(partner, wanted, plan, began + deadline_seconds, told)
-        except (TargetError, WorkloadError, IsolationError) as error:
-            spent = time.monotonic() - began
-            return Burst(point=candidate, outcome=Outcome.CRASHED, reason=str(error), seconds=spent), None
+        except NOT_STARTED as error:
+            return _never_started(candidate, error, time.monotonic() - began), None
         if came.ended is not None:
             burst = burst_from(candidate, came.ended)
         else:
@@ -220,6 +218,11 @@ class ProcessRunner:
     def close(self) -> None:
         """Ends the incumbent."""
         self._contest.close()
+
+
+def _never_started(point: Point, error: Exception, seconds: float) -> Burst:
+    """A burst for which there was no process: what others found must not be lost for that."""
+    return Burst(point=point, outcome=Outcome.CRASHED, reason=str(error), seconds=seconds)
 
 
 def _counted(burst: Burst, counted: Sequence[int]) -> Burst:

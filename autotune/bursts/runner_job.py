@@ -46,7 +46,12 @@ def run_runner(request: Request, reporter: Reporter, commands: Commands) -> Meas
             timing.restart()
             timing.warmup_seconds = perf_counter() - began
             step_seconds = max(timing.opening_seconds / timing.opening_steps, 1e-9)
-            reporter.send("ready", step_seconds=step_seconds, epoch_samples=length_of(feed.loader.sampler))
+            reporter.send(
+                "ready",
+                step_seconds=step_seconds,
+                epoch_samples=length_of(feed.loader.sampler),
+                reads_batches=feed.reads_batches,
+            )
             while not (command := _next_command(commands, own)).ends:
                 if command.report:
                     measured = run.report()
@@ -54,6 +59,7 @@ def run_runner(request: Request, reporter: Reporter, commands: Commands) -> Meas
                 elif command.until is not None:
                     reporter.phase("train")
                     reporter.send("block", drained=timing.drained, **run.train(command.until))
+            feed.release_workers()
             reporter.phase("end")
             return run.report()
 
@@ -87,12 +93,14 @@ class _Run:
 
     def train(self, until: int) -> dict[str, Any]:
         """One block, what an epoch's end costs as far as is known, and what share of the CPUs others took meanwhile."""
-        timing = self._timing
+        timing, feed = self._timing, self._timing.trainer.feed
         self._ready.telemetry.begin()
+        feed.release_workers()
         self._laps.append(timing.lap_until(until))
+        feed.hold_workers()  # until the next block's clock runs: what they read meanwhile would flatter it
         self._watched.append(self._ready.telemetry.end())
         timing.trainer.check_loss()
-        blocks, boundary = charge(self._laps, timing.trainer.feed, self._ready.tuned.config)
+        blocks, boundary = charge(self._laps, feed, self._ready.tuned.config)
         taken = self._watched[-1].taken_fraction
         return {"block": blocks[-1].model_dump(), "boundary_seconds": boundary, "taken": taken}
 

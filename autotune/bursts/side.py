@@ -17,6 +17,9 @@ from autotune.measuring import Block, Measurement
 
 END_SECONDS = 1.0
 """Kept for the end of each side, which has as much at least: two steps on the largest samples, a look at memory."""
+LEAST_SAMPLES, LEAST_BATCHES = 50, 10
+"""Of each worker in one block. The read that a worker has under way when it is stopped still ends, half of one on
+average: a hundredth of so many samples, a twentieth of so many batches where the data set reads whole ones."""
 HANG_SECONDS, HANG_BLOCKS = 15.0, 30
 """A block hangs when it takes so much longer than so many of its side's blocks before. A neighbour on one of two cores
 was measured to make training ten to thirty times as slow: that is no hang."""
@@ -36,6 +39,7 @@ class Side:
         taken: Share of the CPUs that others took during each of them.
         position: Place in the stream of samples that it was last told to train to.
         epoch_samples: Samples of an epoch; None: endless.
+        least_samples: Of a block, so that what its workers go on reading while it is stopped hardly counts.
         trained_seconds: In all blocks of its life.
         drained: Whether what its loader had prepared in advance is gone.
         ended: How it ended, once it has.
@@ -52,6 +56,7 @@ class Side:
         self.taken: list[float] = []
         self.position = request.position
         self.epoch_samples: int | None = None
+        self.least_samples = 0
         self.trained_seconds = 0.0
         self.drained = False
         self.ended: Ended | None = None
@@ -67,6 +72,9 @@ class Side:
             raise
         if ready is not None:
             self.epoch_samples = ready["epoch_samples"]
+            self.least_samples = self.config.num_workers * (
+                LEAST_BATCHES * self.config.batch_size if ready["reads_batches"] else LEAST_SAMPLES
+            )
             self._pace = ready["step_seconds"] / self.config.effective_batch
 
     @property

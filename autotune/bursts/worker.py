@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, NoReturn
 
 import psutil
 
+from autotune.bursts import cleanup
 from autotune.bursts.protocol import PIPE_LOST_STATUS, Commands, PipeLostError, Reporter, Request, claim_stdio
 from autotune.errors import AutotuneError, ConfigError
 from autotune.measuring import Outcome
@@ -196,6 +197,8 @@ def main() -> None:
     """Entry of a fresh interpreter: one request on standard input, events on what was standard output."""
     requests, events = claim_stdio()
     request = Request.from_line(requests.readline())
+    cleanup.end_with_parent(True)  # the thread below cannot see to it while this process is stopped
+    cleanup.children_end_with_this()
     lines = _Lines()
     threading.Thread(target=_end_with_parent, args=(requests, lines), name="autotune-parent", daemon=True).start()
     finish(run(request, Reporter(events, request.number), lines if request.job == "runner" else None))

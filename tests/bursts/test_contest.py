@@ -15,6 +15,7 @@ from autotune.errors import Interrupted
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.pairs import Pair
 from autotune.measuring.records import Burst, Outcome, Point
+from tests.conftest import RunnerOf
 
 SECONDS = 60.0
 PLAN = BurstPlan(warmup_seconds=0.3, measure_seconds=0.6, block_seconds=0.03)
@@ -25,18 +26,10 @@ SLOW, FAST = (
 )
 
 
-@pytest.fixture(scope="module")
-def isolation() -> Iterator[Isolation]:
-    """Where processes come from."""
-    with Isolation(SLEEPY) as isolation:
-        isolation.start(SECONDS)
-        yield isolation
-
-
 @pytest.fixture
-def runner(isolation: Isolation) -> Iterator[ProcessRunner]:
+def runner(runner_of: RunnerOf) -> Iterator[ProcessRunner]:
     """Runs a workload whose steps sleep, so that it is known which config is the faster one."""
-    runner = ProcessRunner(isolation, "cpu")
+    runner = runner_of(SLEEPY)
     yield runner
     runner.close()
 
@@ -91,7 +84,7 @@ def test_a_clear_loser_is_let_go_early(runner: ProcessRunner) -> None:
 
 def test_where_the_faster_need_not_be_the_better_nothing_ends_early(runner: ProcessRunner) -> None:
     """All the planned time is spent, and the incumbent stays: what is better is judged elsewhere."""
-    plan = PLAN.model_copy(update={"fastest_wins": False, "measure_seconds": 1.5, "turn_seconds": 0.1})
+    plan = PLAN.model_copy(update={"fastest_wins": False, "measure_seconds": 0.75, "turn_seconds": 0.05})
     runner.challenge(None, SLOW, plan, SECONDS, lambda _: None)
     before = runners()
     burst, pair = runner.challenge(SLOW, FAST, plan, SECONDS, lambda _: None)
@@ -127,7 +120,7 @@ def test_a_candidate_that_fails_leaves_the_incumbent_alone(
     """It ends as what befell it, and nothing of it is left; the incumbent plays on against the next."""
     challenge(runner, None, SLOW)
     before = runners()
-    burst, pair = runner.challenge(SLOW, broken(seconds), PLAN, 5.0, lambda _: None)
+    burst, pair = runner.challenge(SLOW, broken(seconds), PLAN, 4.0, lambda _: None)
     assert burst.outcome is outcome
     assert pair is None
     assert runners() == before

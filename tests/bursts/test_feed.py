@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset, Subset, default_collate
 
 from autotune.bursts.feed import CountedCollate, DeviceFeed, Feed
 from autotune.bursts.trainer import make_loader
@@ -142,3 +142,30 @@ def test_the_collation_can_be_sent_to_a_spawned_worker() -> None:
     again = pickle.loads(pickle.dumps(CountedCollate(default_collate)))  # noqa: S301 - our own bytes
     samples, batch = again([torch.ones(2), torch.ones(2)])
     assert (samples, tuple(batch.shape)) == (2, (2, 2))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "whole"),
+    [(Rows(), False), (Columns(), True), (Subset(Rows(), [0, 1]), False), (Subset(Columns(), [0, 1]), True),
+     (mistakes.Stream(10), True)],
+)  # fmt: skip
+def test_it_is_told_whether_workers_read_whole_batches(dataset: Any, whole: bool) -> None:
+    """A subset has the method whether or not its data set has it; what iterates may read as it likes."""
+    workload = mistakes.workload(dataset=dataset, baseline=TrainConfig(batch_size=2))
+    assert feed_of(workload).reads_batches is whole
+
+
+def test_workers_read_nothing_while_they_are_held() -> None:
+    """However long: their queue is as it was, and they go on from there."""
+    feed = feed_of(sleepy.build(read_seconds=0.002, batch_size=4, num_workers=2, prefetch_factor=8))
+    items = iter(feed)
+    next(items)
+    feed.hold_workers()
+    time.sleep(0.05)  # a read under way still ends
+    processes = [psutil.Process(worker.pid) for worker in feed._workers]
+    used = [process.cpu_times().user + process.cpu_times().system for process in processes]
+    time.sleep(0.3)
+    assert [process.status() for process in processes] == [psutil.STATUS_STOPPED] * 2
+    assert [process.cpu_times().user + process.cpu_times().system for process in processes] == used
+    feed.release_workers()
+    assert [next(items)[0] for _ in range(20)] == [4] * 20
