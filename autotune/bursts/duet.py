@@ -19,10 +19,12 @@ from autotune.bursts.protocol import BurstPlan, Request
 from autotune.bursts.side import END_SECONDS, Side, mean_pace
 from autotune.measuring import bearable, warm_up_length
 
-LEAST_BATCHES = 10
-"""Of a loader with workers in one block: a worker that ends its batch while it should be stopped is then a tenth."""
+TURN_SECONDS, GPU_TURN_SECONDS = 0.06, 0.3
+"""Of a side. On two shared cores the noise of a ratio over the same time was 1.1 % in turns of 0.05 s, 1.4 % of 0.16 s,
+1.6 % of 0.35 s and 2.0 % of 0.8 s: what a neighbour does is short. A GPU's queue of work runs dry at the end of each
+turn, which must be small beside it (chosen)."""
 LONGEST_BLOCK = 5
-"""A block is at most so many times as long as planned, however many batches it should have."""
+"""A block is at most so many times as long as planned, however many samples it should have."""
 SIZING_TURNS = 2
 """The first turns only tell how long a block should be: first steps are slow, and tell it badly."""
 LEAST_TURNS = 5
@@ -135,9 +137,10 @@ class Duet:
     def _block_samples(self) -> int:
         """Samples of a block: whole optimizer steps of all sides, whole epochs where they are short."""
         sides = self.standing
-        wanted = min(self._plan.turn_seconds, self._plan.measure_seconds / LEAST_TURNS) / mean_pace(sides)
-        batches = max((LEAST_BATCHES * side.config.batch_size for side in sides if side.config.num_workers), default=0)
-        wanted = max(wanted, min(batches, LONGEST_BLOCK * wanted))
+        usual = TURN_SECONDS if sides[0].request.device == "cpu" else GPU_TURN_SECONDS
+        turn_seconds = self._plan.turn_seconds or usual
+        wanted = min(turn_seconds, self._plan.measure_seconds / LEAST_TURNS) / mean_pace(sides)
+        wanted = max(wanted, min(max(side.least_samples for side in sides), LONGEST_BLOCK * wanted))
         steps = [side.config.effective_batch for side in sides]
         unit = math.lcm(*steps)
         if unit > 2 * wanted:  # of freed effective batches: then blocks have about as many samples

@@ -19,6 +19,8 @@ from autotune.search.verify import MIN_DECIDED_ROUNDS, Confirmed, as_good_as_the
 
 MAX_FINALISTS = 3
 """Chosen: more would each have fewer rounds."""
+NEAR_ERRORS = 1.28
+"""Standard errors: a finalist has one chance in ten at least to be as fast as the best of them. Chosen."""
 CHECKING_SHARE = 0.08
 """Of the budget: what numerics checks of more finalists than one may take, a further one as much as those before.
 Chosen, not measured."""
@@ -158,7 +160,7 @@ class Confirmation:
         leader = 0.0
         for standing in searched:
             point = standing.point
-            as_fast = standing.score * math.exp(standing.doubt) >= leader
+            as_fast = standing.score * math.exp(NEAR_ERRORS * standing.error) >= leader
             if point == self._baseline or point in raced or standing.score < reached or not as_fast:
                 continue
             if len(near) == MAX_FINALISTS:

@@ -32,11 +32,8 @@ HOPELESS_BURSTS = 4
 """So many bursts that fail alike, one after the other, end a search in which nothing has worked. Chosen."""
 FEWEST_BURSTS = 2 + 2 * MIN_DECIDED_ROUNDS
 """A search that can answer has so many at least: the baseline, a candidate, and rounds of both."""
-LONGEST_TURN, SHORTEST_TURN = 0.3, 0.1
-"""Of a side in a duet. Caches that a turn finds cold cost it little when it is long; but a short budget wants turns
-enough to decide by."""
-TURNS, ROUND_TURNS = 15, 5
-"""Of a side in a whole challenge, and in a round; chosen."""
+SHORTEST_ROUND = 0.5
+"""Seconds that a side trains in it. Chosen: starting and warming up takes about as long."""
 COMPILE_SECONDS = 20.0
 """What a first compile is expected to cost before one was seen. Chosen."""
 CACHE_SAVES = 0.7
@@ -106,12 +103,7 @@ class Budget:
 def plan_for(budget_seconds: float, *, fastest_wins: bool = True) -> BurstPlan:
     """How long a side trains, so that a short budget still holds some twenty challenges."""
     seconds = min(4.0, max(0.8, budget_seconds / 60))
-    return BurstPlan(
-        warmup_seconds=1.25 * seconds,
-        measure_seconds=seconds,
-        turn_seconds=min(LONGEST_TURN, max(SHORTEST_TURN, seconds / TURNS)),
-        fastest_wins=fastest_wins,
-    )
+    return BurstPlan(warmup_seconds=1.25 * seconds, measure_seconds=seconds, fastest_wins=fastest_wins)
 
 
 def round_plan(plan: BurstPlan) -> BurstPlan:
@@ -120,14 +112,9 @@ def round_plan(plan: BurstPlan) -> BurstPlan:
     On two shared cores rounds of one pair of configs scattered by 4 to 9 %, blocks inside them by 1 to 2: many short
     rounds narrow an interval most.
     """
-    seconds = max(SHORTEST_TURN * ROUND_TURNS, plan.measure_seconds / 3)
-    return plan.model_copy(
-        update={
-            "warmup_seconds": plan.warmup_seconds * seconds / plan.measure_seconds,
-            "measure_seconds": seconds,
-            "turn_seconds": min(LONGEST_TURN, seconds / ROUND_TURNS),
-        }
-    )
+    seconds = max(SHORTEST_ROUND, plan.measure_seconds / 3)
+    warmup_seconds = plan.warmup_seconds * seconds / plan.measure_seconds
+    return plan.model_copy(update={"warmup_seconds": warmup_seconds, "measure_seconds": seconds})
 
 
 def predicted_seconds(config: TrainConfig, trials: Sequence[Trial], plan: BurstPlan) -> float:

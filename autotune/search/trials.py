@@ -33,8 +33,9 @@ PARAMETER_PREFIX = "build."
 Kept = TypeVar("Kept")
 _BURST, _STAGE, _REASON, _ROUND = "burst", "stage", "reason", "round"
 _PAIR, _CHAINED = "pair", "chained"
-PROCESS_SPREAD = 0.03
-"""Processes of one config were measured to differ by 3 to 6 %, which no interval of one pair of processes knows of."""
+PROCESS_SPREAD = 0.015
+"""Of the logarithm of a ratio, which no pair of processes knows of: five pairs that lived side by side for a minute
+differed by as much, and no more than the noise of their turns explained."""
 
 
 @dataclass(frozen=True)
@@ -300,29 +301,29 @@ class Standing:
     Attributes:
         point: The point.
         score: By the objective.
-        doubt: By what the logarithm of its score may be off, either way, beside the last incumbent's: what is doubtful
-            of its own pair, and of those by which incumbents followed each other since.
+        error: The standard error of the logarithm of its score beside the last incumbent's: what is doubtful of its
+            own pair, and of those by which incumbents followed each other since.
     """
 
     point: Point
     score: float
-    doubt: float
+    error: float
 
 
 def standings(trials: Sequence[Trial]) -> list[Standing]:
     """All points that ended well in the search: the last incumbent first, then by their scores."""
     incumbent: Trial | None = None
-    variance: dict[Point, float] = {}  # of each incumbent's score, in squares of the doubt
+    variance: dict[Point, float] = {}  # of the logarithm of each incumbent's score
     pairs: dict[Point, tuple[float, float, Point]] = {}
     for trial in trials:
         if trial.round is not None or trial.score is None:
             continue
         point, pair = trial.burst.point, trial.pair
-        own = pair.doubt + PROCESS_SPREAD if pair is not None else PROCESS_SPREAD
+        own = PROCESS_SPREAD**2 + (pair.error**2 if pair is not None else 0.0)
         partner = pair.partner if pair is not None else point
-        pairs[point] = trial.score, own**2, partner
+        pairs[point] = trial.score, own, partner
         if incumbent is None or (pair is not None and pair.promotes):
-            variance[point] = variance.get(partner, 0.0) + (own**2 if incumbent is not None else 0.0)
+            variance[point] = variance.get(partner, 0.0) + (own if incumbent is not None else 0.0)
             incumbent = trial
     if incumbent is None:
         return []

@@ -45,7 +45,7 @@ def test_of_steady_ratios_most_are_kept() -> None:
 
 def test_at_most_half_is_cut_off_and_nothing_of_very_few() -> None:
     """There must be something left to judge by."""
-    assert warm_up_length([1.0, 0.5, 0.2]) == 0
+    assert warm_up_length([float(left) for left in range(9, 0, -1)]) == 0
     assert warm_up_length([float(left) for left in range(10, 0, -1)]) <= 5
 
 

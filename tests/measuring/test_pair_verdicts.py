@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 
 import pytest
 
@@ -46,6 +47,20 @@ def test_what_is_clear_is_decided_soon(ratio: float, verdict: str) -> None:
     """A third more or less shows within ten blocks, though the machine's own speed scatters by as much."""
     soon = [duet(ratio, 0.05, seed)[9].verdict == verdict for seed in range(30)]
     assert sum(soon) >= 27
+
+
+def test_what_is_slower_is_let_go_soon_and_what_gains_is_kept() -> None:
+    """Long before it is proven: a twentieth slower costs some blocks; a twentieth faster is hardly ever let go."""
+
+    def ends(ratio: float) -> list[tuple[int, bool]]:
+        courses = [duet(ratio, 0.04, seed)[:12] for seed in range(100)]
+        last = [next((index for index, pair in enumerate(course) if pair.decided), 11) for course in courses]
+        return [(index + 1, course[index].promotes) for index, course in zip(last, courses, strict=True)]
+
+    slower = ends(0.95)
+    assert statistics.fmean(blocks for blocks, _ in slower) < 6
+    assert not any(promoted for _, promoted in slower)
+    assert sum(promoted for _, promoted in ends(1.06)) >= 90
 
 
 def test_fewer_blocks_than_three_decide_nothing() -> None:
