@@ -166,6 +166,31 @@ def peers() -> str:
     return _table(head, rows)
 
 
+def loader() -> str:
+    """What was claimed of a loader whose ratio is known."""
+    rows = [
+        [
+            f"{row['epoch_batches']:,} batches, {row['num_workers']} workers, prefetch {row['prefetch_factor']}",
+            _ratio(row["claimed"]),
+            f"{row['true']:.2f} ×",
+            _percent(row["error"]),
+        ]
+        for row in read("known_loader")["rows"]
+    ]
+    return _table(("an epoch", "claimed, over no workers", "true", "error"), rows)
+
+
+def warm_up() -> str:
+    """Where the beginning is cut off, and what that does to the ratio."""
+    rows = []
+    for name, row in read("warm_up")["workloads"].items():
+        warm = row["ratio_when_warm"]
+        offs = [_percent(row[which] / warm - 1) for which in ("ratio", "ratio_without_cut")]
+        rows.append([name, f"{row['cut']} of {row['end']}", f"{max(row['cut_seconds']):.1f} s", f"{warm:.2f} ×", *offs])
+    head = ("workload", "blocks cut", "that is after", "ratio when warm", "off, with the cut", "off, without")
+    return _table(head, rows)
+
+
 def peers_together() -> str:
     """The geometric means over the workloads."""
     means = read("peers")["ours_over_them"]
@@ -179,8 +204,8 @@ def guides_together() -> str:
 
 
 TABLES = {
-    "costs": costs, "frameworks": frameworks, "guides": guides, "guides-together": guides_together, "memory": memory,
-    "peers": peers, "peers-together": peers_together,
+    "costs": costs, "frameworks": frameworks, "guides": guides, "guides-together": guides_together, "loader": loader,
+    "memory": memory, "peers": peers, "peers-together": peers_together,
     "replay-early": replay_early, "replay-late": replay_late, "replay-seconds": replay_seconds,
-    "replicate": replicate, "same": same,
+    "replicate": replicate, "same": same, "warm-up": warm_up,
 }  # fmt: skip
