@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import optuna
@@ -14,7 +15,15 @@ from autotune.measuring.pairs import Pair
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.measuring.statistics import Interval
 from autotune.search.storage import open_study
-from autotune.search.trials import Trial, TrialLog, incumbent_of, make_distributions, nearest
+from autotune.search.trials import (
+    PROCESS_SPREAD,
+    Trial,
+    TrialLog,
+    incumbent_of,
+    make_distributions,
+    nearest,
+    standings,
+)  # fmt: skip
 from tests.factories import make_burst
 from tests.search.surface import example_rate, make_search, make_space
 
@@ -71,6 +80,20 @@ def test_scores_are_chained_to_the_first() -> None:
         search.log.run(burst.point, "s", "", lambda burst=burst, beside=beside: (burst, beside))  # type: ignore[misc]
     scores = [trial.score or 0.0 for trial in search.log.trials]
     assert scores == pytest.approx([scores[0], 1.2 * scores[0], 1.32 * scores[0]])
+
+
+def test_errors_add_along_the_chain() -> None:
+    """Of a point that lost to an earlier incumbent it is also doubtful what has followed that one since."""
+    lost = make_burst(800.0, num_workers=3)
+    played = [(BASELINE, None), (lost, pair(BASELINE, 0.95)), (FIRST, pair(BASELINE, 1.2)), (SECOND, pair(FIRST, 0.9))]
+    trials = [Trial(burst, "s", "", pair=beside) for burst, beside in played]
+    found = {standing.point: standing.error for standing in standings(trials)}
+    assert found[FIRST.point] == 0  # the last incumbent, beside itself
+    error = {burst.point: beside.error for burst, beside in played if beside is not None}
+    own, since = (math.hypot(PROCESS_SPREAD, error[one.point]) for one in (SECOND, FIRST))
+    assert found[SECOND.point] == pytest.approx(own)
+    assert found[BASELINE.point] == pytest.approx(since)
+    assert found[lost.point] == pytest.approx(math.hypot(since, PROCESS_SPREAD, error[lost.point]))
 
 
 def test_pairs_are_kept_with_their_trials() -> None:
