@@ -41,6 +41,9 @@ class Timing:
     Args:
         trainer: What is timed.
         plan: The limits and targets.
+
+    Attributes:
+        drawn_when_full: Batches that had been drawn when the loader's queue may have filled last.
     """
 
     def __init__(self, trainer: Stepper, plan: BurstPlan) -> None:
@@ -53,6 +56,7 @@ class Timing:
         self.skipped_steps = 0
         self.steps_per_lap = 1
         self.after_restart: list[Lap] = []
+        self.drawn_when_full = 0
         self._step_seconds: float | None = None
 
     def warm_up(self) -> None:
@@ -101,7 +105,8 @@ class Timing:
     def drained(self) -> bool:
         """Whether so many batches were drawn that what the loader had prepared in advance is gone."""
         loader = self.trainer.feed.loader
-        return self.trainer.feed.drawn >= QUEUE_DRAINS * loader.num_workers * (loader.prefetch_factor or 0)
+        drawn = self.trainer.feed.drawn - self.drawn_when_full
+        return drawn >= QUEUE_DRAINS * loader.num_workers * (loader.prefetch_factor or 0)
 
     def measure(self) -> list[Lap]:
         """Timed laps until the interval is narrow enough, or the cap is reached.

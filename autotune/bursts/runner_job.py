@@ -59,9 +59,10 @@ def run_runner(request: Request, reporter: Reporter, commands: Commands) -> Meas
                 elif command.until is not None:
                     reporter.phase("train")
                     reporter.send("block", drained=timing.drained, **run.train(command.until))
-            feed.release_workers()
             reporter.phase("end")
-            return run.report()
+            measured = run.report()
+            feed.release_workers()
+            return measured
 
 
 def _stream(ready: Prepared, request: Request) -> Feed:
@@ -110,14 +111,18 @@ class _Run:
         Raises:
             NonFiniteLossError: The scaler skipped every step.
         """
+        timing, feed = self._timing, self._timing.trainer.feed
         if self._reported == 0:
-            self._timing.trainer.train_on_worst(self._largest_samples)
+            feed.release_workers()  # one of them may hold a lock of the data set's
+            timing.trainer.train_on_worst(self._largest_samples)
+            feed.hold_workers()
+            timing.drawn_when_full = feed.drawn
         if self._reported == len(self._laps):
             return None
         if not any(lap.samples for lap in self._laps):
             raise NonFiniteLossError("the gradients overflow in fp16: the GradScaler skipped every timed step")
         first, self._reported = self._reported, len(self._laps)
-        measured = self._timing.measurement(self._laps, first=first).model_copy(
+        measured = timing.measurement(self._laps, first=first).model_copy(
             update={
                 "start_seconds": self._ready.start_seconds,
                 "build_seconds": self._ready.build_seconds,

@@ -127,6 +127,7 @@ class Side:
         """All blocks of this duet as one measurement; it lives on. None when it ended instead."""
         self._command(Command(report=True))
         event = self._told(deadline, deadline)
+        self.drained = False  # its workers went on meanwhile
         return Measurement.model_validate(event["value"]) if event is not None else None
 
     def end(self, deadline: float) -> None:
