@@ -11,7 +11,7 @@ The truth are uninterrupted plain loops (`benchmarks.plain`), in turn, over whol
 hold what is no sleep, too, such as collating and the starts of epochs. Beside them stands arithmetic
 (`expected_seconds`): each batch is ready when its worker has slept for all its samples, one batch after another, and no
 more batches are under way than the queue holds.
-Workers persist, unless --restart is given: then they start anew in each epoch, which only the plain loop knows.
+Workers persist, unless --restart is given: then they start again in each epoch, which only the plain loop knows.
 
 Writes benchmarks/output/known_loader.json. The exit status is 1 when a claimed ratio is more than 3 % off the truth.
 """
@@ -234,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, nargs="+", help="their lengths in batches; 20 and 2000")
     parser.add_argument("--rounds", type=int, help=f"of fresh processes; {ROUNDS}, or {QUICK_ROUNDS} when quick")
-    parser.add_argument("--restart", action="store_true", help="workers start anew in each epoch")
+    parser.add_argument("--restart", action="store_true", help="workers start again in each epoch")
     parser.add_argument("--quick", action="store_true", help="short and few: a smoke test")
     asked = parser.parse_args(arguments)
     epochs = asked.epochs or (QUICK_EPOCHS if asked.quick else EPOCHS)

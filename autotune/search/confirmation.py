@@ -201,8 +201,10 @@ class Confirmation:
         return self._bursts.round_seconds(points) <= available
 
     def _confirming(self, finalist: Point) -> float:
-        """Seconds for rounds: with those that are kept for explaining the answer, where they explain nothing."""
+        """Seconds for rounds: with those that are kept for explaining the answer, where there is nothing to explain."""
         budget = self._bursts.budget
+        if not any(one.speedup.confirmed for one in self.confirmed()):
+            return budget.ablating
         least = MIN_ROUNDS * self._bursts.round_seconds([finalist] * 2)
         return budget.confirming if least <= budget.ablating - budget.confirming else budget.ablating
 

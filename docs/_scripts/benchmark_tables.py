@@ -112,12 +112,25 @@ def costs() -> str:
 def same() -> str:
     """The baseline against itself."""
     found = read("aa")
-    sides = {"real confirmations": found["real"], "resampled from their noise": found["simulated"]["rounds as decided"]}
-    rows = [
-        [name, *(str(side[key]) for key in ("repeats", "no_difference", "faster", "slower"))]
-        for name, side in sides.items()
-    ]
-    return _table(("baseline against itself", "repeats", "no difference", "faster", "slower"), rows)
+    rows = []
+    for where, one in {"": found, ", beside a neighbour": found.get("neighbour")}.items():
+        if one is None:
+            continue
+        sides = {"real confirmations": one["real"], "resampled from their pairs": one["simulated"]["rounds as decided"]}
+        for name, side in sides.items():
+            counts = [str(side[key]) for key in ("repeats", "no_difference", "faster", "slower")]
+            width = f"± {100 * side['median_interval_half_width']:.1f} %"
+            rows.append([name + where, *counts, f"{side['median_ratio']:.3f} ×", width])
+    head = (
+        "baseline against itself",
+        "repeats",
+        "no difference",
+        "faster",
+        "slower",
+        "median ratio",
+        "median interval",
+    )
+    return _table(head, rows)
 
 
 def memory() -> str:

@@ -11,7 +11,7 @@ from autotune.errors import Interrupted
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.numerics import Agreement, NumericsGuard, Trace
 from autotune.measuring.records import Point
-from autotune.search.stopping import Budget
+from autotune.search.stopping import ABLATION_SHARE, Budget
 from tests.search.surface import example_rate, make_search, make_space
 
 
@@ -87,6 +87,22 @@ def test_the_ablation_keeps_the_budget() -> None:
         search.run()
         search.confirmation.ablate()
         assert surface.clock.now <= budget_seconds
+
+
+def test_what_is_not_confirmed_yet_takes_the_time_of_the_ablation() -> None:
+    """A gain smaller than its interval: there is nothing to explain, and more rounds may confirm it."""
+
+    def rate(config: TrainConfig) -> float:
+        return 1000.0 * (1.03 if config.allocator == "tuned" else 1.0)
+
+    space = make_space(only=("allocator",))
+    search, _ = make_search(rate, budget_seconds=200, space=space, cost=10.0, noise=0.08, seed=1)
+    search.run()
+    (found,) = search.confirmation.confirmed()
+    assert not found.speedup.confirmed
+    a_round = 10.0  # two sides, each half as long as a challenge
+    searching = a_round * sum(trial.round is None for trial in search.log.trials)
+    assert searching + a_round * (found.speedup.pairs + 1) > (1 - ABLATION_SHARE) * 200
 
 
 def test_where_time_is_short_the_largest_changes_are_explained() -> None:
