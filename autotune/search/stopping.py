@@ -107,11 +107,7 @@ def plan_for(budget_seconds: float, *, fastest_wins: bool = True) -> BurstPlan:
 
 
 def round_plan(plan: BurstPlan) -> BurstPlan:
-    """Shorter than a challenge: processes, and what the machine does meanwhile, differ more than blocks do.
-
-    On two shared cores rounds of one pair of configs scattered by 4 to 9 %, blocks inside them by 1 to 2: many short
-    rounds narrow an interval most.
-    """
+    """Shorter than a challenge: the interval is made of rounds, and of few it is wide, whatever they hold."""
     seconds = max(SHORTEST_ROUND, plan.measure_seconds / 3)
     warmup_seconds = plan.warmup_seconds * seconds / plan.measure_seconds
     return plan.model_copy(update={"warmup_seconds": warmup_seconds, "measure_seconds": seconds})

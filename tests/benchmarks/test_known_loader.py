@@ -35,12 +35,13 @@ def test_an_epochs_time_is_arithmetic(config: TrainConfig, batches: int, seconds
 
 @pytest.mark.slow
 def test_the_plain_loop_agrees_with_arithmetic() -> None:
-    """About: who sleeps wakes late on a busy machine, by a quarter of a batch's time was seen."""
+    """Within a tenth in a quiet moment, tried several times: who sleeps wakes late on a busy machine."""
     load, step = known_loader.BATCH * known_loader.slept(known_loader.SAMPLE_SECONDS, 20), known_loader.slept(0.008, 20)
     sides = (workers(0), workers(2))
-    found = known_loader.true_ratio(*(config.model_dump_json() for config in sides), 20, 4.0)
     expected = [expected_seconds(config, 20, load, step) for config in sides]
-    assert found == pytest.approx(expected[0] / expected[1], rel=0.35)
+    ratio = pytest.approx(expected[0] / expected[1], rel=0.1)
+    texts = [config.model_dump_json() for config in sides]
+    assert any(known_loader.true_ratio(*texts, 20, 4.0) == ratio for _ in range(5))
 
 
 @pytest.mark.slow

@@ -46,7 +46,7 @@ def test_both_sides_train_equal_blocks_of_the_same_samples(runner_of: RunnerOf) 
     assert fast.measurement is not None
     samples = [[block.samples for block in side.measurement.blocks] for side in (slow, fast) if side.measurement]
     assert samples[0] == samples[1]
-    assert samples[0]
+    assert len(samples[0]) >= 3
 
 
 def test_small_micro_batches_are_slower(runner_of: RunnerOf) -> None:
