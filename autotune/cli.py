@@ -10,6 +10,7 @@ import typer
 from autotune.commands.check import check
 from autotune.commands.compare import compare
 from autotune.commands.cross import cross
+from autotune.commands.doctor import doctor
 from autotune.commands.probe import probe
 from autotune.commands.report import report
 from autotune.commands.schema import schema
@@ -24,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.callback(invoke_without_command=True)(tune)
-for command in (probe, show, report, compare, cross, check, schema):
+for command in (probe, doctor, show, report, compare, cross, check, schema):
     app.command()(command)
 
 

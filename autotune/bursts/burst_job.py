@@ -96,8 +96,8 @@ def device_memory(
     """The measurement's fields on device memory; on the CPU the device's memory is the host's."""
     if tuned.device.type == "cpu":
         return {"device_memory_bytes": host["host_memory_bytes"]}
-    reserved = int(torch.accelerator.max_memory_reserved(tuned.device))
-    figures: dict[str, object] = {"device_allocated_bytes": int(torch.accelerator.max_memory_allocated(tuned.device))}
+    reserved, allocated = _peak_bytes(tuned.device)
+    figures: dict[str, object] = {"device_allocated_bytes": allocated}
     if tuned.device.type == "cuda":
         stats = torch.cuda.memory_stats(tuned.device)
         figures["allocator_retries"] = int(stats.get("num_alloc_retries", 0))
@@ -111,6 +111,15 @@ def device_memory(
         "device_memory_bytes": reserved,
         "telemetry": summary.model_copy(update=figures) if summary is not None else None,
     }
+
+
+def _peak_bytes(device: torch.device) -> tuple[int, int]:
+    """What the allocator has taken of the device's memory at most, and what tensors have taken of that."""
+    if device.type == "cuda":  # torch.accelerator has these only since 2.9
+        return int(torch.cuda.max_memory_reserved(device)), int(torch.cuda.max_memory_allocated(device))
+    if device.type == "mps":  # which keeps no peak
+        return int(torch.mps.driver_allocated_memory()), int(torch.mps.current_allocated_memory())
+    return int(torch.accelerator.max_memory_reserved(device)), int(torch.accelerator.max_memory_allocated(device))
 
 
 def compiler_counts() -> dict[str, int | None]:

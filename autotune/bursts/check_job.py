@@ -16,10 +16,11 @@ import torch
 from torch.utils.data import default_collate
 
 from autotune.bursts.largest_batch import find_largest
+from autotune.bursts.launches import pace_of
 from autotune.bursts.trainer import make_loader
 from autotune.errors import WorkloadError
-from autotune.knobs import WorkloadFacts
-from autotune.training.tuned import Tuned
+from autotune.knobs import WorkloadFacts, with_what_is_in_force
+from autotune.training.tuned import Tuned, torch_device
 from autotune.workload.batches import tensors_in
 from autotune.workload.fingerprint import fingerprint, length_of, model_facts
 from autotune.workload.user_errors import described, wrap_user_error
@@ -39,7 +40,7 @@ def check_workload(workload: Workload, target: str, device: str) -> WorkloadFact
     Raises:
         WorkloadError: When its dataset, collation, loss or optimizer cannot be trained with.
     """
-    config = workload.baseline_config
+    config = with_what_is_in_force(workload.baseline_config, torch_device(device))
     # Eager and in this process: what is checked is the user's code, and compiling or starting workers takes long.
     tuned = Tuned(config.replace(compile_mode=None, num_workers=0), device=device)
     with _blaming(f"{target}: torch's DataLoader refuses the dataset or the sampler"):
@@ -54,6 +55,8 @@ def check_workload(workload: Workload, target: str, device: str) -> WorkloadFact
     tuned.prepare(workload.model, optimizer)
     loss, events = _loss(workload, tuned, batch, target)
     _update(workload, optimizer, loss, target)
+    at_hand = tuned.to_device(batch)  # a copy from ordinary memory would wait for all that the device has to do
+    pace = pace_of(lambda: _step(workload, tuned, optimizer, at_hand), tuned.device)
     length = length_of(workload.dataset)
     fixed_shapes = _fixed_shapes(workload, samples, target)
     largest: tuple[int, ...] = ()
@@ -75,6 +78,8 @@ def check_workload(workload: Workload, target: str, device: str) -> WorkloadFact
         has_images=any(tensor.dim() == 4 for tensor in (*workload.model.parameters(), *tensors_in(batch))),
         has_attention=any(event.name == "aten::scaled_dot_product_attention" for event in events),
         small_operators_fraction=_small_fraction(events, lambda: _loss(workload, tuned, batch, target)[1]),
+        step_seconds=pace.step_seconds if pace is not None else None,
+        device_busy_fraction=pace.busy_fraction if pace is not None else None,
         fixed_shapes=fixed_shapes,
         largest_samples=largest,
         notes=(*(f"bursts leave out {note}" for note in workload.notes), *_lost(held, workload, optimizer)),
@@ -211,6 +216,15 @@ def _update(workload: Workload, optimizer: torch.optim.Optimizer, loss: torch.Te
         raise WorkloadError(
             f"{target}: no parameter of the model got a gradient; compute the loss with the model that it is given"
         )
+
+
+def _step(workload: Workload, tuned: Tuned, optimizer: torch.optim.Optimizer, batch: Any) -> None:
+    """A whole step on one batch, as training takes it."""
+    with tuned.autocast():
+        loss = workload.loss(workload.model, batch)
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
 
 
 def _remedy(error: Exception) -> str:

@@ -135,16 +135,17 @@ class Duet:
         return not side.drained or side.trained_seconds < WARMUP_SHARE * self._plan.measure_seconds
 
     def _block_samples(self) -> int:
-        """Samples of a block: whole optimizer steps of all sides, whole epochs where they are short."""
+        """Samples of a block: whole optimizer steps of all sides if they are short, whole epochs where those are."""
         sides = self.standing
         usual = TURN_SECONDS if sides[0].request.device == "cpu" else GPU_TURN_SECONDS
         turn_seconds = self._plan.turn_seconds or usual
         wanted = min(turn_seconds, self._plan.measure_seconds / LEAST_TURNS) / mean_pace(sides)
         wanted = max(wanted, min(max(side.least_samples for side in sides), LONGEST_BLOCK * wanted))
         steps = [side.config.effective_batch for side in sides]
-        unit = math.lcm(*steps)
-        if unit > 2 * wanted:  # of freed effective batches: then blocks have about as many samples
-            unit = max(steps)
+        micro_steps = [side.config.batch_size for side in sides]
+        # Parts of a step where it takes longer than a turn; where batches have little in common, about as many samples.
+        units = (math.lcm(*steps), math.lcm(*micro_steps), max(micro_steps))
+        unit = next((unit for unit in units if unit <= 2 * wanted), units[-1])
         epochs = {side.epoch_samples for side in sides}
         epoch = epochs.pop() if len(epochs) == 1 else None
         if epoch is not None and epoch <= 2 * wanted:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset, Subset
 
+from autotune.bursts.clock import Clock, HostClock, clock_of
 from autotune.workload.fingerprint import length_of
 
 if TYPE_CHECKING:
@@ -65,9 +66,10 @@ class Feed:
     Args:
         make_loader: Makes a DataLoader that collates with a `CountedCollate`.
         start: Place in the stream of samples where its loaders begin, in the middle of an epoch perhaps.
+        clock: Of the device that waits for batches.
 
     Attributes:
-        wait_seconds: Spent waiting for batches so far, starts of the loader left out.
+        waits: Marks of the clock before and after each wait for a batch, starts of the loader left out.
         starts: Each start of the loader.
         start_seconds: Spent at them.
         epoch_batches: Batches of the last whole epoch, None before its end.
@@ -77,11 +79,12 @@ class Feed:
             what two configs that read the same stream have in common.
     """
 
-    def __init__(self, make_loader: Callable[[], DataLoader[Any]], start: int = 0) -> None:
+    def __init__(self, make_loader: Callable[[], DataLoader[Any]], start: int = 0, clock: Clock | None = None) -> None:
         self._make_loader = make_loader
         self._start = start
+        self.clock: Clock = clock or HostClock()
         self.loader = make_loader()
-        self.wait_seconds = 0.0
+        self.waits: list[tuple[Any, Any]] = []
         self.starts: list[Start] = []
         self.start_seconds = 0.0
         self.epoch_batches: int | None = None
@@ -113,11 +116,11 @@ class Feed:
                 yield item
                 if self._restarting:
                     break
-                asked = perf_counter()
+                asked, mark = perf_counter(), self.clock.mark()
                 item = next(self._batches, None)
                 end_seconds = perf_counter() - asked
                 if item is not None:
-                    self.wait_seconds += end_seconds
+                    self.waits.append((mark, self.clock.mark()))
             if batches == 0 and whole:
                 once = " after its first epoch; an iterable dataset must begin again at each iter()"
                 raise NoBatchError(f"the loader yields no batch{once if after_epoch else ''}")
@@ -137,6 +140,11 @@ class Feed:
         while isinstance(dataset, Subset):  # which has the method, and calls its data set's if that has it too
             dataset = dataset.dataset
         return isinstance(dataset, IterableDataset) or hasattr(dataset, "__getitems__")
+
+    def take_wait_seconds(self) -> float:
+        """What the waits so far took, of which all have passed; they are forgotten."""
+        waits, self.waits = self.waits, []
+        return sum(self.clock.seconds(asked, came) for asked, came in waits)
 
     def restart(self) -> None:
         """Drops what the workers have prepared, so that the next batch comes from a loader with an empty queue."""
@@ -188,7 +196,7 @@ class DeviceFeed(Feed):
     """A few batches that stay on the device, over and over: what compute alone could reach."""
 
     def __init__(self, make_loader: Callable[[], DataLoader[Any]], tuned: Tuned) -> None:
-        super().__init__(make_loader)
+        super().__init__(make_loader, clock=clock_of(tuned.device))
         self._cached = [tuned.to_device(batch) for batch in itertools.islice(self.loader, CACHED_BATCHES)]
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:

@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
+import os
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from typing import Any, TypeVar
+
+import psutil
+
+from autotune.bursts.cleanup import RUN_VARIABLE
 
 Value = TypeVar("Value")
 _LIMIT_NAMES = {
@@ -29,16 +35,17 @@ class GpuTelemetry:
     Args:
         nvml: The `pynvml` module, initialised, or an object like it.
         uuid: The GPU's UUID as NVML writes it.
+        ours: Ids of the processes of this run, those of other bursts included: their work is no foreign load.
 
-    Processes that hold the GPU when this is made are foreign: ours has not opened it yet. (Process ids alone do not
-    tell: in a container NVML shows those of the host.)
+    A process is foreign by its id where NVML shows the ids that this process knows; in a container it shows those of
+    the host. There only a GPU that nobody held when this was made is known to be free of others: else None is told.
     """
 
-    def __init__(self, nvml: Any, uuid: str) -> None:
+    def __init__(self, nvml: Any, uuid: str, ours: Callable[[], Set[int]] = lambda: {os.getpid()}) -> None:
         self._nvml = nvml
         self._handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-        processes = self._read(lambda: list(nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))) or []
-        self._foreign = {process.pid: process.usedGpuMemory for process in processes}
+        self._ours = ours
+        self._before = {process.pid: process.usedGpuMemory for process in self._processes() or []}
         self._samples: defaultdict[str, list[float]] = defaultdict(list)
         self._limits: set[str] = set()
         self._energy: float | None = None
@@ -51,6 +58,7 @@ class GpuTelemetry:
         self._limits.clear()
         self._began_microseconds = int(time.time() * 1e6)
         self._energy = self._energy_joules()
+        self._free(self._gpm)
         self._gpm = self._read(self._gpm_sample)
 
     def sample(self) -> None:
@@ -73,7 +81,8 @@ class GpuTelemetry:
         energy = self._energy_joules()
         clocks, powers = self._samples["clock"], self._samples["power"]
         sm, tensor = self._gpm_fractions()
-        known = [size for size in self._foreign.values() if size is not None]
+        foreign = self._foreign()
+        known = [size for size in (foreign or {}).values() if size is not None]
         return {
             "gpu_utilization_fraction": _mean(self._samples["utilization"]),
             "sm_activity_fraction": sm,
@@ -86,9 +95,9 @@ class GpuTelemetry:
             "power_min_watts": min(powers, default=None),
             "power_max_watts": max(powers, default=None),
             "energy_joules": None if energy is None or self._energy is None else energy - self._energy,
-            "foreign_gpu_processes": len(self._foreign),
-            "foreign_gpu_memory_bytes": sum(known) if known or not self._foreign else None,
-            "foreign_gpu_fraction": self._foreign_fraction(),
+            "foreign_gpu_processes": len(foreign) if foreign is not None else None,
+            "foreign_gpu_memory_bytes": sum(known) if known or foreign == {} else None,
+            "foreign_gpu_fraction": self._foreign_fraction(foreign),
         }
 
     def used_bytes(self) -> int | None:
@@ -99,17 +108,28 @@ class GpuTelemetry:
         """What the GPU has taken since its driver was loaded."""
         return self._read(lambda: float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1000))
 
-    def _foreign_fraction(self) -> float | None:
+    def _processes(self) -> list[Any] | None:
+        """Those that compute on the GPU now; None where the driver does not tell."""
+        return self._read(lambda: list(self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)))
+
+    def _foreign(self) -> dict[int, int | None] | None:
+        """The memory of each foreign process that holds the GPU, by its id; None where they cannot be told apart."""
+        now = {process.pid: process.usedGpuMemory for process in self._processes() or []}
+        if os.getpid() in now:
+            return {pid: size for pid, size in now.items() if pid not in self._ours()}
+        return None if self._before else {}
+
+    def _foreign_fraction(self, foreign: Mapping[int, int | None] | None) -> float | None:
         """SM share of the foreign processes since `begin`; 0 when there are none."""
-        if not self._foreign:
-            return 0.0
+        if not foreign:
+            return None if foreign is None else 0.0
         samples = self._read(lambda: self._nvml.nvmlDeviceGetProcessUtilization(self._handle, self._began_microseconds))
         if samples is None:
             return None
         shares: defaultdict[int, list[float]] = defaultdict(list)
         for sample in samples:
             shares[sample.pid].append(sample.smUtil / 100)
-        return min(1.0, sum(statistics.fmean(shares[pid]) for pid in shares.keys() & self._foreign.keys()))
+        return min(1.0, sum(statistics.fmean(shares[pid]) for pid in shares.keys() & foreign.keys()))
 
     def _gpm_sample(self) -> Any:
         """A sample of the performance-monitoring counters (Hopper and later), or None."""
@@ -121,12 +141,14 @@ class GpuTelemetry:
 
     def _gpm_fractions(self) -> tuple[float | None, float | None]:
         """SM and tensor-core activity between `begin` and now."""
-        before, after = self._gpm, self._read(self._gpm_sample)
+        before, self._gpm = self._gpm, None  # freed once: the driver's library ends the process at the second time
+        after = self._read(self._gpm_sample)
         if before is None or after is None:
+            self._free(before, after)
             return None, None
         nvml = self._nvml
 
-        def compute() -> tuple[float, float]:
+        def compute() -> tuple[float | None, float | None]:
             request = nvml.c_nvmlGpmMetricsGet_t()
             request.version = nvml.NVML_GPM_METRICS_GET_VERSION
             request.numMetrics = 2
@@ -134,13 +156,18 @@ class GpuTelemetry:
             request.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
             request.metrics[1].metricId = nvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL
             nvml.nvmlGpmMetricsGet(request)
-            return request.metrics[0].value / 100, request.metrics[1].value / 100
+            return _gpm_share(request.metrics[0]), _gpm_share(request.metrics[1])
 
         fractions = self._read(compute)
-        for sample in (before, after):
-            with contextlib.suppress(nvml.NVMLError):
-                nvml.nvmlGpmSampleFree(sample)
+        self._free(before, after)
         return fractions or (None, None)
+
+    def _free(self, *samples: Any) -> None:
+        """Gives counter samples back."""
+        for sample in samples:
+            if sample is not None:
+                with contextlib.suppress(self._nvml.NVMLError):
+                    self._nvml.nvmlGpmSampleFree(sample)
 
     def _read(self, read: Callable[[], Value]) -> Value | None:
         """A figure, or None where this card or driver does not give it."""
@@ -148,6 +175,22 @@ class GpuTelemetry:
             return read()
         except (self._nvml.NVMLError, AttributeError, ctypes.ArgumentError):
             return None
+
+
+def _gpm_share(metric: Any) -> float | None:
+    """A metric's value as a share; None where it has a status of its own that is no success, or is no number."""
+    return metric.value / 100 if not metric.nvmlReturn and math.isfinite(metric.value) else None
+
+
+def processes_of_run() -> Set[int]:
+    """The command that this process works for, and all that it has started."""
+    family = {os.getpid()}
+    with contextlib.suppress(psutil.Error, OSError):
+        for ancestor in psutil.Process().parents():
+            family.add(ancestor.pid)
+            if RUN_VARIABLE not in ancestor.environ():  # the command itself, above what it has marked
+                return family | {child.pid for child in ancestor.children(recursive=True)}
+    return family
 
 
 def open_gpu_telemetry(uuid: str | None) -> GpuTelemetry | None:
@@ -158,7 +201,7 @@ def open_gpu_telemetry(uuid: str | None) -> GpuTelemetry | None:
 
     try:
         pynvml.nvmlInit()
-        return GpuTelemetry(pynvml, uuid)
+        return GpuTelemetry(pynvml, uuid, processes_of_run)
     except pynvml.NVMLError:
         return None
 

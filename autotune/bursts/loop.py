@@ -1,8 +1,8 @@
 """One burst: trains a config for a moment on real data and times it so that the figure can be believed.
 
 The method: take the first steps (compiling, allocating); restart the loader, whose queue has filled meanwhile and would
-flatter it; go on until two successive blocks agree; then time blocks of whole optimizer steps and synchronise only at
-their edges (a synchronise at every step destroys the overlap that is to be measured). A block is whole rounds of the
+flatter it; go on until two successive blocks agree; then time blocks of whole optimizer steps, on the device's own
+clock, and wait for the device only at their edges (`autotune.bursts.clock`). A block is whole rounds of the
 workers where their batches may come in bunches, and whole epochs where epochs are short. What starting the loader
 costs over ordinary waiting is taken out of the blocks and charged once an epoch.
 """
@@ -12,12 +12,13 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter  # by name: the user's module may replace what `time` holds
 from typing import TYPE_CHECKING
 
 from torch.utils.data import IterableDataset
 
+from autotune.bursts.clock import clock_of
 from autotune.bursts.epochs import Lap, charge
 from autotune.bursts.feed import RESTART_LIMIT_SECONDS, DeviceFeed, Feed
 from autotune.bursts.protocol import BurstPlan, Part
@@ -50,7 +51,7 @@ class Timing:
         self.trainer = trainer
         self.plan = plan
         self.opening_seconds = 0.0
-        self.opening_steps = 0
+        self.opening_steps = 0.0
         self.warmup_seconds = 0.0
         self.steady = False
         self.skipped_steps = 0
@@ -58,6 +59,8 @@ class Timing:
         self.after_restart: list[Lap] = []
         self.drawn_when_full = 0
         self._step_seconds: float | None = None
+        self._updates, self._update_seconds = 0, 0.0
+        self._skipped_share = 0.0  # of the last lap that took a step of the optimizer
 
     def warm_up(self) -> None:
         """Runs until it is steady, or until the cap; the first step, all three when compiled, come before the cap."""
@@ -81,16 +84,22 @@ class Timing:
         self.warmup_seconds = perf_counter() - began
 
     def open(self) -> float:
-        """Takes the first steps, which compile and allocate; returns when warming up should end at the latest."""
-        began = cap = perf_counter()
-        for number in range(MIN_WARMUP_STEPS):
-            if number and perf_counter() > cap:
-                break
-            self._lap(1)
-            self.opening_steps += 1
-            if number == 0 or self.trainer.tuned.config.compile_mode is not None:
-                cap = perf_counter() + self.plan.warmup_seconds
-        self.opening_seconds = perf_counter() - began
+        """Takes the first steps, which compile and allocate; returns when warming up should end at the latest.
+
+        What is compiled takes them all; else a slow workload stops within the second one.
+        """
+        began = perf_counter()
+        tuned, lead = self.trainer.tuned, self.trainer.feed.clock.lead
+        compiled = tuned.config.compile_mode is not None
+        self._lap(1)
+        cap = perf_counter() + self.plan.warmup_seconds
+        taken = 1 + lead / tuned.accumulation_steps
+        while taken < MIN_WARMUP_STEPS and (compiled or perf_counter() < cap):
+            self._timed(lambda done: done == 0)
+            taken += (1 + lead) / tuned.accumulation_steps
+        if compiled:
+            cap = perf_counter() + self.plan.warmup_seconds
+        self.opening_seconds, self.opening_steps = perf_counter() - began, taken
         return cap
 
     def restart(self) -> bool:
@@ -161,34 +170,56 @@ class Timing:
         return half <= self.plan.interval_target * centre
 
     def lap_until(self, position: int) -> Lap:
-        """A timed lap of whole optimizer steps, one at least, to a place in the stream of samples."""
-        return self._lap(None, position)
+        """A timed lap of whole micro-batches, one at least, to a place in the stream of samples."""
+        feed = self.trainer.feed
+        return self._timed(lambda taken: taken == 0 or feed.position < position)
 
-    def _lap(self, steps: int | None, position: int = 0) -> Lap:
-        feed, scaler = self.trainer.feed, self.trainer.scaler
-        scale = scaler.get_scale()
-        waited, drawn = feed.wait_seconds, feed.drawn
-        starts, start_seconds = len(feed.starts), feed.start_seconds
-        self.trainer.synchronize()
-        began = perf_counter()
+    def _lap(self, steps: int) -> Lap:
+        """A timed lap of whole optimizer steps."""
+        micro_steps = steps * self.trainer.tuned.accumulation_steps
+        return self._timed(lambda taken: taken < micro_steps)
+
+    def _timed(self, goes_on: Callable[[int], bool]) -> Lap:
+        """A lap of micro-batches, until told otherwise, charged with its share of the optimizer's steps."""
+        trainer, feed = self.trainer, self.trainer.feed
+        clock, scale = feed.clock, trainer.scaler.get_scale()
+        clock.synchronize()
+        for _ in range(clock.lead):
+            trainer.micro_step()
+        began = clock.mark()
+        feed.waits.clear()
+        trainer.updates.clear()
+        drawn, starts, start_seconds = feed.drawn, len(feed.starts), feed.start_seconds
         samples = taken = 0
-        while taken < steps if steps is not None else (taken == 0 or feed.position < position):
-            samples += self.trainer.step()
+        while goes_on(taken):
+            samples += trainer.micro_step()
             taken += 1
-        self.trainer.synchronize()
-        seconds = perf_counter() - began
-        skipped = _skipped_steps(scale, scaler.get_scale(), taken)
-        self.skipped_steps += skipped
+        ended = clock.mark()
+        clock.synchronize()
+        updates = len(trainer.updates)
+        if updates:
+            skipped = _skipped_steps(scale, trainer.scaler.get_scale(), updates)
+            self.skipped_steps += skipped
+            self._skipped_share = skipped / updates
+        seconds = clock.seconds(began, ended) + self._missing_updates(taken)
         return Lap(
             # A step that the scaler skipped taught the model nothing: its samples do not count.
-            samples=round(samples * (1 - skipped / taken)),
+            samples=round(samples * (1 - self._skipped_share)),
             consumed=samples,
             seconds=max(seconds, 1e-9),
-            wait_seconds=feed.wait_seconds - waited,
+            wait_seconds=feed.take_wait_seconds(),
             batches=feed.drawn - drawn,
             starts=len(feed.starts) - starts,
             start_seconds=feed.start_seconds - start_seconds,
         )
+
+    def _missing_updates(self, micro_steps: int) -> float:
+        """What the optimizer's steps would take that belong to so many micro-batches, over what those seen took."""
+        clock, seen = self.trainer.feed.clock, len(self.trainer.updates)
+        self._updates += seen
+        self._update_seconds += sum(clock.seconds(began, ended) for began, ended in self.trainer.updates)
+        usual = self._update_seconds / self._updates if self._updates else 0.0
+        return (micro_steps / self.trainer.tuned.accumulation_steps - seen) * usual
 
     def _resize(self, lap: Lap) -> bool:
         """Sizes the laps by what a step takes; returns whether the size changed."""
@@ -286,8 +317,9 @@ def _make_stepper(workload: Workload, tuned: Tuned, part: Part) -> Stepper:
     if part == "compute":  # no workers: they would go on preparing batches that nobody draws
         in_process = Tuned(tuned.config.replace(num_workers=0), device=tuned.device)
         return Trainer(workload, tuned, DeviceFeed(lambda: make_loader(workload, in_process), tuned))
-    feed = Feed(lambda: make_loader(workload, tuned))
-    return Trainer(workload, tuned, feed) if part == "all" else Drain(tuned, feed)
+    if part == "loader":
+        return Drain(tuned, Feed(lambda: make_loader(workload, tuned)))
+    return Trainer(workload, tuned, Feed(lambda: make_loader(workload, tuned), clock=clock_of(tuned.device)))
 
 
 def _epoch_batches(feed: Feed) -> int | None:

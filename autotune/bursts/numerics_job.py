@@ -1,6 +1,8 @@
 """The job of a numerics check, in its own process: eager fp32 twice, then the config, from one state.
 
-Each step trains on one micro-batch. Samples are read and augmented once, so that all runs see the same batches.
+A step trains on one micro-batch, or on two where the config accumulates: what goes wrong between micro-batches shows in
+the second. Samples are read and augmented once, so that all runs see the same batches. Where eager fp32 has no memory
+for the config's batch, all runs train on smaller ones.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from autotune.bursts.feed import Feed
 from autotune.bursts.protocol import Reporter, Request
 from autotune.bursts.telemetry import Telemetry
 from autotune.bursts.trainer import make_loader
-from autotune.knobs import TrainConfig
+from autotune.knobs import TrainConfig, matmul_precision
 from autotune.measuring import Agreement, Point, Trace
 from autotune.training.tuned import Tuned
 from autotune.workload.target import load_workload
@@ -30,43 +32,70 @@ from autotune.workload.workload import Workload
 
 SMALLEST_SCALE = 1.0
 """A GradScaler that gets below this finds none with which gradients are finite."""
+MOST_PARTS = 2
+"""Micro-batches of a step: a second one is where accumulation can go wrong."""
 
 Gradients = list[torch.Tensor | None]
+
+
+class _ReferenceTooLargeError(Exception):
+    """Eager fp32 ran out of memory."""
 
 
 def run_agreement(request: Request, reporter: Reporter) -> Agreement:
     """Trains a few steps under eager fp32, again, and under the config."""
     point = request.point or Point(config=TrainConfig())
-    device = request.device or "cpu"
-    eager = TrainConfig(batch_size=point.config.batch_size, num_threads=point.config.num_threads)
-    reporter.phase("build")
-    torch.manual_seed(request.seed)
     cap_memory(request)
     with Telemetry(request.memory_limit_bytes, end_over_limit(request, reporter)):
-        workload = load_workload(request.importable, point.parameters)
-        model = workload.model
-        batches = _batches(workload, Tuned(point.config, device=device), request.steps)
-        _silence_dropout(model)
-        state = copy.deepcopy(model.state_dict())
-        reporter.phase("eager fp32")
+        while True:
+            try:
+                return _agreement(request, reporter, point)
+            except _ReferenceTooLargeError as error:
+                if point.config.batch_size == 1:
+                    raise error.__cause__ or error from None
+                halved = point.config.replace(batch_size=point.config.batch_size // 2)
+                point = point.model_copy(update={"config": halved})
+            torch.cuda.empty_cache()
+
+
+def _agreement(request: Request, reporter: Reporter, point: Point) -> Agreement:
+    """The agreement at a point's own batch size.
+
+    Raises:
+        _ReferenceTooLargeError: Eager fp32 has no memory for it.
+    """
+    device = request.device or "cpu"
+    exact = Tuned(TrainConfig(batch_size=point.config.batch_size, num_threads=point.config.num_threads), device=device)
+    parts = min(MOST_PARTS, point.config.accumulation_steps)
+    reporter.phase("build")
+    torch.manual_seed(request.seed)
+    workload = load_workload(request.importable, point.parameters)
+    model = workload.model
+    batches = _batches(workload, Tuned(point.config, device=device), max(parts, request.steps // parts * parts))
+    _silence_dropout(model)
+    state = copy.deepcopy(model.state_dict())
+    reporter.phase("eager fp32")
+    try:
         with _exact_fp32():
-            reference, gradients = _train(workload, Tuned(eager, device=device), batches, request.seed)
+            reference, gradients = _train(workload, exact, batches, parts, request.seed)
             model.load_state_dict(state)
-            rest = random.Random(request.seed).sample(batches[1:], k=len(batches) - 1)
-            control, of_control = _train(workload, Tuned(eager, device=device), [batches[0], *rest], request.seed + 1)
-        control_cosine = cosine(of_control, gradients)
-        del of_control
-        model.load_state_dict(state)
-        reporter.phase("config")
-        candidate, of_candidate = _train(workload, Tuned(point.config, device=device), batches, request.seed)
-        return Agreement(
-            reference=reference,
-            control=control,
-            candidate=candidate,
-            cosine=cosine(of_candidate, gradients),
-            control_cosine=control_cosine,
-            has_batch_norm=any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()),
-        )
+            rest = random.Random(request.seed).sample(batches[parts:], k=len(batches) - parts)
+            control, of_control = _train(workload, exact, [*batches[:parts], *rest], parts, request.seed + 1)
+    except torch.OutOfMemoryError as error:
+        raise _ReferenceTooLargeError from error
+    control_cosine = cosine(of_control, gradients)
+    del of_control
+    model.load_state_dict(state)
+    reporter.phase("config")
+    candidate, of_candidate = _train(workload, Tuned(point.config, device=device), batches, parts, request.seed)
+    return Agreement(
+        reference=reference,
+        control=control,
+        candidate=candidate,
+        cosine=cosine(of_candidate, gradients),
+        control_cosine=control_cosine,
+        has_batch_norm=any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()),
+    )
 
 
 def _batches(workload: Workload, tuned: Tuned, count: int) -> list[Any]:
@@ -75,8 +104,8 @@ def _batches(workload: Workload, tuned: Tuned, count: int) -> list[Any]:
     return [batch for _, batch in itertools.islice(feed, count)]
 
 
-def _train(workload: Workload, tuned: Tuned, batches: Sequence[Any], seed: int) -> tuple[Trace, Gradients]:
-    """One step a batch; returns the losses and the first step's gradients, on the CPU."""
+def _train(workload: Workload, tuned: Tuned, batches: Sequence[Any], parts: int, seed: int) -> tuple[Trace, Gradients]:
+    """One step for so many batches; returns the losses of all, and the first step's gradients, on the CPU."""
     _seed(seed)
     workload.model.zero_grad(set_to_none=True)
     optimizer = workload.make_optimizer()
@@ -85,17 +114,18 @@ def _train(workload: Workload, tuned: Tuned, batches: Sequence[Any], seed: int) 
     scaler = tuned.scaler()
     losses, skipped, norm = [], 0, math.inf
     gradients: Gradients = []  # the first that are finite
-    for batch in batches:
-        losses.append(_backward(workload, tuned, scaler, batch))
+    for first in range(0, len(batches), parts):
+        step = batches[first : first + parts]
+        losses += _backward(workload, tuned, scaler, step)
         scaler.unscale_(optimizer)
         while not math.isfinite(norm):
             gradients, norm = _gradients(model)
             if math.isfinite(norm) or scaler.get_scale() <= SMALLEST_SCALE:
                 break
-            # The scaler starts too high on purpose: it steps down, on the first batch, until the gradients are finite.
+            # The scaler starts too high on purpose: it steps down, on the first step, until the gradients are finite.
             _step(scaler, optimizer)
             _seed(seed)
-            _backward(workload, tuned, scaler, batch)
+            _backward(workload, tuned, scaler, step)
             scaler.unscale_(optimizer)
         if workload.clip_grad_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), workload.clip_grad_norm)
@@ -111,11 +141,15 @@ def _seed(seed: int) -> None:
         sys.modules["numpy"].random.seed(seed % 2**32)
 
 
-def _backward(workload: Workload, tuned: Tuned, scaler: torch.amp.GradScaler, batch: Any) -> float:
-    with tuned.autocast():
-        loss = workload.loss(workload.model, tuned.to_device(copy.deepcopy(batch)))
-    scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-    return float(loss.detach())
+def _backward(workload: Workload, tuned: Tuned, scaler: torch.amp.GradScaler, step: Sequence[Any]) -> list[float]:
+    """The losses of a step's micro-batches; their gradients add up."""
+    losses = []
+    for batch in step:
+        with tuned.autocast():
+            loss = workload.loss(workload.model, tuned.to_device(copy.deepcopy(batch)))
+        scaler.scale(loss / len(step)).backward()  # type: ignore[no-untyped-call]
+        losses.append(loss.detach())
+    return [float(loss) for loss in losses]  # last, so that no micro-batch waits for the one before
 
 
 def _step(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> bool:
@@ -149,7 +183,7 @@ def _dot(gradients: Gradients, others: Gradients) -> float:
 @contextlib.contextmanager
 def _exact_fp32() -> Iterator[None]:
     """Without TF32, whatever the user's module has set."""
-    matmul, convolution = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    matmul, convolution = matmul_precision(), torch.backends.cudnn.allow_tf32
     # The newer settings tell "never set" from "exact", and compiled code is cached by them: they are reverted exactly.
     backends = torch.backends.cuda, torch.backends.mkldnn
     parts: list[Any] = [getattr(backend, "matmul", None) for backend in backends]
@@ -160,7 +194,8 @@ def _exact_fp32() -> Iterator[None]:
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(matmul)
+        if matmul is not None:
+            torch.set_float32_matmul_precision(matmul)
         torch.backends.cudnn.allow_tf32 = convolution
         for part, precision in zip(newer, before, strict=True):
             part.fp32_precision = precision

@@ -7,6 +7,7 @@ card can do", no benchmark.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -215,14 +216,16 @@ class _Meter:
 
         The size grows as long as the next one, at the cost of the last in proportion, fits into the time.
         """
-        end = time.perf_counter() + seconds
+        end = math.inf
         for size, following in zip(sizes, [*sizes[1:], None], strict=True):
             begun = time.perf_counter()
             call = prepare(size)
+            prepared = time.perf_counter() - begun
             self._timed(call, 1)  # warm-up: kernels are loaded, pages are touched
+            end = min(end, time.perf_counter() + seconds)  # the first opens the device's libraries on top
             once = self._timed(call, 1)
-            now = time.perf_counter()
-            if following is None or now + (now - begun) * work(following) / work(size) > end:
+            growth = work(following) / work(size) if following is not None else math.inf
+            if time.perf_counter() + (prepared + 2 * once) * growth > end:
                 break
         calls = max(1, round(_SHORTEST_TIMING / once))
         for _ in range(_MOST_REPEATS):

@@ -16,7 +16,7 @@ from autotune.bursts.isolation import Isolation
 from autotune.bursts.live import Ended
 from autotune.bursts.protocol import PIPE_LOST_STATUS, BurstPlan, Request, raise_reported
 from autotune.errors import IsolationError, TargetError, WorkloadError
-from autotune.hardware import DeviceKind, Gpu, Hardware, merge, probe_host
+from autotune.hardware import Cpu, DeviceKind, Gpu, Hardware, merge, probe_host
 from autotune.knobs import WorkloadFacts
 from autotune.measuring import Agreement, Burst, Measurement, Outcome, Pair, Point, Profile
 from autotune.units import format_bytes
@@ -262,10 +262,17 @@ def make_runner(
         device,
         seed=seed,
         memory_limit_bytes=hardware.memory_limit_bytes("cpu", memory_target),
-        memory_fraction=None if device == "cpu" else memory_target,
+        memory_fraction=None if device == "cpu" else memory_target * _free_share(record),
         device_uuid=record.uuid if isinstance(record, Gpu) else None,
         cache_bytes=hardware.memory.available_bytes,
     )
+
+
+def _free_share(record: Gpu | Cpu) -> float:
+    """Of a GPU's memory, what others leave: the cap on what a process takes is a share of all of it."""
+    if not isinstance(record, Gpu) or not record.memory_total_bytes:
+        return 1.0
+    return (record.free_bytes or record.memory_total_bytes) / record.memory_total_bytes
 
 
 def burst_from(point: Point, ended: Ended) -> Burst:

@@ -13,6 +13,7 @@ from time import perf_counter  # by name: the user's module may replace what `ti
 from typing import TYPE_CHECKING, Any
 
 from autotune.bursts.burst_job import Prepared, prepared
+from autotune.bursts.clock import clock_of
 from autotune.bursts.epochs import Lap, charge
 from autotune.bursts.feed import Feed
 from autotune.bursts.loop import Timing, told_of_killed_workers
@@ -72,7 +73,7 @@ def _stream(ready: Prepared, request: Request) -> Feed:
     def make() -> DataLoader[Any]:
         return make_loader(ready.workload, ready.tuned, next(seeds), request.position)
 
-    return Feed(make, request.position)
+    return Feed(make, request.position, clock_of(ready.tuned.device))
 
 
 class _Run:

@@ -1,11 +1,10 @@
-"""Trains one optimizer step at a time, with the functions that the user's own training uses."""
+"""Trains a micro-batch at a time, with the functions that the user's own training uses."""
 
 from __future__ import annotations
 
-import itertools
 import math
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -35,20 +34,18 @@ class WorkerKilledError(Exception):
 
 
 class Stepper(Protocol):
-    """What a burst times: something that goes on by one optimizer step's samples at a time."""
+    """What a burst times: something that goes on by a micro-batch at a time."""
 
     tuned: Tuned
     feed: Feed
     scaler: torch.amp.GradScaler
+    updates: list[tuple[Any, Any]]
 
-    def step(self) -> int:
+    def micro_step(self) -> int:
         """Goes on by one; returns the samples that it consumed."""
 
     def train_on_worst(self, largest_samples: Sequence[int]) -> None:
         """Does what takes most memory."""
-
-    def synchronize(self) -> None:
-        """Waits for the device."""
 
     def check_loss(self) -> float | None:
         """The last loss, if there is one."""
@@ -61,24 +58,32 @@ class Drain:
         self.tuned = tuned
         self.feed = feed
         self.scaler = torch.amp.GradScaler(enabled=False)
+        self.updates: list[tuple[Any, Any]] = []
         self._batches = iter(feed)
 
-    def step(self) -> int:
-        """Draws the batches of one optimizer step."""
-        return sum(samples for samples, _ in itertools.islice(self._batches, self.tuned.accumulation_steps))
+    def micro_step(self) -> int:
+        """Draws a batch."""
+        samples, _ = next(self._batches)
+        return samples
 
     def train_on_worst(self, largest_samples: Sequence[int]) -> None:
         """Nothing: no memory is taken by training."""
-
-    def synchronize(self) -> None:
-        """Nothing: the device is not used."""
 
     def check_loss(self) -> None:
         """There is no loss."""
 
 
 class Trainer:
-    """Trains one optimizer step at a time, with the functions that the user's own training uses."""
+    """Trains a micro-batch at a time, with the functions that the user's own training uses.
+
+    Args:
+        workload: What is trained.
+        tuned: The config at work.
+        feed: Gives the batches.
+
+    Attributes:
+        updates: Marks of the feed's clock before and after each step of the optimizer; whoever reads them clears them.
+    """
 
     def __init__(self, workload: Workload, tuned: Tuned, feed: Feed) -> None:
         self.workload = workload
@@ -89,17 +94,26 @@ class Trainer:
         self.model.train()
         self.scaler = tuned.scaler()
         self.loss: torch.Tensor | None = None
-        self._groups = tuned.accumulate(feed)
+        self.updates: list[tuple[Any, Any]] = []
+        self._steps = self._train()
+
+    def micro_step(self) -> int:
+        """The next micro-batch, and the optimizer's step if it is a step's last; returns the samples consumed."""
+        return next(self._steps)
 
     def step(self) -> int:
-        """One optimizer step; returns the samples that it consumed."""
-        consumed = 0
-        micro_batches = next(self._groups)
-        for samples, batch in micro_batches:
-            consumed += samples
-            self._backward(batch, len(micro_batches))
-        self._update()
-        return consumed
+        """Micro-batches of one optimizer step; returns the samples consumed."""
+        return sum(self.micro_step() for _ in range(self.tuned.accumulation_steps))
+
+    def _train(self) -> Iterator[int]:
+        for group in self.tuned.accumulate(self.feed):
+            for number, (samples, batch) in enumerate(group, 1):
+                self._backward(batch, len(group))
+                if number == len(group):
+                    began = self.feed.clock.mark()
+                    self._update()
+                    self.updates.append((began, self.feed.clock.mark()))
+                yield samples
 
     def train_on_worst(self, largest_samples: Sequence[int]) -> None:
         """Two optimizer steps on a batch of the largest samples: memory must hold for them too."""
@@ -108,7 +122,7 @@ class Trainer:
             for _ in range(WORST_STEPS):
                 self._backward(self.tuned.to_device(batch), 1)
                 self._update()
-            self.synchronize()
+            self.feed.clock.synchronize()
 
     def _backward(self, batch: Any, parts: int) -> None:
         with self.tuned.autocast():
@@ -123,11 +137,6 @@ class Trainer:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-
-    def synchronize(self) -> None:
-        """Waits for the device."""
-        if self.tuned.device.type != "cpu":
-            torch.accelerator.synchronize(self.tuned.device)
 
     def check_loss(self) -> float:
         """The last loss.

@@ -23,6 +23,13 @@ from autotune.measuring import Outcome
 
 _COMPILER_MODULES = ("torch._dynamo", "torch._inductor")
 _OUT_OF_MEMORY_TEXTS = ("can't allocate memory", "not enough memory", "std::bad_alloc", "could not create a memory")
+_DEVICE_OUT_OF_MEMORY_TEXTS = (
+    "error: out of memory", "_STATUS_ALLOC_FAILED", "CUFFT_ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED",
+    "unable to find an engine to execute", "backend out of memory", "hipErrorOutOfMemory", "cudaErrorMemoryAllocation",
+    "Failed to CUDA calloc", "Failed to CUDA host alloc", "out of memory on device",
+)  # fmt: skip
+"""Of what a GPU's libraries say when its memory has run out under them: only torch's own allocator says it by a type.
+cuBLAS cannot make its handle then; cuDNN finds no engine whose workspace fits; NCCL's buffers are "calloc"."""
 _SHM_TEXTS = ("unable to allocate shared memory", "unable to write to file </torch_", "unable to mmap")
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Linux keeps it, not a place for files of ours
 _FULL_BYTES = 2**20
@@ -95,6 +102,8 @@ def _resource_outcome(error: BaseException, device: str) -> Outcome | None:
 
     text = _text(error)
     if isinstance(error, torch.OutOfMemoryError):
+        return Outcome.OOM
+    if device != "cpu" and any(part in text for part in _DEVICE_OUT_OF_MEMORY_TEXTS):
         return Outcome.OOM
     if isinstance(error, MemoryError) or any(part in text for part in _OUT_OF_MEMORY_TEXTS):
         return Outcome.OOM if device == "cpu" else Outcome.HOST_OOM

@@ -8,7 +8,7 @@ from typing import Literal
 
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.runner import Runner, make_runner
-from autotune.hardware import probe_host
+from autotune.hardware import pin_gpu, probe_host
 from autotune.knobs import WorkloadFacts
 from autotune.measuring import FEWEST_PAIRS, SAMPLES_PER_SECOND, Burst, Objective, Outcome, Point
 from autotune.results.check import Check
@@ -66,6 +66,8 @@ def imported(target: str, budget: Budget, progress: Progress, interrupts: Interr
         TargetError, WorkloadError: It cannot be imported.
         Interrupted: Asked to end.
     """
+    if (chosen := pin_gpu()) is not None:
+        progress.note(chosen)
     with Isolation(target, progress.note) as isolation:
         if interrupts is not None:
             interrupts.pass_on_to(isolation.interrupt)

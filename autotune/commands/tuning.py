@@ -12,8 +12,9 @@ from autotune.bursts.isolation import Isolation
 from autotune.bursts.runner import ProcessRunner, look_at_machine, make_runner
 from autotune.commands.options import Options, missing_device
 from autotune.commands.tuning_result import Setting, make_result
+from autotune.doctor import Examination, examine_quickly, known_examination
 from autotune.errors import AutotuneError, Interrupted, UsageError
-from autotune.hardware import DeviceKind, Hardware, slug
+from autotune.hardware import DeviceKind, Hardware, pin_gpu, slug
 from autotune.knobs import Space, build_space
 from autotune.measuring import NumericsGuard, Point, Profile, objective_named
 from autotune.results.result import Result
@@ -55,6 +56,8 @@ class Tuning:
         for source, result in elsewhere:
             if result.ignored is not None:
                 self._note(f"{source}: {result.ignored}")
+        if options.device in {None, "cuda"} and (chosen := pin_gpu()) is not None:
+            self._note(chosen)
         with Isolation(options.target, self._note) as isolation:
             if self.interrupts is not None:
                 self.interrupts.pass_on_to(isolation.interrupt)
@@ -73,7 +76,8 @@ class Tuning:
                 self._note(note)
             prepared = self.budget.elapsed
             setting = Setting(options, hardware, device, facts, prepared - began, prepared)
-            space, limit, baseline = _space(setting), setting.memory_limit_bytes, Point(config=facts.baseline)
+            space = _space(setting, self._examined(setting))
+            limit, baseline = setting.memory_limit_bytes, Point(config=facts.baseline)
             out = options.out or Path("results") / hardware.slug / f"{slug(options.target)}.json"
             _require_writable(out)
             log = self._open_log(space, setting, out)
@@ -129,6 +133,16 @@ class Tuning:
             raise missing_device(device, hardware)
         return hardware, device
 
+    def _examined(self, setting: Setting) -> Examination:
+        """What the doctor has found here; where nobody asked it, what it sees at a glance."""
+        folder = Path("results") / setting.hardware.slug
+        known = known_examination(folder, setting.hardware, setting.device)
+        examination = known or examine_quickly(setting.hardware, setting.device)
+        for finding in examination.findings:
+            if finding.status == "does not hold":
+                self._note(f"doctor: {finding.name}: {finding.found}; {finding.remedy}")
+        return examination
+
     def _open_log(self, space: Space, setting: Setting, out: Path) -> TrialLog:
         options, facts = self.options, setting.facts
         same = {"target": options.target, "fingerprint": facts.fingerprint, "device": setting.device}
@@ -151,7 +165,7 @@ class Tuning:
         self.progress.note(text)
 
 
-def _space(setting: Setting) -> Space:
+def _space(setting: Setting, examination: Examination) -> Space:
     """What is searched, as it was asked for."""
     options = setting.options
     return build_space(
@@ -164,6 +178,7 @@ def _space(setting: Setting) -> Space:
         max_workers=options.max_workers,
         explored=options.explored,
         budget_seconds=options.budget_seconds,
+        unsound={(drop.knob, drop.value): drop.reason for drop in examination.drops},
     )
 
 

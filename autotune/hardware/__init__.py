@@ -5,10 +5,10 @@ Each reader (CPU, memory and cgroups, NVIDIA's driver, disk and container) says 
 
 from autotune.hardware.description import hardware_rows
 from autotune.hardware.model import Cpu, DeviceKind, Gpu, Hardware, Memory, Software, slug
-from autotune.hardware.probe import merge, probe_host
+from autotune.hardware.probe import merge, pin_gpu, probe_host
 from autotune.hardware.process import running, this_process
 
 __all__ = [
-    "Cpu", "DeviceKind", "Gpu", "Hardware", "Memory", "Software", "hardware_rows", "merge", "probe_host", "running",
-    "slug", "this_process",
+    "Cpu", "DeviceKind", "Gpu", "Hardware", "Memory", "Software", "hardware_rows", "merge", "pin_gpu", "probe_host",
+    "running", "slug", "this_process",
 ]  # fmt: skip

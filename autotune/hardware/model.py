@@ -48,6 +48,13 @@ class Gpu(Stored):
     mig: bool | None = Field(default=None, description="True: this is a slice of a partitioned GPU")
     processes: tuple[GpuProcess, ...] = ()
 
+    @property
+    def free_bytes(self) -> int | None:
+        """Of its memory, what other programs leave: a desktop's, perhaps; all where that is not known."""
+        if self.memory_total_bytes is None or self.memory_free_bytes is None:
+            return self.memory_total_bytes
+        return min(self.memory_free_bytes, self.memory_total_bytes)
+
 
 class Cpu(Stored):
     """The processor and how much of it this process may use."""
@@ -108,10 +115,10 @@ class Hardware(Stored):
         return next((gpu for gpu in self.gpus if gpu.kind == kind), self.cpu)
 
     def memory_limit_bytes(self, kind: DeviceKind, share: float) -> int | None:
-        """What training may take of the memory of the device: of a host's, what is available; None: not known."""
+        """What training may take of the memory of the device, of that which others leave; None: not known."""
         record = self.device(kind)
-        total = record.memory_total_bytes if isinstance(record, Gpu) else self.memory.available_bytes
-        return round(share * total) if total is not None else None
+        free = record.free_bytes if isinstance(record, Gpu) else self.memory.available_bytes
+        return round(share * free) if free is not None else None
 
     @property
     def devices(self) -> tuple[DeviceKind, ...]:

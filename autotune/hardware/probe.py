@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,24 @@ def _merge_gpus(host: Hardware, reported: Sequence[Gpu], version: str) -> tuple[
     elif not merged:
         reasons["gpus"] = f"{host.unread.get('gpus', 'no NVIDIA GPU')}; torch {version} offers no other GPU"
     return tuple(merged), reasons
+
+
+def pin_gpu(environ: MutableMapping[str, str] = os.environ, nvml: Any | None = None) -> str | None:
+    """Lets this process and all that it starts see one NVIDIA GPU only: of several the one with most memory free.
+
+    Args:
+        environ: Changed.
+        nvml: As for `probe_host`.
+
+    Returns:
+        What was chosen, in a sentence; None where there is no choice.
+    """
+    gpus = [gpu for gpu in nvidia.read_gpus(nvml, {}, environ) if gpu.kind == "cuda" and gpu.uuid is not None]
+    if len(gpus) < 2:
+        return None
+    freest = max(gpus, key=lambda gpu: (gpu.free_bytes or 0, -gpu.index))
+    environ["CUDA_VISIBLE_DEVICES"] = freest.uuid or ""
+    return f"of {len(gpus)} GPUs, number {freest.index} ({freest.name}) is tuned, which has most memory free"
 
 
 def _match(seen: Gpu, known: Mapping[int, Gpu]) -> int | None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from autotune.knobs import DATALOADER_ARGUMENTS, HALF, KNOBS
+from autotune.knobs import DATALOADER_ARGUMENTS, HALF, KNOBS, keep_gradients
 from autotune.training.tuned import Tuned
 from autotune.workload.adapters.loaders import read_loader
 
@@ -83,6 +83,8 @@ def apply(
             missing["optimizer_impl"] = f"{type(optimizer).__name__} has no such form"
             config = config.replace(optimizer_impl="default")
     Tuned(config, device=device).prepare(model, optimizers[0] if optimizers else None)
+    if "compile_mode" in leave:
+        keep_gradients(model, tuned.config)
     others = Tuned(config.replace(compile_mode=None), device=device)
     for optimizer in optimizers[1:]:
         others.prepare(nn.Identity(), optimizer)

@@ -5,6 +5,7 @@ A `TrainConfig` has a value for each knob. `build_space` makes the `Space` that 
 """
 
 from autotune.knobs.circumstances import Choices
+from autotune.knobs.compiling import keep_gradients
 from autotune.knobs.config import (
     KNOB_NAMES,
     Parameters,
@@ -17,7 +18,7 @@ from autotune.knobs.config import (
     unknown_knob,
 )
 from autotune.knobs.facts import ModelFacts, WorkloadFacts
-from autotune.knobs.precision import HALF, torch_dtype
+from autotune.knobs.precision import HALF, matmul_precision, torch_dtype
 from autotune.knobs.registry import (
     DATALOADER_ARGUMENTS,
     KNOBS,
@@ -28,12 +29,13 @@ from autotune.knobs.registry import (
     idle_knobs,
     in_guides_order,
     loader_arguments,
+    with_what_is_in_force,
 )
 from autotune.knobs.space import Space, build_space
 
 __all__ = [
     "DATALOADER_ARGUMENTS", "HALF", "KNOBS", "KNOB_NAMES", "Choices", "ModelFacts", "Parameters", "Precision",
     "Scalar", "Space", "TrainConfig", "WorkloadFacts", "affecting", "build_space", "following", "format_scalar",
-    "framework_arguments", "going_with", "idle_knobs", "in_guides_order", "loader_arguments", "parse_knob",
-    "parse_scalar", "torch_dtype", "unknown_knob",
+    "framework_arguments", "going_with", "idle_knobs", "in_guides_order", "keep_gradients", "loader_arguments",
+    "matmul_precision", "parse_knob", "parse_scalar", "torch_dtype", "unknown_knob", "with_what_is_in_force",
 ]  # fmt: skip

@@ -37,8 +37,9 @@ def _conflict(config: TrainConfig) -> str | None:
     return f"{config.sdpa_backend} computes in {' or '.join(HALF)} only, not in {config.precision}"
 
 
-def _restrict(model: nn.Module, backend: str) -> None:
+def _restrict(model: nn.Module, config: TrainConfig) -> None:
     """Lets scaled dot-product attention inside this model use one backend, with the math one to fall back on."""
+    backend = config.sdpa_backend
     if backend == "default":
         return
     from torch.nn.attention import SDPBackend, sdpa_kernel

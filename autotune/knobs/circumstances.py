@@ -16,7 +16,8 @@ SHM_SHARE = 0.5
 RAM_SHARE = 0.125
 """Of the available memory, for batches that wait: the model, the data and the page cache need the rest."""
 OVERHEAD_BOUND = 0.5
-"""Above this share of small operators, what calling them costs is most of the work."""
+"""Above this share of small operators, or of a GPU's time spent waiting for launches, what calling operators costs is
+most of the work."""
 
 
 @dataclass(frozen=True)
@@ -127,9 +128,9 @@ class Circumstances:
 
     @property
     def overhead_bound(self) -> bool:
-        """Whether calling operators is most of the work, and will be.
-
-        Not beside a GPU, which does not wait for the host; and not where larger batches may give each operator more.
-        """
+        """Whether calling operators is most of the work, and will be: not where larger batches may give each more."""
         grows = self.effective_batch is None and "batch_size" not in self.fixed
-        return self.device == "cpu" and not grows and self.facts.small_operators_fraction >= OVERHEAD_BOUND
+        busy = self.facts.device_busy_fraction
+        idle = 1 - busy if busy is not None else 0.0
+        overhead = self.facts.small_operators_fraction if self.device == "cpu" else idle
+        return not grows and overhead >= OVERHEAD_BOUND

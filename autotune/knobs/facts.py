@@ -43,6 +43,10 @@ class WorkloadFacts(BaseModel):
     small_operators_fraction: float = Field(
         default=0.0, description="share of the loss's host time that goes into operators of a few microseconds"
     )
+    step_seconds: float | None = Field(default=None, gt=0, description="of a micro-step on a GPU, its batch at hand")
+    device_busy_fraction: float | None = Field(
+        default=None, ge=0, le=1, description="of a micro-step, that a GPU computes; the rest it waits for launches"
+    )
     fixed_shapes: bool = Field(description="two batches had equal shapes")
     largest_samples: tuple[int, ...] = Field(default=(), description="indices, largest first, where sizes vary")
     optimizer_impls: tuple[str, ...] = Field(description="that this optimizer accepts")

@@ -56,8 +56,9 @@ class Knob:
         words: A framework's own keyword argument that takes its value; several, or a tuple of one, where the value is
             translated by `autotune.integrations`.
         without_word: How it comes into effect under a framework that has no word for it.
-        on_process: Tells torch what holds for the whole process.
-        on_model: Changes a model that is on its device.
+        on_process: Tells torch what holds for the whole process, whatever it was told before.
+        in_force: The value that the user's module has told torch to work with; None where it has not.
+        on_model: Changes a model that is on its device; given the whole config, whose other knobs may matter.
         on_optimizer: Changes an optimizer.
     """
 
@@ -79,7 +80,8 @@ class Knob:
     words: Mapping[Framework, str | tuple[str, ...]] = field(default_factory=dict)
     without_word: str = ""
     on_process: Callable[[Any, torch.device], None] | None = None
-    on_model: Callable[[nn.Module, Any], None] | None = None
+    in_force: Callable[[torch.device], Scalar | None] = lambda _: None
+    on_model: Callable[[nn.Module, TrainConfig], None] | None = None
     on_optimizer: Callable[[Optimizer, Any], None] | None = None
 
     @property

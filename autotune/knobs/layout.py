@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from autotune.knobs.circumstances import Choices, Circumstances
-from autotune.knobs.config import Scalar
+from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.knob import Knob
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ def _preferred(of: Circumstances, picked: Mapping[str, Scalar]) -> tuple[Scalar,
     return ("channels_last",) if of.device == "cpu" or tensor_cores else ()
 
 
-def _lay_out(model: nn.Module, memory_format: str) -> None:
+def _lay_out(model: nn.Module, config: TrainConfig) -> None:
     """Channels-last for what has four dimensions; ``model.to(memory_format=…)`` would refuse a model with five."""
-    if memory_format != "channels_last":
+    if config.memory_format != "channels_last":
         return
     import torch
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Set
 
 from autotune.hardware import DeviceKind
@@ -17,6 +18,9 @@ _PREFETCH_FACTORS = (2, 4, 8)
 _CHEAP_BATCH_SECONDS, _COSTLY_BATCH_SECONDS = 0.001, 0.02
 """Fetching a whole batch in less than the first is cheaper than taking it from a worker; above the second, data loading
 is likely to be what training waits for."""
+_SPARE, _FASTER = 1.3, 2.0
+"""What feeds a GPU at its pace of today is not enough: the first keeps a queue, the second is for what the other first
+guesses make faster (both chosen)."""
 _OWN_MEMORY: Set[DeviceKind] = frozenset({"cuda", "rocm"})
 _MADE_WITH_IT = "the train loader is made with it"
 
@@ -57,10 +61,18 @@ def _worker_counts(of: Circumstances) -> tuple[int, ...]:
 
 
 def _preferred_workers(of: Circumstances, _: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
-    """Beside a GPU half of the CPUs, or all of a few; on the CPU, where training needs the same cores, few or none."""
+    """Beside a GPU as many as feed it; on the CPU, where training needs the same cores, few or none.
+
+    A GPU whose pace is not known gets half of the CPUs, or all of a few.
+    """
     cheap = of.batch_seconds < _CHEAP_BATCH_SECONDS
-    if of.device != "cpu":
-        most = of.start.num_workers if cheap else min(of.worker_limit, max(6, of.worker_limit // 2))
+    if of.device != "cpu" and cheap:
+        most = of.start.num_workers
+    elif of.device != "cpu" and of.facts.step_seconds is not None:
+        needed = math.ceil(_SPARE * _FASTER * of.batch_seconds / of.facts.step_seconds)
+        return tuple(sorted(worker_counts(of), key=lambda count: (count < needed, abs(count - needed))))
+    elif of.device != "cpu":
+        most = min(of.worker_limit, max(6, of.worker_limit // 2))
     elif cheap:
         most = 0
     else:

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 def _candidates(of: Circumstances) -> Choices | str:
     """Implementations that this optimizer accepts."""
-    known = [value for value in get_args(OptimizerImpl) if value in {"default", *of.facts.optimizer_impls}]
+    # On CUDA, torch takes the foreach form by itself.
+    own_choice = {"foreach"} if of.device == "cuda" else set()
+    offered = {"default", *of.facts.optimizer_impls} - own_choice
+    known = [value for value in get_args(OptimizerImpl) if value in offered]
     reason = "one kernel for all parameters saves launches and passes over memory"
     return offer(known, reason, "this optimizer has only one implementation", own=of.start.optimizer_impl)
 

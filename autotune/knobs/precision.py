@@ -43,17 +43,41 @@ def _preferred(of: Circumstances, _: Mapping[str, Scalar]) -> tuple[Scalar, ...]
     return () if of.overhead_bound else (*HALF, "tf32")
 
 
-def _allow_tf32(precision: str, _: torch.device) -> None:
-    """TF32 for matmul and convolution.
+def _in_force(device: torch.device) -> Scalar | None:
+    """TF32, where the user's module has allowed it for matrix products, by either interface."""
+    import torch
+
+    if device.type != "cuda":
+        return None
+    newer = getattr(torch.backends.cuda.matmul, "fp32_precision", "none") == "tf32"
+    return "tf32" if newer or matmul_precision() in {"high", "medium"} else None
+
+
+def matmul_precision() -> str | None:
+    """What the older interface says; None where torch refuses to, the newer one having been used as well."""
+    import torch
+
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return None
+
+
+def _set_tf32(precision: str, device: torch.device) -> None:
+    """TF32 for matmul and convolution, or none for matmul; convolutions have it by torch's own default.
+
+    Beside half precision, what is left in fp32 computes as the user's module has set it.
 
     By the older interface on purpose: after the newer one alone (``fp32_precision``), reading the matmul precision, as
     Inductor does, raises; after this one both can be read, whichever of them the user's code has set before.
     """
-    if precision == "tf32":
-        import torch
+    import torch
 
+    if precision == "tf32":
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.allow_tf32 = True
+    elif precision == "fp32" and device.type == "cuda" and matmul_precision() != "highest":
+        torch.set_float32_matmul_precision("highest")
 
 
 KNOBS = (
@@ -61,7 +85,8 @@ KNOBS = (
         name="precision", when="what the device has instructions for",
         why="tensor cores and CPU instructions for fewer bits compute faster, and half the bytes need half the memory",
         candidates=_candidates, prefers=_preferred, priority={"gpu": 10, "cpu": 20}, guide=10,
-        affects={"memory", "arithmetic", "compiled code"}, devices_of={"tf32": {"cuda"}}, on_process=_allow_tf32,
+        affects={"memory", "arithmetic", "compiled code"}, devices_of={"tf32": {"cuda"}}, on_process=_set_tf32,
+        in_force=_in_force,
         words={
             "lightning": ("precision",), "fabric": ("precision",), "transformers": ("bf16", "fp16", "tf32"),
             "accelerate": ("mixed_precision",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -28,13 +29,34 @@ def tune_allocator(device: torch.device) -> None:
         import torch
 
         if torch.version.hip is None:
-            torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+            _tell_allocator(_asked_of_allocator())
     elif device.type == "cpu" and sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
         if mallopt is not None:  # other C libraries, such as musl, have none
             mallopt(_M_MMAP_MAX, 0)
             mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
             mallopt(_M_TOP_PAD, _TOP_PAD_BYTES)
+
+
+def _asked_of_allocator() -> str:
+    """What the environment asks of CUDA's allocator, with growing segments."""
+    asked = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+    kept = [part for part in asked.split(",") if part.strip() and not part.strip().startswith("expandable_segments")]
+    return ",".join([*kept, "expandable_segments:True"])
+
+
+def _tell_allocator(settings: str) -> None:
+    import torch
+
+    tell = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # since 2.10; the other one warns there
+    (tell or torch.cuda.memory._set_allocator_settings)(settings)
+
+
+def _allocator_in_force(device: torch.device) -> Scalar | None:
+    if device.type != "cuda":
+        return None
+    asked = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+    return "tuned" if "expandable_segments:true" in asked.replace(" ", "").lower() else None
 
 
 def _allocators(of: Circumstances) -> Choices | str:
@@ -96,11 +118,17 @@ def _cudnn_search(of: Circumstances) -> Choices | str:
     return Choices((False, True), "shapes are fixed, so cuDNN searches its algorithms once")
 
 
-def _let_cudnn_search(on: bool, _: torch.device) -> None:
-    if on:
+def _let_cudnn_search(on: bool, device: torch.device) -> None:
+    if on or device.type == "cuda":
         import torch
 
-        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.benchmark = on
+
+
+def _searching_in_force(device: torch.device) -> Scalar | None:
+    import torch
+
+    return True if device.type == "cuda" and torch.backends.cudnn.benchmark else None
 
 
 KNOBS = (
@@ -116,13 +144,14 @@ KNOBS = (
         name="allocator", when="on the CPU with glibc",
         why="blocks that are kept save a system call and page faults for each tensor; expandable segments waste less",
         candidates=_allocators, prefers=_preferred_allocator, priority={"gpu": 130, "cpu": 10}, guide=140,
-        affects={"host memory"}, devices={"cpu", "cuda"}, on_process=_set_allocator, without_word=_BEFORE_TRAINING,
+        affects={"memory", "host memory"}, devices={"cpu", "cuda"},
+        on_process=_set_allocator, in_force=_allocator_in_force, without_word=_BEFORE_TRAINING,
     ),
     Knob(
         name="cudnn_benchmark", when="shapes are fixed",
         why="cuDNN tries its algorithms for each convolution, once, and keeps the fastest",
         candidates=_cudnn_search, prefers=(True,), priority={"gpu": 110}, guide=20,
         affects={"arithmetic"}, devices={"cuda"}, words={"lightning": ("benchmark",)},
-        on_process=_let_cudnn_search, without_word=_BEFORE_TRAINING,
+        on_process=_let_cudnn_search, in_force=_searching_in_force, without_word=_BEFORE_TRAINING,
     ),
 )  # fmt: skip

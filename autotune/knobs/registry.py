@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.hardware import DeviceKind
 from autotune.knobs import attention, batch, compiling, layout, loader, optimizer, precision, process
 from autotune.knobs.config import TrainConfig
 from autotune.knobs.knob import Effect, Framework, Knob
+
+if TYPE_CHECKING:
+    import torch
 
 FAMILIES = (precision, batch, layout, attention, compiling, optimizer, loader, process)
 """In this order torch is told, and first guesses are made, each knowing those before."""
@@ -57,6 +60,12 @@ def in_guides_order() -> tuple[str, ...]:
 def idle_knobs(config: TrainConfig, device: DeviceKind) -> tuple[str, ...]:
     """The knobs of a config that have no effect on a kind of device, though their values were chosen."""
     return tuple(name for name, knob in KNOBS.items() if knob.is_idle(getattr(config, name), device))
+
+
+def with_what_is_in_force(config: TrainConfig, device: torch.device) -> TrainConfig:
+    """A config with what the user's module has told torch already, in knobs that it leaves at their default."""
+    told = {name: knob.in_force(device) for name, knob in KNOBS.items() if getattr(config, name) == knob.default}
+    return config.replace(**{name: value for name, value in told.items() if value is not None})
 
 
 def loader_arguments(config: TrainConfig) -> dict[str, Any]:

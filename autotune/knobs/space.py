@@ -13,7 +13,7 @@ from itertools import product
 
 from autotune.errors import ConfigError
 from autotune.hardware import Cpu, DeviceKind, Hardware
-from autotune.knobs.circumstances import Choices, Circumstances, LoaderRoom
+from autotune.knobs.circumstances import Choices, Circumstances, LoaderRoom, offer
 from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig, make_config
 from autotune.knobs.constraints import accumulation_of, check_constraints, searched_knobs, start_config
 from autotune.knobs.facts import WorkloadFacts
@@ -106,8 +106,9 @@ class Space:
         ]
         configs = [config for config in map(self.fitting, variants) if config is not None]
         compiling = self.choices.get("compile_mode")
-        if configs and self.overhead_bound and compiling is not None and "default" in compiling.values:
-            configs.insert(1, self.changed(configs[0], {"compile_mode": "default"}))
+        mode = compiling.first(("reduce-overhead", "default")) if compiling is not None else None
+        if configs and self.overhead_bound and mode is not None:
+            configs.insert(1, self.changed(configs[0], {"compile_mode": mode}))
         return tuple(config for config in dict.fromkeys(configs) if config != self.baseline)
 
     def fitting(self, values: Mapping[str, Scalar]) -> TrainConfig | None:
@@ -137,6 +138,7 @@ def build_space(
     max_workers: int | None = None,
     explored: Mapping[str, tuple[Scalar, ...]] = {},
     budget_seconds: float = 600.0,
+    unsound: Mapping[tuple[str, Scalar], str] = {},
 ) -> Space:
     """The space for a workload on a machine.
 
@@ -150,6 +152,7 @@ def build_space(
         max_workers: Most workers of any candidate; the CPU budget when None.
         explored: Arguments of `build()` to explore, with their values.
         budget_seconds: Time of the whole search: compiling must break even within it.
+        unsound: Values of knobs that do not work on this machine, each with the reason.
 
     Raises:
         ConfigError: When a knob is unknown, a value out of range, the device not there, or the constraints contradict
@@ -184,6 +187,7 @@ def build_space(
     if is_costly(of):
         order = tuple(dict.fromkeys(("num_workers", *order)))
     found = {knob: rule(of) for knob in order if knob in searched and (rule := KNOBS[knob].candidates)}
+    found = {knob: _sound(knob, choice, unsound) for knob, choice in found.items()}
     choices = {knob: choice for knob, choice in found.items() if isinstance(choice, Choices)}
     space = Space(
         baseline=facts.baseline,
@@ -200,6 +204,15 @@ def build_space(
     )
     _check_room(space)
     return space
+
+
+def _sound(knob: str, choice: Choices | str, unsound: Mapping[tuple[str, Scalar], str]) -> Choices | str:
+    """The choices less what does not work here, or why nothing is left to choose."""
+    if isinstance(choice, str) or not any((knob, value) in unsound for value in choice.values):
+        return choice
+    kept = tuple(value for value in choice.values if (knob, value) not in unsound)
+    why = next(unsound[knob, value] for value in choice.values if (knob, value) in unsound)
+    return offer(kept, choice.reason, f"what could be chosen does not work on this machine: {why}")
 
 
 def _check_room(space: Space) -> None:

@@ -21,7 +21,8 @@ from autotune.stored import Stored, Whole
 MOST_STEPS, FEWEST_STEPS = 20, 5
 SPREAD = 3.0
 """So many times the natural spread is still natural."""
-LOSS_TOLERANCE, HALF_LOSS_TOLERANCE = 1e-3, 2e-2
+LOSS_TOLERANCE, TF32_LOSS_TOLERANCE, HALF_LOSS_TOLERANCE = 1e-3, 5e-3, 2e-2
+"""About ten times what rounding once amounts to, for tf32 (10 bits) and bf16 (7 bits)."""
 MEAN_LOSS_TOLERANCE = 2e-2
 """Of the mean loss over all steps: rounding grows along a trajectory, in fp32 too."""
 NORM_TOLERANCE = 0.1
@@ -111,7 +112,8 @@ def judge_agreement(measured: Agreement, config: TrainConfig, baseline: TrainCon
         return Numerics(outcome="unchecked", reason="eager fp32 itself yields losses or gradients that are not finite")
     half = config.precision in HALF
     reference, control, candidate = measured.reference, measured.control, measured.candidate
-    loss_limit = max(HALF_LOSS_TOLERANCE if half else LOSS_TOLERANCE, SPREAD * _apart(control, reference, first=True))
+    tolerance = HALF_LOSS_TOLERANCE if half else TF32_LOSS_TOLERANCE if config.precision == "tf32" else LOSS_TOLERANCE
+    loss_limit = max(tolerance, SPREAD * _apart(control, reference, first=True))
     mean_limit = max(MEAN_LOSS_TOLERANCE, SPREAD * _apart(control, reference))
     norm_limit = max(NORM_TOLERANCE, SPREAD * _relative(control.gradient_norm, reference.gradient_norm))
     norm_apart = _relative(candidate.gradient_norm, reference.gradient_norm)

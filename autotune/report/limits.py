@@ -58,7 +58,7 @@ def memory(result: Result) -> list[Block]:
     else:
         kind = "host" if result.constraints.device == "cpu" else "device"
         share = percent(result.constraints.memory_target)
-        target = f"The target, {share} of the {kind} memory, is {format_bytes(found.target_bytes)}."
+        target = f"The target, {share} of the {kind} memory that is free, is {format_bytes(found.target_bytes)}."
     finding = f"{target} {_line_text(found)}"
     legend = (
         "filled: bursts with the line's knobs; hollow: other bursts; solid line: fitted, dashed beyond what was run; "

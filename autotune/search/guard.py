@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune.knobs import Space, affecting
-from autotune.measuring import MemoryModel, Outcome, Point
+from autotune.measuring import Burst, MemoryModel, Outcome, Point
 from autotune.search.trials import Trial
 from autotune.units import format_bytes
 
@@ -25,7 +25,7 @@ def refusal(point: Point, space: Space, trials: Sequence[Trial], memory: MemoryM
             return f"batch {known.point.config.batch_size} already ran out of memory with the same settings"
         if known.outcome is Outcome.SHM_EXHAUSTED and _queued_samples(point) >= _queued_samples(known.point) > 0:
             return "a smaller queue of batches already filled the shared memory"
-        if known.outcome is Outcome.UNSUPPORTED and _fails_alike(point, known.point):
+        if _is_the_compilers(known) and _fails_alike(point, known.point):
             return f"compile_mode={point.config.compile_mode} did not work here"
     return None
 
@@ -39,6 +39,12 @@ def _at_least_as_large(point: Point, failed: Point) -> bool:
 def _queued_samples(point: Point) -> int:
     config = point.config
     return config.num_workers * (config.prefetch_factor or 0) * config.batch_size
+
+
+def _is_the_compilers(known: Burst) -> bool:
+    """Whether a burst failed by how it was compiled: the compiler said so, or its slower modes crashed or hung."""
+    slower = known.point.config.compile_mode not in {None, "default"}
+    return known.outcome is Outcome.UNSUPPORTED or (slower and known.outcome in {Outcome.TIMEOUT, Outcome.CRASHED})
 
 
 def _fails_alike(point: Point, failed: Point) -> bool:

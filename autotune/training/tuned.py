@@ -100,7 +100,7 @@ class Tuned:
         model.to(self.device)
         for name, knob in KNOBS.items():
             if knob.on_model is not None:
-                knob.on_model(model, getattr(self.config, name))
+                knob.on_model(model, self.config)
             if knob.on_optimizer is not None and optimizer is not None:
                 knob.on_optimizer(optimizer, getattr(self.config, name))
         return model, optimizer

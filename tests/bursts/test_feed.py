@@ -92,7 +92,7 @@ def test_waiting_is_told_apart_from_starting() -> None:
     assert len(feed.starts) == 3
     assert [start.after_epoch for start in feed.starts] == [False, True, True]
     assert feed.start_seconds == pytest.approx(3 * 0.04, rel=0.3)
-    assert feed.wait_seconds == pytest.approx(9 * 0.04, rel=0.3)
+    assert feed.take_wait_seconds() == pytest.approx(9 * 0.04, rel=0.3)
 
 
 def test_a_restart_empties_the_queue_and_ends_no_epoch() -> None:

@@ -82,7 +82,7 @@ class Clock:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "sizes"), [(0.001, [1]), (0.05, [1]), (0.1, [1, 2]), (1.0, [1, 2, 4, 8]), (9.0, [1, 2, 4, 8])]
+    ("seconds", "sizes"), [(0.001, [1]), (0.04, [1]), (0.1, [1, 2]), (1.0, [1, 2, 4, 8]), (9.0, [1, 2, 4, 8])]
 )
 def test_size_grows_as_far_as_the_time_allows(
     monkeypatch: pytest.MonkeyPatch, seconds: float, sizes: list[int]
@@ -94,7 +94,7 @@ def test_size_grows_as_far_as_the_time_allows(
     rate = meter._rate(clock.prepare, float, [1, 2, 4, 8], seconds)
     assert clock.prepared == sizes
     assert rate == pytest.approx(100.0)
-    assert clock.now <= max(seconds, 0.02)
+    assert clock.now <= max(seconds, 0.02) + 0.01  # the first call of all opens libraries
 
 
 def test_work_is_counted_as_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from autotune.bursts.gpu_telemetry import GpuTelemetry, open_gpu_telemetry
+from autotune.bursts.gpu_telemetry import GpuTelemetry, processes_of_run
 from autotune.bursts.protocol import BurstPlan
 from autotune.bursts.telemetry import CpuSeconds, Telemetry, shares
 from autotune.knobs.config import TrainConfig
@@ -102,7 +103,8 @@ class FakeNvml:
         self.processes = foreign
         self.energy = 1_000_000
         self.clocks = iter([1900, 1890, 1400, 1880])
-        self.freed = 0
+        self.held: list[object] = []
+        self.activity = (88.0, 41.0)
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
         return uuid
@@ -141,19 +143,20 @@ class FakeNvml:
         return SimpleNamespace(isSupportedDevice=1)
 
     def nvmlGpmSampleAlloc(self) -> object:
-        return object()
+        self.held.append(object())
+        return self.held[-1]
 
     def nvmlGpmSampleGet(self, handle: str, sample: object) -> object:
         return sample
 
     def nvmlGpmSampleFree(self, sample: object) -> None:
-        self.freed += 1
+        self.held.remove(sample)  # the real one ends the process when a sample is freed twice
 
     def c_nvmlGpmMetricsGet_t(self) -> SimpleNamespace:
-        return SimpleNamespace(metrics=[SimpleNamespace(value=0.0), SimpleNamespace(value=0.0)])
+        return SimpleNamespace(metrics=[SimpleNamespace(value=0.0, nvmlReturn=0) for _ in range(2)])
 
     def nvmlGpmMetricsGet(self, request: SimpleNamespace) -> None:
-        request.metrics[0].value, request.metrics[1].value = 88.0, 41.0
+        request.metrics[0].value, request.metrics[1].value = self.activity
 
 
 def watched(nvml: FakeNvml) -> dict[str, object]:
@@ -185,29 +188,52 @@ def test_a_card_without_performance_counters_gives_the_rest() -> None:
 
 
 def test_counter_samples_are_given_back() -> None:
-    """Each burst takes two samples of the counters, and frees both."""
+    """Each once, however often a timed part begins and ends: who frees one twice ends the process."""
     nvml = FakeNvml()
-    watched(nvml)
-    assert nvml.freed == 2
+    gpu = GpuTelemetry(nvml, "GPU-1")
+    for act in (gpu.begin, gpu.begin, gpu.end, gpu.end, gpu.begin, gpu.end):
+        act()
+    assert nvml.held == []
 
 
-def test_who_held_the_gpu_before_us_is_foreign() -> None:
-    """Processes that were there first are counted with their memory and their share."""
-    others = (SimpleNamespace(pid=7, usedGpuMemory=2**30), SimpleNamespace(pid=8, usedGpuMemory=None))
-    figures = watched(FakeNvml(foreign=others))
+def test_a_counter_that_is_no_number_is_left_out() -> None:
+    """Performance counters may be NaN right after they were opened."""
+    nvml = FakeNvml()
+    nvml.activity = (math.nan, 41.0)
+    figures = watched(nvml)
+    assert (figures["sm_activity_fraction"], figures["tensor_activity_fraction"]) == (None, 0.41)
+
+
+def held_by(*pids: int) -> FakeNvml:
+    """A card that these processes hold, 1 GiB each, with 30 % of it."""
+    return FakeNvml(foreign=tuple(SimpleNamespace(pid=pid, usedGpuMemory=2**30) for pid in pids))
+
+
+def test_other_programs_are_foreign_and_our_own_are_not() -> None:
+    """The partner of a duet holds the GPU as well; who else does is counted, whenever it came."""
+    nvml = held_by()
+    gpu = GpuTelemetry(nvml, "GPU-1", lambda: {os.getpid(), 5})
+    gpu.begin()
+    nvml.processes = held_by(os.getpid(), 5, 7, 8).processes
+    figures = gpu.end()
     assert figures["foreign_gpu_processes"] == 2
-    assert figures["foreign_gpu_memory_bytes"] == 2**30
+    assert figures["foreign_gpu_memory_bytes"] == 2 * 2**30
     assert figures["foreign_gpu_fraction"] == pytest.approx(0.6)
 
 
-def test_every_function_of_the_fake_exists_in_nvml() -> None:
-    """The fake answers nothing that the real library would not be asked."""
-    pynvml = pytest.importorskip("pynvml")
-    names = [name for name in dir(FakeNvml) if name.startswith(("nvml", "NVML", "c_nvml"))]
-    assert [name for name in names if not hasattr(pynvml, name)] == []
+@pytest.mark.parametrize(("before", "told"), [((), 0), ((7,), None)])
+def test_in_a_container_only_a_free_gpu_is_known_to_be_free(before: tuple[int, ...], told: int | None) -> None:
+    """Ids are the host's there: whether 7 is ours cannot be told, and nothing is claimed."""
+    figures = watched(held_by(*before))
+    assert figures["foreign_gpu_processes"] == told
+    assert figures["foreign_gpu_fraction"] == told
 
 
-def test_without_a_gpu_there_is_no_gpu_telemetry() -> None:
-    """No UUID, or no such card, is no error."""
-    assert open_gpu_telemetry(None) is None
-    assert open_gpu_telemetry("GPU-there-is-none") is None
+def test_a_run_knows_its_processes() -> None:
+    """Those that a process of the run has started, and itself."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        assert {os.getpid(), child.pid} <= processes_of_run()
+    finally:
+        child.kill()
+        child.wait()

@@ -140,7 +140,8 @@ def test_the_parent_opens_no_context(tmp_path: Path) -> None:
         "assert 'torch' not in sys.modules\n"
         "maps = open('/proc/self/maps').read()\nassert 'libcuda.so' not in maps\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    paths = [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     finished = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
@@ -165,6 +166,7 @@ def test_the_probe_reads_the_card() -> None:
         {"precision": "bf16", "memory_format": "channels_last"},
         {"precision": "fp16", "optimizer_impl": "fused"},
         {"compile_mode": "reduce-overhead"},
+        {"compile_mode": "reduce-overhead", "accumulation_steps": 2},
     ],
     ids=str,
 )
@@ -183,6 +185,26 @@ def test_a_profile_sees_the_kernels(isolation: Isolation) -> None:
     assert any(operator.seconds > 0 for operator in profile.operators)
     assert profile.empty_cache_seconds is not None
     assert profile.synchronisations == ()
+
+
+def test_a_gpu_that_is_fed_does_not_wait_for_data() -> None:
+    """Its batches cost the host 40 ms, its steps the GPU 100: together 100, and nobody waits."""
+    with Isolation("autotune.doctor.patient:timed") as isolation:
+        isolation.start(120)
+        config = TrainConfig(batch_size=4)
+        point = Point(config=config, parameters={"step_ms": 100.0, "fetch_ms": 40.0})
+        burst = runner(isolation).run(point, PLAN, DEADLINE_SECONDS)
+    assert burst.measurement is not None
+    assert burst.measurement.samples_per_second == pytest.approx(4 / 0.1, rel=0.05)
+    assert burst.measurement.data_wait_fraction < 0.05
+
+
+def test_a_launch_bound_workload_is_seen_in_the_check() -> None:
+    """Its kernels take a small part of a step: CUDA graphs are worth a compile."""
+    with Isolation("autotune.doctor.patient:launching") as isolation:
+        isolation.start(120)
+        facts = runner(isolation).check(DEADLINE_SECONDS)
+    assert 0 < (facts.device_busy_fraction or 0) < 0.5
 
 
 def test_a_loss_that_waits_for_the_gpu_is_named() -> None:

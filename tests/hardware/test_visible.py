@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from autotune.hardware.nvidia import read_gpus
+from autotune.hardware.probe import pin_gpu
 from tests.hardware.readings import CardSpec, FakeNvml, partitioned_a100, rtx_3060, rtx_4070, rtx_a6000
 
 
@@ -89,3 +90,20 @@ def test_driver_without_cards() -> None:
     found, unread = names()
     assert found == []
     assert "lists no GPU" in unread["gpus"]
+
+
+def test_of_several_cards_the_freest_is_tuned() -> None:
+    """By its UUID, so that this process and all that it starts see the same one, and no other."""
+    busy = dataclasses.replace(rtx_4070(), used_bytes=11 * 2**30)
+    environ: dict[str, str] = {}
+    told = pin_gpu(environ, FakeNvml(busy, rtx_3060()))
+    assert "of 2 GPUs, number 1 (NVIDIA GeForce RTX 3060)" in (told or "")
+    assert [gpu.name for gpu in read_gpus(FakeNvml(busy, rtx_3060()), {}, environ)] == ["NVIDIA GeForce RTX 3060"]
+
+
+def test_a_choice_that_was_made_stays() -> None:
+    """One card, or one that the variable names: nothing is set."""
+    assert pin_gpu({}, FakeNvml(rtx_4070())) is None
+    environ = {"CUDA_VISIBLE_DEVICES": "0"}
+    assert pin_gpu(environ, FakeNvml(rtx_4070(), rtx_3060())) is None
+    assert environ == {"CUDA_VISIBLE_DEVICES": "0"}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
 
 from autotune.errors import ConfigError
-from autotune.hardware.model import Gpu
+from autotune.hardware.model import Gpu, Hardware
 from autotune.knobs.batch import divisors, spread
 from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig
 from autotune.knobs.facts import WorkloadFacts
@@ -15,12 +16,19 @@ from tests.hardware.readings import I5_9400F, SAPPHIRE_RAPIDS, HostSpec, hardwar
 from tests.spaces import cpu_machine, gpu_machine, make_facts, space_of
 
 
+@functools.cache
+def with_processors(count: int) -> Hardware:
+    """The machine, its GPU with so many multiprocessors."""
+    machine = gpu_machine()
+    return machine.model_copy(update={"gpus": (machine.gpus[0].model_copy(update={"sm_count": count}),)})
+
+
 @pytest.mark.parametrize(
     ("effective", "batch", "expected"),
     [
         (48, 12, (1, 2, 3, 4, 6, 8, 12, 16, 24, 48)),
         (128, 32, (2, 4, 8, 16, 32, 64, 128)),
-        (30, 30, (2, 3, 5, 6, 10, 15, 30)),
+        (30, 15, (1, 2, 3, 5, 6, 10, 15, 30)),
     ],
 )
 def test_divisors_of_the_effective_batch(effective: int, batch: int, expected: tuple[int, ...]) -> None:
@@ -48,7 +56,7 @@ def test_baseline_that_does_not_divide_starts_at_the_nearest() -> None:
 
 def test_prime_effective_batch_has_no_choice() -> None:
     """97 × 1 it is, and the reason says so."""
-    space = space_of(gpu_machine(), make_facts(batch_size=97))
+    space = space_of(cpu_machine(), make_facts(batch_size=97))
     assert "no other divisor" in space.skipped["batch_size"]
 
 
@@ -199,17 +207,59 @@ def test_tiny_operators_are_compiled_in_a_shorter_budget(seconds: float, small: 
 
 
 @pytest.mark.parametrize(
-    ("fixed", "budget", "modes"),
+    ("fixed", "budget", "processors", "modes"),
     [
-        (True, 600.0, (None, "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")),
-        (False, 600.0, (None, "default", "max-autotune-no-cudagraphs")),
-        (True, 300.0, (None, "default", "reduce-overhead")),
+        (True, 1200.0, 132, (None, "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")),
+        (False, 1200.0, 132, (None, "default", "max-autotune-no-cudagraphs")),
+        (True, 600.0, 132, (None, "default", "reduce-overhead")),
+        (True, 1200.0, 46, (None, "default", "reduce-overhead")),
     ],
 )
-def test_modes_of_compiling_on_a_gpu(fixed: bool, budget: float, modes: tuple[str | None, ...]) -> None:
-    """CUDA graphs want fixed shapes, and the thorough modes want time."""
-    space = space_of(gpu_machine(), make_facts(fixed_shapes=fixed), budget_seconds=budget)
+def test_modes_of_compiling_on_a_gpu(
+    fixed: bool, budget: float, processors: int, modes: tuple[str | None, ...]
+) -> None:
+    """CUDA graphs want fixed shapes; the thorough modes want time, and a GPU on which torch searches products."""
+    space = space_of(with_processors(processors), make_facts(fixed_shapes=fixed), budget_seconds=budget)
     assert space.choices["compile_mode"].values == modes
+
+
+def test_foreach_is_no_choice_where_torch_makes_it() -> None:
+    """On CUDA the optimizer's default is the foreach form: trying it would be the baseline again."""
+    assert space_of(gpu_machine()).choices["optimizer_impl"].values == ("default", "fused")
+    assert "foreach" in space_of(cpu_machine()).choices["optimizer_impl"].values
+
+
+def test_smaller_micro_batches_are_not_tried_beside_a_gpu() -> None:
+    """The baseline fits, so they only launch more kernels; the reason says what would bring larger ones."""
+    space = space_of(gpu_machine(), make_facts(batch_size=64))
+    assert "--effective-batch free" in space.skipped["batch_size"]
+    assert 32 in space_of(cpu_machine(), make_facts(batch_size=64)).choices["batch_size"].values
+
+
+@pytest.mark.parametrize(("busy", "seconds", "tried"), [(0.1, 100.0, True), (0.9, 100.0, False), (None, 100.0, False)])
+def test_a_gpu_that_waits_for_launches_gets_graphs_early(busy: float | None, seconds: float, tried: bool) -> None:
+    """Where it computes a tenth of the time, CUDA graphs are the second guess, and half precision is none."""
+    space = space_of(gpu_machine(), make_facts(device_busy_fraction=busy), budget_seconds=seconds)
+    assert ("compile_mode" in space.choices) == tried
+    if tried:
+        first, second, *_ = space.suggested()
+        assert second == first.replace(compile_mode="reduce-overhead")
+        assert first.precision == "fp32"
+
+
+@pytest.mark.parametrize(("step_seconds", "workers"), [(0.4, 1), (0.04, 4), (0.004, 6)])
+def test_as_many_workers_as_feed_the_gpu_are_guessed(step_seconds: float, workers: int) -> None:
+    """Batches of 32 ms for steps of a known length, with something to spare; all CPUs where even they are too few."""
+    space = space_of(gpu_machine(), make_facts(step_seconds=step_seconds))
+    assert space.preferred["num_workers"] == workers
+
+
+def test_what_does_not_work_here_is_left_out() -> None:
+    """By value, with the reason where no choice is left."""
+    broken = {("precision", "fp16"): "it disagrees", ("memory_format", "channels_last"): "it crashed"}
+    space = space_of(gpu_machine(), unsound=broken)
+    assert space.choices["precision"].values == ("fp32", "tf32", "bf16")
+    assert "it crashed" in space.skipped["memory_format"]
 
 
 def test_own_value_is_always_among_the_choices() -> None:

@@ -166,7 +166,7 @@ def test_every_knob_stands_in_the_table_with_a_reason(knob: Knob) -> None:
 @pytest.mark.parametrize(
     ("effect", "knobs"),
     [
-        ("memory", {"precision", "memory_format", "compile_mode", "optimizer_impl", "sdpa_backend"}),
+        ("memory", {"precision", "memory_format", "compile_mode", "optimizer_impl", "sdpa_backend", "allocator"}),
         ("host memory", {"allocator", "num_threads", "num_workers", "prefetch_factor"}),
         (
             "arithmetic",

@@ -57,7 +57,7 @@ def test_memory_line_is_the_searchs_own() -> None:
         for batch, size in ((64, round(3.5 * GIB)), (128, 6 * GIB), (192, round(8.5 * GIB)))
     ]
     bursts.append(Burst(point=Point(config=config.replace(batch_size=512)), outcome=Outcome.OOM, seconds=9.0))
-    target = round(0.9 * 12 * GIB)
+    target = round(0.9 * 11 * GIB)  # of 12, others hold one
     assert found.line == MemoryModel(bursts, target, "cuda").line(Point(config=config))
     assert found.of_best
     assert found.target_bytes == pytest.approx(target)

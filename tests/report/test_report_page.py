@@ -84,7 +84,7 @@ def test_without_a_confirmed_gain_there_is_no_large_figure() -> None:
         "Alone, the changes multiply to 2.00×; 1.25× remains",
         "compute alone 2,600 samples/s 9",
         "copy alone not measured",
-        "The target, 90 % of the device memory, is 10.8 GiB.",
+        "The target, 90 % of the device memory that is free, is 9.90 GiB.",
         "Fitted for the chosen config",
         "512 1 not measured",
         "The tuned side was ahead in 8 of 8 pairs of blocks; over all 2.50× (95 % interval 2.40 – 2.60, 5",

@@ -1,0 +1,77 @@
+"""Does a GPU wait for the host? One training step is timed on both sides, each without the other.
+
+The device is put to sleep first, so that all of a step's kernels wait in its queue: then what the host takes is what
+launching costs, and what the device takes is the kernels' own time. Which of them is longer decides what may help: CUDA
+graphs where the host is, fewer bits where the device is.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter  # by name: the user's module may replace what `time` holds
+
+import torch
+
+REPEATS = 3
+SLEEP_FACTOR, LEAST_SLEEP_SECONDS, MOST_SLEEP_SECONDS = 2.0, 0.02, 2.0
+"""The device sleeps so many times as long as a step takes the two together: longer than launching it can take."""
+CYCLES_PER_SECOND = 2e9
+"""Of a GPU's clock, about; one that is slower sleeps longer."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What a step takes.
+
+    Attributes:
+        step_seconds: Of both together.
+        busy_fraction: Of that, the device computes; the rest of it, it waits for kernels to be launched.
+    """
+
+    step_seconds: float
+    busy_fraction: float
+
+
+def pace_of(step: Callable[[], object], device: torch.device) -> Pace | None:
+    """Times a step that has run before; None for a device that cannot be put to sleep.
+
+    Args:
+        step: Launches one; what it waits for itself counts as launching.
+        device: Which runs it.
+    """
+    if device.type != "cuda" or not hasattr(torch.cuda, "_sleep"):
+        return None
+    seconds = _together(step)
+    sleep = min(MOST_SLEEP_SECONDS, max(LEAST_SLEEP_SECONDS, SLEEP_FACTOR * seconds))
+    launched, computed = zip(*(_apart(step, sleep) for _ in range(REPEATS)), strict=True)
+    device_seconds = statistics.median(computed)
+    longest = max(device_seconds, statistics.median(launched))
+    return Pace(step_seconds=seconds, busy_fraction=min(1.0, device_seconds / max(longest, 1e-9)))
+
+
+def _together(step: Callable[[], object]) -> float:
+    """Seconds of a step as it runs in training, behind others."""
+    torch.cuda.synchronize()
+    began = perf_counter()
+    for _ in range(REPEATS):
+        step()
+    torch.cuda.synchronize()
+    return (perf_counter() - began) / REPEATS
+
+
+def _apart(step: Callable[[], object], sleep_seconds: float) -> tuple[float, float]:
+    """Seconds that launching takes the host, and computing the device."""
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    torch.cuda._sleep(int(sleep_seconds * CYCLES_PER_SECOND))  # type: ignore[no-untyped-call]
+    first.record()
+    began = perf_counter()
+    step()
+    launched = perf_counter() - began
+    last.record()
+    last.synchronize()
+    computed = first.elapsed_time(last) / 1e3
+    # Where the host waited, as for a loss's value, it waited for the sleep as well.
+    return (launched if launched < sleep_seconds else launched - sleep_seconds), computed

@@ -1,0 +1,62 @@
+"""`autotune doctor`: can tuning be trusted on this machine?"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autotune.commands.common import Json, Quiet, reported, say
+from autotune.commands.options import parse_device
+
+LOOK_SECONDS = 60.0
+UNTRUSTED_STATUS = 4
+
+
+@reported
+def doctor(
+    device: Annotated[str, typer.Option(help="Examine this one: cpu, cuda, rocm or mps.")] = "",
+    out: Annotated[Path | None, typer.Option(help="Folder for what was found; results/<machine>.")] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Tries out on this machine what tuning relies on; exit status 4 where its figures cannot be trusted."""
+    from autotune.bursts.isolation import Isolation
+    from autotune.bursts.runner import look_at_machine
+    from autotune.commands.options import missing_device
+    from autotune.doctor import examine
+    from autotune.errors import UsageError
+    from autotune.hardware import pin_gpu
+    from autotune.terminal.console import make_console
+    from autotune.terminal.findings import examination_lines, finding_line
+
+    wanted = parse_device(device)
+    pin_gpu()
+    console = make_console()
+    with Isolation() as isolation:
+        isolation.start(LOOK_SECONDS)
+        hardware = look_at_machine(isolation, LOOK_SECONDS)
+    chosen = wanted or hardware.default_device
+    if chosen not in hardware.devices:
+        raise missing_device(chosen, hardware)
+    show = not quiet and not json
+    with console.status("") as status:
+        found = examine(
+            hardware,
+            chosen,
+            told=lambda finding: console.print(finding_line(finding)) if show else None,
+            checking=lambda what: status.update(f"{what} …"),
+        )
+    folder = out or Path("results") / hardware.slug
+    try:
+        path = found.write(folder)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written to ({error}); name another folder with --out") from error
+    if json:
+        say(found.model_dump_json(indent=2))
+    elif show:
+        console.print(examination_lines(found, hardware.machine(chosen), path))
+    if not found.trusted:
+        sys.exit(UNTRUSTED_STATUS)

@@ -1,0 +1,64 @@
+"""Runs the checks, one after another, and makes of whatever goes wrong in one of them a finding of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+from autotune.doctor import features, limits, memory, timing
+from autotune.doctor.clinic import Clinic
+from autotune.doctor.findings import Examination, Finding, examination_of
+from autotune.errors import AutotuneError
+from autotune.hardware import DeviceKind, Hardware
+
+Check = Callable[[Clinic], Iterator[Finding]]
+QUICK: tuple[Check, ...] = (limits.open_files, limits.shared_memory, limits.host_memory, limits.processes)
+"""Those that take no time: the first tuning on a machine that nobody has examined runs them."""
+CHECKS: tuple[Check, ...] = (
+    *QUICK, memory.running_out, memory.cap, memory.nothing_left, timing.truth, timing.pairs, timing.busy_fraction,
+    features.arithmetic, features.compiling, limits.telemetry,
+)  # fmt: skip
+
+
+def examine(
+    hardware: Hardware, device: DeviceKind, told: Callable[[Finding], None], checking: Callable[[str], None]
+) -> Examination:
+    """All checks.
+
+    Args:
+        hardware: The machine.
+        device: The device to train on.
+        told: Each finding, as it is made.
+        checking: What is being checked, before it is.
+    """
+    return _examine(Clinic(hardware, device), CHECKS, told, checking)
+
+
+def examine_quickly(hardware: Hardware, device: DeviceKind) -> Examination:
+    """The checks that take no time."""
+    return _examine(Clinic(hardware, device), QUICK, lambda _: None, lambda _: None)
+
+
+def _examine(
+    clinic: Clinic, checks: tuple[Check, ...], told: Callable[[Finding], None], checking: Callable[[str], None]
+) -> Examination:
+    began = time.monotonic()
+    findings: list[Finding] = []
+    for check in checks:
+        name = (check.__doc__ or check.__name__).splitlines()[0].rstrip(".")
+        checking(name)
+        with contextlib.closing(clinic):
+            try:
+                for finding in check(clinic):
+                    findings.append(finding)
+                    told(finding)
+            except (AutotuneError, OSError) as error:
+                findings.append(
+                    Finding(
+                        name=name, status="does not hold", found=str(error) or type(error).__name__, decisive=True,
+                        remedy="the check itself did not end well: see what it says",
+                    )
+                )  # fmt: skip
+                told(findings[-1])
+    return examination_of(clinic.hardware, clinic.device, findings, time.monotonic() - began)

@@ -1,0 +1,112 @@
+"""What an examination found, and the file that keeps it, for one driver and one version of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from autotune.files import write_whole
+from autotune.hardware import DeviceKind, Gpu, Hardware
+from autotune.knobs import Scalar
+from autotune.stored import Seconds, Stored
+
+Status = Literal["ok", "does not hold", "not here"]
+FILE_NAME = "doctor.json"
+
+
+class Drop(Stored):
+    """A value of a knob that does not work here.
+
+    Attributes:
+        knob: Which.
+        value: Of it.
+        reason: In a few words.
+    """
+
+    knob: str
+    value: Scalar
+    reason: str
+
+
+class Finding(Stored):
+    """The outcome of one check.
+
+    Attributes:
+        name: What was checked.
+        status: ``not here``: this machine has nothing to check.
+        found: What was seen, with its figures.
+        remedy: What to do where it does not hold.
+        decisive: Whether figures cannot be trusted where it does not hold; else only something is left out, or slower.
+        drops: What is left out of the search.
+    """
+
+    name: str
+    status: Status
+    found: str
+    remedy: str = ""
+    decisive: bool = False
+    drops: tuple[Drop, ...] = ()
+
+
+class Examination(Stored):
+    """All findings on one machine.
+
+    Attributes:
+        device: That was examined.
+        driver: Of the GPU; None on a CPU.
+        torch: Version.
+        seconds: That it took.
+        findings: In the order of the checks.
+    """
+
+    device: DeviceKind
+    driver: str | None
+    torch: str | None
+    seconds: Seconds
+    findings: tuple[Finding, ...]
+
+    @property
+    def trusted(self) -> bool:
+        """Whether nothing decisive failed."""
+        return not any(finding.decisive and finding.status == "does not hold" for finding in self.findings)
+
+    @property
+    def drops(self) -> tuple[Drop, ...]:
+        """All that is left out of the search."""
+        return tuple(drop for finding in self.findings for drop in finding.drops)
+
+    def write(self, folder: Path) -> Path:
+        """Keeps it beside a machine's results; returns the file.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        path = folder / FILE_NAME
+        write_whole(path, self.model_dump_json(indent=2) + "\n")
+        return path
+
+
+def examination_of(hardware: Hardware, device: DeviceKind, findings: Sequence[Finding], seconds: float) -> Examination:
+    """The findings, with what they hold for."""
+    return Examination(
+        device=device, driver=_driver(hardware, device), torch=hardware.software.torch, seconds=seconds,
+        findings=tuple(findings),
+    )  # fmt: skip
+
+
+def known_examination(folder: Path, hardware: Hardware, device: DeviceKind) -> Examination | None:
+    """What is known of a device; None where nobody looked, or the driver or torch has changed since."""
+    try:
+        known = Examination.model_validate_json((folder / FILE_NAME).read_bytes())
+    except (OSError, ValidationError):
+        return None
+    same = (device, _driver(hardware, device), hardware.software.torch)
+    return known if (known.device, known.driver, known.torch) == same else None
+
+
+def _driver(hardware: Hardware, device: DeviceKind) -> str | None:
+    record = hardware.device(device)
+    return record.driver if isinstance(record, Gpu) else None

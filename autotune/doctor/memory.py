@@ -1,0 +1,74 @@
+"""Memory: that it ran out is told as that, the cap holds, and nothing is kept afterwards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from autotune.doctor.clinic import DEADLINE_SECONDS, SHORT, Clinic, point
+from autotune.doctor.findings import Finding
+from autotune.hardware import Gpu, probe_host
+from autotune.measuring import Outcome
+from autotune.units import format_bytes
+
+CAP_BYTES = 400 * 2**20
+"""Beside the 512 MiB that the workload takes; on a CPU the process's own memory comes on top."""
+KEPT_BYTES, PATIENCE_SECONDS = 32 * 2**20, 5.0
+
+
+def running_out(clinic: Clinic) -> Iterator[Finding]:
+    """Memory that runs out is an outcome of its own."""
+    told: dict[str, str] = {}
+    for part in ("forward", "backward", "optimizer"):
+        burst = clinic.runner("out_of_memory").run(point({"part": part}), SHORT, DEADLINE_SECONDS)
+        if burst.outcome is not Outcome.OOM:
+            told[part] = f"{burst.outcome.value}: {burst.reason}"
+    yield Finding(
+        name="memory that runs out",
+        status="does not hold" if told else "ok",
+        found="; ".join(f"in the {part} told as {how}" for part, how in told.items())
+        or "told as such in forward, backward and optimizer",
+        remedy="state --memory-target, so that the memory model keeps away from the limit" if told else "",
+    )
+
+
+def cap(clinic: Clinic) -> Iterator[Finding]:
+    """The memory target is a cap."""
+    gpu = clinic.gpu
+    if gpu is not None and gpu.memory_total_bytes:
+        runner = clinic.runner("growing", memory_fraction=CAP_BYTES / gpu.memory_total_bytes)
+    else:
+        runner = clinic.runner("growing", memory_limit_bytes=CAP_BYTES)
+    burst = runner.run(point(), SHORT, DEADLINE_SECONDS)
+    holds = burst.outcome is Outcome.OOM
+    yield Finding(
+        name="cap on memory",
+        status="ok" if holds else "does not hold",
+        found=f"a step that takes 512 MiB under a cap of {format_bytes(CAP_BYTES)} ended as {burst.outcome.value}",
+        remedy="" if holds else "leave memory free for what else runs here: nothing stops a burst that takes too much",
+    )
+
+
+def nothing_left(clinic: Clinic) -> Iterator[Finding]:
+    """A burst leaves no memory of the device taken."""
+    if clinic.gpu is None or clinic.gpu.memory_free_bytes is None:
+        yield Finding(name="device memory after a burst", status="not here", found="the CPU's is the system's to free")
+        return
+    before = _free_bytes(clinic)
+    clinic.runner("growing").run(point(), SHORT, DEADLINE_SECONDS)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while (kept := before - _free_bytes(clinic)) > KEPT_BYTES and time.monotonic() < deadline:
+        time.sleep(0.1)
+    yield Finding(
+        name="device memory after a burst",
+        status="ok" if kept <= KEPT_BYTES else "does not hold",
+        found="all is free again" if kept <= KEPT_BYTES else f"{format_bytes(kept)} stay taken",
+        remedy="" if kept <= KEPT_BYTES else "end what else uses this GPU, or restart its driver",
+        decisive=True,
+    )
+
+
+def _free_bytes(clinic: Clinic) -> int:
+    known = clinic.gpu
+    found = [gpu for gpu in probe_host().gpus if known is not None and gpu.uuid == known.uuid]
+    return (found[0].memory_free_bytes or 0) if found and isinstance(found[0], Gpu) else 0

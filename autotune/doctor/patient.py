@@ -1,0 +1,244 @@
+"""The workloads that are examined, each with something about it that is known; and a plain loop to judge figures by.
+
+    python -m autotune.doctor.patient '{"device": "cpu", "seconds": 1, "cases": [[5, 2]]}'
+
+trains the timed workload in a loop without anything of this package's bursts, which nothing but its own copies ever
+makes wait, and prints the rate of each case in samples per second.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import time
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset
+
+from autotune.workload.workload import Workload
+
+BATCH = 4
+HUGE_BYTES = 2**50
+WARMUP_SECONDS = 0.3
+_MEASURED_CYCLES = 20_000_000
+
+
+class Numbers(Dataset[Any]):
+    """Rows of eight numbers; a batch of them takes a known time to read."""
+
+    def __init__(self, fetch_seconds: float = 0.0, length: int = 100_000) -> None:
+        self._fetch_seconds = fetch_seconds
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((8,), index % 7 / 7)
+
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        if self._fetch_seconds:
+            time.sleep(self._fetch_seconds)
+        return [self[index] for index in indices]
+
+
+class Timed(nn.Module):
+    """Whose forward takes a known time: of the host on a CPU; of the device, with which the host goes on, on a GPU."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+        self._seconds = seconds
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """The rows, weighted."""
+        if rows.device.type == "cuda":
+            _sleep(round(self._seconds * _cycles_per_second()))
+        else:
+            time.sleep(self._seconds)
+        return rows * self.weight
+
+
+@functools.cache
+def _cycles_per_second() -> float:
+    """Of the GPU's clock, as it runs now."""
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    _sleep(_MEASURED_CYCLES)  # only wakes the clock up
+    first.record()
+    _sleep(_MEASURED_CYCLES)
+    last.record()
+    last.synchronize()
+    return _MEASURED_CYCLES / (float(first.elapsed_time(last)) / 1e3)
+
+
+def _sleep(cycles: int) -> None:
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+
+
+def timed(step_ms: float = 5.0, fetch_ms: float = 0.0) -> Workload:
+    """A step, and reading a batch, of known length."""
+    model = Timed(step_ms / 1e3)
+    return Workload(model, Numbers(fetch_ms / 1e3), _squares, optimizer=_sgd, batch_size=BATCH)
+
+
+def small() -> Workload:
+    """Convolution, attention, normalisation and linear layers, of which each precision and each kernel has its own."""
+    return Workload(_Small(), _Images(), _classify, optimizer=_sgd, batch_size=16)
+
+
+def saturating() -> Workload:
+    """Matrix products that keep a GPU busy."""
+    return Workload(_Products(4096, 8), Numbers(), _squares, optimizer=_sgd, batch_size=BATCH)
+
+
+def launching() -> Workload:
+    """Hundreds of tiny operators, which a GPU waits for."""
+    layers = [layer for _ in range(60) for layer in (nn.Linear(8, 8), nn.Tanh())]
+    return Workload(nn.Sequential(*layers), Numbers(), _squares, optimizer=_sgd, batch_size=BATCH)
+
+
+def out_of_memory(part: str = "forward") -> Workload:
+    """A step that asks for more memory than any machine has, in its forward, backward or optimizer."""
+    model = _Greedy(part)
+    return Workload(model, Numbers(), _squares, optimizer=_Hungry if part == "optimizer" else _sgd, batch_size=BATCH)
+
+
+def growing() -> Workload:
+    """A step that takes 512 MiB, in one piece after another."""
+    return Workload(_Growing(), Numbers(), _squares, optimizer=_sgd, batch_size=BATCH)
+
+
+def _sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
+
+
+def _squares(model: nn.Module, rows: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = model(rows)
+    return result.float().square().mean()
+
+
+def _classify(model: nn.Module, batch: Any) -> torch.Tensor:
+    images, labels = batch
+    return functional.cross_entropy(model(images).float(), labels)
+
+
+class _Images(Dataset[Any]):
+    def __len__(self) -> int:
+        return 512
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        generator = torch.Generator().manual_seed(index)
+        label = index % 4
+        return torch.randn(3, 16, 16, generator=generator) + label / 2, label
+
+
+class _Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 32, 3, stride=2, padding=1)
+        self.norm = nn.LayerNorm(32)
+        self.queries = nn.Linear(32, 96)
+        self.out = nn.Linear(32, 4)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        tokens = self.norm(functional.gelu(self.convolution(images)).flatten(2).transpose(1, 2))
+        heads = self.queries(tokens).unflatten(-1, (3, 2, 16)).permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(heads[0], heads[1], heads[2])
+        result: torch.Tensor = self.out((tokens + mixed.transpose(1, 2).flatten(2)).mean(1))
+        return result
+
+
+class _Products(nn.Module):
+    def __init__(self, size: int, times: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+        self.register_buffer("matrix", torch.randn(size, size) / size**0.5)
+        self._times = times
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        product: Any = self.matrix
+        for _ in range(self._times):
+            product = product @ self.matrix
+        result: torch.Tensor = rows * self.weight + 0 * product.mean()
+        return result
+
+
+class _Greedy(nn.Module):
+    def __init__(self, part: str) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+        self._part = part
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        if self._part == "forward":
+            torch.empty(HUGE_BYTES, dtype=torch.uint8, device=rows.device)
+        weighted = rows * self.weight
+        return _take_in_backward(weighted) if self._part == "backward" else weighted
+
+
+class _InBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(_context: Any, value: torch.Tensor) -> torch.Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(_context: Any, gradient: torch.Tensor) -> torch.Tensor:
+        torch.empty(HUGE_BYTES, dtype=torch.uint8, device=gradient.device)
+        return gradient
+
+
+def _take_in_backward(value: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = _InBackward.apply(value)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Hungry(torch.optim.SGD):
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, lr=1e-3)
+
+    def step(self, closure: Any = None) -> Any:
+        torch.empty(HUGE_BYTES, dtype=torch.uint8, device=self.param_groups[0]["params"][0].device)
+        return super().step(closure)
+
+
+class _Growing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+        self._held: list[torch.Tensor] = []
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        if not self._held:
+            self._held = [torch.ones(2**26, dtype=torch.uint8, device=rows.device) for _ in range(8)]
+        return rows * self.weight
+
+
+def plain_rate(device: str, step_ms: float, fetch_ms: float, *, seconds: float) -> float:
+    """Samples per second of the timed workload in a plain loop, from one step's launch to another's."""
+    workload = timed(step_ms, fetch_ms)
+    model = workload.model.to(device)
+    optimizer = _sgd(model.parameters())
+    loader = DataLoader(workload.dataset, batch_size=BATCH)
+    began = now = 0.0
+    samples, warm = 0, time.perf_counter() + WARMUP_SECONDS
+    for batch in loader:
+        _squares(model, batch.to(device)).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+        now = time.perf_counter()
+        if began:
+            samples += len(batch)
+            if now - began > seconds:
+                break
+        elif now > warm:
+            began = now
+    return samples / (now - began)
+
+
+if __name__ == "__main__":
+    asked = json.loads(sys.argv[1])
+    print(json.dumps([plain_rate(asked["device"], *case, seconds=asked["seconds"]) for case in asked["cases"]]))

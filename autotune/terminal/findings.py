@@ -1,0 +1,39 @@
+"""What a person sees of an examination: a line a check, and a verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from autotune.doctor.findings import Examination, Finding
+from autotune.units import format_seconds
+from autotune.wording import as_text
+
+_MARKS = {"ok": ("ok", "green"), "does not hold": ("does not hold", "bold red"), "not here": ("not here", "dim")}
+_WIDTH = 15
+
+
+def finding_line(finding: Finding) -> RenderableType:
+    """One check: what was seen, and what to do where it does not hold."""
+    word, style = _MARKS[finding.status]
+    line = Text.assemble((word.ljust(_WIDTH), style), as_text(f"{finding.name}: "), as_text(finding.found))
+    line.overflow = "fold"
+    return Group(line, as_text(f"{' ' * _WIDTH}→ {finding.remedy}")) if finding.remedy else line
+
+
+def examination_lines(found: Examination, machine: str, path: Path) -> RenderableType:
+    """The verdict."""
+    failed = [finding for finding in found.findings if finding.status == "does not hold"]
+    if not found.trusted:
+        verdict = as_text(f"\n{machine}: what is measured here cannot be trusted", "bold red")
+    elif failed:
+        verdict = as_text(f"\n{machine}: tuning can be trusted, within what does not hold above", "bold yellow")
+    else:
+        verdict = as_text(f"\n{machine}: tuning can be trusted", "bold green")
+    left_out = ", ".join(f"{drop.knob}={drop.value}" for drop in found.drops)
+    parts = [verdict, as_text(f"{len(found.findings)} checks in {format_seconds(found.seconds)}; kept in {path}")]
+    if left_out:
+        parts.insert(1, as_text(f"left out of the search here: {left_out}"))
+    return Group(*parts)

@@ -1,0 +1,172 @@
+"""Time on a device that works through a queue: laps beside the truth of a simulated one, whose clock only work moves.
+
+The trainer, its feed and the loop are the real ones; the workload launches work on the simulated device, and its data
+set takes the host's time. What a training realises is then known: the host or the device, whichever is slower.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from autotune.bursts.clock import EventClock, HostClock, clock_of
+from autotune.bursts.epochs import Lap
+from autotune.bursts.feed import Feed
+from autotune.bursts.loop import Timing
+from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.trainer import Trainer, make_loader
+from autotune.knobs.config import TrainConfig
+from autotune.training.tuned import Tuned
+from autotune.workload.workload import Workload
+
+BATCH = 4
+
+
+class Device:
+    """Launching returns at once; work waits for all that was launched before; waiting moves the host's clock."""
+
+    def __init__(self) -> None:
+        self.now = self.free_at = 0.0
+
+    def host(self, seconds: float) -> None:
+        """The host does something."""
+        self.now += seconds
+
+    def launch(self, seconds: float) -> None:
+        """Work for the device."""
+        self.free_at = max(self.free_at, self.now) + seconds
+
+    def synchronize(self) -> None:
+        """The host waits for all of it."""
+        self.now = max(self.now, self.free_at)
+
+    def event(self) -> Event:
+        """One that can be recorded."""
+        return Event(self)
+
+
+class Event:
+    """Keeps the time at which the device passes it, as CUDA's do."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._at = 0.0
+
+    def record(self) -> None:
+        """Puts it behind all that was launched."""
+        self._at = max(self._device.now, self._device.free_at)
+
+    def elapsed_time(self, later: Event) -> float:
+        """In milliseconds."""
+        return 1e3 * (later._at - self._at)
+
+
+class Samples(Dataset[Any]):
+    """Reading a batch takes the host's time."""
+
+    def __init__(self, device: Device, seconds: float) -> None:
+        self._device = device
+        self._seconds = seconds
+
+    def __len__(self) -> int:
+        return 100_000
+
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        self._device.host(self._seconds)
+        return [torch.ones(1) for _ in indices]
+
+
+class Launching(nn.Module):
+    """Its forward launches work, which takes the host a little, too."""
+
+    def __init__(self, device: Device, seconds: float, launch_seconds: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self._work = device, seconds, launch_seconds
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        """The batch, weighted."""
+        device, seconds, launch_seconds = self._work
+        device.host(launch_seconds)
+        device.launch(seconds)
+        return batch * self.weight
+
+
+class Updating(torch.optim.SGD):
+    """Its step launches work."""
+
+    def __init__(self, parameters: Any, device: Device, seconds: float) -> None:
+        super().__init__(parameters, lr=0.01)
+        self._work = device, seconds
+
+    def step(self, closure: Any = None) -> Any:
+        """Launches it."""
+        device, seconds = self._work
+        device.launch(seconds)
+        return super().step(closure)
+
+
+def timing_of(
+    step: float, fetch: float = 0.0, launch: float = 0.0, update: float = 0.0, accumulation: int = 1
+) -> Timing:
+    """The loop on a simulated device, its first steps taken."""
+    device = Device()
+    config = TrainConfig(batch_size=BATCH, accumulation_steps=accumulation)
+    workload = Workload(
+        Launching(device, step, launch), Samples(device, fetch), lambda model, batch: model(batch).mean(),
+        optimizer=lambda parameters: Updating(parameters, device, update), baseline=config,
+    )  # fmt: skip
+    tuned = Tuned(config)
+    feed = Feed(lambda: make_loader(workload, tuned), clock=EventClock(device.event, device.synchronize))
+    timing = Timing(Trainer(workload, tuned, feed), BurstPlan())
+    timing.open()
+    return timing
+
+
+def lap_of(timing: Timing, batches: int) -> Lap:
+    """A lap of so many micro-batches, as a duet's block; the one that leads in comes on top."""
+    feed = timing.trainer.feed
+    return timing.lap_until(feed.position + BATCH * (batches + feed.clock.lead))
+
+
+@pytest.mark.parametrize("step", [0.005, 0.05, 0.15])
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.5])
+@pytest.mark.parametrize("batches", [1, 3, 10])
+def test_the_host_works_while_the_device_does(step: float, share: float, batches: int) -> None:
+    """40 ms of fetching beside 100 ms of computing take 100 ms, in laps of however few steps."""
+    lap = lap_of(timing_of(step, fetch=share * step), batches)
+    assert lap.seconds / lap.batches == pytest.approx(max(step, share * step), rel=0.03)
+
+
+@pytest.mark.parametrize(("share", "waiting"), [(0.4, 0.0), (0.9, 0.0), (1.5, 1 / 3), (4.0, 0.75)])
+def test_waiting_is_the_devices_not_the_hosts(share: float, waiting: float) -> None:
+    """Only what the device has nothing to do is told as waiting for data."""
+    lap = lap_of(timing_of(0.1, fetch=0.1 * share), 10)
+    assert lap.wait_seconds / lap.seconds == pytest.approx(waiting, abs=0.03)
+
+
+def test_launching_may_be_what_takes_longest() -> None:
+    """A device that waits for launches does not wait for data."""
+    lap = lap_of(timing_of(0.001, launch=0.004), 10)
+    assert lap.seconds / lap.batches == pytest.approx(0.004, rel=0.03)
+    assert lap.wait_seconds / lap.seconds < 0.03
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3, 7])
+def test_parts_of_a_step_are_charged_their_share_of_the_update(batches: int) -> None:
+    """Ten micro-batches a step: wherever a block lies, it takes a tenth of the optimizer's step for each."""
+    timing = timing_of(0.01, update=0.05, accumulation=10)
+    for _ in range(12):
+        lap = lap_of(timing, batches)
+        assert lap.seconds / lap.batches == pytest.approx(0.015, rel=0.03)
+
+
+def test_a_cpu_is_timed_by_the_host() -> None:
+    """Its work is done when the call returns: nothing leads in."""
+    clock = clock_of(torch.device("cpu"))
+    assert isinstance(clock, HostClock)
+    assert clock.lead == 0

@@ -1,0 +1,100 @@
+"""What the user's module has told torch before: it is the baseline, and a knob sets it both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from autotune.knobs import with_what_is_in_force
+from autotune.knobs.config import TrainConfig
+from autotune.knobs.precision import matmul_precision
+from autotune.knobs.process import tune_allocator
+from autotune.knobs.registry import KNOBS
+
+CUDA = torch.device("cuda")  # only named: nothing here asks a card
+
+
+@pytest.fixture(autouse=True)
+def _settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """All process-wide settings as they were, whatever a test does."""
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    newer, cudnn = torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn
+    search, convolutions = cudnn.benchmark, cudnn.allow_tf32
+    yield
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cuda.matmul.fp32_precision = newer
+    cudnn.benchmark, cudnn.allow_tf32 = search, convolutions
+
+
+def in_force(**knobs: object) -> TrainConfig:
+    """A baseline as it really trains."""
+    return with_what_is_in_force(TrainConfig.model_validate(knobs), CUDA)
+
+
+def test_a_module_that_says_nothing_changes_nothing() -> None:
+    """Torch's own settings are the defaults."""
+    assert in_force() == TrainConfig()
+
+
+def test_tf32_of_the_module_is_the_baselines() -> None:
+    """Else its fp32 would be measured with TF32, and told as fp32."""
+    torch.set_float32_matmul_precision("high")
+    assert in_force().precision == "tf32"
+
+
+def test_tf32_by_the_newer_interface_is_seen_as_well() -> None:
+    """Which makes the older one raise, when it is asked."""
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    assert in_force().precision == "tf32"
+
+
+def test_a_stated_precision_stays() -> None:
+    """The baseline says what it is where it says something."""
+    torch.set_float32_matmul_precision("high")
+    assert in_force(precision="bf16").precision == "bf16"
+
+
+def test_on_a_cpu_tf32_means_nothing() -> None:
+    """The same setting allows bf16 there, at most."""
+    torch.set_float32_matmul_precision("high")
+    assert with_what_is_in_force(TrainConfig(), torch.device("cpu")).precision == "fp32"
+
+
+def test_fp32_takes_tf32_back() -> None:
+    """A candidate in fp32 computes in fp32, whatever the module has set; convolutions keep what they had."""
+    torch.set_float32_matmul_precision("high")
+    set_precision = KNOBS["precision"].on_process
+    assert set_precision is not None
+    set_precision("fp32", CUDA)
+    assert matmul_precision() == "highest"
+    set_precision("tf32", CUDA)
+    assert matmul_precision() == "high"
+
+
+def test_cudnns_search_is_set_both_ways() -> None:
+    """A module that switches it on has it in its baseline; a candidate without it has it off."""
+    torch.backends.cudnn.benchmark = True
+    assert in_force().cudnn_benchmark is True
+    let_search = KNOBS["cudnn_benchmark"].on_process
+    assert let_search is not None
+    let_search(False, CUDA)
+    assert torch.backends.cudnn.benchmark is False
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_growing_segments_of_the_environment_are_the_baselines(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """By the newer variable and the older."""
+    monkeypatch.setenv(name, "max_split_size_mb:128, expandable_segments:True")
+    assert in_force().allocator == "tuned"
+
+
+def test_what_the_environment_asks_of_the_allocator_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older torch takes one string for all settings: what it does not name is forgotten."""
+    told: list[str] = []
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:128,expandable_segments:False")
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", told.append, raising=False)
+    tune_allocator(CUDA)
+    assert told == ["max_split_size_mb:128,expandable_segments:True"]
