@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 
-from autotune.measuring import Burst, Measurement, Numerics, NumericsGuard, Point, comparable, pool
+from autotune.measuring import Burst, Measurement, Numerics, NumericsGuard, Outcome, Point, comparable, pool
 from autotune.results.result import AblationRow
 from autotune.search.ablation import MIN_ROUNDS, ablate, ablation_rows, reverted
 from autotune.search.bursts import Bursts
@@ -65,8 +65,14 @@ class Confirmation:
 
     def confirmed(self) -> list[Confirmed]:
         """What has been confirmed so far, fastest first."""
-        failed = {t.burst.point for t in self._bursts.trials if t.stage == CONFIRM and not t.burst.ok}
-        return rank(self._baseline, self._bursts.rounds(CONFIRM), failed, self._objective)
+        return rank(self._baseline, self._bursts.rounds(CONFIRM), self._failed(), self._objective)
+
+    def _failed(self) -> set[Point]:
+        """Points that failed in a round; what was cut off together with the baseline shows nothing but want of time."""
+        failed = [trial for trial in self._bursts.trials if trial.stage == CONFIRM and not trial.burst.ok]
+        late = [trial for trial in failed if trial.burst.outcome is Outcome.TIMEOUT]
+        cut_off = {trial.round for trial in late if trial.burst.point == self._baseline}
+        return {trial.burst.point for trial in failed if trial not in late or trial.round not in cut_off}
 
     def sides(self, point: Point) -> tuple[Measurement, Measurement] | None:
         """The baseline's measurement and a point's, over the rounds that hold both: their blocks are pairs, in order.

@@ -10,7 +10,7 @@ from autotune.commands.tuning_result import judge
 from autotune.errors import Interrupted
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.numerics import Agreement, NumericsGuard, Trace
-from autotune.measuring.records import Point
+from autotune.measuring.records import Burst, Outcome, Point
 from autotune.search.stopping import ABLATION_SHARE, Budget
 from tests.search.surface import example_rate, make_search, make_space
 
@@ -31,6 +31,34 @@ def test_confirmation_survives_an_interruption(tmp_path: Path) -> None:
     best, speedup, _ = judge(search)
     assert best != search.baseline
     assert speedup is not None
+
+
+@pytest.mark.parametrize(("late", "confirmed"), [("both", True), ("the candidate", False)])
+def test_a_round_that_time_cuts_off_takes_nothing_back(late: str, confirmed: bool) -> None:
+    """Two pairs stand; a third in which the baseline ran out of time as well says nothing of the candidate."""
+    search, surface = make_search(example_rate, budget_seconds=120)
+    original = surface.play
+    rounds = 0
+    cut: set[Point] = set()
+
+    def play(points, plan, deadline):  # type: ignore[no-untyped-def]
+        nonlocal rounds
+        rounds += 1
+        bursts = original(points, plan, deadline)
+        if rounds != 3:
+            return bursts
+        ended = Burst(point=search.baseline, outcome=Outcome.TIMEOUT, reason="it was still in its phase", seconds=1.0)
+        fails = [late == "both" or burst.point != search.baseline for burst in bursts]
+        cut.update(burst.point for burst in bursts if burst.point != search.baseline)
+        return [
+            ended.model_copy(update={"point": burst.point}) if fails[number] else burst
+            for number, burst in enumerate(bursts)
+        ]
+
+    surface.play = play  # type: ignore[method-assign]
+    search.run()
+    assert rounds >= 3
+    assert bool(cut & {one.point for one in search.confirmation.confirmed()}) == confirmed
 
 
 def test_time_is_kept_back_for_the_confirmation() -> None:
