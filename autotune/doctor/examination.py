@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 
@@ -53,7 +54,7 @@ def _examine(
                 for finding in check(clinic):
                     findings.append(finding)
                     told(finding)
-            except (AutotuneError, OSError) as error:
+            except (AutotuneError, OSError, subprocess.SubprocessError) as error:
                 findings.append(
                     Finding(
                         name=name, status="does not hold", found=str(error) or type(error).__name__, decisive=True,

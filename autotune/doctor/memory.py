@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from autotune.doctor.clinic import DEADLINE_SECONDS, SHORT, Clinic, point
 from autotune.doctor.findings import Finding
-from autotune.hardware import Gpu, probe_host
+from autotune.hardware import probe_host
 from autotune.measuring import Outcome
 from autotune.units import format_bytes
 
@@ -71,4 +71,4 @@ def nothing_left(clinic: Clinic) -> Iterator[Finding]:
 def _free_bytes(clinic: Clinic) -> int:
     known = clinic.gpu
     found = [gpu for gpu in probe_host().gpus if known is not None and gpu.uuid == known.uuid]
-    return (found[0].memory_free_bytes or 0) if found and isinstance(found[0], Gpu) else 0
+    return (found[0].memory_free_bytes or 0) if found else 0

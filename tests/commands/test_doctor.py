@@ -1,0 +1,79 @@
+"""`autotune doctor`, with the checks that are quick: what it keeps and ends with, and what tuning makes of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from autotune.cli import app
+from autotune.doctor import examination, memory
+from autotune.doctor.findings import Drop, Finding
+from autotune.hardware import probe_host
+from tests.processes import budget, run
+
+
+@pytest.fixture
+def doctor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """The command in a folder of its own, with some checks."""
+    monkeypatch.chdir(tmp_path)
+
+    def command(*arguments: str, checks: Any = (*examination.QUICK, memory.cap)) -> Any:
+        monkeypatch.setattr(examination, "CHECKS", checks)
+        return CliRunner().invoke(app, ["doctor", "--device", "cpu", *arguments])
+
+    return command
+
+
+def test_what_was_found_is_kept_beside_the_results(doctor: Any, tmp_path: Path) -> None:
+    """In the machine's own folder; the same as what is printed for a script."""
+    done = doctor("--json")
+    assert done.exit_code == 0, done.output
+    (file,) = tmp_path.glob("results/*/doctor.json")
+    assert json.loads(file.read_text()) == json.loads(done.stdout)
+    assert {"processes", "cap on memory"} <= {finding["name"] for finding in json.loads(done.stdout)["findings"]}
+
+
+def test_a_machine_that_cannot_be_trusted_ends_with_a_status_of_its_own(doctor: Any) -> None:
+    """A check that does not even end well is such a finding, and costs the others nothing."""
+
+    def broken(_: Any) -> Any:
+        """Something that fails."""
+        raise OSError("no space left on device")
+
+    done = doctor("--json", checks=(broken, *examination.QUICK))
+    assert done.exit_code == 4
+    first, *others = json.loads(done.stdout)["findings"]
+    assert (first["name"], first["found"]) == ("Something that fails", "no space left on device")
+    assert others
+
+
+def test_a_folder_that_cannot_be_written_to_is_told(doctor: Any, tmp_path: Path) -> None:
+    """Where there is a file of that name; with the option that helps."""
+    (tmp_path / "taken").write_text("")
+    done = doctor("--out", "taken/here", checks=())
+    assert done.exit_code == 2
+    assert "--out" in done.stderr
+
+
+def test_tuning_leaves_out_what_the_doctor_found(tmp_path: Path) -> None:
+    """The value is not searched, and the note says why."""
+    lost = Finding(
+        name="optimizer_impl", status="does not hold", found="fused: it crashed", remedy="it is left out",
+        drops=(Drop(knob="optimizer_impl", value="fused", reason="it crashed"),),
+    )  # fmt: skip
+    examined = examination.examine_quickly(probe_host(), "cpu").model_copy(update={"findings": (lost,)})
+    (tmp_path / "results" / probe_host().slug).mkdir(parents=True)
+    examined.write(tmp_path / "results" / probe_host().slug)
+    done = run(
+        ["--model", "tests.workloads.tiny:build", "--budget", budget(8), "--only", "optimizer_impl", "--quiet",
+         "--pin", "num_threads=1", "--out", "out.json"],
+        tmp_path,
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert any("fused: it crashed" in note for note in result["search"]["notes"])
+    assert not any(trial["changes"].get("optimizer_impl") == "fused" for trial in result["trials"])
