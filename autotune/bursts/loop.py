@@ -130,9 +130,6 @@ class Timing:
             self.trainer.check_loss()
         if not any(lap.samples for lap in laps):
             raise NonFiniteLossError("the gradients overflow in fp16: the GradScaler skipped every timed step")
-        if not self.steady and self.drained:  # steps too long for the warm-up to show it
-            rates = [lap.rate for lap in laps]
-            self.steady = max(rates) <= (1 + self.plan.steady_tolerance) * min(rates)
         return laps
 
     def measurement(self, laps: Sequence[Lap], part: Part = "all", first: int = 0) -> Measurement:
