@@ -69,7 +69,7 @@ def test_tuning_leaves_out_what_the_doctor_found(tmp_path: Path) -> None:
     (tmp_path / "results" / probe_host().slug).mkdir(parents=True)
     examined.write(tmp_path / "results" / probe_host().slug)
     done = run(
-        ["--model", "tests.workloads.tiny:build", "--budget", budget(8), "--only", "optimizer_impl", "--quiet",
+        ["--model", "tests.workloads.tiny:build", "--budget", budget(16), "--only", "optimizer_impl", "--quiet",
          "--pin", "num_threads=1", "--out", "out.json"],
         tmp_path,
     )  # fmt: skip
