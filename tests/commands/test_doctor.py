@@ -59,6 +59,7 @@ def test_a_folder_that_cannot_be_written_to_is_told(doctor: Any, tmp_path: Path)
     assert "--out" in done.stderr
 
 
+@pytest.mark.slow
 def test_tuning_leaves_out_what_the_doctor_found(tmp_path: Path) -> None:
     """The value is not searched, and the note says why."""
     lost = Finding(
