@@ -34,11 +34,21 @@ class Clock(Protocol):
     def synchronize(self) -> None:
         """Waits until all that was asked for is done."""
 
+    def finish(self) -> Any:
+        """Waits likewise; the moment at which it was done."""
+
 
 class HostClock:
-    """Of a device that has done its work when the call returns."""
+    """Of a device without timed events: what it has to do is waited for where a lap begins and ends.
+
+    Args:
+        wait: Waits for it; nothing, where the work is done when the call returns.
+    """
 
     lead = 0
+
+    def __init__(self, wait: Callable[[], None] = lambda: None) -> None:
+        self._wait = wait
 
     def mark(self) -> float:
         """Now."""
@@ -49,18 +59,13 @@ class HostClock:
         return ended - began
 
     def synchronize(self) -> None:
-        """Nothing: it is done."""
+        """Waits for the device."""
+        self._wait()
 
-
-class WaitingClock(HostClock):
-    """Of a device without timed events: it is waited for at each mark's lap.
-
-    Args:
-        wait: Waits for it.
-    """
-
-    def __init__(self, wait: Callable[[], None]) -> None:
-        self.synchronize = wait  # type: ignore[method-assign]
+    def finish(self) -> float:
+        """Waits for the device; then it is now."""
+        self._wait()
+        return perf_counter()
 
 
 class EventClock:
@@ -94,6 +99,12 @@ class EventClock:
         """Waits for the device."""
         self._wait()
 
+    def finish(self) -> Any:
+        """Waits for the device to pass an event, which keeps the time."""
+        event = self.mark()
+        self._wait()
+        return event
+
 
 def clock_of(device: torch.device) -> Clock:
     """The clock of a device of this process."""
@@ -102,4 +113,4 @@ def clock_of(device: torch.device) -> Clock:
     if device.type == "cuda":
         make_event = functools.partial(torch.cuda.Event, enable_timing=True)
         return EventClock(make_event, lambda: torch.cuda.synchronize(device))
-    return WaitingClock(lambda: torch.accelerator.synchronize(device))
+    return HostClock(lambda: torch.accelerator.synchronize(device))

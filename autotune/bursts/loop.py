@@ -194,8 +194,7 @@ class Timing:
         while goes_on(taken):
             samples += trainer.micro_step()
             taken += 1
-        ended = clock.mark()
-        clock.synchronize()
+        ended = clock.finish()
         updates = len(trainer.updates)
         if updates:
             skipped = _skipped_steps(scale, trainer.scaler.get_scale(), updates)

@@ -6,6 +6,7 @@ set takes the host's time. What a training realises is then known: the host or t
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -163,6 +164,12 @@ def test_parts_of_a_step_are_charged_their_share_of_the_update(batches: int) -> 
     for _ in range(12):
         lap = lap_of(timing, batches)
         assert lap.seconds / lap.batches == pytest.approx(0.015, rel=0.03)
+
+
+def test_a_device_without_events_is_waited_for_before_the_time_is_read() -> None:
+    """What it still has to do when the last call returns belongs to the lap."""
+    clock = HostClock(lambda: time.sleep(0.05))
+    assert clock.seconds(clock.mark(), clock.finish()) >= 0.05
 
 
 def test_a_cpu_is_timed_by_the_host() -> None:
