@@ -56,7 +56,7 @@ def check_workload(workload: Workload, target: str, device: str) -> WorkloadFact
     loss, events = _loss(workload, tuned, batch, target)
     _update(workload, optimizer, loss, target)
     at_hand = tuned.to_device(batch)  # a copy from ordinary memory would wait for all that the device has to do
-    pace = pace_of(lambda: _step(workload, tuned, optimizer, at_hand), tuned.device)
+    pace = pace_of(lambda: _step(workload, tuned, optimizer, at_hand, target), tuned.device)
     length = length_of(workload.dataset)
     fixed_shapes = _fixed_shapes(workload, samples, target)
     largest: tuple[int, ...] = ()
@@ -218,12 +218,11 @@ def _update(workload: Workload, optimizer: torch.optim.Optimizer, loss: torch.Te
         )
 
 
-def _step(workload: Workload, tuned: Tuned, optimizer: torch.optim.Optimizer, batch: Any) -> None:
+def _step(workload: Workload, tuned: Tuned, optimizer: torch.optim.Optimizer, batch: Any, target: str) -> None:
     """A whole step on one batch, as training takes it."""
     with tuned.autocast():
         loss = workload.loss(workload.model, batch)
-    loss.backward()  # type: ignore[no-untyped-call]
-    optimizer.step()
+    _update(workload, optimizer, loss, target)
     optimizer.zero_grad(set_to_none=True)
 
 

@@ -44,8 +44,9 @@ class GpuTelemetry:
     def __init__(self, nvml: Any, uuid: str, ours: Callable[[], Set[int]] = lambda: {os.getpid()}) -> None:
         self._nvml = nvml
         self._handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-        self._ours = ours
-        self._before = {process.pid: process.usedGpuMemory for process in self._processes() or []}
+        self._find_ours = ours
+        self._ours: Set[int] = {os.getpid()}
+        self._was_held = bool(self._processes())
         self._samples: defaultdict[str, list[float]] = defaultdict(list)
         self._limits: set[str] = set()
         self._energy: float | None = None
@@ -115,9 +116,11 @@ class GpuTelemetry:
     def _foreign(self) -> dict[int, int | None] | None:
         """The memory of each foreign process that holds the GPU, by its id; None where they cannot be told apart."""
         now = {process.pid: process.usedGpuMemory for process in self._processes() or []}
-        if os.getpid() in now:
-            return {pid: size for pid, size in now.items() if pid not in self._ours()}
-        return None if self._before else {}
+        if os.getpid() not in now:
+            return None if self._was_held else {}
+        if not now.keys() <= self._ours:  # finding them reads all processes: not again for a partner that is known
+            self._ours = self._find_ours()
+        return {pid: size for pid, size in now.items() if pid not in self._ours}
 
     def _foreign_fraction(self, foreign: Mapping[int, int | None] | None) -> float | None:
         """SM share of the foreign processes since `begin`; 0 when there are none."""

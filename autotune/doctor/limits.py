@@ -96,7 +96,7 @@ def processes(_: Clinic) -> Iterator[Finding]:
     parent = subprocess.Popen([sys.executable, "-c", FAMILY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     wrong = ""
     try:
-        child = int((parent.stdout or sys.stdin).readline())
+        child = int(_first_line(parent))
         for pid in (parent.pid, child):
             wrong = wrong or _stops_and_goes_on(pid)
         os.kill(child, signal.SIGKILL)
@@ -112,6 +112,11 @@ def processes(_: Clinic) -> Iterator[Finding]:
         found=wrong or "stop, go on and end, children too", remedy=remedy if wrong else "", decisive=True,
     )  # fmt: skip
     yield from _room_for_processes()
+
+
+def _first_line(process: subprocess.Popen[str]) -> str:
+    """What it says first; waits for that."""
+    return process.stdout.readline() if process.stdout is not None else ""
 
 
 def _stops_and_goes_on(pid: int) -> str:
@@ -185,7 +190,7 @@ def _foreign(clinic: Clinic) -> Finding:
     """Whether a second program on the GPU is noticed."""
     other = subprocess.Popen([sys.executable, "-c", FOREIGN], stdout=subprocess.PIPE, text=True)
     try:
-        _ = other.stdout.readline() if other.stdout is not None else ""
+        _first_line(other)  # it holds the GPU from here on
         summary = _watched(clinic)
     finally:
         other.kill()

@@ -43,9 +43,8 @@ def batch_sizes(of: Circumstances) -> tuple[int, ...]:
         return (own,)
     if of.effective_batch is not None:
         fits = [value for value in divisors(of.effective_batch) if value == own or _in_data_set(value, of)]
-        asked = of.asked & {"batch_size", "accumulation_steps"}
-        if isinstance(of.record, Gpu) and own == of.effective_batch and not asked:
-            return (own,)  # smaller ones only launch more kernels: the GPU has room for this one
+        if _is_whole(of) and not of.asked & {"batch_size", "accumulation_steps"}:
+            return (own,)
         floor = min(own, of.effective_batch) / _SMALLEST_SHARE
         return spread([value for value in fits if value >= floor], _MOST_SIZES, own)
     grown = [own * 2**power for power in range(1, _LARGEST_GROWTH + 1)]
@@ -61,12 +60,17 @@ def _candidates(of: Circumstances) -> Choices | str:
     else:
         reason = f"divisors of the effective batch of {of.effective_batch}, which stays as it is"
         nothing = f"the effective batch of {of.effective_batch} has no other divisor that is worth trying"
-        if isinstance(of.record, Gpu) and of.start.batch_size == of.effective_batch:
+        if _is_whole(of):
             nothing = (
                 f"the effective batch of {of.effective_batch} is trained at once already, and smaller micro-batches "
                 "only launch more kernels; --effective-batch free would try larger ones"
             )
     return offer(batch_sizes(of), reason, nothing)
+
+
+def _is_whole(of: Circumstances) -> bool:
+    """Whether a GPU has room for the whole step at once: smaller micro-batches only launch more kernels."""
+    return isinstance(of.record, Gpu) and of.start.batch_size == of.effective_batch
 
 
 def _in_data_set(value: int, of: Circumstances) -> bool:

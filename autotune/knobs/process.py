@@ -29,7 +29,8 @@ def tune_allocator(device: torch.device) -> None:
         import torch
 
         if torch.version.hip is None:
-            _tell_allocator(_asked_of_allocator())
+            kept = [one for one in _asked_of_allocator() if not one.startswith("expandable_segments")]
+            _tell_allocator(",".join([*kept, "expandable_segments:True"]))
     elif device.type == "cpu" and sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
         if mallopt is not None:  # other C libraries, such as musl, have none
@@ -38,11 +39,10 @@ def tune_allocator(device: torch.device) -> None:
             mallopt(_M_TOP_PAD, _TOP_PAD_BYTES)
 
 
-def _asked_of_allocator() -> str:
-    """What the environment asks of CUDA's allocator, with growing segments."""
+def _asked_of_allocator() -> list[str]:
+    """The settings that the environment asks of CUDA's allocator, by the newer variable or the older."""
     asked = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
-    kept = [part for part in asked.split(",") if part.strip() and not part.strip().startswith("expandable_segments")]
-    return ",".join([*kept, "expandable_segments:True"])
+    return [setting.strip() for setting in asked.split(",") if setting.strip()]
 
 
 def _tell_allocator(settings: str) -> None:
@@ -55,8 +55,8 @@ def _tell_allocator(settings: str) -> None:
 def _allocator_in_force(device: torch.device) -> Scalar | None:
     if device.type != "cuda":
         return None
-    asked = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
-    return "tuned" if "expandable_segments:true" in asked.replace(" ", "").lower() else None
+    settings = (setting.replace(" ", "").lower() for setting in _asked_of_allocator())
+    return "tuned" if "expandable_segments:true" in settings else None
 
 
 def _allocators(of: Circumstances) -> Choices | str:

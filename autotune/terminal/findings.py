@@ -11,14 +11,15 @@ from autotune.doctor.findings import Examination, Finding
 from autotune.units import format_seconds
 from autotune.wording import as_text
 
-_MARKS = {"ok": ("ok", "green"), "does not hold": ("does not hold", "bold red"), "not here": ("not here", "dim")}
+_STYLES = {"ok": "green", "does not hold": "bold red", "not here": "dim"}
 _WIDTH = 15
 
 
 def finding_line(finding: Finding) -> RenderableType:
     """One check: what was seen, and what to do where it does not hold."""
-    word, style = _MARKS[finding.status]
-    line = Text.assemble((word.ljust(_WIDTH), style), as_text(f"{finding.name}: "), as_text(finding.found))
+    line = Text.assemble(
+        (finding.status.ljust(_WIDTH), _STYLES[finding.status]), as_text(f"{finding.name}: "), as_text(finding.found)
+    )
     line.overflow = "fold"
     return Group(line, as_text(f"{' ' * _WIDTH}→ {finding.remedy}")) if finding.remedy else line
 

@@ -85,9 +85,10 @@ def test_the_forkserver_leaves_cuda_alone(isolation: Isolation) -> None:
 @pytest.mark.parametrize("part", ["forward", "backward", "optimizer"])
 def test_a_real_out_of_memory_is_oom(part: str) -> None:
     """Wherever in a step the GPU's memory runs out, it is an oom, and the next burst is told the same."""
-    with Isolation(f"tests.workloads.gpu:oom_in_{part}") as isolation:
+    with Isolation("autotune.doctor.patient:out_of_memory") as isolation:
         isolation.start(120)
-        bursts = [run(isolation) for _ in range(2)]
+        point = Point(config=TrainConfig(batch_size=64), parameters={"part": part})
+        bursts = [runner(isolation).run(point, PLAN, DEADLINE_SECONDS) for _ in range(2)]
     assert [burst.outcome for burst in bursts] == [Outcome.OOM, Outcome.OOM]
 
 
