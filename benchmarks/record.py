@@ -28,9 +28,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from autotune.bursts import isolation
+from autotune.bursts.endings import result_of
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.protocol import BurstPlan, Part, Request
-from autotune.bursts.runner import ProcessRunner, result_of
+from autotune.bursts.runner import ProcessRunner
 from autotune.hardware import merge, probe_host
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Point

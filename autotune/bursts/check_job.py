@@ -46,7 +46,7 @@ def check_workload(workload: Workload, target: str, device: str) -> WorkloadFact
     with _blaming(f"{target}: torch's DataLoader refuses the dataset or the sampler"):
         make_loader(workload, tuned)  # for example, a sampler for an iterable dataset
     read_before = _bytes_read()
-    samples, sample_seconds = _fetch_samples(workload, max(2, config.batch_size), target)
+    samples, sample_seconds, sample_wait_fraction = _fetch_samples(workload, max(2, config.batch_size), target)
     sample_file_bytes = (_bytes_read() - read_before) // len(samples)
     batch_samples = samples[: config.batch_size]
     batch = _collate(workload, batch_samples, target)
@@ -74,6 +74,7 @@ def check_workload(workload: Workload, target: str, device: str) -> WorkloadFact
         parameters=sum(parameter.numel() for parameter in workload.model.parameters()),
         batch_bytes=round(sum(t.nbytes for t in tensors_in(batch)) * full_batch / len(batch_samples)),
         sample_seconds=sample_seconds,
+        sample_wait_fraction=sample_wait_fraction,
         sample_file_bytes=sample_file_bytes,
         has_images=any(tensor.dim() == 4 for tensor in (*workload.model.parameters(), *tensors_in(batch))),
         has_attention=any(event.name == "aten::scaled_dot_product_attention" for event in events),
@@ -97,10 +98,13 @@ def _blaming(what: str, remedy: Callable[[Exception], str] = lambda _: "fix it a
         raise wrap_user_error(error, what, remedy(error)) from error
 
 
-def _fetch_samples(workload: Workload, count: int, target: str) -> tuple[list[Any], float]:
-    """Samples as the loader would draw them, and the seconds that one took; fewer when they take long."""
+def _fetch_samples(workload: Workload, count: int, target: str) -> tuple[list[Any], float, float]:
+    """Samples as the loader would draw them, the seconds that one took, and the share of them that was mere waiting.
+
+    Fewer when they take long.
+    """
     samples: list[Any] = []
-    started = time.perf_counter()
+    started, computed = time.perf_counter(), time.process_time()
     with _blaming(f"{target}: reading a sample of the dataset raised"):
         for sample in itertools.islice(draw_samples(workload), count):
             samples.append(sample)
@@ -108,7 +112,9 @@ def _fetch_samples(workload: Workload, count: int, target: str) -> tuple[list[An
                 break
     if not samples:
         raise WorkloadError(f"{target}: the dataset yields no sample; check its path or its filter")
-    return samples, (time.perf_counter() - started) / len(samples)
+    seconds = time.perf_counter() - started
+    waited = max(0.0, 1 - (time.process_time() - computed) / max(seconds, 1e-9))
+    return samples, seconds / len(samples), waited
 
 
 def _bytes_read() -> int:

@@ -1,7 +1,8 @@
-"""The incumbent, alive, and one candidate after another that plays against it.
+"""The incumbent, alive, and one candidate after another that plays against it, while another one may compile.
 
-A candidate starts where the incumbent stands in the stream of samples, so that both train the same ones. A clear loser
-costs its start and a few blocks; a winner takes the incumbent's place without starting again.
+A candidate starts a little before the place in the stream of samples where the incumbent stands, warms up alone until
+it stands there too, and then both train the same ones. A clear loser costs its start and a few blocks; a winner takes
+the incumbent's place without starting again.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autotune.bursts.duet import START_SHARE, Duet
+from autotune.bursts.duet import START_SHARE, WARMUP_SHARE, Duet
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.live import Ended
 from autotune.bursts.protocol import BurstPlan, Request
 from autotune.bursts.side import END_SECONDS, Side
-from autotune.measuring import Measurement, Pair, pair_of
+from autotune.measuring import Measurement, Pair, Scatter, pair_of
 
 PLAYING_TURNS = 3
 """Time is kept for as many turns as a side is to be measured, so many times over, when a candidate's start is waited
@@ -32,12 +33,14 @@ class Challenged:
         measured: What was measured of it, if it lives on.
         counted: Which of its blocks count.
         pair: Its speed over the incumbent's; None without one, or where there were too few blocks.
+        age_seconds: Since it was started, while others played perhaps.
     """
 
     ended: Ended | None
     measured: Measurement | None
     counted: list[int]
     pair: Pair | None
+    age_seconds: float
 
 
 class Contest:
@@ -53,6 +56,8 @@ class Contest:
         self._seed = seed
         self._count = 0
         self._incumbent: Side | None = None
+        self._prepared: Side | None = None
+        self._scatter = Scatter()
 
     def challenge(
         self,
@@ -81,14 +86,16 @@ class Contest:
         duet = Duet(plan, deadline, self._seed + self._count, ends=1)
         try:
             if incumbent is not None:
-                duet.join(self._living(incumbent, _latest_start(plan, deadline)))
+                latest = _latest_start(plan, deadline)
+                duet.join(self._living(incumbent, latest), latest)
             else:
-                self.close()
-            start = duet.sides[0].position if duet.sides else 0
-            side = Side(
-                self._isolation, candidate.model_copy(update={"position": start}), _latest_start(plan, deadline)
-            )
-            duet.join(side)
+                self._end_incumbent()
+            partners = duet.standing
+            latest = _latest_start(plan, deadline)
+            side = self._take_prepared(candidate) or Side(self._isolation, candidate, latest)
+            duet.join(side, latest)
+            for living in partners:
+                side.warm_up(living.position, WARMUP_SHARE * plan.measure_seconds, deadline)
             if side.stands:
                 duet.take_turns(lambda _: self._enough(duet, plan, told))
             return self._settled(duet, side, plan, deadline)
@@ -98,8 +105,41 @@ class Contest:
                 left.discard()
             raise
 
+    def prepare(self, candidate: Request, deadline: float) -> None:
+        """Starts a candidate that takes long to compile; it goes on while others play, until it is challenged with.
+
+        Args:
+            candidate: What to run.
+            deadline: `time.monotonic()` at which its process must exist.
+
+        Raises:
+            TargetError, WorkloadError: The module can no longer be imported.
+            IsolationError: No process could be started.
+            Interrupted: Asked to end.
+        """
+        self._prepared = Side(self._isolation, candidate, deadline)
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether a candidate that was to be prepared has taken its first steps, or failed."""
+        return self._prepared is not None and self._prepared.has_started
+
+    def _take_prepared(self, candidate: Request) -> Side | None:
+        """The candidate's side, if it was prepared."""
+        side = self._prepared
+        if side is None or side.request.point != candidate.point:
+            return None
+        self._prepared = None
+        return side
+
     def close(self) -> None:
-        """Ends the incumbent's runner."""
+        """Ends the incumbent's runner, and what was prepared."""
+        self._end_incumbent()
+        side, self._prepared = self._prepared, None
+        if side is not None:
+            side.discard()
+
+    def _end_incumbent(self) -> None:
         side, self._incumbent = self._incumbent, None
         if side is not None:
             side.discard()
@@ -108,13 +148,13 @@ class Contest:
         """The incumbent's runner; a new one where another config lives, or none."""
         side = self._incumbent
         if side is None or not side.stands or side.request.point != wanted.point:
-            self.close()
+            self._end_incumbent()
             side = self._incumbent = Side(self._isolation, wanted, deadline)
         return side
 
     def _enough(self, duet: Duet, plan: BurstPlan, told: Callable[[Pair], None]) -> bool:
         """Whether more turns would change nothing, or the plan's time is spent."""
-        pair = _pair(duet)
+        pair = self._pair(duet)
         if pair is not None:
             told(pair)
             if pair.decided and plan.fastest_wins:
@@ -123,7 +163,9 @@ class Contest:
 
     def _settled(self, duet: Duet, side: Side, plan: BurstPlan, deadline: float) -> Challenged:
         """Who stays, and what was measured of the candidate."""
-        pair, counted = _pair(duet), duet.counted()
+        pair, counted = self._pair(duet), duet.counted()
+        if pair is not None:
+            self._scatter.add(*_seconds(duet))
         if self._incumbent is not None and not self._incumbent.stands:
             self._incumbent = None
         if side.stands and not side.blocks:
@@ -132,12 +174,32 @@ class Contest:
         if side.stands and (self._incumbent is None or wins):
             measured = side.report(deadline)
             if measured is not None:
-                self.close()
+                self._end_incumbent()
                 self._incumbent = side
-                return Challenged(None, measured, counted, pair)
+                return Challenged(None, measured, counted, pair, side.age_seconds)
         elif side.stands:
             side.end(deadline)
-        return Challenged(side.ended, None, counted, pair)
+        return Challenged(side.ended, None, counted, pair, side.age_seconds)
+
+    def _pair(self, duet: Duet) -> Pair | None:
+        """What the turns that count say so far of the second side against the first."""
+        if len(duet.sides) < 2:
+            return None
+        incumbent, candidate = duet.sides
+        if incumbent.request.point is None or not candidate.blocks:
+            return None
+        return pair_of(incumbent.request.point, *_seconds(duet), self._scatter)
+
+
+def _seconds(duet: Duet) -> tuple[list[float], list[float]]:
+    """Of both sides, in the turns that count."""
+    incumbent, candidate = duet.sides
+    both = min(len(incumbent.blocks), len(candidate.blocks))
+    blocks = [(incumbent.blocks[turn], candidate.blocks[turn]) for turn in duet.within_epochs() if turn < both]
+    # Blocks have the same samples, or, of freed effective batches, about as many: seconds of as many are compared.
+    mine = [incumbent.per_sample(a) * math.sqrt(a.samples * b.samples) for a, b in blocks]
+    theirs = [candidate.per_sample(b) * math.sqrt(a.samples * b.samples) for a, b in blocks]
+    return mine, theirs
 
 
 def _latest_start(plan: BurstPlan, deadline: float) -> float:
@@ -145,18 +207,3 @@ def _latest_start(plan: BurstPlan, deadline: float) -> float:
     now = time.monotonic()
     playing = 2 * END_SECONDS + 2 * PLAYING_TURNS * plan.measure_seconds
     return max(now + START_SHARE * (deadline - now), deadline - playing)
-
-
-def _pair(duet: Duet) -> Pair | None:
-    """What the turns that count say so far of the second side against the first."""
-    if len(duet.sides) < 2:
-        return None
-    incumbent, candidate = duet.sides
-    if incumbent.request.point is None or not candidate.blocks:
-        return None
-    both = min(len(incumbent.blocks), len(candidate.blocks))
-    blocks = [(incumbent.blocks[turn], candidate.blocks[turn]) for turn in duet.counted() if turn < both]
-    # Blocks have the same samples, or, of freed effective batches, about as many: seconds of as many are compared.
-    mine = [incumbent.per_sample(a) * math.sqrt(a.samples * b.samples) for a, b in blocks]
-    theirs = [candidate.per_sample(b) * math.sqrt(a.samples * b.samples) for a, b in blocks]
-    return pair_of(incumbent.request.point, mine, theirs)

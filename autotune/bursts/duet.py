@@ -26,7 +26,8 @@ turn, which must be small beside it (chosen)."""
 LONGEST_BLOCK = 5
 """A block is at most so many times as long as planned, however many samples it should have."""
 SIZING_TURNS = 2
-"""The first turns only tell how long a block should be: first steps are slow, and tell it badly."""
+"""The first turns only tell how long a block should be: first steps are slow, and tell it badly. One is enough where
+all have trained before: whoever stood still for a while finds its caches cold."""
 LEAST_TURNS = 5
 """Of those that count in a round, which nobody looks at before its end: fewer say nothing about how they scatter."""
 WARMUP_SHARE = 0.25
@@ -58,7 +59,7 @@ class Duet:
         ends: How many sides end with it.
 
     Attributes:
-        sides: Who plays; each begins at the same place in the stream of samples.
+        sides: Who plays; all train from the same place in the stream of samples on.
         warm: Turns at the beginning that do not count: blocks were being sized, or a side was cold.
     """
 
@@ -70,10 +71,23 @@ class Duet:
         self._ends = ends
         self._rng = random.Random(seed)
 
-    def join(self, side: Side) -> None:
-        """Takes a side in, before the first turn."""
-        side.begin()
+    def join(self, side: Side, deadline: float) -> None:
+        """Takes a side in, before the first turn, and waits until it has taken its first steps.
+
+        Args:
+            side: One that has not played yet, or in another duet.
+            deadline: `time.monotonic()` at which it is killed.
+        """
         self.sides.append(side)
+        side.start(deadline)
+        side.begin()
+
+    def warm_up(self) -> None:
+        """Lets each side train alone for as long as it needs to be warm: all come to one place in the stream."""
+        seconds = WARMUP_SHARE * self._plan.measure_seconds
+        position = max((side.lead_samples(seconds) for side in self.standing), default=0)
+        for side in self.standing:
+            side.warm_up(position, seconds, self._deadline)
 
     @property
     def standing(self) -> list[Side]:
@@ -87,9 +101,10 @@ class Duet:
             enough: Told after each turn how many count so far.
         """
         position = max((side.position for side in self.sides), default=0)
+        sizing = SIZING_TURNS if any(not side.trained_seconds for side in self.sides) else 1
         turns = size = 0
         while self._goes_on(turns) and not (turns > self.warm and enough(turns - self.warm)):
-            if turns <= SIZING_TURNS:
+            if turns <= sizing:
                 size = self._block_samples()
             position += size
             order = self.standing
@@ -97,7 +112,7 @@ class Duet:
             for side in order:
                 side.train(position, self._deadline)
             turns += 1
-            if turns <= SIZING_TURNS or any(self._is_cold(side) for side in self.standing):
+            if turns <= sizing or any(self._is_cold(side) for side in self.standing):
                 self.warm = turns
 
     def counted_seconds(self) -> float:
@@ -114,13 +129,25 @@ class Duet:
         if not whole:
             return []
         turns = range(self.warm, min(len(side.blocks) for side in whole))
-        quiet = [turns[index] for index in bearable([max(side.taken[turn] for side in whole) for turn in turns])]
+        shortest = min((side.blocks[turn].seconds for side in whole for turn in turns), default=math.inf)
+        taken = [max(side.taken[turn] for side in whole) for turn in turns]
+        quiet = [turns[index] for index in bearable(taken, shortest)]
         first, *others = whole
         ratios = [
             [math.log(first.per_sample(first.blocks[turn]) / other.per_sample(other.blocks[turn])) for turn in quiet]
             for other in others
         ]
         return quiet[max(map(warm_up_length, ratios), default=0) :]
+
+    def within_epochs(self) -> list[int]:
+        """Which blocks count, but for those in which an epoch ended for a side, unless that is most of them.
+
+        What an epoch's end costs is charged to all blocks alike, and known but roughly in the one that it fell into.
+        """
+        counted = self.counted()
+        crossing = {turn for side in self.sides for turn, crossed in enumerate(side.crossed) if crossed}
+        within = [turn for turn in counted if turn not in crossing]
+        return within if 2 * len(within) >= len(counted) else counted
 
     def _goes_on(self, turns: int) -> bool:
         """Whether there is another turn: while two sides stand, or one that has shown nothing yet."""
@@ -180,7 +207,9 @@ def play_round(
     try:
         for request in requests:
             left = START_SHARE * max(0.0, deadline - time.monotonic())
-            duet.join(Side(isolation, request, time.monotonic() + left))
+            latest = time.monotonic() + left
+            duet.join(Side(isolation, request, latest), latest)
+        duet.warm_up()
         duet.take_turns(enough)
         for side in duet.standing:
             if side.blocks:

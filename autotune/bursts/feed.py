@@ -65,7 +65,6 @@ class Feed:
 
     Args:
         make_loader: Makes a DataLoader that collates with a `CountedCollate`.
-        start: Place in the stream of samples where its loaders begin, in the middle of an epoch perhaps.
         clock: Of the device that waits for batches.
 
     Attributes:
@@ -79,9 +78,8 @@ class Feed:
             what two configs that read the same stream have in common.
     """
 
-    def __init__(self, make_loader: Callable[[], DataLoader[Any]], start: int = 0, clock: Clock | None = None) -> None:
+    def __init__(self, make_loader: Callable[[], DataLoader[Any]], clock: Clock | None = None) -> None:
         self._make_loader = make_loader
-        self._start = start
         self.clock: Clock = clock or HostClock()
         self.loader = make_loader()
         self.waits: list[tuple[Any, Any]] = []
@@ -90,7 +88,7 @@ class Feed:
         self.epoch_batches: int | None = None
         self.epoch_samples: int | None = None
         self.drawn = 0
-        self.position = start
+        self.position = 0
         self._batches: Iterator[Any] | None = None
         self._restarting = False
 
@@ -146,11 +144,15 @@ class Feed:
         waits, self.waits = self.waits, []
         return sum(self.clock.seconds(asked, came) for asked, came in waits)
 
-    def restart(self) -> None:
-        """Drops what the workers have prepared, so that the next batch comes from a loader with an empty queue."""
+    def restart(self, position: int = 0) -> None:
+        """Drops what the workers have prepared, so that the next batch comes from a loader with an empty queue.
+
+        Args:
+            position: Place in the stream of samples where that loader begins, in the middle of an epoch perhaps.
+        """
         self._batches = None
         self.loader = self._make_loader()
-        self.position = self._start
+        self.position = position
         self._restarting = True
 
     def hold_workers(self) -> None:

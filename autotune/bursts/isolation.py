@@ -172,6 +172,12 @@ class Isolation:
                 else:
                     self._hand_over(event, live.child)
 
+    def has_word(self, live: Live) -> bool:
+        """Whether `wait` would have something to tell of a job at once."""
+        while not (live.inbox or live.over) and (event := live.child.next_event(0.0)) is not None:
+            self._hand_over(event, live.child)
+        return bool(live.inbox) or live.over
+
     def discard(self, live: Live) -> None:
         """Kills a job with all its processes, whatever it is doing."""
         if live not in self._live:  # an interruption has ended it

@@ -30,8 +30,10 @@ from autotune.workload.workload import Workload
 if TYPE_CHECKING:
     from autotune.bursts.telemetry import Telemetry
 
-MIN_WARMUP_STEPS = 3
-QUEUE_DRAINS = 2
+COMPILED_STEPS, EAGER_STEPS = 3, 2
+"""First steps: one allocates, the next is an ordinary one; compiled code may be compiled once more for the second."""
+WAITED_SHARE = 0.05
+"""Of a lap: who waits so long for batches has emptied the loader's queue. Chosen above what handing one over takes."""
 MEDIAN_ERROR_PER_MAD = 1.2533 * 1.4826
 """Standard error of a median over n normal values is 1.2533 σ/√n, and σ is 1.4826 MAD."""
 
@@ -44,7 +46,7 @@ class Timing:
         plan: The limits and targets.
 
     Attributes:
-        drawn_when_full: Batches that had been drawn when the loader's queue may have filled last.
+        opening_pace: Seconds of a sample, by the last of the first steps, which is the warmest.
     """
 
     def __init__(self, trainer: Stepper, plan: BurstPlan) -> None:
@@ -52,12 +54,13 @@ class Timing:
         self.plan = plan
         self.opening_seconds = 0.0
         self.opening_steps = 0.0
+        self.opening_pace = 0.0
         self.warmup_seconds = 0.0
         self.steady = False
         self.skipped_steps = 0
         self.steps_per_lap = 1
         self.after_restart: list[Lap] = []
-        self.drawn_when_full = 0
+        self._drawn_when_filled, self._waited = 0, False
         self._step_seconds: float | None = None
         self._updates, self._update_seconds = 0, 0.0
         self._skipped_share = 0.0  # of the last lap that took a step of the optimizer
@@ -91,31 +94,40 @@ class Timing:
         began = perf_counter()
         tuned, lead = self.trainer.tuned, self.trainer.feed.clock.lead
         compiled = tuned.config.compile_mode is not None
-        self._lap(1)
+        last = self._lap(1)
         cap = perf_counter() + self.plan.warmup_seconds
         taken = 1 + lead / tuned.accumulation_steps
-        while taken < MIN_WARMUP_STEPS and (compiled or perf_counter() < cap):
-            self._timed(lambda done: done == 0)
+        while taken < (COMPILED_STEPS if compiled else EAGER_STEPS) and (compiled or perf_counter() < cap):
+            last = self._timed(lambda done: done == 0)
             taken += (1 + lead) / tuned.accumulation_steps
         if compiled:
             cap = perf_counter() + self.plan.warmup_seconds
         self.opening_seconds, self.opening_steps = perf_counter() - began, taken
+        self.opening_pace = max(last.seconds - last.start_seconds, 1e-9) / max(1, last.consumed)
         return cap
 
-    def restart(self) -> bool:
-        """Restarts the loader, whose queue has filled meanwhile; returns whether it did: a slow one goes on."""
+    def restart(self, position: int = 0) -> None:
+        """Restarts the loader, whose queue has filled, at a place in the stream of samples; a slow one goes on."""
         feed = self.trainer.feed
-        if feed.starts[0].wait_seconds >= RESTART_LIMIT_SECONDS:
-            return False
-        feed.restart()
-        return True
+        if feed.starts[0].wait_seconds < RESTART_LIMIT_SECONDS:
+            feed.restart(position)
+        else:
+            feed.position = position  # as if it did: other samples, but as many
+        self.queue_filled()
+
+    def queue_filled(self) -> None:
+        """To be told when the loader's queue may hold what it prepared while nothing was timed."""
+        self._drawn_when_filled, self._waited = self.trainer.feed.drawn, False
 
     @property
     def drained(self) -> bool:
-        """Whether so many batches were drawn that what the loader had prepared in advance is gone."""
+        """Whether what the loader had prepared in advance is gone: a batch was waited for, or as many were drawn."""
         loader = self.trainer.feed.loader
-        drawn = self.trainer.feed.drawn - self.drawn_when_full
-        return drawn >= QUEUE_DRAINS * loader.num_workers * (loader.prefetch_factor or 0)
+        return self._waited or self._drawn_since_filled >= loader.num_workers * (loader.prefetch_factor or 0)
+
+    @property
+    def _drawn_since_filled(self) -> int:
+        return self.trainer.feed.drawn - self._drawn_when_filled
 
     def measure(self) -> list[Lap]:
         """Timed laps until the interval is narrow enough, or the cap is reached.
@@ -201,12 +213,16 @@ class Timing:
             self.skipped_steps += skipped
             self._skipped_share = skipped / updates
         seconds = clock.seconds(began, ended) + self._missing_updates(taken)
+        wait_seconds = feed.take_wait_seconds()
+        # The first batch of each worker may be waited for, however fast they are: they begin at the same time.
+        if self._drawn_since_filled > feed.loader.num_workers and wait_seconds > WAITED_SHARE * seconds:
+            self._waited = True
         return Lap(
             # A step that the scaler skipped taught the model nothing: its samples do not count.
             samples=round(samples * (1 - self._skipped_share)),
             consumed=samples,
             seconds=max(seconds, 1e-9),
-            wait_seconds=feed.take_wait_seconds(),
+            wait_seconds=wait_seconds,
             batches=feed.drawn - drawn,
             starts=len(feed.starts) - starts,
             start_seconds=feed.start_seconds - start_seconds,

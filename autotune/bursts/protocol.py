@@ -63,9 +63,11 @@ class Request(BaseModel):
     steps: int = Field(default=20, ge=1, description="optimizer steps of a numerics check")
     peak_seconds: float = Field(default=0.0, description="what measuring the machine's peaks may take; 0: none")
     seed: int = 0
-    position: int = Field(default=0, ge=0, description="place in the stream of samples where a runner begins")
     asked_at: float = Field(default=0.0, description="time.time() of the request, for what starting costs")
     device_uuid: str | None = Field(default=None, description="of the NVIDIA GPU to watch, as NVML writes it")
+    sample_wait_fraction: float = Field(
+        default=1.0, ge=0, le=1, description="of reading a sample, that goes on unwatched"
+    )
     largest_samples: tuple[int, ...] = Field(default=(), description="indices for the worst batch, largest first")
     memory_limit_bytes: int | None = Field(default=None, description="more than this ends the burst as oom")
     memory_fraction: float | None = Field(default=None, description="of the GPU's memory, as a cap")
@@ -90,7 +92,9 @@ class Command(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    start: int | None = Field(default=None, ge=0, description="go to this place in the stream of samples first")
     until: int | None = Field(default=None, ge=1, description="train to this place in the stream of samples")
+    leads_in: bool = Field(default=False, description="that is warm-up, and belongs to no measurement")
     report: bool = Field(default=False, description="tell all that was measured since the last report, and live on")
 
     @property

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import math
-import signal
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
-
-from pydantic import ValidationError
+from typing import Literal, Protocol
 
 from autotune.bursts.contest import Contest
 from autotune.bursts.duet import play_round
+from autotune.bursts.endings import LONGER, burst_from, counted, never_started, result_of
 from autotune.bursts.isolation import Isolation
-from autotune.bursts.live import Ended
-from autotune.bursts.protocol import PIPE_LOST_STATUS, BurstPlan, Request, raise_reported
+from autotune.bursts.protocol import BurstPlan, Request
 from autotune.errors import IsolationError, TargetError, WorkloadError
 from autotune.hardware import Cpu, DeviceKind, Gpu, Hardware, merge, probe_host
 from autotune.knobs import WorkloadFacts
-from autotune.measuring import Agreement, Burst, Measurement, Outcome, Pair, Point, Profile
+from autotune.measuring import Agreement, Burst, Outcome, Pair, Point, Profile
 from autotune.units import format_bytes
 
-LONGER = "give a longer --budget"
+START_SECONDS = 10.0
+"""For a process to exist, importing the module anew should the forkserver have been killed. Chosen."""
 TOO_LARGE = (
     "the data set reads {} from files, more than the {} of memory that could keep them: sides of a duet train "
     "different samples, since whoever reads second would read from memory"
 )
+MEMORY = ("device_memory_bytes", "host_memory_bytes")
 NOT_STARTED = (TargetError, WorkloadError, IsolationError)
 """The forkserver had to be replaced, and the module's file is gone, or the system has no process left."""
-KILL = 9
-"""SIGKILL, which the kernel's out-of-memory killer sends; Windows has no name for it."""
 
 
 class Runner(Protocol):
@@ -62,8 +59,20 @@ class Runner(Protocol):
             The candidate's burst, and its speed over the incumbent's; None where too little was seen of that.
         """
 
+    def prepare(self, candidate: Point, plan: BurstPlan) -> None:
+        """Starts a candidate, which takes its first steps while others play.
+
+        Args:
+            candidate: What to run.
+            plan: Of the challenge that will follow.
+        """
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether what was to be prepared is ready to be challenged with, or has failed."""
+
     def close(self) -> None:
-        """Ends the incumbent."""
+        """Ends the incumbent, and what is prepared."""
 
 
 class ProcessRunner:
@@ -94,6 +103,8 @@ class ProcessRunner:
         self._cache_bytes = cache_bytes
         self._same_samples = True
         self._count = 0
+        self._largest_samples: tuple[int, ...] = ()
+        self._worst: dict[Point, dict[str, int | None]] = {}
         self._contest = Contest(isolation, seed)
         self._request = Request(
             job="burst",
@@ -122,7 +133,8 @@ class ProcessRunner:
         value = result_of(self._isolation.run(request, deadline_seconds), "checking the workload", remedy)
         reason = self._isolation.fork_unsafe_reason
         facts = WorkloadFacts.model_validate({**value, "fork_safe": reason is None, "fork_unsafe_reason": reason})
-        self._request = self._request.model_copy(update={"largest_samples": facts.largest_samples})
+        self._largest_samples = facts.largest_samples
+        self._request = self._request.model_copy(update={"sample_wait_fraction": facts.sample_wait_fraction})
         files_bytes = facts.sample_file_bytes * (facts.samples or 0)
         if self._cache_bytes is not None and files_bytes > self._cache_bytes:
             self._same_samples = False
@@ -158,13 +170,13 @@ class ProcessRunner:
         """Runs one burst; it is over, whatever happens, soon after the deadline."""
         self._count += 1
         seed = self._request.seed + 1000 * self._count
-        request = self._request.model_copy(update={"point": point, "plan": plan, "seed": seed})
+        request = self._request_for(point, plan, seed, job="burst")
         began = time.monotonic()
         try:
             ended = self._isolation.run(request, deadline_seconds)
         except NOT_STARTED as error:
-            return _never_started(point, error, time.monotonic() - began)
-        return burst_from(point, ended)
+            return never_started(point, error, time.monotonic() - began)
+        return self._with_worst(burst_from(point, ended))
 
     def play(self, points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
         """Runs several points side by side, block by block in turn, on the same samples.
@@ -173,9 +185,8 @@ class ProcessRunner:
         """
         self._count += 1
         seed = self._request.seed + 1000 * self._count
-        base = self._request.model_copy(update={"job": "runner", "plan": plan, "seed": seed})
         requests = [
-            base.model_copy(update={"point": point, "seed": seed + (0 if self._same_samples else number)})
+            self._request_for(point, plan, seed + (0 if self._same_samples else number))
             for number, point in enumerate(points)
         ]
         self.close()  # its memory is needed
@@ -183,11 +194,11 @@ class ProcessRunner:
         try:
             played = play_round(self._isolation, requests, plan, began + deadline_seconds, seed)
         except NOT_STARTED as error:
-            return [_never_started(point, error, time.monotonic() - began) for point in points]
+            return [never_started(point, error, time.monotonic() - began) for point in points]
         # The sides wait for each other: each is charged its share of the time that all took.
         share = {"seconds": (time.monotonic() - began) / len(points)}
         bursts = [burst_from(point, ended) for point, ended in zip(points, played.ended, strict=True)]
-        return [_counted(burst, played.counted).model_copy(update=share) for burst in bursts]
+        return [self._with_worst(counted(burst, played.counted).model_copy(update=share)) for burst in bursts]
 
     def challenge(
         self,
@@ -198,50 +209,61 @@ class ProcessRunner:
         told: Callable[[Pair], None],
     ) -> tuple[Burst, Pair | None]:
         """Plays a candidate against the incumbent, which lives on between challenges, as the winner does."""
-        base = self._request.model_copy(update={"job": "runner", "plan": plan})
         self._count += 1
-        seed = base.seed + (0 if self._same_samples else self._count)
-        wanted = base.model_copy(update={"point": candidate, "seed": seed})
-        partner = base.model_copy(update={"point": incumbent}) if incumbent is not None else None
+        wanted = self._candidate(candidate, plan)
+        partner = self._request_for(incumbent, plan, self._request.seed) if incumbent is not None else None
         began = time.monotonic()
         try:
             came = self._contest.challenge(partner, wanted, plan, began + deadline_seconds, told)
         except NOT_STARTED as error:
-            return _never_started(candidate, error, time.monotonic() - began), None
+            return never_started(candidate, error, time.monotonic() - began), None
         if came.ended is not None:
             burst = burst_from(candidate, came.ended)
         else:
             burst = Burst(point=candidate, outcome=Outcome.OK, measurement=came.measured, phase="done", seconds=0.0)
-        burst = _counted(burst, came.counted).model_copy(update={"seconds": time.monotonic() - began})
-        return burst, came.pair if burst.ok else None
+        seconds = max(time.monotonic() - began, came.age_seconds)
+        burst = counted(burst, came.counted).model_copy(update={"seconds": seconds})
+        return self._with_worst(burst), came.pair if burst.ok else None
+
+    def prepare(self, candidate: Point, plan: BurstPlan) -> None:
+        """Starts a candidate, which takes its first steps while others play."""
+        with contextlib.suppress(*NOT_STARTED):  # the challenge will tell
+            self._contest.prepare(self._candidate(candidate, plan), time.monotonic() + START_SECONDS)
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether what was to be prepared is ready to be challenged with, or has failed."""
+        return self._contest.is_prepared
 
     def close(self) -> None:
-        """Ends the incumbent."""
+        """Ends the incumbent, and what is prepared."""
         self._contest.close()
 
+    def _candidate(self, point: Point, plan: BurstPlan) -> Request:
+        """Its samples are those of the incumbent, unless whoever reads them second would read from memory."""
+        seed = self._request.seed + (0 if self._same_samples else self._count)
+        return self._request_for(point, plan, seed)
 
-def _never_started(point: Point, error: Exception, seconds: float) -> Burst:
-    """A burst for which there was no process: what others found must not be lost for that."""
-    return Burst(point=point, outcome=Outcome.CRASHED, reason=str(error), seconds=seconds)
+    def _request_for(
+        self, point: Point, plan: BurstPlan, seed: int, job: Literal["burst", "runner"] = "runner"
+    ) -> Request:
+        """What a process of a point is asked; on the largest samples it trains the first time that it runs."""
+        largest = () if point in self._worst else self._largest_samples
+        update = {"job": job, "point": point, "plan": plan, "seed": seed, "largest_samples": largest}
+        return self._request.model_copy(update=update)
 
-
-def _counted(burst: Burst, counted: Sequence[int]) -> Burst:
-    """A burst of those of its blocks that count; one that has none was ended before it showed anything."""
-    measured = burst.measurement
-    if measured is None:
-        return burst
-    kept = tuple(measured.blocks[turn] for turn in counted if turn < len(measured.blocks))
-    if not kept:
-        return burst.model_copy(
-            update={
-                "outcome": Outcome.TIMEOUT,
-                "measurement": None,
-                "reason": "it was still warming up when time was up",
-            }
-        )
-    spent = math.fsum(block.seconds for block in measured.blocks) - math.fsum(block.seconds for block in kept)
-    update = {"blocks": kept, "warmup_seconds": measured.warmup_seconds + max(0.0, spent), "steady": True}
-    return burst.model_copy(update={"measurement": measured.model_copy(update=update)})
+    def _with_worst(self, burst: Burst) -> Burst:
+        """A burst with the highest memory that its point has been seen to take."""
+        measured = burst.measurement
+        if measured is None:
+            return burst
+        before, now = self._worst.get(burst.point, {}), measured.model_dump(include=set(MEMORY))
+        worst = {
+            name: max((value for value in (before.get(name), now[name]) if value is not None), default=None)
+            for name in MEMORY
+        }
+        self._worst[burst.point] = worst
+        return burst.model_copy(update={"measurement": measured.model_copy(update=worst)})
 
 
 def make_runner(
@@ -275,34 +297,6 @@ def _free_share(record: Gpu | Cpu) -> float:
     return (record.free_bytes or record.memory_total_bytes) / record.memory_total_bytes
 
 
-def burst_from(point: Point, ended: Ended) -> Burst:
-    """The burst that an ended job stands for: read from its message, else from its exit status."""
-    message = ended.message or {}
-    measurement, reason = None, None
-    if message.get("event") == "result":
-        try:
-            outcome, measurement = Outcome.OK, Measurement.model_validate(message["value"])
-        except ValidationError as error:
-            outcome, reason = Outcome.CRASHED, f"what it measured is no measurement: {error.errors()[0]['msg']}"
-    elif message.get("event") == "failure":
-        outcome, reason = Outcome(message["outcome"]), message["reason"]
-        if outcome is Outcome.CRASHED and ended.killed_by_kernel and "SIGKILL" in reason:  # one of its workers
-            outcome = Outcome.HOST_OOM
-    elif message.get("event") == "error":
-        outcome, reason = Outcome.CRASHED, message["message"]
-    elif ended.timed_out:
-        outcome, reason = Outcome.TIMEOUT, f"it was still in its phase {ended.phase!r} after {ended.seconds:.1f} s"
-    else:
-        killed = ended.killed_by_kernel and ended.status == -KILL
-        outcome = Outcome.HOST_OOM if killed else Outcome.CRASHED
-        printed = ended.stderr_tail.splitlines()
-        reason = describe_end(ended) + (f"; last output: {printed[-1].strip()[:300]}" if printed else "")
-    phase = "done" if outcome is Outcome.OK else ended.phase
-    return Burst(
-        point=point, outcome=outcome, measurement=measurement, reason=reason, phase=phase, seconds=ended.seconds
-    )
-
-
 def look_at_machine(
     isolation: Isolation, deadline_seconds: float, *, device: DeviceKind | None = None, peak_seconds: float = 0.0
 ) -> Hardware:
@@ -319,40 +313,3 @@ def look_at_machine(
     """
     request = Request(job="probe", device=device, peak_seconds=peak_seconds)
     return merge(probe_host(), result_of(isolation.run(request, deadline_seconds), "probing the machine"))
-
-
-def result_of(ended: Ended, what: str, remedy: str = LONGER) -> dict[str, Any]:
-    """The value that a job returned; `remedy` helps where the time was too short.
-
-    Raises:
-        TargetError, WorkloadError: It reported an error, crashed, or hung.
-    """
-    message = ended.message or {}
-    if message.get("event") == "result":
-        value: dict[str, Any] = message["value"]
-        return value
-    if message.get("event") == "error":
-        raise_reported(message)
-    if message.get("event") == "failure":
-        raise WorkloadError(f"{what} failed: {message['reason']}; fix it and run again")
-    if ended.timed_out:
-        raise WorkloadError(
-            f"{what} did not finish within {ended.seconds:.0f} s; make build() or the dataset faster, or {remedy}"
-        )
-    raise WorkloadError(f"{what} failed: {describe_end(ended)}; last output: {ended.stderr_tail or 'none'}")
-
-
-def describe_end(ended: Ended) -> str:
-    """An exit status in words."""
-    if ended.status is None:
-        return "the process could not be ended"
-    if ended.status < 0:
-        try:
-            name = signal.Signals(-ended.status).name
-        except ValueError:
-            name = f"signal {-ended.status}"
-        by = " (the kernel's out-of-memory killer)" if ended.killed_by_kernel and ended.status == -KILL else ""
-        return f"the process was killed by {name}{by}"
-    if ended.status == PIPE_LOST_STATUS:
-        return "the process closed file descriptors that were not its own, and with them the way to tell its result"
-    return f"the process ended by itself with exit status {ended.status}"

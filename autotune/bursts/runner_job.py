@@ -37,43 +37,53 @@ def run_runner(request: Request, reporter: Reporter, commands: Commands) -> Meas
     own = os.getpid()
     with prepared(request, reporter) as ready:
         reporter.phase("warm up")
-        timing = Timing(Trainer(ready.workload, ready.tuned, _stream(ready, request)), request.plan)
+        stream = _Stream(ready, request.seed)
+        feed = Feed(stream, clock_of(ready.tuned.device))
+        timing = Timing(Trainer(ready.workload, ready.tuned, feed), request.plan)
         run = _Run(ready, timing, request.largest_samples)
-        feed = timing.trainer.feed
         with told_of_killed_workers(feed):
             began = perf_counter()
             timing.open()
             timing.trainer.check_loss()
-            timing.restart()
             timing.warmup_seconds = perf_counter() - began
-            step_seconds = max(timing.opening_seconds / timing.opening_steps, 1e-9)
             reporter.send(
                 "ready",
-                step_seconds=step_seconds,
+                pace=timing.opening_pace,
                 epoch_samples=length_of(feed.loader.sampler),
                 reads_batches=feed.reads_batches,
             )
             while not (command := _next_command(commands, own)).ends:
                 if command.report:
                     measured = run.report()
-                    reporter.send("report", value=measured.model_dump(mode="json") if measured is not None else None)
+                    value = measured.model_dump(mode="json") if measured is not None else None
+                    reporter.send("report", value=value, drained=timing.drained)
                 elif command.until is not None:
                     reporter.phase("train")
-                    reporter.send("block", drained=timing.drained, **run.train(command.until))
+                    if command.start is not None:
+                        stream.start = command.start
+                        timing.restart(command.start)
+                    block = run.train(command.until, leads_in=command.leads_in)
+                    reporter.send("block", drained=timing.drained, **block)
             reporter.phase("end")
             measured = run.report()
             feed.release_workers()
             return measured
 
 
-def _stream(ready: Prepared, request: Request) -> Feed:
-    """The samples to train on: after a restart of the loader those that all runners of the same seed draw."""
-    seeds = itertools.count(request.seed)
+class _Stream:
+    """Makes loaders, each with its own seed: after as many restarts all runners of one seed draw the same samples.
 
-    def make() -> DataLoader[Any]:
-        return make_loader(ready.workload, ready.tuned, next(seeds), request.position)
+    Attributes:
+        start: Place in the stream of samples where the next one begins.
+    """
 
-    return Feed(make, request.position, clock_of(ready.tuned.device))
+    def __init__(self, ready: Prepared, seed: int) -> None:
+        self.start = 0
+        self._ready = ready
+        self._seeds = itertools.count(seed)
+
+    def __call__(self) -> DataLoader[Any]:
+        return make_loader(self._ready.workload, self._ready.tuned, next(self._seeds), self.start)
 
 
 class _Run:
@@ -91,10 +101,15 @@ class _Run:
         self._largest_samples = largest_samples
         self._laps: list[Lap] = []
         self._watched: list[TelemetrySummary] = []
-        self._reported = 0
+        self._reported, self._worst_seen = 0, False
 
-    def train(self, until: int) -> dict[str, Any]:
-        """One block, what an epoch's end costs as far as is known, and what share of the CPUs others took meanwhile."""
+    def train(self, until: int, *, leads_in: bool) -> dict[str, Any]:
+        """One block, whether an epoch ended in it, what that costs as far as is known, and what others took.
+
+        Args:
+            until: Place in the stream of samples to train to.
+            leads_in: Whether no report is to hold it.
+        """
         timing, feed = self._timing, self._timing.trainer.feed
         self._ready.telemetry.begin()
         feed.release_workers()
@@ -102,9 +117,15 @@ class _Run:
         feed.hold_workers()  # until the next block's clock runs: what they read meanwhile would flatter it
         self._watched.append(self._ready.telemetry.end())
         timing.trainer.check_loss()
+        if leads_in:
+            self._reported = len(self._laps)
         blocks, boundary = charge(self._laps, feed, self._ready.tuned.config)
-        taken = self._watched[-1].taken_fraction
-        return {"block": blocks[-1].model_dump(), "boundary_seconds": boundary, "taken": taken}
+        return {
+            "block": blocks[-1].model_dump(),
+            "crossed": self._laps[-1].starts > 0,
+            "boundary_seconds": boundary,
+            "taken": self._watched[-1].taken_fraction,
+        }
 
     def report(self) -> Measurement | None:
         """What was measured since the last report; None where nothing was trained since.
@@ -113,11 +134,12 @@ class _Run:
             NonFiniteLossError: The scaler skipped every step.
         """
         timing, feed = self._timing, self._timing.trainer.feed
-        if self._reported == 0:
+        if self._largest_samples and not self._worst_seen:
+            self._worst_seen = True
             feed.release_workers()  # one of them may hold a lock of the data set's
             timing.trainer.train_on_worst(self._largest_samples)
             feed.hold_workers()
-            timing.drawn_when_full = feed.drawn
+            timing.queue_filled()
         if self._reported == len(self._laps):
             return None
         if not any(lap.samples for lap in self._laps):

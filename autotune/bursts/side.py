@@ -1,6 +1,7 @@
 """One side of a duet: a runner that is told, from the parent's side, to start, to train a block, to report, to end.
 
-Between any two calls its process is stopped with all that it has started, so that it takes nothing from its partner.
+From its start on its process is stopped between any two calls, with all that it has started, so that it takes nothing
+from its partner.
 """
 
 from __future__ import annotations
@@ -18,26 +19,30 @@ from autotune.measuring import Block, Measurement
 END_SECONDS = 1.0
 """Kept for the end of each side, which has as much at least: two steps on the largest samples, a look at memory."""
 LEAST_SAMPLES, LEAST_BATCHES = 50, 10
-"""Of each worker in one block. The read that a worker has under way when it is stopped still ends, half of one on
-average: a hundredth of so many samples, a twentieth of so many batches where the data set reads whole ones."""
+"""Of each worker in one block, where reading is waiting: the wait under way when a worker is stopped still ends, half
+of one on average, a hundredth of so many samples, a twentieth of so many batches where the data set reads whole ones.
+What computes is stopped at once, and needs no more than a batch of each worker."""
 HANG_SECONDS, HANG_BLOCKS = 15.0, 30
 """A block hangs when it takes so much longer than so many of its side's blocks before. A neighbour on one of two cores
 was measured to make training ten to thirty times as slow: that is no hang."""
+WARMUP_BLOCKS = 4
+"""A side that warms up alone does so in as many: the last of them tells how long its blocks should be."""
 
 
 class Side:
-    """A runner, from its start to its end.
+    """A runner, from its start to its end; it begins at once, and `start` must follow.
 
     Args:
         isolation: Where its process comes from.
         request: What it runs.
-        deadline: `time.monotonic()` at which it must have taken its first steps.
+        deadline: `time.monotonic()` at which its process must exist.
 
     Attributes:
         request: What it runs.
         blocks: That it has trained in this duet.
         taken: Share of the CPUs that others took during each of them.
-        position: Place in the stream of samples that it was last told to train to.
+        crossed: Whether an epoch ended in each of them.
+        position: Place in the stream of samples that it was last told to train to, or to begin at.
         epoch_samples: Samples of an epoch; None: endless.
         least_samples: Of a block, so that what its workers go on reading while it is stopped hardly counts.
         trained_seconds: In all blocks of its life.
@@ -54,28 +59,49 @@ class Side:
         self.request = request
         self.blocks: list[Block] = []
         self.taken: list[float] = []
-        self.position = request.position
+        self.crossed: list[bool] = []
+        self.position = 0
         self.epoch_samples: int | None = None
         self.least_samples = 0
         self.trained_seconds = 0.0
         self.drained = False
         self.ended: Ended | None = None
         self._isolation = isolation
+        self._start: int | None = 0
         self._boundary_seconds = 0.0
         self._longest_block = 0.0
         self._pace = 0.0
         self._live = isolation.open(request, max(0.0, deadline - time.monotonic()))
-        try:
-            ready = self._told(deadline, deadline)
-        except BaseException:
-            self.discard()
-            raise
+
+    @property
+    def has_started(self) -> bool:
+        """Whether `start` would not have to wait."""
+        return self._isolation.has_word(self._live)
+
+    @property
+    def age_seconds(self) -> float:
+        """Since it was asked for."""
+        return time.monotonic() - self._live.began
+
+    def start(self, deadline: float) -> None:
+        """Waits until it has taken its first steps, or has failed, should it not have done so yet.
+
+        Args:
+            deadline: `time.monotonic()` at which it is killed.
+
+        Raises:
+            Interrupted: Asked to end.
+        """
+        if self._pace or not self.stands:
+            return
+        ready = self._told(deadline, deadline)
         if ready is not None:
+            batch = self.config.batch_size
+            waiting = LEAST_BATCHES * batch if ready["reads_batches"] else LEAST_SAMPLES
+            waiting = math.ceil(self.request.sample_wait_fraction * waiting)
+            self.least_samples = self.config.num_workers * max(batch, waiting)
             self.epoch_samples = ready["epoch_samples"]
-            self.least_samples = self.config.num_workers * (
-                LEAST_BATCHES * self.config.batch_size if ready["reads_batches"] else LEAST_SAMPLES
-            )
-            self._pace = ready["step_seconds"] / self.config.effective_batch
+            self._pace = ready["pace"]
 
     @property
     def config(self) -> TrainConfig:
@@ -98,27 +124,59 @@ class Side:
         return block.seconds / max(1, block.samples) + boundary
 
     def begin(self) -> None:
-        """Begins another duet: the blocks of the one before are not its own."""
+        """Begins a duet: the blocks of the one before are not its own."""
         self._pace = self.pace
         self.blocks = []
         self.taken = []
+        self.crossed = []
 
-    def train(self, position: int, deadline: float) -> None:
+    def lead_samples(self, seconds: float) -> int:
+        """Samples after which it is warm: so many seconds of training, and as many as its loader may have prepared.
+
+        In whole optimizer steps.
+        """
+        step = self.config.effective_batch
+        queue = self.config.num_workers * (self.config.prefetch_factor or 0) * self.config.batch_size
+        return step * math.ceil(max(seconds / max(self._pace, 1e-9), queue) / step)
+
+    def warm_up(self, position: int, seconds: float, deadline: float) -> None:
+        """Trains alone, before its first duet, on the way to the place in the stream of samples where that will begin.
+
+        Args:
+            position: That place.
+            seconds: That it should train for on the way.
+            deadline: `time.monotonic()` at which it is killed.
+        """
+        step = self.config.effective_batch
+        start = max(0, position - self.lead_samples(seconds))
+        # In whole steps from the beginning of an epoch, as a partner trains it.
+        start -= (start % self.epoch_samples if self.epoch_samples else start) % step
+        self._start = self.position = start
+        size = step * math.ceil((position - start) / (WARMUP_BLOCKS * step))
+        while self.stands and self.position < position:
+            self.train(min(position, self.position + size), deadline, leads_in=True)
+        if self.stands:
+            self.begin()
+
+    def train(self, position: int, deadline: float, *, leads_in: bool = False) -> None:
         """One block, all others being stopped.
 
         Args:
             position: Place in the stream of samples to train to.
             deadline: `time.monotonic()` at which it is killed.
+            leads_in: Whether it is warm-up, which no measurement holds.
         """
         usual = max(self._longest_block, (position - self.position) * self.pace)
         patience = time.monotonic() + HANG_SECONDS + HANG_BLOCKS * usual
         self.position = position
-        self._command(Command(until=position))
+        self._command(Command(start=self._start, until=position, leads_in=leads_in))
+        self._start = None
         event = self._told(min(deadline, patience), deadline)
         if event is not None:
             block = Block.model_validate(event["block"])
             self.blocks.append(block)
             self.taken.append(event["taken"])
+            self.crossed.append(event["crossed"])
             self._boundary_seconds, self.drained = event["boundary_seconds"], event["drained"]
             self.trained_seconds += block.seconds
             self._longest_block = max(self._longest_block, block.seconds)
@@ -127,8 +185,10 @@ class Side:
         """All blocks of this duet as one measurement; it lives on. None when it ended instead."""
         self._command(Command(report=True))
         event = self._told(deadline, deadline)
-        self.drained = False  # its workers went on meanwhile
-        return Measurement.model_validate(event["value"]) if event is not None else None
+        if event is None:
+            return None
+        self.drained = event["drained"]  # its workers may have gone on meanwhile
+        return Measurement.model_validate(event["value"])
 
     def end(self, deadline: float) -> None:
         """Lets it report what it has measured, and end."""

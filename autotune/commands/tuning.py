@@ -96,6 +96,7 @@ class Tuning:
                 seed=options.seed,
                 memory_limit_bytes=limit,
                 device=device,
+                cpus=hardware.cpu.budget,
                 numerics=NumericsGuard(runner.agreement, baseline, self._note),
             )
             profiles: dict[Point, Profile] = {}

@@ -37,6 +37,12 @@ class WorkloadFacts(BaseModel):
     parameters: int = Field(description="of the model, in all")
     batch_bytes: int = Field(description="tensor bytes of one collated batch of the baseline")
     sample_seconds: float = Field(description="fetching one sample took this long")
+    sample_wait_fraction: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="of that, in which no processor computed: what a stopped process goes on with",
+    )
     sample_file_bytes: int = Field(default=0, ge=0, description="that fetching one sample read from files")
     has_images: bool = Field(description="4-D tensors occur, so channels_last may matter")
     has_attention: bool = Field(description="scaled dot-product attention runs")

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from autotune.measuring.ratios import ratio_error
+from autotune.measuring.ratios import Scatter
 from autotune.measuring.records import Point
 from autotune.measuring.statistics import Interval, KnownInterval, student_t_975
 from autotune.stored import Figure, Stored, Whole
@@ -86,7 +86,9 @@ class Pair(Stored):
         return self.model_copy(update={"ratio": factor * self.ratio, "ci95": ends})
 
 
-def pair_of(partner: Point, incumbent: Sequence[float], candidate: Sequence[float]) -> Pair | None:
+def pair_of(
+    partner: Point, incumbent: Sequence[float], candidate: Sequence[float], scatter: Scatter | None = None
+) -> Pair | None:
     """What paired blocks say so far; None while there are none.
 
     The interval may be looked at after every block: it is an asymptotic confidence sequence (Waudby-Smith et al.,
@@ -97,6 +99,7 @@ def pair_of(partner: Point, incumbent: Sequence[float], candidate: Sequence[floa
         partner: The incumbent.
         incumbent: Its seconds in each block.
         candidate: The candidate's, which trained the same samples.
+        scatter: What the duets before have shown of the noise; None: nothing is known.
     """
     count = len(candidate)
     if count == 0:
@@ -104,8 +107,9 @@ def pair_of(partner: Point, incumbent: Sequence[float], candidate: Sequence[floa
     ratio = math.fsum(incumbent) / math.fsum(candidate)
     if count < LEAST_BLOCKS:
         return Pair(partner=partner, ratio=ratio, ci95=Interval(ratio / UNKNOWN, ratio * UNKNOWN), blocks=count)
-    few = student_t_975(count - 1) / student_t_975(10**6)
-    half = SIMULATED * few * _at_every_look(count) * ratio_error(incumbent, candidate)
+    error, degrees = (scatter or Scatter()).error(incumbent, candidate)
+    few = student_t_975(degrees) / student_t_975(10**6)
+    half = SIMULATED * few * _at_every_look(count) * error
     interval = Interval(ratio * math.exp(-half), ratio * math.exp(half))
     return Pair(partner=partner, ratio=ratio, ci95=interval, blocks=count)
 

@@ -13,6 +13,38 @@ FEWEST_TO_CUT = 10
 with five, rounds of ten workloads were 9 % off in the mean with a cut, and 5 % without (`benchmarks.warm_up`)."""
 LAGS_ROOT = 3
 """Neighbouring blocks correlate (0.1 to 0.3 was seen): of n blocks, this root of n are looked at together."""
+BORROWED_DEGREES = 4
+"""What the duets of a run so far say of a block's noise counts as much as so many blocks more. By the estimate of Smyth
+(below), the noise of eleven duets of two workloads, which differed by 0.35 in the logarithm, would be worth 5 to 6."""
+
+
+class Scatter:
+    """How much the ratios of blocks have scattered in the duets of a run so far, which its next duet can borrow.
+
+    Three blocks hardly say how they scatter: by themselves, a third more or less is beyond doubt after ten; moderated
+    by what others have shown (Smyth, *Linear models and empirical Bayes methods*, 2004), after three or four.
+    """
+
+    def __init__(self) -> None:
+        self._squares, self._degrees = 0.0, 0
+
+    def add(self, before: Sequence[float], after: Sequence[float]) -> None:
+        """Takes a duet in that has ended; one of a single block says nothing."""
+        count = len(before)
+        if count > 1:
+            self._squares += (count - 1) * count * ratio_error(before, after) ** 2
+            self._degrees += count - 1
+
+    def error(self, before: Sequence[float], after: Sequence[float]) -> tuple[float, int]:
+        """The standard error of the logarithm of a ratio of two sums, as `ratio_error`, and its degrees of freedom."""
+        count = len(before)
+        alone = ratio_error(before, after)
+        if not self._degrees:
+            return alone, count - 1
+        borrowed = min(BORROWED_DEGREES, self._degrees)
+        degrees = borrowed + count - 1
+        variance = (borrowed * self._squares / self._degrees + (count - 1) * count * alone**2) / degrees
+        return math.sqrt(variance / count), degrees
 
 
 def warm_up_length(ratios: Sequence[float]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +16,8 @@ FOREIGN_CPU_LIMIT = 0.1
 IDLE_CPU_LIMIT = 0.1
 NOTABLY_MORE = 0.05
 """Of the CPUs, over what others take in most spans. Chosen."""
+TICK_SECONDS = 0.01
+"""In which Linux counts what each processor did."""
 STOLEN_CPU_LIMIT = 0.05
 FOREIGN_GPU_LIMIT = 0.05
 CLOCK_DROP_LIMIT = 0.15
@@ -83,17 +87,19 @@ class TelemetrySummary(Stored):
         return None
 
 
-def bearable(taken: Sequence[float]) -> list[int]:
+def bearable(taken: Sequence[float], span_seconds: float = math.inf) -> list[int]:
     """Of some spans of time, those in which others did not take notably more of the CPUs than usual: half, at least.
 
     Chosen by what others did, never by how fast training was.
 
     Args:
         taken: `TelemetrySummary.taken_fraction` of each span.
+        span_seconds: How long they are. Of short ones, a tick that was counted in the wrong one is no disturbance.
     """
     if not taken:
         return []
-    most = max(FOREIGN_CPU_LIMIT, statistics.median(taken) + NOTABLY_MORE)
+    miscounted = 2 * TICK_SECONDS / (span_seconds * (os.cpu_count() or 1))
+    most = max(FOREIGN_CPU_LIMIT, statistics.median(taken) + NOTABLY_MORE) + miscounted
     return [index for index, share in enumerate(taken) if share <= most]
 
 

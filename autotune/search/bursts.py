@@ -111,8 +111,28 @@ class Bursts:
         least = LEAST_COMPILED_ROUNDS * self.seconds_of(self._baseline) * 2
         return max(self.searching, self.budget.remaining - max(least, LEAST_CONFIRMING_SHARE * self.budget.seconds))
 
+    @property
+    def side_by_side(self) -> bool:
+        """Whether several processes may live at once, for all that is known."""
+        return self._turns.side_by_side
+
+    def prepare(self, point: Point, stage: str) -> None:
+        """Starts a candidate, which takes its first steps while others play; `search` must follow.
+
+        Args:
+            point: What to run.
+            stage: The part of the search that asks for it.
+        """
+        self.show_stage(stage)
+        self._runner.prepare(point, self.plan)
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether what was to be prepared is ready to be challenged with, or has failed."""
+        return self._runner.is_prepared
+
     def release(self) -> None:
-        """Ends the incumbent that lives: the search is over, and others need its memory."""
+        """Ends the incumbent that lives, and what is prepared: the search is over, and others need their memory."""
         self._runner.close()
 
     def in_turn(self, points: Sequence[Point], number: int, stage: str, reason: Callable[[Point], str]) -> list[Burst]:

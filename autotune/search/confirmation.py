@@ -15,7 +15,14 @@ from autotune.search.bursts import Bursts
 from autotune.search.stages import ABLATION, CONFIRM
 from autotune.search.stopping import burst_deadline, numerics_steps
 from autotune.search.trials import resource_cost, standings
-from autotune.search.verify import MIN_DECIDED_ROUNDS, Confirmed, as_good_as_the_fastest, confirm, rank
+from autotune.search.verify import (
+    LONG_RACE_ROUNDS,
+    MIN_DECIDED_ROUNDS,
+    Confirmed,
+    as_good_as_the_fastest,
+    confirm,
+    rank,
+)
 
 MAX_FINALISTS = 3
 """Chosen: more would each have fewer rounds."""
@@ -176,8 +183,8 @@ class Confirmation:
             if self._agrees(point):  # else the next in line takes its place
                 near.append(point)
                 leader = max(leader, standing.score)
-        # With fewer rounds than are needed to decide, more finalists would only take time from the first.
-        while len(near) > 1 and not self._affords([self._baseline, *near] * MIN_DECIDED_ROUNDS):
+        # Where the race would not be a long one, more finalists would only take time from the first.
+        while len(near) > 1 and not self._affords([self._baseline, *near] * LONG_RACE_ROUNDS):
             near.pop()
         return near
 

@@ -13,6 +13,7 @@ from autotune.bursts.runner import Runner
 from autotune.hardware import DeviceKind
 from autotune.knobs import Space
 from autotune.measuring import MemoryModel, NumericsGuard, Point
+from autotune.search.ahead import Ahead
 from autotune.search.bursts import Bursts
 from autotune.search.ceilings import Ceilings
 from autotune.search.confirmation import Confirmation
@@ -41,6 +42,7 @@ class Search:
         seed: Of the confirmation's order.
         memory_limit_bytes: The memory target, for which the largest batch is predicted.
         device: The kind of device.
+        cpus: Processors that may be used; where some are to spare, what compiles does so beside others.
         numerics: Checks finalists against eager fp32; None trusts them, as where recordings are replayed.
         staged: Whether stages come before the sampler; without, only the baseline does.
         sampled: Whether a sampler comes after them.
@@ -60,6 +62,7 @@ class Search:
         seed: int = 0,
         memory_limit_bytes: int | None = None,
         device: DeviceKind = "cpu",
+        cpus: int = 1,
         numerics: NumericsGuard | None = None,
         staged: bool = True,
         sampled: bool = True,
@@ -86,6 +89,7 @@ class Search:
         )
         self._memory_limit_bytes, self._device = memory_limit_bytes, device
         self._staged, self._sampled = staged, sampled
+        self._ahead = Ahead(self._bursts, cpus, device, memory_limit_bytes)
         self._searched = False
 
     def run(self) -> StoppedBy:
@@ -101,20 +105,22 @@ class Search:
         return stopped_by
 
     def _search(self) -> StoppedBy:
-        while True:
-            proposal = self._stages.next(self.log.trials)
-            if proposal is None or not (self._staged or proposal.stage == BASELINE):
-                break
-            if not self._affordable(proposal.point):
-                if proposal.point.config.compile_mode is None:
-                    return "budget"
-                break  # what is left of the stages costs too much; the sampler may know something cheaper
+        while (proposal := self._ahead.next(self._affordable_proposal)) is not None:
             self._bursts.search(proposal.point, proposal.stage, proposal.reason)
             if all_fail_alike(self.log.trials):
                 return "exhausted"
+        if not self._affordable(self.baseline):
+            return "budget"
         if self._reaches_target():
             return "target"
         return self._sample() if self._sampled else "exhausted"
+
+    def _affordable_proposal(self) -> Proposal | None:
+        """What the stages ask for next; None when that is nothing, or costs too much: a sampler may know cheaper."""
+        proposal = self._stages.next(self.log.trials)
+        if proposal is None or not (self._staged or proposal.stage == BASELINE):
+            return None
+        return proposal if self._affordable(proposal.point) else None
 
     def _sample(self) -> StoppedBy:
         """Lets the sampler propose until the budget, a plateau, or nothing new."""
@@ -169,7 +175,8 @@ class Search:
     def _refuse_for_now(self, point: Point) -> str | None:
         """Passes over what takes too long to compile: cheaper proposals may follow."""
         expensive = point.config.compile_mode is not None and not self._affordable(point)
-        return self._refuse(point) or ("compiling it would take longer than there is" if expensive else None)
+        too_long = "compiling it would take longer than there is" if expensive else None
+        return self._refuse(point) or self._ahead.refusal(point) or too_long
 
     def _refuse_or_unaffordable(self, point: Point) -> str | None:
         return self._refuse(point) or (None if self._affordable(point) else "it would take longer than the budget")

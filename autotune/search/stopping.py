@@ -102,13 +102,13 @@ class Budget:
 
 def plan_for(budget_seconds: float, *, fastest_wins: bool = True) -> BurstPlan:
     """How long a side trains, so that a short budget still holds some twenty challenges."""
-    seconds = min(4.0, max(0.8, budget_seconds / 60))
+    seconds = min(4.0, max(0.8, budget_seconds / 90))
     return BurstPlan(warmup_seconds=1.25 * seconds, measure_seconds=seconds, fastest_wins=fastest_wins)
 
 
 def round_plan(plan: BurstPlan) -> BurstPlan:
     """Shorter than a challenge: the interval is made of rounds, and of few it is wide, whatever they hold."""
-    seconds = max(SHORTEST_ROUND, plan.measure_seconds / 3)
+    seconds = max(SHORTEST_ROUND, plan.measure_seconds / 2)
     warmup_seconds = plan.warmup_seconds * seconds / plan.measure_seconds
     return plan.model_copy(update={"warmup_seconds": warmup_seconds, "measure_seconds": seconds})
 
@@ -116,7 +116,7 @@ def round_plan(plan: BurstPlan) -> BurstPlan:
 def predicted_seconds(config: TrainConfig, trials: Sequence[Trial], plan: BurstPlan) -> float:
     """What a burst of a config will take: the longest of its kind so far, else what the plan allows."""
     compiled = config.compile_mode is not None
-    if compiled and (warm := [t.burst for t in trials if t.burst.ok and _compiles_alike(t.burst.point.config, config)]):
+    if compiled and (warm := [burst for burst in compiled_alike(config, trials) if burst.ok]):
         cached = warm[0].seconds - CACHE_SAVES * _compile_seconds(warm[:1])
         return min(burst.seconds for burst in warm) if len(warm) > 1 else cached
     alike = [trial.burst.seconds for trial in trials if (trial.burst.point.config.compile_mode is not None) == compiled]
@@ -125,9 +125,10 @@ def predicted_seconds(config: TrainConfig, trials: Sequence[Trial], plan: BurstP
     return plan.warmup_seconds + plan.measure_seconds + (COMPILE_SECONDS if compiled else 1.0)
 
 
-def _compiles_alike(config: TrainConfig, other: TrainConfig) -> bool:
-    """Whether the code that was compiled for one serves the other, out of the cache."""
-    return config.pick(affecting("compiled code")) == other.pick(affecting("compiled code"))
+def compiled_alike(config: TrainConfig, trials: Sequence[Trial]) -> list[Burst]:
+    """Bursts whose compiled code serves a config, out of the cache."""
+    code = config.pick(affecting("compiled code"))
+    return [trial.burst for trial in trials if trial.burst.point.config.pick(affecting("compiled code")) == code]
 
 
 def _compile_seconds(bursts: Sequence[Burst]) -> float:
@@ -146,7 +147,7 @@ def numerics_steps(config: TrainConfig, trials: Sequence[Trial], budget: Budget,
         return 0
     step_seconds = 3 * config.batch_size / min(rates[0], statistics.median(rates))
     share = min(NUMERICS_MAX_SECONDS, NUMERICS_SHARE * budget.seconds)
-    alike = [trial.burst for trial in trials if _compiles_alike(trial.burst.point.config, config)]
+    alike = compiled_alike(config, trials)
     compiling = (1 - CACHE_SAVES) * _compile_seconds(alike)
     if FEWEST_STEPS * step_seconds + compiling > max(share, budget.confirming - kept_seconds):
         return 0

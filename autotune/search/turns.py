@@ -23,13 +23,16 @@ class Turns:
         runner: Runs points side by side, and alone.
         note: Told when memory forces whole bursts.
         seed: Of the order of whole bursts.
+
+    Attributes:
+        side_by_side: Whether memory holds several, for all that is known.
     """
 
     def __init__(self, runner: Runner, note: Callable[[str], None], seed: int = 0) -> None:
         self._runner = runner
         self._note = note
         self._rng = random.Random(seed)
-        self._side_by_side = True
+        self.side_by_side = True
         self._alone: dict[Point, float] = {}
 
     def play(
@@ -46,7 +49,7 @@ class Turns:
             deadline: Seconds that a point may take at most.
             available: Seconds that there are for all.
         """
-        if self._side_by_side and len(points) > 1:
+        if self.side_by_side and len(points) > 1:
             bursts = self._runner.play(points, plan, min(sum(map(deadline, points)), available))
             if not any(burst.outcome.is_memory for burst in bursts):
                 return bursts
@@ -64,7 +67,7 @@ class Turns:
         told: Callable[[Pair], None],
     ) -> tuple[Burst, Pair | None]:
         """A candidate against the incumbent, as `Runner.challenge`; what does not fit beside it runs again alone."""
-        if self._side_by_side:
+        if self.side_by_side:
             burst, pair = self._runner.challenge(incumbent, candidate, plan, deadline_seconds, told)
             if incumbent is None or not burst.outcome.is_memory or burst.seconds >= deadline_seconds:
                 return burst, pair
@@ -76,7 +79,7 @@ class Turns:
         return self._apart(incumbent, candidate, plan, deadline_seconds)
 
     def _take_turns_as_bursts(self) -> None:
-        self._side_by_side = False
+        self.side_by_side = False
         self._note(NO_ROOM)
 
     def _apart(

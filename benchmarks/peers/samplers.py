@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from autotune import TrainConfig
+from autotune.bursts.endings import result_of
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.protocol import BurstPlan, Request
-from autotune.bursts.runner import ProcessRunner, result_of
+from autotune.bursts.runner import ProcessRunner
 from autotune.hardware import merge, probe_host
 from autotune.knobs.config import Scalar, make_config
 from autotune.knobs.space import Space, build_space

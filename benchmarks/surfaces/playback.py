@@ -210,6 +210,14 @@ class Playback:
         self._pass(burst, "all")
         return burst, pair
 
+    def prepare(self, candidate: Point, plan: BurstPlan) -> None:
+        """Nothing is started beforehand."""
+
+    @property
+    def is_prepared(self) -> bool:
+        """Never."""
+        return False
+
     def close(self) -> None:
         """The incumbent's process ends: another one is drawn when it is needed again."""
         self._living = None

@@ -188,6 +188,18 @@ def test_a_slow_batch_is_tried_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts.sample_seconds >= 0.02
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_it_is_known_whether_reading_waits_or_computes(waits: bool) -> None:
+    """What computes is stopped at once with its process; a wait goes on, and ends unseen."""
+
+    def read(index: int) -> tuple[torch.Tensor, int]:
+        time.sleep(0.02) if waits else sum(range(300_000))
+        return torch.ones(4), 0
+
+    fraction = facts_of(dataset=mistakes.Mapped(read), batch_size=8).sample_wait_fraction
+    assert fraction > 0.8 if waits else fraction < 0.8
+
+
 def test_samples_are_drawn_by_the_sampler() -> None:
     """A sampler that knows which samples can be read is followed."""
 

@@ -147,5 +147,7 @@ def test_data_that_exceed_memory_are_not_read_twice(
     names = ("first", "second")
     runner.play([Point(config=config, parameters={"log": str(tmp_path / n)}) for n in names], PLAN, SECONDS)
     first, second = ((tmp_path / name).read_text().split() for name in names)
-    assert (first[:200] == second[:200]) is same
+    some = first[150:200]
+    # Each begins where it needs to in the stream, to be warm when it comes to the other.
+    assert any(second[at : at + len(some)] == some for at in range(len(second))) is same
     assert told is not same

@@ -14,9 +14,10 @@ import pytest
 
 from autotune.bursts import cleanup
 from autotune.bursts.duet import play_round
+from autotune.bursts.endings import burst_from
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.protocol import BurstPlan, Request
-from autotune.bursts.runner import ProcessRunner, burst_from
+from autotune.bursts.runner import ProcessRunner
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.search.trials import TrialLog

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 import statistics
 
@@ -10,6 +11,7 @@ import pytest
 
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.pairs import LEAST_BLOCKS, Pair, pair_of
+from autotune.measuring.ratios import Scatter
 from autotune.measuring.records import Measurement, Point
 from autotune.measuring.speedup import FEWEST_PAIRS, Speedup, comparable, speedup_in
 from autotune.measuring.statistics import Interval
@@ -20,8 +22,8 @@ INCUMBENT, CANDIDATE = Point(config=TrainConfig(batch_size=16)), Point(config=Tr
 SIMULATIONS, LOOKS = 300, 30
 
 
-def duet(ratio: float, noise: float, seed: int) -> list[Pair]:
-    """What is known after each block of a duet."""
+def duet(ratio: float, noise: float, seed: int, scatter: Scatter | None = None) -> list[Pair]:
+    """What is known after each block of a duet, which the scatter learns from at its end."""
     rng = random.Random(seed)
     mine: list[float] = []
     theirs: list[float] = []
@@ -30,9 +32,11 @@ def duet(ratio: float, noise: float, seed: int) -> list[Pair]:
         shared = math.exp(rng.gauss(0, 0.3))
         mine.append(shared * math.exp(rng.gauss(0, noise)))
         theirs.append(shared / ratio * math.exp(rng.gauss(0, noise)))
-        pair = pair_of(INCUMBENT, mine, theirs)
+        pair = pair_of(INCUMBENT, mine, theirs, scatter)
         assert pair is not None
         known.append(pair)
+    if scatter is not None:
+        scatter.add(mine, theirs)
     return known
 
 
@@ -40,6 +44,29 @@ def test_the_interval_holds_at_every_look() -> None:
     """Whoever looks after each of thirty blocks calls equals different in five of a hundred duets at most."""
     wrong = sum(any(pair.verdict != "undecided" for pair in duet(1.0, 0.05, seed)) for seed in range(SIMULATIONS))
     assert wrong <= 0.05 * SIMULATIONS
+
+
+def test_the_interval_holds_where_noise_is_borrowed() -> None:
+    """As often where each duet takes on trust how the ones before it have scattered, some of them thrice less."""
+    scatter, rng = Scatter(), random.Random(0)
+    wrong = sum(
+        any(pair.verdict != "undecided" for pair in duet(1.0, 0.05 * math.exp(rng.gauss(0, 0.35)), seed, scatter))
+        for seed in range(SIMULATIONS)
+    )
+    assert wrong <= 0.05 * SIMULATIONS
+
+
+def test_what_others_have_shown_decides_sooner() -> None:
+    """Three blocks hardly say how they scatter: after a few duets of the same noise, a third slower is clear."""
+    scatter = Scatter()
+    for seed in range(5):
+        duet(1.0, 0.05, seed, scatter)
+
+    def decided(known: Scatter | None) -> int:
+        return sum(duet(0.7, 0.05, seed, known)[LEAST_BLOCKS - 1].verdict == "slower" for seed in range(30))
+
+    alone = decided(None)
+    assert decided(scatter) >= 27 > alone
 
 
 @pytest.mark.parametrize(("ratio", "verdict"), [(0.7, "slower"), (1.4, "faster")])
@@ -92,6 +119,13 @@ def test_two_pairs_are_no_finding() -> None:
 def test_spans_that_others_disturbed_are_left_out(taken: list[float], kept: list[int]) -> None:
     """By comparison with most: on a machine that is always busy all count."""
     assert bearable(taken) == kept
+
+
+def test_a_tick_that_was_counted_late_is_no_disturbance() -> None:
+    """The system counts in ticks of 10 ms: in a block of 50 ms one of them is much, in a second it is not."""
+    taken = [0.0, 0.15, 0.0, 0.0]
+    assert bearable(taken, span_seconds=1.0) == [0, 2, 3]
+    assert bearable(taken, span_seconds=0.02 / os.cpu_count()) == [0, 1, 2, 3]
 
 
 def test_a_round_in_which_a_neighbour_struck_does_not_count() -> None:

@@ -120,6 +120,14 @@ class SurfaceRunner:
             told(pair)
         return burst, pair
 
+    def prepare(self, candidate: Point, plan: BurstPlan) -> None:
+        """Nothing is started beforehand."""
+
+    @property
+    def is_prepared(self) -> bool:
+        """Never."""
+        return False
+
     def close(self) -> None:
         """Nothing lives on."""
 

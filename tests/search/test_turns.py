@@ -52,6 +52,14 @@ class Machine:
             return Burst(point=candidate, outcome=Outcome.OOM, seconds=1.0), None
         return burst, Pair(partner=incumbent, ratio=1.0, ci95=Interval(0.99, 1.01), blocks=9)
 
+    def prepare(self, candidate: Point, plan: BurstPlan) -> None:
+        """Nothing is started beforehand."""
+
+    @property
+    def is_prepared(self) -> bool:
+        """Never."""
+        return False
+
     def close(self) -> None:
         """Nothing lives on."""
 

@@ -1,0 +1,108 @@
+"""What the end of a job means: a burst with its outcome, or the value that was asked for."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from autotune.bursts.live import Ended
+from autotune.bursts.protocol import PIPE_LOST_STATUS, raise_reported
+from autotune.errors import WorkloadError
+from autotune.measuring import Burst, Measurement, Outcome, Point
+
+LONGER = "give a longer --budget"
+KILL = 9
+"""SIGKILL, which the kernel's out-of-memory killer sends; Windows has no name for it."""
+
+
+def burst_from(point: Point, ended: Ended) -> Burst:
+    """The burst that an ended job stands for: read from its message, else from its exit status."""
+    message = ended.message or {}
+    measurement, reason = None, None
+    if message.get("event") == "result":
+        try:
+            outcome, measurement = Outcome.OK, Measurement.model_validate(message["value"])
+        except ValidationError as error:
+            outcome, reason = Outcome.CRASHED, f"what it measured is no measurement: {error.errors()[0]['msg']}"
+    elif message.get("event") == "failure":
+        outcome, reason = Outcome(message["outcome"]), message["reason"]
+        if outcome is Outcome.CRASHED and ended.killed_by_kernel and "SIGKILL" in reason:  # one of its workers
+            outcome = Outcome.HOST_OOM
+    elif message.get("event") == "error":
+        outcome, reason = Outcome.CRASHED, message["message"]
+    elif ended.timed_out:
+        outcome, reason = Outcome.TIMEOUT, f"it was still in its phase {ended.phase!r} after {ended.seconds:.1f} s"
+    else:
+        killed = ended.killed_by_kernel and ended.status == -KILL
+        outcome = Outcome.HOST_OOM if killed else Outcome.CRASHED
+        printed = ended.stderr_tail.splitlines()
+        reason = describe_end(ended) + (f"; last output: {printed[-1].strip()[:300]}" if printed else "")
+    phase = "done" if outcome is Outcome.OK else ended.phase
+    return Burst(
+        point=point, outcome=outcome, measurement=measurement, reason=reason, phase=phase, seconds=ended.seconds
+    )
+
+
+def never_started(point: Point, error: Exception, seconds: float) -> Burst:
+    """A burst for which there was no process: what others found must not be lost for that."""
+    return Burst(point=point, outcome=Outcome.CRASHED, reason=str(error), seconds=seconds)
+
+
+def counted(burst: Burst, turns: Sequence[int]) -> Burst:
+    """A burst of those of its blocks that count; one that has none was ended before it showed anything."""
+    measured = burst.measurement
+    if measured is None:
+        return burst
+    kept = tuple(measured.blocks[turn] for turn in turns if turn < len(measured.blocks))
+    if not kept:
+        return burst.model_copy(
+            update={
+                "outcome": Outcome.TIMEOUT,
+                "measurement": None,
+                "reason": "it was still warming up when time was up",
+            }
+        )
+    spent = math.fsum(block.seconds for block in measured.blocks) - math.fsum(block.seconds for block in kept)
+    update = {"blocks": kept, "warmup_seconds": measured.warmup_seconds + max(0.0, spent), "steady": True}
+    return burst.model_copy(update={"measurement": measured.model_copy(update=update)})
+
+
+def result_of(ended: Ended, what: str, remedy: str = LONGER) -> dict[str, Any]:
+    """The value that a job returned; `remedy` helps where the time was too short.
+
+    Raises:
+        TargetError, WorkloadError: It reported an error, crashed, or hung.
+    """
+    message = ended.message or {}
+    if message.get("event") == "result":
+        value: dict[str, Any] = message["value"]
+        return value
+    if message.get("event") == "error":
+        raise_reported(message)
+    if message.get("event") == "failure":
+        raise WorkloadError(f"{what} failed: {message['reason']}; fix it and run again")
+    if ended.timed_out:
+        raise WorkloadError(
+            f"{what} did not finish within {ended.seconds:.0f} s; make build() or the dataset faster, or {remedy}"
+        )
+    raise WorkloadError(f"{what} failed: {describe_end(ended)}; last output: {ended.stderr_tail or 'none'}")
+
+
+def describe_end(ended: Ended) -> str:
+    """An exit status in words."""
+    if ended.status is None:
+        return "the process could not be ended"
+    if ended.status < 0:
+        try:
+            name = signal.Signals(-ended.status).name
+        except ValueError:
+            name = f"signal {-ended.status}"
+        by = " (the kernel's out-of-memory killer)" if ended.killed_by_kernel and ended.status == -KILL else ""
+        return f"the process was killed by {name}{by}"
+    if ended.status == PIPE_LOST_STATUS:
+        return "the process closed file descriptors that were not its own, and with them the way to tell its result"
+    return f"the process ended by itself with exit status {ended.status}"
