@@ -22,6 +22,9 @@ from autotune.measuring import Measurement, Pair, Scatter, pair_of
 PLAYING_TURNS = 3
 """Time is kept for as many turns as a side is to be measured, so many times over, when a candidate's start is waited
 for: warming up and sizing blocks take turns as well."""
+PROMISING = 3
+"""A candidate that would take the incumbent's place, though it is not beyond doubt, plays so many times as long: all
+that come later are measured against it, and a lucky one spoils their figures. Chosen."""
 
 
 @dataclass(frozen=True)
@@ -154,12 +157,14 @@ class Contest:
 
     def _enough(self, duet: Duet, plan: BurstPlan, told: Callable[[Pair], None]) -> bool:
         """Whether more turns would change nothing, or the plan's time is spent."""
-        pair = self._pair(duet)
+        pair, seconds = self._pair(duet), plan.measure_seconds
         if pair is not None:
             told(pair)
-            if pair.decided and plan.fastest_wins:
+            if plan.fastest_wins and pair.decided:
                 return True
-        return duet.counted_seconds() >= len(duet.standing) * plan.measure_seconds
+            if plan.fastest_wins and pair.promotes:
+                seconds *= PROMISING
+        return duet.counted_seconds() >= len(duet.standing) * seconds
 
     def _settled(self, duet: Duet, side: Side, plan: BurstPlan, deadline: float) -> Challenged:
         """Who stays, and what was measured of the candidate."""

@@ -25,6 +25,7 @@ TOOLS: dict[str, Tool] = {
     "Lightning scale_batch_size": finders.lightning,
     "Accelerate find_executable_batch_size": finders.accelerate,
     "pytorch-autotune": tuners.pytorch_autotune,
+    "autotrainer": tuners.autotrainer,
     "loadtune": partial(tuners.loadtune, auto_batch=False),
     "loadtune --auto-batch": partial(tuners.loadtune, auto_batch=True),
     "Optuna TPE": partial(samplers.optuna, "tpe"),

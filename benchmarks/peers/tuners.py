@@ -1,4 +1,4 @@
-"""The two tools that are nearest to ours: each tunes a part, by figures without spread."""
+"""The tools that are nearest to ours: two tune a part each, by figures without spread, and one goes by rules."""
 
 from __future__ import annotations
 
@@ -44,6 +44,28 @@ def pytorch_autotune(target: str, seconds: float, baseline: TrainConfig, tell: C
             compile_mode=None if found.config.compile == "off" else found.config.compile,
             memory_format="channels_last" if found.config.channels_last else "contiguous",
             optimizer_impl="fused" if found.config.fused_opt else "default",
+        )
+    )
+
+
+def autotrainer(target: str, _seconds: float, baseline: TrainConfig, tell: Callable[[TrainConfig], None]) -> None:
+    """What `prepare` of autotrainer 0.18 applies, by rules, all of them for GPUs; it measures nothing."""
+    import torch
+    from autotrainer import prepare
+
+    workload = load_workload(target)
+    model, loader = prepare(workload.model, make_loader(workload, baseline), auto_launch=False)
+    on_gpu = device_name() == "cuda"
+    half = "bf16" if on_gpu and torch.cuda.is_bf16_supported() else "fp16"
+    tell(
+        baseline.replace(
+            num_workers=loader.num_workers,
+            prefetch_factor=loader.prefetch_factor,
+            pin_memory=loader.pin_memory,
+            persistent_workers=loader.persistent_workers,
+            precision=half if on_gpu else baseline.precision,
+            memory_format="channels_last" if hasattr(model, "_autotrainer_channels_last") else baseline.memory_format,
+            cudnn_benchmark=torch.backends.cudnn.benchmark,
         )
     )
 

@@ -29,6 +29,7 @@ BASELINE = TrainConfig(batch_size=32)
         ("Accelerate find_executable_batch_size", "accelerate", {"batch_size": 128}),
         ("Lightning scale_batch_size", "lightning", {}),
         ("pytorch-autotune", "pytorch_autotune", {}),
+        ("autotrainer", "autotrainer", {}),
         ("loadtune", "loadtune", {}),
         ("Optuna random", "optuna", {}),
     ],

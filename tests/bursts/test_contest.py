@@ -135,6 +135,38 @@ def test_a_candidate_that_fails_leaves_the_incumbent_alone(
     assert challenge(runner, SLOW, FAST)[0].ok
 
 
+def test_a_candidate_takes_its_first_steps_while_others_play(runner: ProcessRunner) -> None:
+    """It is ready when it is challenged with, and the duets meanwhile are what they would be without it."""
+    late = sleeping(0.5)
+    challenge(runner, None, SLOW)
+    runner.prepare(late, PLAN)
+    assert not runner.is_prepared
+    _, pair = challenge(runner, SLOW, FAST)
+    assert pair is not None
+    assert pair.verdict == "faster"
+    deadline = time.monotonic() + SECONDS
+    while not runner.is_prepared and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(runners()) == 2
+    burst, pair = challenge(runner, FAST, late)
+    assert burst.ok
+    assert pair is not None
+    assert pair.verdict == "slower"
+    assert not runner.is_prepared
+    assert len(runners()) == 1
+
+
+def test_what_fails_beside_others_is_told_when_its_turn_comes(runner: ProcessRunner) -> None:
+    """Its crash is its own outcome; the incumbent plays on."""
+    challenge(runner, None, SLOW)
+    runner.prepare(sleeping(-1.0), PLAN)
+    challenge(runner, SLOW, sleeping(0.03))
+    burst, pair = challenge(runner, SLOW, sleeping(-1.0))
+    assert burst.outcome is Outcome.CRASHED
+    assert pair is None
+    assert challenge(runner, SLOW, FAST)[0].ok
+
+
 def test_an_interruption_ends_both_sides() -> None:
     """Ctrl-C in the middle of a challenge leaves neither the candidate nor the incumbent."""
     with Isolation(SLEEPY) as isolation:
@@ -146,8 +178,9 @@ def test_an_interruption_ends_both_sides() -> None:
         assert runners() == set()
 
 
-def test_closing_ends_the_incumbent(runner: ProcessRunner) -> None:
-    """Nothing lives on then."""
+def test_closing_ends_all(runner: ProcessRunner) -> None:
+    """Neither the incumbent nor what was being prepared lives on."""
     challenge(runner, None, SLOW)
+    runner.prepare(FAST, PLAN)
     runner.close()
     assert runners() == set()

@@ -62,6 +62,7 @@ class SurfaceRunner:
         self.fails: str | None = None
         self.ran: list[Point] = []
         self.parts: list[str] = []
+        self.prepared: dict[Point, float] = {}
         self._compiled: set[tuple[object, ...]] = set()
         self._rng = random.Random(seed)
 
@@ -70,6 +71,8 @@ class SurfaceRunner:
         self.ran.append(point)
         self.parts.append(plan.part)
         compiling = self._compiling_seconds(point.config)
+        if point in self.prepared:
+            compiling = max(0.0, compiling - (self.clock() - self.prepared.pop(point)))
         cost = self.cost + compiling
         spent = min(cost, deadline_seconds)
         self.clock.now += spent
@@ -121,12 +124,13 @@ class SurfaceRunner:
         return burst, pair
 
     def prepare(self, candidate: Point, plan: BurstPlan) -> None:
-        """Nothing is started beforehand."""
+        """Compiling begins now, on the virtual clock, beside whatever runs."""
+        self.prepared[candidate] = self.clock()
 
     @property
     def is_prepared(self) -> bool:
-        """Never."""
-        return False
+        """Whether compiling would be over."""
+        return any(self.clock() >= began + self.compile_cost for began in self.prepared.values())
 
     def close(self) -> None:
         """Nothing lives on."""
@@ -174,7 +178,7 @@ def make_search(
     rate: Rate, *, budget_seconds: float = 60.0, space: Space | None = None, seed: int = 0, sampler: str = "tpe",
     storage: optuna.storages.BaseStorage | None = None, utilization_target: float = 0.95,
     memory_limit_bytes: int | None = None, numerics: NumericsGuard | None = None, first: Sequence[Proposal] = (),
-    objective: Objective = SAMPLES_PER_SECOND,
+    objective: Objective = SAMPLES_PER_SECOND, cpus: int = 1,
     **runner: object,
 ) -> tuple[Search, SurfaceRunner]:  # fmt: skip
     """A search on a made-up surface, and its runner."""
@@ -190,7 +194,7 @@ def make_search(
         space, Point(config=space.baseline), surface, TrialLog(study, space, objective=objective), budget,
         Quiet(),
         utilization_target=utilization_target, seed=seed, memory_limit_bytes=memory_limit_bytes,
-        numerics=numerics, first=first,
+        numerics=numerics, first=first, cpus=cpus,
     )  # fmt: skip
     return search, surface
 
