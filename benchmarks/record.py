@@ -3,9 +3,10 @@
     python -m benchmarks.record digits              # twenty minutes on a quiet machine; can be broken off and resumed
     python -m benchmarks.record digits --seconds 300
 
-Each config runs in two processes, far apart in the order, with five blocks or more; its parts, the computing and the
-loader alone, run in one. A burst that something else disturbed runs again, now and once more in the end. The
-compiler's cache is a fresh folder, so that the first to compile a graph pays for it, as in a first search.
+Each config trains in turn with the baseline, block by block, in two rounds of fresh processes that are far apart in the
+order; its parts, the computing and the loader alone, run alone, once. A burst that something else disturbed runs again,
+now and once more in the end. The compiler's cache is a fresh folder, so that the first to compile a graph pays for it,
+as in a first search.
 
 Writes benchmarks/surfaces/<name>.jsonl.gz when all is there; until then <name>.jsonl beside it.
 """
@@ -34,7 +35,7 @@ from autotune.bursts.protocol import BurstPlan, Part, Request
 from autotune.bursts.runner import ProcessRunner
 from autotune.hardware import merge, probe_host
 from autotune.knobs.config import TrainConfig
-from autotune.measuring.records import Point
+from autotune.measuring.records import Measurement, Point
 from benchmarks.surfaces import (
     FOLDER,
     GRIDS,
@@ -50,9 +51,8 @@ from benchmarks.surfaces import (
 
 PROCESSES = 2
 MAX_TRIES = 3
-MIN_BLOCKS = 5
 DEADLINE_SECONDS = 120.0
-WHOLE = BurstPlan(warmup_seconds=1.4, measure_seconds=1.0, min_blocks=MIN_BLOCKS, interval_target=1e-6)
+WHOLE = BurstPlan(warmup_seconds=1.4, measure_seconds=1.0)
 PART = BurstPlan(warmup_seconds=0.8, measure_seconds=0.6, interval_target=1e-6)
 
 
@@ -137,12 +137,23 @@ def _run(task: Task, surface: Surface, runner: ProcessRunner, unfinished: Path) 
     plan = (WHOLE if task.part == "all" else PART).model_copy(update={"part": task.part})
     seen = {graph_of(record.burst.point.config) for record in surface.records if record.part != "loader"}
     graph = graph_of(task.config)
-    burst = runner.run(Point(config=task.config), plan, DEADLINE_SECONDS)
+    point, beside = Point(config=task.config), None
+    if task.part == "all":
+        baseline, burst = runner.play([Point(config=surface.header.facts.baseline), point], plan, DEADLINE_SECONDS)
+        if burst.measurement is not None:
+            burst, beside = burst.model_copy(update={"seconds": _own_seconds(burst.measurement)}), baseline.measurement
+    else:
+        burst = runner.run(point, plan, DEADLINE_SECONDS)
     cold = graph is not None and task.part != "loader" and graph not in seen
-    made = Record(part=task.part, process=task.process, cold=cold, burst=burst)
+    made = Record(part=task.part, process=task.process, cold=cold, burst=burst, baseline=beside)
     with unfinished.open("a", encoding="utf-8") as file:
         file.write(made.model_dump_json() + "\n")
     return Surface(surface.header, (*surface.records, made))
+
+
+def _own_seconds(measured: Measurement) -> float:
+    """What a process took by itself: the sides of a round wait for each other."""
+    return measured.start_seconds + measured.build_seconds + measured.warmup_seconds + measured.measure_seconds
 
 
 def _tell(surface: Surface, count: int, total: int, ends: float) -> None:

@@ -14,6 +14,7 @@ from typing import Any, cast
 import psutil
 import torch
 from torch.utils.data import default_collate
+from torch.utils.flop_counter import FlopCounterMode
 
 from autotune.bursts.largest_batch import find_largest
 from autotune.bursts.launches import pace_of
@@ -34,8 +35,14 @@ SMALL_OPERATOR_MICROSECONDS = 20.0
 """Below, an operator is mostly what calling it costs."""
 
 
-def check_workload(workload: Workload, target: str, device: str) -> WorkloadFacts:
+def check_workload(workload: Workload, target: str, device: str, halvings: int = 0) -> WorkloadFacts:
     """What can be known about a workload from one batch and one step.
+
+    Args:
+        workload: What is trained.
+        target: As it was typed.
+        device: The device kind.
+        halvings: How often the batch is halved first, down to a sample: the baseline's own was too large for memory.
 
     Raises:
         WorkloadError: When its dataset, collation, loss or optimizer cannot be trained with.
@@ -46,17 +53,21 @@ def check_workload(workload: Workload, target: str, device: str) -> WorkloadFact
     with _blaming(f"{target}: torch's DataLoader refuses the dataset or the sampler"):
         make_loader(workload, tuned)  # for example, a sampler for an iterable dataset
     read_before = _bytes_read()
-    samples, sample_seconds, sample_wait_fraction = _fetch_samples(workload, max(2, config.batch_size), target)
+    looked_at = max(1, config.batch_size >> halvings)
+    samples, sample_seconds, sample_wait_fraction = _fetch_samples(workload, max(2, looked_at), target)
     sample_file_bytes = (_bytes_read() - read_before) // len(samples)
-    batch_samples = samples[: config.batch_size]
+    batch_samples = samples[:looked_at]
     batch = _collate(workload, batch_samples, target)
     optimizer = _make_optimizer(workload, target)
     held = _held(workload, optimizer)
     tuned.prepare(workload.model, optimizer)
+    began = time.perf_counter()
     loss, events = _loss(workload, tuned, batch, target)
+    quick = time.perf_counter() - began <= AGAIN_SECONDS
     _update(workload, optimizer, loss, target)
     at_hand = tuned.to_device(batch)  # a copy from ordinary memory would wait for all that the device has to do
     pace = pace_of(lambda: _step(workload, tuned, optimizer, at_hand, target), tuned.device)
+    flops = _flops(workload, tuned, optimizer, at_hand) if quick else None
     length = length_of(workload.dataset)
     fixed_shapes = _fixed_shapes(workload, samples, target)
     largest: tuple[int, ...] = ()
@@ -76,6 +87,7 @@ def check_workload(workload: Workload, target: str, device: str) -> WorkloadFact
         sample_seconds=sample_seconds,
         sample_wait_fraction=sample_wait_fraction,
         sample_file_bytes=sample_file_bytes,
+        flops_per_sample=flops / len(batch_samples) if flops else None,
         has_images=any(tensor.dim() == 4 for tensor in (*workload.model.parameters(), *tensors_in(batch))),
         has_attention=any(event.name == "aten::scaled_dot_product_attention" for event in events),
         small_operators_fraction=_small_fraction(events, lambda: _loss(workload, tuned, batch, target)[1]),
@@ -230,6 +242,19 @@ def _step(workload: Workload, tuned: Tuned, optimizer: torch.optim.Optimizer, ba
         loss = workload.loss(workload.model, batch)
     _update(workload, optimizer, loss, target)
     optimizer.zero_grad(set_to_none=True)
+
+
+def _flops(workload: Workload, tuned: Tuned, optimizer: torch.optim.Optimizer, batch: Any) -> int | None:
+    """Floating-point operations of a step's forward and backward pass, as far as torch counts them; None: it cannot."""
+    counter = FlopCounterMode(display=False)
+    try:
+        with counter, tuned.autocast():
+            workload.loss(workload.model, batch).backward()  # type: ignore[no-untyped-call]
+        return counter.get_total_flops()
+    except Exception:  # noqa: BLE001 - what a model does with its tensors may be more than a counting mode bears
+        return None
+    finally:
+        optimizer.zero_grad(set_to_none=True)
 
 
 def _remedy(error: Exception) -> str:

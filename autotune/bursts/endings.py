@@ -47,6 +47,13 @@ def burst_from(point: Point, ended: Ended) -> Burst:
     )
 
 
+def ran_out_of_memory(ended: Ended) -> bool:
+    """Whether memory was what ended a look at a workload."""
+    message = ended.message or {}
+    told = message.get("out_of_memory") or message.get("outcome") in {one.value for one in Outcome if one.is_memory}
+    return bool(told) or (ended.killed_by_kernel and ended.status == -KILL)
+
+
 def never_started(point: Point, error: Exception, seconds: float) -> Burst:
     """A burst for which there was no process: what others found must not be lost for that."""
     return Burst(point=point, outcome=Outcome.CRASHED, reason=str(error), seconds=seconds)

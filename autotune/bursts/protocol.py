@@ -60,6 +60,7 @@ class Request(BaseModel):
     point: Point | None = None
     parameter_names: tuple[str, ...] = Field(default=(), description="arguments that build() will be asked to take")
     plan: BurstPlan = BurstPlan()
+    halvings: int = Field(default=0, ge=0, description="of the batch that a check looks at, for want of memory")
     steps: int = Field(default=20, ge=1, description="optimizer steps of a numerics check")
     peak_seconds: float = Field(default=0.0, description="what measuring the machine's peaks may take; 0: none")
     seed: int = 0
@@ -155,9 +156,10 @@ class Reporter:
         """Tells an outcome other than ok."""
         self.send("failure", outcome=outcome.value, reason=reason[:2000])
 
-    def error(self, error: AutotuneError) -> None:
-        """Tells that the workload itself is wrong."""
-        self.send("error", kind=type(error).__name__, message=str(error), trace=getattr(error, "trace", None))
+    def error(self, error: AutotuneError, *, out_of_memory: bool = False) -> None:
+        """Tells that the workload itself is wrong, or what it was looked at with too large."""
+        trace = getattr(error, "trace", None)
+        self.send("error", kind=type(error).__name__, message=str(error), trace=trace, out_of_memory=out_of_memory)
 
     def _line(self, event: str, **content: Any) -> bytes:
         return dumps({"event": event, "number": self._number} | content).encode() + b"\n"

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 from autotune.bursts.contest import Contest
 from autotune.bursts.duet import play_round
-from autotune.bursts.endings import LONGER, burst_from, counted, never_started, result_of
+from autotune.bursts.endings import LONGER, burst_from, counted, never_started, ran_out_of_memory, result_of
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.protocol import BurstPlan, Request
 from autotune.errors import IsolationError, TargetError, WorkloadError
@@ -24,6 +24,8 @@ TOO_LARGE = (
     "the data set reads {} from files, more than the {} of memory that could keep them: sides of a duet train "
     "different samples, since whoever reads second would read from memory"
 )
+MOST_HALVINGS = 12
+"""Of a batch, to look at a workload with: 4,096 samples become one."""
 MEMORY = ("device_memory_bytes", "host_memory_bytes")
 NOT_STARTED = (TargetError, WorkloadError, IsolationError)
 """The forkserver had to be replaced, and the module's file is gone, or the system has no process left."""
@@ -121,6 +123,8 @@ class ProcessRunner:
     ) -> WorkloadFacts:
         """Looks at the workload once; bursts from then on also train on its largest samples.
 
+        Where a step on the baseline's batch runs out of memory, a smaller one is looked at.
+
         Args:
             deadline_seconds: What it may take.
             parameter_names: Arguments that `build()` will be asked to take.
@@ -130,7 +134,12 @@ class ProcessRunner:
             TargetError, WorkloadError: What is wrong with it, with the remedy.
         """
         request = self._request.model_copy(update={"job": "check", "parameter_names": tuple(parameter_names)})
-        value = result_of(self._isolation.run(request, deadline_seconds), "checking the workload", remedy)
+        deadline = time.monotonic() + deadline_seconds
+        ended = self._isolation.run(request, deadline_seconds)
+        while ran_out_of_memory(ended) and request.halvings < MOST_HALVINGS:
+            request = request.model_copy(update={"halvings": request.halvings + 1})
+            ended = self._isolation.run(request, max(0.0, deadline - time.monotonic()))
+        value = result_of(ended, "checking the workload", remedy)
         reason = self._isolation.fork_unsafe_reason
         facts = WorkloadFacts.model_validate({**value, "fork_safe": reason is None, "fork_unsafe_reason": reason})
         self._largest_samples = facts.largest_samples

@@ -133,11 +133,11 @@ class Side:
     def lead_samples(self, seconds: float) -> int:
         """Samples after which it is warm: so many seconds of training, and as many as its loader may have prepared.
 
-        In whole optimizer steps.
+        In whole optimizer steps, or in micro-batches where a step takes longer than that.
         """
-        step = self.config.effective_batch
-        queue = self.config.num_workers * (self.config.prefetch_factor or 0) * self.config.batch_size
-        return step * math.ceil(max(seconds / max(self._pace, 1e-9), queue) / step)
+        wanted = max(seconds / max(self._pace, 1e-9), self._queue_samples)
+        unit = self._unit(wanted)
+        return unit * math.ceil(wanted / unit)
 
     def warm_up(self, position: int, seconds: float, deadline: float) -> None:
         """Trains alone, before its first duet, on the way to the place in the stream of samples where that will begin.
@@ -147,16 +147,26 @@ class Side:
             seconds: That it should train for on the way.
             deadline: `time.monotonic()` at which it is killed.
         """
-        step = self.config.effective_batch
-        start = max(0, position - self.lead_samples(seconds))
-        # In whole steps from the beginning of an epoch, as a partner trains it.
-        start -= (start % self.epoch_samples if self.epoch_samples else start) % step
+        lead = self.lead_samples(seconds)
+        unit = self._unit(lead)
+        start = max(0, position - lead)
+        # In whole batches from the beginning of an epoch, as a partner trains it.
+        start -= (start % self.epoch_samples if self.epoch_samples else start) % unit
         self._start = self.position = start
-        size = step * math.ceil((position - start) / (WARMUP_BLOCKS * step))
+        size = unit * math.ceil((position - start) / (WARMUP_BLOCKS * unit))
         while self.stands and self.position < position:
             self.train(min(position, self.position + size), deadline, leads_in=True)
         if self.stands:
             self.begin()
+
+    @property
+    def _queue_samples(self) -> int:
+        return self.config.num_workers * (self.config.prefetch_factor or 0) * self.config.batch_size
+
+    def _unit(self, samples: float) -> int:
+        """What so many samples are rounded to."""
+        step = self.config.effective_batch
+        return step if step <= samples else self.config.batch_size
 
     def train(self, position: int, deadline: float, *, leads_in: bool = False) -> None:
         """One block, all others being stopped.

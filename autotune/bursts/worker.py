@@ -63,7 +63,8 @@ def _report(error: BaseException, request: Request, reporter: Reporter) -> None:
     """
     try:
         if isinstance(error, AutotuneError) and request.job not in {"burst", "runner"}:
-            reporter.error(error)
+            memory = request.job == "check" and classify(error, device=request.device or "cpu")[0].is_memory
+            reporter.error(error, out_of_memory=memory)
             return
         reporter.failure(*classify(error, compiled=_compiled(request), device=request.device or "cpu"))
     except MemoryError:
@@ -161,7 +162,8 @@ def _check(request: Request, _reporter: Reporter) -> dict[str, Any]:
     check_signature(import_target(request.importable), request.target, request.parameter_names)
     torch.manual_seed(request.seed)
     workload = load_workload(request.importable)
-    return check_workload(workload, request.target, request.device or "cpu").model_dump(mode="json")
+    facts = check_workload(workload, request.target, request.device or "cpu", request.halvings)
+    return facts.model_dump(mode="json")
 
 
 def _burst(request: Request, reporter: Reporter) -> dict[str, Any]:

@@ -41,6 +41,7 @@ class Options:
         effective_batch: A number; ``"free"``; None holds the baseline's.
         explored: Values for keyword arguments of ``build()``.
         warm_start: Result files of other machines, whose configs are tried first.
+        fit: Whether all changes are told that make a baseline fit into memory, rather than the first.
     """
 
     target: str
@@ -60,6 +61,7 @@ class Options:
     seed: int = 0
     storage: str | None = None
     resume: bool = False
+    fit: bool = False
 
 
 def parse_device(text: str) -> DeviceKind | None:

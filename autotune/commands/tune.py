@@ -41,6 +41,9 @@ def tune(
     seed: Annotated[str, typer.Option(help="Seeds the sampler and the order of bursts.", metavar="NUMBER")] = "0",
     storage: Annotated[str, typer.Option(help="Database URL for the trials; a file by the result when left out.")] = "",
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run, repeating no burst.")] = False,
+    fit: Annotated[
+        bool, typer.Option("--fit", help="Tell what each change gives to a baseline that runs out of memory.")
+    ] = False,
     json: Json = False,
     quiet: Quiet = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
@@ -72,6 +75,7 @@ def tune(
         seed=options.parse_whole("--seed", seed, 0, options.MOST_SEED),
         storage=storage or None,
         resume=resume,
+        fit=fit,
     )
     raise typer.Exit(_run(asked, as_json=json, quiet=quiet))
 

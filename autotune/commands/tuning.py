@@ -98,6 +98,8 @@ class Tuning:
                 device=device,
                 cpus=hardware.cpu.budget,
                 numerics=NumericsGuard(runner.agreement, baseline, self._note),
+                every_fit=options.fit,
+                note=self._note,
             )
             profiles: dict[Point, Profile] = {}
             try:

@@ -100,6 +100,7 @@ def make_result(
             samples=facts.samples,
             fingerprint=facts.fingerprint,
             model=facts.model,
+            flops_per_sample=facts.flops_per_sample,
         ),
         hardware=hardware,
         software=hardware.software.model_copy(update={"autotune": __version__}),

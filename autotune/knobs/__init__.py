@@ -4,6 +4,7 @@ A `TrainConfig` has a value for each knob. `build_space` makes the `Space` that 
 `WorkloadFacts`, and from what the person asked for; it says why each value is tried, and why a knob is not.
 """
 
+from autotune.knobs.batch import divisors
 from autotune.knobs.circumstances import Choices
 from autotune.knobs.compiling import keep_gradients
 from autotune.knobs.config import (
@@ -35,7 +36,8 @@ from autotune.knobs.space import Space, build_space
 
 __all__ = [
     "DATALOADER_ARGUMENTS", "HALF", "KNOBS", "KNOB_NAMES", "Choices", "ModelFacts", "Parameters", "Precision",
-    "Scalar", "Space", "TrainConfig", "WorkloadFacts", "affecting", "build_space", "following", "format_scalar",
-    "framework_arguments", "going_with", "idle_knobs", "in_guides_order", "keep_gradients", "loader_arguments",
-    "matmul_precision", "parse_knob", "parse_scalar", "torch_dtype", "unknown_knob", "with_what_is_in_force",
+    "Scalar", "Space", "TrainConfig", "WorkloadFacts", "affecting", "build_space", "divisors", "following",
+    "format_scalar", "framework_arguments", "going_with", "idle_knobs", "in_guides_order", "keep_gradients",
+    "loader_arguments", "matmul_precision", "parse_knob", "parse_scalar", "torch_dtype", "unknown_knob",
+    "with_what_is_in_force",
 ]  # fmt: skip

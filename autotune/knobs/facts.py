@@ -44,6 +44,9 @@ class WorkloadFacts(BaseModel):
         description="of that, in which no processor computed: what a stopped process goes on with",
     )
     sample_file_bytes: int = Field(default=0, ge=0, description="that fetching one sample read from files")
+    flops_per_sample: float | None = Field(
+        default=None, gt=0, description="of a training step's matrix products, convolutions and attention"
+    )
     has_images: bool = Field(description="4-D tensors occur, so channels_last may matter")
     has_attention: bool = Field(description="scaled dot-product attention runs")
     small_operators_fraction: float = Field(

@@ -8,7 +8,7 @@ with a pin, a worker limit or an effective batch, and to the limits that memory 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from autotune.errors import ConfigError
@@ -78,6 +78,11 @@ class Space:
             ConfigError: As in `config`.
         """
         return self.config({knob: getattr(config, knob) for knob in self.choices} | dict(values))
+
+    def around(self, baseline: TrainConfig) -> Space:
+        """The same space for another baseline: candidates hold what it changed, but for what is searched."""
+        changed = {knob: now for knob, (_, now) in baseline.changes_from(self.baseline).items()}
+        return replace(self, baseline=baseline, start=self.start.replace(**changed))
 
     def violation(self, config: TrainConfig) -> str | None:
         """Why a config must not be run, in one sentence, or None when it may."""

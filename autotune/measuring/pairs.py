@@ -47,6 +47,8 @@ class Pair(Stored):
     @property
     def verdict(self) -> Verdict:
         """What is beyond doubt."""
+        if self._too_few:
+            return "undecided"
         if self.ci95.low > 1:
             return "faster"
         return "slower" if self.ci95.high < 1 else "undecided"
@@ -64,15 +66,22 @@ class Pair(Stored):
     @property
     def decided(self) -> bool:
         """Whether more blocks would change nothing that matters: beyond doubt, hopeless, or known well enough."""
+        if self._too_few:
+            return False
         hopeless = 1 - self._gain.cdf(WORTH_KEEPING) < HOPELESS
         return self.verdict != "undecided" or hopeless or self.doubt <= KNOWN_WIDTH
 
     @property
     def promotes(self) -> bool:
         """Whether the candidate takes the incumbent's place."""
-        if self.verdict != "undecided":
+        if self._too_few or self.verdict != "undecided":
             return self.verdict == "faster"
         return self._gain.mean >= WORTH_KEEPING
+
+    @property
+    def _too_few(self) -> bool:
+        """Whether there are pairs of blocks, but so few that nothing is known of how they scatter."""
+        return 0 < self.blocks < LEAST_BLOCKS
 
     @property
     def _gain(self) -> NormalDist:

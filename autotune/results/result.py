@@ -42,6 +42,9 @@ class WorkloadRecord(Stored):
     samples: Whole | None
     fingerprint: str
     model: ModelFacts | None = Field(default=None, description="by which a training script's own is compared")
+    flops_per_sample: Figure | None = Field(
+        default=None, description="of a training step's matrix products, convolutions and attention"
+    )
 
 
 class Side(Stored):
@@ -192,6 +195,18 @@ class Result(Document):
         if isinstance(side, TrialRecord):
             return side.samples_per_second if side.score is None and self.objective.is_rate else side.score
         return self.objective.score(side.measurement) if side.measurement is not None else None
+
+    def flops_fraction(self, side: Side) -> float | None:
+        """A side's floating-point operations a second over the fastest matrix product measured on the machine.
+
+        The model FLOPs utilisation (MFU), with one peak for both sides, whatever their precision. None where the
+        model's operations or the peak are not known.
+        """
+        flops, peaks = self.workload.flops_per_sample, self.hardware.peaks
+        known = [peak for peak in peaks.matmul_flops_per_second.values() if peak] if peaks is not None else []
+        if flops is None or not known or side.measurement is None:
+            return None
+        return side.measurement.samples_per_second * flops / max(known)
 
     @property
     def changed_knobs(self) -> dict[str, tuple[Any, Any]]:

@@ -130,6 +130,8 @@ def figures(result: Result) -> Iterator[Figure]:
     yield figure("host memory", lambda side: _measured(side, "host_memory_bytes", format_bytes))
     waiting = "data_wait_fraction"
     yield figure("waiting for data", lambda side: _measured(side, waiting, lambda of: f"{percent(of)} of the time"))
+    if result.flops_fraction(result.best) is not None:
+        yield figure("of the peak FLOP/s", lambda side: _flops_fraction(result, side))
 
 
 def changes(result: Result) -> list[Change]:
@@ -168,6 +170,11 @@ def rate_interval(side: Side) -> Interval:
     if side.measurement is None or len(side.measurement.blocks) == 1:
         return Interval(0.0, 0.0)
     return side.measurement.ci95_samples_per_second
+
+
+def _flops_fraction(result: Result, side: Side) -> str:
+    fraction = result.flops_fraction(side)
+    return UNKNOWN if fraction is None else percent(fraction)
 
 
 def _measured(side: Side, field: str, text: Callable[[Any], str]) -> str:

@@ -30,21 +30,33 @@ class Bursts:
         log: Where they are kept.
         budget: The wall clock.
         progress: Who is told.
+        note: Told what the result should say as well.
         seed: Of the order within rounds.
+
+    Attributes:
+        baseline: What candidates are compared with.
     """
 
     def __init__(
-        self, baseline: Point, runner: Runner, log: TrialLog, budget: Budget, progress: Progress, *, seed: int = 0
+        self,
+        baseline: Point,
+        runner: Runner,
+        log: TrialLog,
+        budget: Budget,
+        progress: Progress,
+        *,
+        note: Callable[[str], None],
+        seed: int = 0,
     ) -> None:
         self.log = log
         self.budget = budget
         self.progress = progress
         self.plan = plan_for(budget.seconds, fastest_wins=log.objective.is_rate)
         self._round_plan = round_plan(self.plan)
-        self._baseline = baseline
+        self.baseline = baseline
         self._runner = runner
         self._stage_shown = ""
-        self._turns = Turns(runner, progress.note, seed)
+        self._turns = Turns(runner, note, seed)
 
     @property
     def trials(self) -> list[Trial]:
@@ -55,7 +67,7 @@ class Bursts:
     def searching(self) -> float:
         """Seconds that the search may still take."""
         best = self.log.incumbent()
-        found = best is not None and best.burst.point != self._baseline
+        found = best is not None and best.burst.point != self.baseline
         return self.budget.searching if found else self.budget.seeking
 
     def seconds_of(self, point: Point) -> float:
@@ -108,7 +120,7 @@ class Bursts:
         compiled = any(trial.burst.point.config.compile_mode is not None for trial in self.trials)
         if point.config.compile_mode is None or compiled:
             return self.searching
-        least = LEAST_COMPILED_ROUNDS * self.seconds_of(self._baseline) * 2
+        least = LEAST_COMPILED_ROUNDS * self.seconds_of(self.baseline) * 2
         return max(self.searching, self.budget.remaining - max(least, LEAST_CONFIRMING_SHARE * self.budget.seconds))
 
     @property

@@ -180,7 +180,7 @@ class Confirmation:
                 break
             if near and self.verdict(point) is None and 2 * self._checking_seconds > CHECKING_SHARE * budget.seconds:
                 continue  # a further finalist is not worth more of the confirmation's time
-            if self._agrees(point):  # else the next in line takes its place
+            if self.agrees(point):  # else the next in line takes its place
                 near.append(point)
                 leader = max(leader, standing.score)
         # Where the race would not be a long one, more finalists would only take time from the first.
@@ -188,8 +188,8 @@ class Confirmation:
             near.pop()
         return near
 
-    def _agrees(self, point: Point) -> bool:
-        """Whether nothing speaks against a finalist's numerics."""
+    def agrees(self, point: Point) -> bool:
+        """Whether nothing speaks against a point's numerics; it is checked if need be."""
         if self._numerics is None:
             return True
         if (verdict := self._numerics.known(point)) is None:

@@ -6,7 +6,8 @@ with a virtual clock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from autotune.bursts.runner import Runner
@@ -17,6 +18,7 @@ from autotune.search.ahead import Ahead
 from autotune.search.bursts import Bursts
 from autotune.search.ceilings import Ceilings
 from autotune.search.confirmation import Confirmation
+from autotune.search.fitting import fit
 from autotune.search.guard import refusal
 from autotune.search.progress import Progress
 from autotune.search.stages import BASELINE, SAMPLER, Proposal, Stages
@@ -44,6 +46,8 @@ class Search:
         device: The kind of device.
         cpus: Processors that may be used; where some are to spare, what compiles does so beside others.
         numerics: Checks finalists against eager fp32; None trusts them, as where recordings are replayed.
+        every_fit: Whether all changes are measured that make a baseline fit into memory, rather than the first.
+        note: Told what the result should say as well; the progress alone when None.
         staged: Whether stages come before the sampler; without, only the baseline does.
         sampled: Whether a sampler comes after them.
     """
@@ -64,17 +68,18 @@ class Search:
         device: DeviceKind = "cpu",
         cpus: int = 1,
         numerics: NumericsGuard | None = None,
+        every_fit: bool = False,
+        note: Callable[[str], None] | None = None,
         staged: bool = True,
         sampled: bool = True,
     ) -> None:
         self.space = space
         self.baseline = baseline
         self.log = log
-        self._bursts = Bursts(baseline, runner, log, budget, progress, seed=seed)
+        self._note, self._numerics, self._every_fit = note or progress.note, numerics, every_fit
+        self._bursts = Bursts(baseline, runner, log, budget, progress, note=self._note, seed=seed)
         self.ceilings = Ceilings(self._bursts.part_rate, self._affordable)
-        self.confirmation = Confirmation(
-            baseline, self._bursts, self._refuse, knobs=[*space.choices, *space.parameters], numerics=numerics
-        )
+        self.confirmation = self._confirmation()
         self._budget = budget
         self._utilization_target = utilization_target
         self._stages = Stages(
@@ -105,8 +110,11 @@ class Search:
         return stopped_by
 
     def _search(self) -> StoppedBy:
+        self._fit()  # of an interrupted run the baseline's end is known
         while (proposal := self._ahead.next(self._affordable_proposal)) is not None:
             self._bursts.search(proposal.point, proposal.stage, proposal.reason)
+            if proposal.stage == BASELINE:
+                self._fit()
             if all_fail_alike(self.log.trials):
                 return "exhausted"
         if not self._affordable(self.baseline):
@@ -114,6 +122,24 @@ class Search:
         if self._reaches_target():
             return "target"
         return self._sample() if self._sampled else "exhausted"
+
+    def _fit(self) -> None:
+        """Where the baseline ran out of memory: goes on from the smallest change to it that trains."""
+        ended = next((trial.burst for trial in self.log.trials if trial.burst.point == self.baseline), None)
+        if ended is None or not ended.outcome.is_memory:
+            return
+        agrees, every = self.confirmation.agrees, self._every_fit
+        fitted, told = fit(self.baseline, self.space, self._bursts, ended, agrees, every=every)
+        self._note(told)
+        if fitted is not None:
+            self.baseline = self._bursts.baseline = fitted
+            self.space = self.space.around(fitted.config)
+            self.confirmation = self._confirmation()
+            self._stages = replace(self._stages, space=self.space, baseline=fitted)
+
+    def _confirmation(self) -> Confirmation:
+        knobs = [*self.space.choices, *self.space.parameters]
+        return Confirmation(self.baseline, self._bursts, self._refuse, knobs=knobs, numerics=self._numerics)
 
     def _affordable_proposal(self) -> Proposal | None:
         """What the stages ask for next; None when that is nothing, or costs too much: a sampler may know cheaper."""

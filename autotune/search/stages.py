@@ -15,7 +15,7 @@ from autotune.measuring import Point
 from autotune.search.ceilings import unlikely_to_gain, with_workers, workers_needed
 from autotune.search.trials import Trial, incumbent_of
 
-BASELINE, WARM, SUGGESTED, FED = "baseline", "warm start", "suggestions", "loader-bound"
+BASELINE, FIT, WARM, SUGGESTED, FED = "baseline", "fitting into memory", "warm start", "suggestions", "loader-bound"
 WORKERS, LARGEST = "fewest workers", "largest batch"
 SINGLE, SAMPLER = "one knob at a time", "sampler"
 CONFIRM, ABLATION = "confirm", "ablation"

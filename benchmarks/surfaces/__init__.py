@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -19,7 +20,7 @@ from autotune.hardware.model import Hardware
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.facts import WorkloadFacts
 from autotune.knobs.registry import affecting, going_with
-from autotune.measuring.records import Burst
+from autotune.measuring.records import Burst, Measurement
 
 FOLDER = Path(__file__).parent
 
@@ -140,12 +141,28 @@ class Record(BaseModel):
         process: Number of this burst among those of the same config and part.
         cold: Whether it was the first to compile its graph.
         burst: What it did, failures and costs included.
+        baseline: What the baseline did in turn with it, block by block; None of a part, and where it failed.
     """
 
     part: Part
     process: int
     cold: bool
     burst: Burst
+    baseline: Measurement | None = None
+
+    def levels(self, reference: float) -> list[float]:
+        """The logarithm of the speed over the baseline's, in each block.
+
+        Args:
+            reference: The baseline's samples per second, which tells where it did not train in turn.
+        """
+        measured = self.burst.measurement
+        if measured is None:
+            return []
+        if self.baseline is None:
+            return [math.log(rate / reference) for rate in measured.block_rates]
+        pairs = zip(self.baseline.blocks, measured.blocks, strict=True)
+        return [math.log(theirs.seconds / own.seconds) for theirs, own in pairs]
 
 
 @dataclass(frozen=True)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from autotune.bursts.duet import LEAST_TURNS, TURN_SECONDS
 from autotune.bursts.protocol import BurstPlan, Part
 from autotune.knobs.circumstances import Choices
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.space import Space, build_space
 from autotune.measuring.pairs import Pair, pair_of
-from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
+from autotune.measuring.ratios import Scatter
+from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point, pool
 from benchmarks.surfaces import GRIDS, Record, Surface, compute_part, graph_of, loader_part
 
-COLD_TURNS = 3
-"""Turns of a duet in which blocks are sized and the candidate warms up, as in the product."""
+COLD_TURNS = 1
+"""Turns of a duet that do not count, since both sides find their caches cold, as in the product."""
 
 
 class VirtualClock:
@@ -100,21 +103,29 @@ def recorded_space(surface: Surface, budget_seconds: float) -> RecordedSpace:
 
 
 def true_rates(surface: Surface) -> dict[TrainConfig, float]:
-    """Samples per second of every config: the mean of all blocks of all its processes; 0 where it failed."""
-    rates: dict[TrainConfig, list[float]] = {}
+    """Samples per second of every config: the baseline's times the mean ratio to it; 0 where it failed."""
+    reference = reference_rate(surface)
+    levels: dict[TrainConfig, list[float]] = {}
     for record in surface.records:
         if record.part == "all":
-            blocks = rates.setdefault(record.burst.point.config, [])
-            if record.burst.ok and record.burst.measurement is not None:
-                blocks += record.burst.measurement.block_rates
-    return {config: statistics.fmean(blocks) if blocks else 0.0 for config, blocks in rates.items()}
+            levels.setdefault(record.burst.point.config, []).extend(record.levels(reference) if record.burst.ok else [])
+    return {config: reference * math.exp(statistics.fmean(of)) if of else 0.0 for config, of in levels.items()}
+
+
+def reference_rate(surface: Surface) -> float:
+    """Samples per second of the baseline, in all its blocks."""
+    baseline = surface.header.facts.baseline
+    own = [record for record in surface.records if record.part == "all" and record.burst.point.config == baseline]
+    measured = [record.burst.measurement for record in own if record.burst.measurement is not None]
+    return pool(measured).samples_per_second
 
 
 class Playback:
     """A `Runner` over a surface.
 
     A burst is one of the recorded processes of its config, drawn at random, and its blocks are drawn from that
-    process's, with replacement: the noise between processes and within them persists.
+    process's, with replacement: the noise between processes and within them persists. Sides of a duet are as fast as
+    they were in turn with the baseline; a burst alone is as fast as it was then, with all that the machine did.
 
     Args:
         surface: What was recorded.
@@ -129,7 +140,9 @@ class Playback:
         self._rng = random.Random(seed)
         self._records: dict[tuple[TrainConfig, Part], list[Record]] = defaultdict(list)
         self._compiling: dict[tuple[Scalar, ...], list[tuple[bool, float]]] = defaultdict(list)
-        self._living: tuple[Point, Measurement | None] | None = None
+        self._living: tuple[Point, float] | None = None
+        self._reference = reference_rate(surface)
+        self._scatter = Scatter()
         self._compiled: set[tuple[Scalar, ...]] = set()
         for record in surface.records:
             config = record.burst.point.config
@@ -159,9 +172,19 @@ class Playback:
         return burst
 
     def play(self, points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
-        """A burst of each point: whole processes were recorded, not pairs, so that what a duet cancels stays."""
+        """A recorded process of each point, side by side: blocks scatter as they did in turn with the baseline."""
         deadline = self.clock.now + deadline_seconds
-        return [self.run(point, plan, deadline - self.clock.now) for point in points]
+        bursts = []
+        for point in points:
+            record = self._rng.choice(self._records[point.config, "all"])
+            seconds = self._start_seconds(record) + plan.measure_seconds
+            if record.burst.measurement is None or seconds > deadline - self.clock.now:
+                bursts.append(self._told(point, record, deadline - self.clock.now))
+                continue
+            turns = max(LEAST_TURNS, round(plan.measure_seconds / self._turn_seconds(plan)))
+            blocks = self._blocks(self._rng.choices(self._levels(record), k=turns), self._turn_seconds(plan))
+            bursts.append(self._played(point, record, blocks, seconds))
+        return bursts
 
     def challenge(
         self,
@@ -173,42 +196,33 @@ class Playback:
     ) -> tuple[Burst, Pair | None]:
         """A candidate's recorded process against the incumbent's, which stays the same while it is the incumbent.
 
-        Whole processes were recorded one after the other, not pairs: noise that a duet cancels is in the ratio, so that
-        deciding takes longer here than beside each other.
+        A block's ratio is how the candidate did in one of its blocks, over how the incumbent's process did on the
+        whole, both in turn with the baseline: so it scatters as pairs do.
         """
-        if incumbent is None:
-            burst = self.run(candidate, plan, deadline_seconds)
-            self._living = (candidate, burst.measurement)
-            return burst, None
         record = self._rng.choice(self._records[candidate.config, "all"])
-        measured, partner = record.burst.measurement, self._partner(incumbent)
-        start = record.burst.seconds + self._compile_difference(record)
-        if measured is None or partner is None or start > deadline_seconds:
+        spent = self._start_seconds(record)
+        if record.burst.measurement is None or spent > deadline_seconds:
             return self._told(candidate, record, deadline_seconds), None
-        turn = min(2 * plan.block_seconds, plan.measure_seconds / 10)
-        spent = start - measured.measure_seconds - (measured.warmup_seconds - _compile_seconds(measured))
-        spent = max(spent, 0.2) + 2 * COLD_TURNS * turn
-        mine: list[float] = []
-        theirs: list[float] = []
-        blocks: list[Block] = []
+        turn, levels = self._turn_seconds(plan), self._levels(record)
+        against = self._level_of(incumbent) if incumbent is not None else None
+        drawn: list[float] = []
         pair = None
-        while len(mine) * turn < plan.measure_seconds and spent < deadline_seconds:
-            block = self._rng.choice(measured.blocks)
-            blocks.append(block)
-            mine.append(1 / self._rng.choice(partner.block_rates))
-            theirs.append(block.seconds / block.samples)
-            spent += 2 * turn
-            pair = pair_of(incumbent, mine, theirs)
-            if pair is not None:
-                told(pair)
-                if pair.decided and plan.fastest_wins:
-                    break
-        kept = measured.model_copy(update={"blocks": tuple(blocks), "telemetry": None})
-        burst = record.burst.model_copy(update={"point": candidate, "measurement": kept, "seconds": spent})
-        if pair is not None and pair.promotes and plan.fastest_wins:
-            self._living = (candidate, measured)
-        self._pass(burst, "all")
-        return burst, pair
+        spent += 0.0 if against is None else COLD_TURNS * 2 * turn
+        while len(drawn) * turn < plan.measure_seconds and spent < deadline_seconds:
+            drawn.append(self._rng.choice(levels))
+            spent += turn
+            if incumbent is not None and against is not None:
+                spent += turn
+                pair = pair_of(incumbent, [1.0] * len(drawn), [math.exp(against - one) for one in drawn], self._scatter)
+                if pair is not None:
+                    told(pair)
+                    if pair.decided and plan.fastest_wins:
+                        break
+        if against is not None:
+            self._scatter.add([1.0] * len(drawn), [math.exp(against - one) for one in drawn])
+        if incumbent is None or (pair is not None and pair.promotes and plan.fastest_wins):
+            self._living = (candidate, statistics.fmean(levels))
+        return self._played(candidate, record, self._blocks(drawn, turn), spent), pair
 
     def prepare(self, candidate: Point, plan: BurstPlan) -> None:
         """Nothing is started beforehand."""
@@ -222,11 +236,42 @@ class Playback:
         """The incumbent's process ends: another one is drawn when it is needed again."""
         self._living = None
 
-    def _partner(self, incumbent: Point) -> Measurement | None:
-        """The process of the incumbent that lives."""
+    def _level_of(self, incumbent: Point) -> float:
+        """How the incumbent's process that lives does, over the baseline, as a logarithm."""
         if self._living is None or self._living[0] != incumbent:
-            self._living = (incumbent, self._rng.choice(self._records[incumbent.config, "all"]).burst.measurement)
+            known = [record for record in self._records[incumbent.config, "all"] if record.burst.ok]
+            self._living = (incumbent, statistics.fmean(self._levels(self._rng.choice(known))))
         return self._living[1]
+
+    def _levels(self, record: Record) -> list[float]:
+        return record.levels(self._reference)
+
+    def _blocks(self, levels: Sequence[float], turn_seconds: float) -> tuple[Block, ...]:
+        """Blocks of as many samples each, at these speeds over the baseline."""
+        samples = max(1, round(self._reference * turn_seconds))
+        usual = samples / self._reference
+        return tuple(
+            Block(samples=samples, seconds=usual * math.exp(-level), data_wait_seconds=0.0) for level in levels
+        )
+
+    def _played(self, point: Point, record: Record, blocks: tuple[Block, ...], seconds: float) -> Burst:
+        """A burst of these blocks, which ended well."""
+        assert record.burst.measurement is not None
+        measured = record.burst.measurement.model_copy(update={"blocks": blocks, "telemetry": None})
+        burst = record.burst.model_copy(update={"point": point, "measurement": measured, "seconds": seconds})
+        self._pass(burst, "all")
+        return burst
+
+    def _start_seconds(self, record: Record) -> float:
+        """What it takes until a process of a record is warm, compiling included, should that be needed now."""
+        measured = record.burst.measurement
+        if measured is None:
+            return record.burst.seconds
+        return record.burst.seconds - measured.measure_seconds + self._compile_difference(record)
+
+    @staticmethod
+    def _turn_seconds(plan: BurstPlan) -> float:
+        return plan.turn_seconds or TURN_SECONDS
 
     def _told(self, point: Point, record: Record, deadline_seconds: float) -> Burst:
         """A burst that failed, as it was recorded, or that would end too late."""

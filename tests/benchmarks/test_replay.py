@@ -88,6 +88,32 @@ def test_noise_persists(surface: Surface) -> None:
     assert 980 <= min(rates) <= max(rates) <= 1020
 
 
+def test_a_ratio_is_that_of_pairs(surface: Surface) -> None:
+    """The machine was half as fast when one process was recorded, and so was the baseline in turn with it."""
+    header, before = surface.header, surface.header.facts.baseline
+    after = before.replace(precision="bf16")
+    records = []
+    for config, process in itertools.product((before, after), range(2)):
+        machine = 1000.0 / (1 + process)
+        own = record(config, machine * (1.5 if config == after else 1.0), process)
+        beside = record(before, machine, process).burst.measurement
+        records.append(own.model_copy(update={"baseline": beside}))
+    drifting = Surface(header, tuple(records))
+    rates = true_rates(drifting)
+    assert rates[after] / rates[before] == pytest.approx(1.5, rel=1e-6)
+    plan = BurstPlan(measure_seconds=1.0)
+    for seed in range(10):
+        playback = Playback(drifting, VirtualClock(), seed)
+        first, _ = playback.challenge(None, Point(config=before), plan, 100.0, lambda _: None)
+        _, pair = playback.challenge(Point(config=before), Point(config=after), plan, 100.0, lambda _: None)
+        assert first.ok
+        assert pair is not None
+        assert pair.ratio == pytest.approx(1.5, rel=0.05)
+        rounds = playback.play([Point(config=before), Point(config=after)], plan, 100.0)
+        slow, fast = (burst.rate or 0.0 for burst in rounds)
+        assert fast / slow == pytest.approx(1.5, rel=0.05)
+
+
 def test_the_space_ends_where_the_recording_does(surface: Surface) -> None:
     """What was recorded may run, and nothing else."""
     space = recorded_space(surface, 600)

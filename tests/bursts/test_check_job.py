@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.data import DataLoader
 
 from autotune import TrainConfig
@@ -119,6 +120,28 @@ def test_a_sound_workload_is_described() -> None:
     assert facts.fixed_shapes
     assert not facts.has_images
     assert not facts.has_attention
+
+
+def test_the_operations_of_a_step_are_counted() -> None:
+    """Of four features to two classes: a product forward, one for the weights' gradient, two operations a term."""
+    assert facts_of(batch_size=8).flops_per_sample == 2 * (2 * 4 * 2)
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_model_whose_operations_cannot_be_counted_is_sound(raises: bool) -> None:
+    """It has no matrix product, or does what torch's counting cannot bear; its gradients are left as they were."""
+
+    class Scale(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2))
+
+        def forward(self, features: torch.Tensor) -> torch.Tensor:
+            if raises and _get_current_dispatch_mode() is not None:
+                raise NotImplementedError
+            return features[:, :2] * self.weight
+
+    assert facts_of(model=Scale()).flops_per_sample is None
 
 
 def test_a_stream_has_no_length() -> None:

@@ -44,6 +44,21 @@ def test_tuning_writes_a_result_that_training_can_use(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the address space")
+def test_a_baseline_that_does_not_fit_is_tuned_all_the_same(tmp_path: Path) -> None:
+    """Neither the look at it nor its burst fits; the result says what was changed, and compares with that."""
+    out = tmp_path / "fitted.json"
+    arguments = ["--model", "tests.workloads.too_large:build", "--budget", budget(30), "--fit", "--out", str(out)]
+    finished = run(arguments, tmp_path)
+    assert finished.status == 0, finished.err
+    result = read_result(out)
+    assert result.baseline.config.batch_size < 64
+    assert result.baseline.config.effective_batch == result.best.config.effective_batch == 64
+    assert result.baseline.measurement is not None
+    assert any("it trains, is tuned from there on" in note for note in result.search.notes)
+
+
+@pytest.mark.slow
 def test_the_budget_counts_from_the_command_not_from_the_shell(tmp_path: Path) -> None:
     """A shell that executes its last command in its own place does not make the budget older than the command."""
     tuning = f"{sys.executable} -m autotune --model {TINY} --budget {budget(10)} --json --quiet"

@@ -91,9 +91,12 @@ def test_what_is_slower_is_let_go_soon_and_what_gains_is_kept() -> None:
 
 
 def test_fewer_blocks_than_three_decide_nothing() -> None:
-    """They say nothing about how they scatter."""
-    for pair in duet(0.5, 0.0, 0)[: LEAST_BLOCKS - 1]:
-        assert not pair.decided
+    """They say nothing about how they scatter, however far apart the sides are."""
+    for ratio in (0.1, 0.5, 10.0):
+        for pair in duet(ratio, 0.0, 0)[: LEAST_BLOCKS - 1]:
+            assert not pair.decided
+            assert not pair.promotes
+            assert pair.verdict == "undecided"
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,17 @@ def test_an_interval_names_the_row_that_it_belongs_to() -> None:
     ]
 
 
+def test_operations_are_told_as_a_share_of_the_fastest_product_measured() -> None:
+    """One peak for both sides, so that their shares differ as their rates do; without a count there is no row."""
+
+    def shares(flops_per_sample: float | None) -> list[tuple[str, str]]:
+        rows = figures(make_result(flops_per_sample=flops_per_sample))
+        return [(row.before, row.after) for row in rows if row.label == "of the peak FLOP/s"]
+
+    assert shares(1.84e7) == [("10 %", "15 %")]
+    assert shares(None) == []
+
+
 @pytest.mark.parametrize(
     ("knob", "value", "words"),
     [

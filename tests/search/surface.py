@@ -178,7 +178,8 @@ def make_search(
     rate: Rate, *, budget_seconds: float = 60.0, space: Space | None = None, seed: int = 0, sampler: str = "tpe",
     storage: optuna.storages.BaseStorage | None = None, utilization_target: float = 0.95,
     memory_limit_bytes: int | None = None, numerics: NumericsGuard | None = None, first: Sequence[Proposal] = (),
-    objective: Objective = SAMPLES_PER_SECOND, cpus: int = 1,
+    objective: Objective = SAMPLES_PER_SECOND, cpus: int = 1, every_fit: bool = False,
+    note: Callable[[str], None] | None = None,
     **runner: object,
 ) -> tuple[Search, SurfaceRunner]:  # fmt: skip
     """A search on a made-up surface, and its runner."""
@@ -194,7 +195,7 @@ def make_search(
         space, Point(config=space.baseline), surface, TrialLog(study, space, objective=objective), budget,
         Quiet(),
         utilization_target=utilization_target, seed=seed, memory_limit_bytes=memory_limit_bytes,
-        numerics=numerics, first=first, cpus=cpus,
+        numerics=numerics, first=first, cpus=cpus, every_fit=every_fit, note=note,
     )  # fmt: skip
     return search, surface
 

@@ -19,7 +19,7 @@ def rate(config: TrainConfig) -> float:
 
 
 def searched(cpus: int, budget_seconds: float = 300.0, **options: object) -> tuple[Search, SurfaceRunner, list[Point]]:
-    """A search that is over, its runner, and what was asked to compile beside others; training computes with 2 threads."""
+    """A search that is over, its runner, and what was asked to compile beside others; two threads compute."""
     space = build_space(
         make_hardware(), make_facts(baseline=TrainConfig(batch_size=64, num_threads=2)), device="cpu",
         effective_batch=64, only=["precision", "compile_mode", "allocator", "memory_format", "num_workers"],
@@ -70,7 +70,7 @@ def test_without_processors_to_spare_nothing_does(cpus: int) -> None:
 
 def test_where_memory_holds_no_third_process_nothing_does() -> None:
     """The incumbent, a candidate, and what compiles would be alive at once."""
-    limits = {"memory_limit_bytes": 10**9, "bytes_of": lambda config: 4e8}
+    limits = {"memory_limit_bytes": 10**9, "bytes_of": lambda _: 4e8}
     assert searched(cpus=16, **limits)[2] == []
 
 

@@ -1,0 +1,115 @@
+"""A baseline that runs out of memory is changed as little as it takes, and tuned from there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import optuna
+import pytest
+
+from autotune.commands.tuning_result import judge
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Outcome, Point
+from autotune.search.driver import Search
+from autotune.search.fitting import rungs
+from autotune.search.stages import FIT
+from tests.search.surface import SurfaceRunner, example_rate, make_search, make_space
+
+FITS = 20
+"""The largest micro-batch that memory holds, of a baseline of 64."""
+
+
+def fitted(**options: Any) -> tuple[Search, SurfaceRunner, list[str]]:
+    """A search that is over, its runner, and what was told."""
+    notes: list[str] = []
+    search, runner = make_search(
+        example_rate, budget_seconds=120.0, **{"oom_above": FITS, "note": notes.append, **options}
+    )
+    search.run()
+    return search, runner, notes
+
+
+def test_smaller_micro_batches_come_first_and_the_step_stays() -> None:
+    """Half, then a quarter; what was too large is told, and what fits takes the baseline's place."""
+    search, _, notes = fitted()
+    config = search.baseline.config
+    assert (config.batch_size, config.accumulation_steps) == (16, 4)
+    tried = [trial.burst.point.config.batch_size for trial in search.log.trials if trial.stage == FIT]
+    assert tried == [32, 16]
+    (told,) = notes
+    assert "with batch_size=16 accumulation_steps=4 it trains" in told
+    assert "batch_size=32 accumulation_steps=2: oom" in told
+
+
+def test_it_is_tuned_from_there() -> None:
+    """The answer is compared with the config that fits, and holds its effective batch."""
+    search, _, _ = fitted()
+    point, speedup, _ = judge(search)
+    assert speedup is not None
+    assert speedup.confirmed
+    assert point.config.effective_batch == 64
+    assert point.config.batch_size <= FITS
+    assert point.config.precision == "bf16"
+
+
+def test_where_nothing_is_enough_that_is_told() -> None:
+    """Each change and how it ended."""
+    search, _, notes = fitted(oom_above=0)
+    assert search.baseline.config.batch_size == 64
+    assert search.log.incumbent() is None
+    assert any("no change was enough" in note and "precision=bf16" in note for note in notes)
+
+
+def test_a_baseline_that_fits_is_left_alone() -> None:
+    """Nothing is tried, and nothing is told."""
+    search, _, notes = fitted(oom_above=10**9)
+    assert search.baseline.config == TrainConfig(batch_size=64)
+    assert notes == []
+
+
+def test_what_each_change_gives_is_measured_where_that_is_asked_for() -> None:
+    """Also those after the first that is enough, with their memory."""
+    search, _, notes = fitted(every_fit=True, bytes_of=lambda config: 2**20 * config.batch_size)
+    assert search.baseline.config.batch_size == 16
+    assert "batch_size=8 accumulation_steps=8: 8.00 MiB" in notes[0]
+
+
+def test_a_resumed_search_fits_without_running_anything_again() -> None:
+    """It knows from its trials how the baseline and the changes ended."""
+    storage = optuna.storages.InMemoryStorage()
+    first, _, _ = fitted(storage=storage)
+    second, runner, _ = fitted(storage=storage)
+    assert second.baseline == first.baseline
+    assert not {first.baseline, Point(config=TrainConfig(batch_size=64))} & {*runner.ran[:1]}
+
+
+def changes(outcome: Outcome, baseline: TrainConfig, **options: Any) -> list[dict[str, Any]]:
+    """What the steps change, each over the baseline."""
+    space = make_space(**options)
+    point = Point(config=baseline)
+    return [step.new_values(point) for step, _ in rungs(point, space, outcome)]
+
+
+def test_what_waits_in_the_loader_comes_first_where_the_host_is_full() -> None:
+    """Batches of the queue, then workers; the micro-batch after them."""
+    loading = TrainConfig(batch_size=64, num_workers=4, prefetch_factor=4)
+    found = changes(Outcome.SHM_EXHAUSTED, loading)
+    assert found[0] == {"prefetch_factor": 1}
+    assert [step.get("num_workers", 4) for step in found[1:4]] == [2, 1, 0]
+    assert "batch_size" in found[4]
+    assert "prefetch_factor" not in changes(Outcome.OOM, loading)[0]
+
+
+def test_pins_hold() -> None:
+    """A pinned micro-batch stays; fewer bits may still be enough."""
+    found = changes(Outcome.OOM, TrainConfig(batch_size=64), pinned={"batch_size": 64})
+    assert found[0] == {"precision": "bf16"}
+    assert all("batch_size" not in step for step in found)
+
+
+@pytest.mark.parametrize("batch", [1, 7])
+def test_batches_that_can_hardly_be_divided(batch: int) -> None:
+    """Of seven samples there is only one smaller micro-batch, of one sample none."""
+    steps = changes(Outcome.OOM, TrainConfig(batch_size=batch), effective_batch=batch)
+    sizes = {step.get("batch_size") for step in steps}
+    assert sizes - {None} == ({1} if batch == 7 else set())
