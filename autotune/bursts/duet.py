@@ -170,9 +170,11 @@ class Duet:
         wanted = max(wanted, min(max(side.least_samples for side in sides), LONGEST_BLOCK * wanted))
         steps = [side.config.effective_batch for side in sides]
         micro_steps = [side.config.batch_size for side in sides]
-        # Parts of a step where it takes longer than a turn; where batches have little in common, about as many samples.
-        units = (math.lcm(*steps), math.lcm(*micro_steps), max(micro_steps))
-        unit = next((unit for unit in units if unit <= 2 * wanted), units[-1])
+        # Parts of a step where it takes longer than a turn. The same samples are worth a longer block, since some may be
+        # much larger than others; only where batches have little in common it is about as many.
+        step, common, batch = math.lcm(*steps), math.lcm(*micro_steps), max(micro_steps)
+        in_common = common if common <= LONGEST_BLOCK * max(wanted, batch) else batch
+        unit = step if step <= 2 * wanted else in_common
         epochs = {side.epoch_samples for side in sides}
         epoch = epochs.pop() if len(epochs) == 1 else None
         if epoch is not None and epoch <= 2 * wanted:

@@ -30,8 +30,8 @@ from autotune.workload.workload import Workload
 if TYPE_CHECKING:
     from autotune.bursts.telemetry import Telemetry
 
-COMPILED_STEPS, EAGER_STEPS = 3, 2
-"""First steps: one allocates, the next is an ordinary one; compiled code may be compiled once more for the second."""
+COMPILED_BATCHES = 3
+"""Micro-batches after which compiled code is believed to be complete: for other sizes it may be compiled once more."""
 WAITED_SHARE = 0.05
 """Of a lap: who waits so long for batches has emptied the loader's queue. Chosen above what handing one over takes."""
 MEDIAN_ERROR_PER_MAD = 1.2533 * 1.4826
@@ -89,7 +89,7 @@ class Timing:
     def open(self) -> float:
         """Takes the first steps, which compile and allocate; returns when warming up should end at the latest.
 
-        What is compiled takes them all; else a slow workload stops within the second one.
+        A whole optimizer step and a micro-batch, which is an ordinary one; else a slow workload stops after the step.
         """
         began = perf_counter()
         tuned, lead = self.trainer.tuned, self.trainer.feed.clock.lead
@@ -97,7 +97,8 @@ class Timing:
         last = self._lap(1)
         cap = perf_counter() + self.plan.warmup_seconds
         taken = 1 + lead / tuned.accumulation_steps
-        while taken < (COMPILED_STEPS if compiled else EAGER_STEPS) and (compiled or perf_counter() < cap):
+        least = max(tuned.accumulation_steps + 1, COMPILED_BATCHES if compiled else 0) / tuned.accumulation_steps
+        while taken < least and (compiled or perf_counter() < cap):
             last = self._timed(lambda done: done == 0)
             taken += (1 + lead) / tuned.accumulation_steps
         if compiled:

@@ -101,9 +101,11 @@ class Space:
         """
         everything = self.preferred
         feeding = (*of_loader(), "num_threads")  # workers want the cores that threads have
+        # The computing alone: workers that are there already keep their number, and train with what suits them.
+        sharing = ("num_workers", "num_threads") if self.start.num_workers else feeding
         variants = [
             everything,
-            _without(everything, *feeding),
+            _without(everything, *sharing),
             _without(everything, "precision", "batch_size"),
             _without(everything, "batch_size"),
             {knob: value for knob, value in everything.items() if knob in feeding},

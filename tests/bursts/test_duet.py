@@ -49,6 +49,18 @@ def test_both_sides_train_equal_blocks_of_the_same_samples(runner_of: RunnerOf) 
     assert len(samples[0]) >= 3
 
 
+def test_micro_batches_that_share_no_block_size_train_the_same_samples_too(runner_of: RunnerOf) -> None:
+    """Of 8 and of 12, though a step takes longer than a turn: a block is 24, not 12 on one side and 8 or 16 there."""
+    points = [
+        Point(config=TrainConfig(batch_size=size, accumulation_steps=48 // size), parameters={"step_seconds": 0.03})
+        for size in (8, 12)
+    ]
+    bursts = runner_of("tests.workloads.sleepy:build").play(points, PLAN, SECONDS)
+    counts = [[block.samples for block in burst.measurement.blocks] for burst in bursts if burst.measurement]
+    assert counts[0] == counts[1]
+    assert set(counts[0]) == {24}
+
+
 def test_small_micro_batches_are_slower(runner_of: RunnerOf) -> None:
     """Eight steps of four samples take longer than one of thirty-two: the sides are not mixed up."""
     slow, fast = runner_of(TINY).play([SLOW, FAST], PLAN, SECONDS)
