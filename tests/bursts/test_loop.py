@@ -92,11 +92,18 @@ def test_batches_that_come_in_bunches_are_timed_by_the_round() -> None:
 
 
 @pytest.mark.slow
-def test_a_warm_up_that_hits_its_cap_is_marked() -> None:
-    """Not two times the queue could be drawn: the figure is honest all the same, but not called steady."""
+def test_who_waits_for_a_batch_has_emptied_the_queue() -> None:
+    """However much it may hold: the figure is honest, and called steady, long before all that could be drawn."""
     knobs = {"batch_size": 1, "num_workers": 2, "prefetch_factor": 16}
     workload = sleepy.build(read_seconds=0.1, step_seconds=0.001, **knobs)
     measured = agree(workload, partial(rate_within_an_epoch, workload, skip=36, batches=40), within=0.08)
+    assert measured.steady
+
+
+def test_a_warm_up_that_hits_its_cap_is_marked() -> None:
+    """No batch is waited for, and not so many could be drawn as the queue may hold."""
+    knobs = {"batch_size": 1, "num_workers": 2, "prefetch_factor": 20}
+    measured = burst(sleepy.build(step_seconds=0.1, **knobs), PLAN)
     assert not measured.steady
     assert measured.warmup_seconds < 2.5 * PLAN.warmup_seconds
 
