@@ -15,7 +15,7 @@ from autotune.bursts.protocol import BurstPlan, Request
 from autotune.errors import IsolationError, TargetError, WorkloadError
 from autotune.hardware import Cpu, DeviceKind, Gpu, Hardware, merge, probe_host
 from autotune.knobs import WorkloadFacts
-from autotune.measuring import Agreement, Burst, Outcome, Pair, Point, Profile
+from autotune.measuring import Agreement, Burst, Outcome, Pair, Point, Profile, worst
 from autotune.units import format_bytes
 
 START_SECONDS = 10.0
@@ -266,13 +266,10 @@ class ProcessRunner:
         measured = burst.measurement
         if measured is None:
             return burst
-        before, now = self._worst.get(burst.point, {}), measured.model_dump(include=set(MEMORY))
-        worst = {
-            name: max((value for value in (before.get(name), now[name]) if value is not None), default=None)
-            for name in MEMORY
-        }
-        self._worst[burst.point] = worst
-        return burst.model_copy(update={"measurement": measured.model_copy(update=worst)})
+        before = self._worst.get(burst.point, {})
+        memory = {name: worst([before.get(name), getattr(measured, name)]) for name in MEMORY}
+        self._worst[burst.point] = memory
+        return burst.model_copy(update={"measurement": measured.model_copy(update=memory)})
 
 
 def make_runner(

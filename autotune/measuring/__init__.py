@@ -20,7 +20,7 @@ from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective, objectiv
 from autotune.measuring.pairs import Pair, pair_of
 from autotune.measuring.profiles import Operator, Profile, SampleCost, SamplePart, Synchronisation
 from autotune.measuring.ratios import Scatter, block_error, paired, warm_up_length
-from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point, compiler_text, pool
+from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point, compiler_text, pool, worst
 from autotune.measuring.speedup import FEWEST_PAIRS, Speedup, comparable, speedup_in
 from autotune.measuring.statistics import Interval, KnownInterval
 from autotune.measuring.telemetry_summary import SLOWDOWNS, TelemetrySummary, bearable, merged
@@ -31,5 +31,5 @@ __all__ = [
     "NumericsGuard", "Objective", "Operator", "Outcome", "Pair", "Point", "Profile", "SampleCost", "SamplePart",
     "Scatter", "Speedup", "Synchronisation", "TelemetrySummary", "Trace", "bearable", "block_error", "comparable",
     "compiler_text", "judge_agreement", "merged", "objective_named", "pair_of", "paired", "pool", "speedup_in",
-    "warm_up_length",
+    "warm_up_length", "worst",
 ]  # fmt: skip

@@ -199,12 +199,14 @@ class Burst(BaseModel):
         return measurement.warmup_seconds + measurement.measure_seconds if measurement else 0.0
 
 
+def worst(values: Sequence[int | None]) -> int | None:
+    """The highest of the known values; None where none is known."""
+    return max((value for value in values if value is not None), default=None)
+
+
 def pool(measurements: Sequence[Measurement]) -> Measurement:
     """Several measurements of one config as one: all blocks and telemetry, the worst memory, mean start costs."""
     first = measurements[0]
-
-    def worst(values: Sequence[int | None]) -> int | None:
-        return max((value for value in values if value is not None), default=None)
 
     def mean(values: Sequence[float | None]) -> float | None:
         known = [value for value in values if value is not None]

@@ -57,12 +57,15 @@ class Ahead:
             return None
         if point == self._held.point:
             return "it is being compiled"
-        compiles = point.config.compile_mode is not None and not compiled_alike(point.config, self._bursts.trials)
-        return "another config is being compiled" if compiles else None
+        return "another config is being compiled" if self._takes_long(point) else None
+
+    def _takes_long(self, point: Point) -> bool:
+        """Whether a point compiles, and its code is not in the compiler's cache yet."""
+        return point.config.compile_mode is not None and not compiled_alike(point.config, self._bursts.trials)
 
     def _may_compile_beside(self, point: Point) -> bool:
         best = self._bursts.log.incumbent()
-        if point.config.compile_mode is None or best is None or compiled_alike(point.config, self._bursts.trials):
+        if best is None or not self._takes_long(point):
             return False
         measured = self._bursts.log.measurement(best.burst.point)
         taken = measured.device_memory_bytes if measured is not None else None

@@ -12,7 +12,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
 from autotune.search.driver import Search
 from autotune.search.fitting import rungs
-from autotune.search.stages import FIT
+from autotune.search.stages import BASELINE, FIT
 from tests.search.surface import SurfaceRunner, example_rate, make_search, make_space
 
 FITS = 20
@@ -81,6 +81,8 @@ def test_a_resumed_search_fits_without_running_anything_again() -> None:
     second, runner, _ = fitted(storage=storage)
     assert second.baseline == first.baseline
     assert not {first.baseline, Point(config=TrainConfig(batch_size=64))} & {*runner.ran[:1]}
+    tried = {trial.burst.point for trial in first.log.trials if trial.stage in {BASELINE, FIT}}
+    assert not (tried - {first.baseline}) & {*runner.ran}
 
 
 def changes(outcome: Outcome, baseline: TrainConfig, **options: Any) -> list[dict[str, Any]]:
