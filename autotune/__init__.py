@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from autotune.errors import AutotuneError
     from autotune.knobs import TrainConfig
+    from autotune.scripts.launching import apply
     from autotune.training.loading import load
     from autotune.training.tuned import Tuned
     from autotune.workload.workload import Workload
 
 __version__ = "0.1.0"
-__all__ = ["AutotuneError", "TrainConfig", "Tuned", "Workload", "__version__", "load"]
+__all__ = ["AutotuneError", "TrainConfig", "Tuned", "Workload", "__version__", "apply", "load"]
 
 _HOMES = {
     "AutotuneError": "errors",
     "TrainConfig": "knobs.config",
     "Tuned": "training.tuned",
     "Workload": "workload.workload",
+    "apply": "scripts.launching",
     "load": "training.loading",
 }
 

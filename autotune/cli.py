@@ -11,8 +11,10 @@ from autotune.commands.check import check
 from autotune.commands.compare import compare
 from autotune.commands.cross import cross
 from autotune.commands.doctor import doctor
+from autotune.commands.launch import launch
 from autotune.commands.probe import probe
 from autotune.commands.report import report
+from autotune.commands.run import run
 from autotune.commands.schema import schema
 from autotune.commands.show import show
 from autotune.commands.tune import tune
@@ -27,6 +29,8 @@ app = typer.Typer(
 app.callback(invoke_without_command=True)(tune)
 for command in (probe, doctor, show, report, compare, cross, check, schema):
     app.command()(command)
+for trains in (run, launch):  # what follows the command that trains is its own
+    app.command(context_settings={"allow_interspersed_args": False})(trains)
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -37,12 +38,19 @@ class Child:
 
     def __init__(self, module: str, arguments: list[str], environment: dict[str, str], folder: Path) -> None:
         code = _BOOTSTRAP.format(root=_IMPORT_ROOT, module=module)
+        command = [sys.executable, "-c", code, *arguments]
+        self._start(command, environment, folder, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+        self._stdin = cast("IO[bytes]", self._popen.stdin)  # pipes were asked for, so there are pipes
+        self._drain(self._read_events, self._popen.stdout, self._popen.stderr)
+
+    def _start(self, command: list[str], environment: dict[str, str], folder: Path, *, stdin: int, stderr: int) -> None:
+        """Starts a command in a session of its own."""
         try:
             self._popen = subprocess.Popen(
-                [sys.executable, "-c", code, *arguments],
-                stdin=subprocess.PIPE,
+                command,
+                stdin=stdin,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stderr=stderr,
                 env=environment,
                 cwd=None if _has_working_directory() else folder,
                 start_new_session=True,
@@ -54,10 +62,12 @@ class Child:
         self.process = psutil.Process(self.pid)
         self._events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._tail = b""
-        self._stdin = cast("IO[bytes]", self._popen.stdin)  # pipes were asked for, so there are pipes
-        self._reader = threading.Thread(target=self._read_events, args=(self._popen.stdout,), daemon=True)
+
+    def _drain(self, read_events: Callable[[Any], None], events: Any, printed: IO[bytes] | None) -> None:
+        """Starts the threads that read what it tells and prints, and wait for its end."""
+        self._reader = threading.Thread(target=read_events, args=(events,), daemon=True)
         self._reader.start()
-        threading.Thread(target=self._read_stderr, args=(self._popen.stderr,), daemon=True).start()
+        threading.Thread(target=self._read_stderr, args=(printed,), daemon=True).start()
         threading.Thread(target=self._wait_for_end, daemon=True).start()
 
     @property
@@ -101,6 +111,9 @@ class Child:
         with contextlib.suppress(OSError):
             self._popen.kill()
         self.exit_status()
+        self._hang_up()
+
+    def _hang_up(self) -> None:
         with contextlib.suppress(OSError):
             self._stdin.close()
 

@@ -14,12 +14,26 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autotune.bursts.feed import Feed
 from autotune.knobs import TrainConfig
 from autotune.measuring import Block
 
 LEAST_SHARE = 0.5
 """Of the usual seconds, at least, that are left of a lap: what its starts cost is an estimate, and must not eat it."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start of the loader.
+
+    Attributes:
+        create_seconds: The end of the epoch before, and starting the workers.
+        wait_seconds: Until the first batch.
+        after_epoch: Whether an epoch had ended, as in training, rather than that the burst began or restarted it.
+    """
+
+    create_seconds: float
+    wait_seconds: float
+    after_epoch: bool
 
 
 @dataclass(frozen=True)
@@ -41,7 +55,7 @@ class Lap:
 
 
 def charge(
-    laps: Sequence[Lap], feed: Feed, config: TrainConfig, after_restart: Sequence[Lap] = ()
+    laps: Sequence[Lap], starts: Sequence[Start], config: TrainConfig, after_restart: Sequence[Lap] = ()
 ) -> tuple[list[Block], float]:
     """The laps as blocks within an epoch, and the seconds that an epoch's end costs.
 
@@ -66,7 +80,7 @@ def charge(
             for stretch in stretches
         )
     else:
-        cost = _start_seconds(feed, config) - ordinary
+        cost = _start_seconds(starts, config) - ordinary
     cost = max(0.0, cost)
     return [_block(lap, cost, ordinary, usual) for lap in laps], cost
 
@@ -88,13 +102,13 @@ def _block(lap: Lap, cost: float, ordinary: float, usual: float) -> Block:
     return Block(samples=lap.samples, seconds=seconds, data_wait_seconds=min(waited, seconds))
 
 
-def _start_seconds(feed: Feed, config: TrainConfig) -> float:
+def _start_seconds(starts: Sequence[Start], config: TrainConfig) -> float:
     """What a start of the loader took the host at an epoch's end; else what is alike of the burst's own start."""
-    if seen := [start.create_seconds + start.wait_seconds for start in feed.starts if start.after_epoch]:
+    if seen := [start.create_seconds + start.wait_seconds for start in starts if start.after_epoch]:
         return statistics.median(seen)
-    if not feed.starts:
+    if not starts:
         return 0.0
-    last = feed.starts[-1]
+    last = starts[-1]
     if config.num_workers == 0:
         return last.create_seconds
     if not config.persistent_workers:

@@ -10,13 +10,13 @@ import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sized
-from dataclasses import dataclass
 from time import perf_counter  # by name: the user's module may replace what `time` holds
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset, Subset
 
 from autotune.bursts.clock import Clock, HostClock, clock_of
+from autotune.bursts.epochs import Start
 from autotune.workload.fingerprint import length_of
 
 if TYPE_CHECKING:
@@ -43,21 +43,6 @@ class CountedCollate:
         """A batch and its number of samples; a dataset that fetches by the batch may hand over columns."""
         rows: Sized = next(iter(samples.values())) if isinstance(samples, Mapping) else samples
         return len(rows), self._collate(samples)
-
-
-@dataclass(frozen=True)
-class Start:
-    """One start of the loader.
-
-    Attributes:
-        create_seconds: The end of the epoch before, and starting the workers.
-        wait_seconds: Until the first batch.
-        after_epoch: Whether an epoch had ended, as in training, rather than that the burst began or restarted it.
-    """
-
-    create_seconds: float
-    wait_seconds: float
-    after_epoch: bool
 
 
 class Feed:

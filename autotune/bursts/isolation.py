@@ -130,8 +130,12 @@ class Isolation:
         if not self._live:
             child.clear_stderr()
         self._live.append(live)
-        child.send(request.model_copy(update={"asked_at": time.time()}).to_line())
+        child.send(self._line(request.model_copy(update={"asked_at": time.time()})))
         return live
+
+    def _line(self, request: Request) -> str:
+        """A request as it is sent."""
+        return request.to_line()
 
     def command(self, live: Live, command: Command) -> None:
         """Tells a live runner what to do next; one that is gone already shows in its events."""

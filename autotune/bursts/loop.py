@@ -154,7 +154,7 @@ class Timing:
             first: Of the laps that become blocks.
         """
         feed, tuned = self.trainer.feed, self.trainer.tuned
-        blocks, boundary_seconds = charge(laps, feed, tuned.config, self.after_restart)
+        blocks, boundary_seconds = charge(laps, feed.starts, tuned.config, self.after_restart)
         blocks = blocks[first:]
         samples = sum(block.samples for block in blocks) or 1
         step_seconds = sum(block.seconds for block in blocks) / samples * tuned.config.effective_batch

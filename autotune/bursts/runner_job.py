@@ -119,7 +119,7 @@ class _Run:
         timing.trainer.check_loss()
         if leads_in:
             self._reported = len(self._laps)
-        blocks, boundary = charge(self._laps, feed, self._ready.tuned.config)
+        blocks, boundary = charge(self._laps, feed.starts, self._ready.tuned.config)
         return {
             "block": blocks[-1].model_dump(),
             "crossed": self._laps[-1].starts > 0,

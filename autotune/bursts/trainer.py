@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from autotune.bursts.feed import CountedCollate, Feed
 from autotune.bursts.largest_batch import WORST_STEPS, worst_batch
-from autotune.bursts.order import EpochOrder, SeededSampler
+from autotune.recorder.order import EpochOrder, SeededSampler
 
 if TYPE_CHECKING:
     from autotune.training.tuned import Tuned

@@ -41,6 +41,7 @@ class Options:
         effective_batch: A number; ``"free"``; None holds the baseline's.
         explored: Values for keyword arguments of ``build()``.
         warm_start: Result files of other machines, whose configs are tried first.
+        script: The command that trains, where a script is tuned; the target is its text.
         fit: Whether all changes are told that make a baseline fit into memory, rather than the first.
     """
 
@@ -62,6 +63,15 @@ class Options:
     storage: str | None = None
     resume: bool = False
     fit: bool = False
+    script: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What the files of its result are called."""
+        from autotune.hardware import slug
+        from autotune.scripts.script import Script
+
+        return slug(Script(self.script).name if self.script else self.target)
 
 
 def parse_device(text: str) -> DeviceKind | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.runner import ProcessRunner, look_at_machine, make_runner
@@ -14,10 +16,12 @@ from autotune.commands.options import Options, missing_device
 from autotune.commands.tuning_result import Setting, make_result
 from autotune.doctor import Examination, examine_quickly, known_examination
 from autotune.errors import AutotuneError, Interrupted, UsageError
-from autotune.hardware import DeviceKind, Hardware, pin_gpu, slug
+from autotune.hardware import DeviceKind, Hardware, pin_gpu
 from autotune.knobs import Space, build_space
 from autotune.measuring import NumericsGuard, Point, Profile, objective_named
 from autotune.results.result import Result
+from autotune.scripts import Script, ScriptIsolation
+from autotune.scripts.changes import held_knobs
 from autotune.search.driver import Search
 from autotune.search.interrupts import Interrupts
 from autotune.search.progress import Progress
@@ -58,13 +62,7 @@ class Tuning:
                 self._note(f"{source}: {result.ignored}")
         if options.device in {None, "cuda"} and (chosen := pin_gpu()) is not None:
             self._note(chosen)
-        with Isolation(options.target, self._note) as isolation:
-            if self.interrupts is not None:
-                self.interrupts.pass_on_to(isolation.interrupt)
-            self.progress.stage("importing")
-            isolation.start(self.budget.preparing)
-            if isolation.fork_unsafe_reason is not None:
-                self._note(f"each burst starts a fresh interpreter: {isolation.fork_unsafe_reason}")
+        with self._started() as isolation:
             self.progress.stage("probing")
             hardware, device = self._look_at_machine(isolation)
             self.progress.stage("checking the workload")
@@ -75,10 +73,11 @@ class Tuning:
             for note in facts.notes:
                 self._note(note)
             prepared = self.budget.elapsed
-            setting = Setting(options, hardware, device, facts, prepared - began, prepared)
-            space = _space(setting, self._examined(setting))
+            loop = isolation.loop if isinstance(isolation, ScriptIsolation) else None
+            setting = Setting(options, hardware, device, facts, prepared - began, prepared, loop)
+            space = self._space(setting, isolation)
             limit, baseline = setting.memory_limit_bytes, Point(config=facts.baseline)
-            out = options.out or Path("results") / hardware.slug / f"{slug(options.target)}.json"
+            out = options.out or Path("results") / hardware.slug / f"{options.name}.json"
             _require_writable(out)
             log = self._open_log(space, setting, out)
             tried = candidates(
@@ -116,6 +115,60 @@ class Tuning:
         )
         return result, out
 
+    def look(self) -> tuple[dict[str, Any], Space]:
+        """What a look at a script finds, and what would be searched.
+
+        Raises:
+            WorkloadError: It cannot be tuned as it is.
+            Interrupted: Asked to end.
+        """
+        with self._started() as isolation:
+            hardware, device = self._look_at_machine(isolation)
+            facts = make_runner(isolation, hardware, device, memory_target=self.options.memory_target).check(0.0)
+            setting = Setting(self.options, hardware, device, facts)
+            seen = isolation.seen if isinstance(isolation, ScriptIsolation) else {}
+            return seen, self._space(setting, isolation)
+
+    @contextlib.contextmanager
+    def _started(self) -> Iterator[Isolation]:
+        """Where bursts come from: the target imported, or the script looked at; signals end the burst that runs."""
+        options = self.options
+        script = Script(options.script) if options.script else None
+        with ScriptIsolation(script, self._note) if script else Isolation(options.target, self._note) as isolation:
+            if self.interrupts is not None:
+                self.interrupts.pass_on_to(isolation.interrupt)
+            self.progress.stage("looking at the script" if script else "importing")
+            isolation.start(self.budget.preparing)
+            if isolation.fork_unsafe_reason is not None:
+                self._note(f"each burst starts a fresh interpreter: {isolation.fork_unsafe_reason}")
+            yield isolation
+
+    def _space(self, setting: Setting, isolation: Isolation) -> Space:
+        """What is searched, as it was asked for."""
+        options, baseline = self.options, setting.facts.baseline
+        examination = self._examined(setting)
+        unsound = {(drop.knob, drop.value): drop.reason for drop in examination.drops}
+        pinned, held = options.pinned, {}
+        if isinstance(isolation, ScriptIsolation):
+            is_free = options.effective_batch == "free"
+            held = held_knobs(isolation.seen, batch_is_free=is_free)
+            unsound |= {("precision", "fp16"): "fp16 needs a GradScaler in the script"}
+            if is_free:  # what a script accumulates stays
+                pinned = {"accumulation_steps": baseline.accumulation_steps, **pinned}
+        return build_space(
+            setting.hardware,
+            setting.facts,
+            device=setting.device,
+            effective_batch=setting.effective_batch,
+            pinned=pinned,
+            only=options.only,
+            max_workers=options.max_workers,
+            explored=options.explored,
+            budget_seconds=options.budget_seconds,
+            unsound=unsound,
+            held=held,
+        )
+
     def _profile(self, runner: ProcessRunner, search: Search) -> dict[Point, Profile]:
         """Where the baseline and the answer spend their time, as far as there is time to see it."""
         found: dict[Point, Profile] = {}
@@ -150,7 +203,7 @@ class Tuning:
         options, facts = self.options, setting.facts
         same = {"target": options.target, "fingerprint": facts.fingerprint, "device": setting.device}
         study = open_study(
-            name=f"{slug(options.target)}-{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{os.getpid()}",
+            name=f"{options.name}-{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{os.getpid()}",
             storage=options.storage,
             journal=out.with_suffix(".journal"),
             sampler=options.sampler,
@@ -166,23 +219,6 @@ class Tuning:
     def _note(self, text: str) -> None:
         self._notes.append(text)
         self.progress.note(text)
-
-
-def _space(setting: Setting, examination: Examination) -> Space:
-    """What is searched, as it was asked for."""
-    options = setting.options
-    return build_space(
-        setting.hardware,
-        setting.facts,
-        device=setting.device,
-        effective_batch=setting.effective_batch,
-        pinned=options.pinned,
-        only=options.only,
-        max_workers=options.max_workers,
-        explored=options.explored,
-        budget_seconds=options.budget_seconds,
-        unsound={(drop.knob, drop.value): drop.reason for drop in examination.drops},
-    )
 
 
 def _require_writable(out: Path) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from typing import Any
 
 from autotune import __version__
 from autotune.commands.options import Options
@@ -13,7 +14,7 @@ from autotune.errors import NothingFeasibleError
 from autotune.hardware import DeviceKind, Hardware
 from autotune.knobs import WorkloadFacts
 from autotune.measuring import Measurement, Outcome, Point, Profile, Speedup
-from autotune.results.result import Constraints, Result, SearchRecord, Side, TrialRecord, WorkloadRecord
+from autotune.results.result import Constraints, Result, ScriptRecord, SearchRecord, Side, TrialRecord, WorkloadRecord
 from autotune.results.summary import spread_text, too_few_pairs
 from autotune.search.diagnosis import Evidence, copy_ceiling, diagnose
 from autotune.search.driver import Search, StoppedBy
@@ -38,6 +39,7 @@ class Setting:
         facts: The workload.
         checked_seconds: What the look at the workload took.
         prepared_seconds: What all took that came before the first burst.
+        loop: Of a script: by which its training loop is found again.
     """
 
     options: Options
@@ -46,11 +48,17 @@ class Setting:
     facts: WorkloadFacts
     checked_seconds: float = 0.0
     prepared_seconds: float = 0.0
+    loop: dict[str, Any] | None = None
 
     @property
     def memory_limit_bytes(self) -> int | None:
         """What a burst may take of the device's memory; None where it is not known."""
         return self.hardware.memory_limit_bytes(self.device, self.options.memory_target)
+
+    @property
+    def script(self) -> ScriptRecord | None:
+        """The script, where one is tuned."""
+        return ScriptRecord(command=self.options.script, loop=self.loop) if self.loop is not None else None
 
     @property
     def effective_batch(self) -> int | None:
@@ -101,6 +109,7 @@ def make_result(
             fingerprint=facts.fingerprint,
             model=facts.model,
             flops_per_sample=facts.flops_per_sample,
+            script=setting.script,
         ),
         hardware=hardware,
         software=hardware.software.model_copy(update={"autotune": __version__}),

@@ -6,7 +6,6 @@ A `TrainConfig` has a value for each knob. `build_space` makes the `Space` that 
 
 from autotune.knobs.batch import divisors
 from autotune.knobs.circumstances import Choices
-from autotune.knobs.compiling import keep_gradients
 from autotune.knobs.config import (
     KNOB_NAMES,
     Parameters,
@@ -19,7 +18,6 @@ from autotune.knobs.config import (
     unknown_knob,
 )
 from autotune.knobs.facts import ModelFacts, WorkloadFacts
-from autotune.knobs.precision import HALF, matmul_precision, torch_dtype
 from autotune.knobs.registry import (
     DATALOADER_ARGUMENTS,
     KNOBS,
@@ -33,6 +31,7 @@ from autotune.knobs.registry import (
     with_what_is_in_force,
 )
 from autotune.knobs.space import Space, build_space
+from autotune.recorder.telling import HALF, keep_gradients, matmul_precision, torch_dtype
 
 __all__ = [
     "DATALOADER_ARGUMENTS", "HALF", "KNOBS", "KNOB_NAMES", "Choices", "ModelFacts", "Parameters", "Precision",

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import types
-from typing import TYPE_CHECKING, Any
-
 from autotune.knobs.circumstances import Choices, Circumstances, offer
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.knob import Knob
-from autotune.knobs.precision import HALF
-
-if TYPE_CHECKING:
-    from torch import nn
+from autotune.recorder.telling import HALF, restrict_attention
 
 _HALF_ONLY = ("flash_attention", "cudnn_attention")
 
@@ -37,31 +31,12 @@ def _conflict(config: TrainConfig) -> str | None:
     return f"{config.sdpa_backend} computes in {' or '.join(HALF)} only, not in {config.precision}"
 
 
-def _restrict(model: nn.Module, config: TrainConfig) -> None:
-    """Lets scaled dot-product attention inside this model use one backend, with the math one to fall back on."""
-    backend = config.sdpa_backend
-    if backend == "default":
-        return
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    chosen = getattr(SDPBackend, backend.upper())
-    forward = model.forward
-    own = forward.__func__ if isinstance(forward, types.MethodType) and forward.__self__ is model else None
-
-    def forward_with_backend(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        with sdpa_kernel([chosen, SDPBackend.MATH], set_priority=True):
-            return forward(*args, **kwargs) if own is None else own(self, *args, **kwargs)
-
-    # A method of the model: a deep copy, such as an average of the weights, gets its own.
-    model.forward = types.MethodType(forward_with_backend, model)
-
-
 KNOBS = (
     Knob(
         name="sdpa_backend", when="CUDA and ROCm, where scaled dot-product attention runs",
         why="which kernel of attention is fastest depends on its shapes",
         candidates=_candidates, priority={"gpu": 70}, guide=120, conflict=_conflict,
-        affects={"memory", "arithmetic", "compiled code"}, on_model=_restrict,
+        affects={"memory", "arithmetic", "compiled code"}, on_model=restrict_attention,
         without_word="the model's forward is restricted to it when training starts",
     ),
 )  # fmt: skip

@@ -60,6 +60,7 @@ class Knob:
         in_force: The value that the user's module has told torch to work with; None where it has not.
         on_model: Changes a model that is on its device; given the whole config, whose other knobs may matter.
         on_optimizer: Changes an optimizer.
+        outside: Changes a model of a script that cannot be asked to do it itself.
     """
 
     name: str
@@ -83,11 +84,18 @@ class Knob:
     in_force: Callable[[torch.device], Scalar | None] = lambda _: None
     on_model: Callable[[nn.Module, TrainConfig], None] | None = None
     on_optimizer: Callable[[Optimizer, Any], None] | None = None
+    outside: Callable[[nn.Module, TrainConfig], None] | None = None
 
     @property
     def default(self) -> Scalar:
         """PyTorch's own value."""
         return TrainConfig.model_fields[self.name].default  # type: ignore[no-any-return]
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether it can be changed in a script that knows nothing of it."""
+        ways = (self.dataloader_argument, self.on_process, self.on_model, self.on_optimizer, self.outside)
+        return any(way is not None for way in ways)
 
     def preferred(self, of: Circumstances, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
         """Values for the first guess, best first."""

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from autotune.knobs.circumstances import Choices, Circumstances
-from autotune.knobs.config import Scalar, TrainConfig
+from autotune.knobs.config import Scalar
 from autotune.knobs.knob import Knob
-
-if TYPE_CHECKING:
-    from torch import nn
+from autotune.recorder.telling import lay_out
 
 
 def _candidates(of: Circumstances) -> Choices | str:
@@ -26,24 +23,11 @@ def _preferred(of: Circumstances, picked: Mapping[str, Scalar]) -> tuple[Scalar,
     return ("channels_last",) if of.device == "cpu" or tensor_cores else ()
 
 
-def _lay_out(model: nn.Module, config: TrainConfig) -> None:
-    """Channels-last for what has four dimensions; ``model.to(memory_format=…)`` would refuse a model with five."""
-    if config.memory_format != "channels_last":
-        return
-    import torch
-
-    for tensor in (*model.parameters(), *model.buffers()):
-        if tensor.dim() == 4:
-            tensor.data = tensor.data.to(memory_format=torch.channels_last)
-            if tensor.grad is not None:
-                tensor.grad = tensor.grad.to(memory_format=torch.channels_last)
-
-
 KNOBS = (
     Knob(
         name="memory_format", when="4-D tensors occur", why="convolutions on images are often faster in channels_last",
         candidates=_candidates, prefers=_preferred, priority={"gpu": 50, "cpu": 40}, guide=100,
-        affects={"memory", "arithmetic", "compiled code"}, on_model=_lay_out,
+        affects={"memory", "arithmetic", "compiled code"}, on_model=lay_out,
         without_word="weights and batches are laid out when training starts",
     ),
 )  # fmt: skip

@@ -2,60 +2,24 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from autotune.knobs.circumstances import Choices, Circumstances, offer
 from autotune.knobs.config import Scalar
 from autotune.knobs.knob import Knob
+from autotune.recorder.telling import asked_of_allocator, let_cudnn_search, set_allocator, set_threads
 
 if TYPE_CHECKING:
     import torch
 
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4  # of glibc's malloc.h
-_TOP_PAD_BYTES = 256 * 2**20
 _BEFORE_TRAINING = "set for the process when training starts"
-
-
-def tune_allocator(device: torch.device) -> None:
-    """Makes the allocator keep its memory: growing segments on CUDA, no mmap and no trimming in glibc's malloc.
-
-    Without it, glibc serves every large tensor by a fresh mmap, whose pages fault in one by one.
-    """
-    if device.type == "cuda":
-        import torch
-
-        if torch.version.hip is None:
-            kept = [one for one in _asked_of_allocator() if not one.startswith("expandable_segments")]
-            _tell_allocator(",".join([*kept, "expandable_segments:True"]))
-    elif device.type == "cpu" and sys.platform == "linux":
-        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-        if mallopt is not None:  # other C libraries, such as musl, have none
-            mallopt(_M_MMAP_MAX, 0)
-            mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
-            mallopt(_M_TOP_PAD, _TOP_PAD_BYTES)
-
-
-def _asked_of_allocator() -> list[str]:
-    """The settings that the environment asks of CUDA's allocator, by the newer variable or the older."""
-    asked = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
-    return [setting.strip() for setting in asked.split(",") if setting.strip()]
-
-
-def _tell_allocator(settings: str) -> None:
-    import torch
-
-    tell = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # since 2.10; the other one warns there
-    (tell or torch.cuda.memory._set_allocator_settings)(settings)
 
 
 def _allocator_in_force(device: torch.device) -> Scalar | None:
     if device.type != "cuda":
         return None
-    settings = (setting.replace(" ", "").lower() for setting in _asked_of_allocator())
+    settings = (setting.replace(" ", "").lower() for setting in asked_of_allocator())
     return "tuned" if "expandable_segments:true" in settings else None
 
 
@@ -73,11 +37,6 @@ def _allocators(of: Circumstances) -> Choices | str:
 
 def _preferred_allocator(of: Circumstances, _: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
     return ("tuned",) if of.device == "cpu" else ()
-
-
-def _set_allocator(allocator: str, device: torch.device) -> None:
-    if allocator == "tuned":
-        tune_allocator(device)
 
 
 def _threads(of: Circumstances) -> Choices | str:
@@ -102,13 +61,6 @@ def _preferred_threads(of: Circumstances, picked: Mapping[str, Scalar]) -> tuple
     return (max(1, of.hardware.cpu.budget - workers),) if workers else ()
 
 
-def _set_threads(count: int | None, _: torch.device) -> None:
-    if count is not None:
-        import torch
-
-        torch.set_num_threads(count)
-
-
 def _cudnn_search(of: Circumstances) -> Choices | str:
     """The search of cuDNN itself for the fastest convolution."""
     if of.device != "cuda":
@@ -116,13 +68,6 @@ def _cudnn_search(of: Circumstances) -> Choices | str:
     if not of.facts.fixed_shapes:
         return "shapes vary from batch to batch, and cuDNN would search again for each"
     return Choices((False, True), "shapes are fixed, so cuDNN searches its algorithms once")
-
-
-def _let_cudnn_search(on: bool, device: torch.device) -> None:
-    if on or device.type == "cuda":
-        import torch
-
-        torch.backends.cudnn.benchmark = on
 
 
 def _searching_in_force(device: torch.device) -> Scalar | None:
@@ -138,20 +83,20 @@ KNOBS = (
         candidates=_threads, prefers=_preferred_threads, priority={"cpu": 60}, guide=130, scale="linear",
         part="both",  # workers want the cores that computing has
         affects={"host memory", "compiled code", "cores"}, devices={"cpu"},
-        on_process=_set_threads, without_word=_BEFORE_TRAINING,
+        on_process=set_threads, without_word=_BEFORE_TRAINING,
     ),
     Knob(
         name="allocator", when="on the CPU with glibc",
         why="blocks that are kept save a system call and page faults for each tensor; expandable segments waste less",
         candidates=_allocators, prefers=_preferred_allocator, priority={"gpu": 130, "cpu": 10}, guide=140,
         affects={"memory", "host memory"}, devices={"cpu", "cuda"},
-        on_process=_set_allocator, in_force=_allocator_in_force, without_word=_BEFORE_TRAINING,
+        on_process=set_allocator, in_force=_allocator_in_force, without_word=_BEFORE_TRAINING,
     ),
     Knob(
         name="cudnn_benchmark", when="shapes are fixed",
         why="cuDNN tries its algorithms for each convolution, once, and keeps the fastest",
         candidates=_cudnn_search, prefers=(True,), priority={"gpu": 110}, guide=20,
         affects={"arithmetic"}, devices={"cuda"}, words={"lightning": ("benchmark",)},
-        on_process=_let_cudnn_search, in_force=_searching_in_force, without_word=_BEFORE_TRAINING,
+        on_process=let_cudnn_search, in_force=_searching_in_force, without_word=_BEFORE_TRAINING,
     ),
 )  # fmt: skip

@@ -146,6 +146,7 @@ def build_space(
     explored: Mapping[str, tuple[Scalar, ...]] = {},
     budget_seconds: float = 600.0,
     unsound: Mapping[tuple[str, Scalar], str] = {},
+    held: Mapping[str, str] = {},
 ) -> Space:
     """The space for a workload on a machine.
 
@@ -160,6 +161,7 @@ def build_space(
         explored: Arguments of `build()` to explore, with their values.
         budget_seconds: Time of the whole search: compiling must break even within it.
         unsound: Values of knobs that do not work on this machine, each with the reason.
+        held: Knobs that cannot be changed in this workload, each with the reason.
 
     Raises:
         ConfigError: When a knob is unknown, a value out of range, the device not there, or the constraints contradict
@@ -194,6 +196,7 @@ def build_space(
     if is_costly(of):
         order = tuple(dict.fromkeys(("num_workers", *order)))
     found = {knob: rule(of) for knob in order if knob in searched and (rule := KNOBS[knob].candidates)}
+    found = {knob: held.get(knob, choice) for knob, choice in found.items()}
     found = {knob: _sound(knob, choice, unsound) for knob, choice in found.items()}
     choices = {knob: choice for knob, choice in found.items() if isinstance(choice, Choices)}
     space = Space(

@@ -33,6 +33,13 @@ def _known_knobs(config: Any) -> Any:
     return {knob: config[knob] for knob in config if knob in KNOBS} if isinstance(config, dict) else config
 
 
+class ScriptRecord(Stored):
+    """A training script that was tuned as it is."""
+
+    command: tuple[str, ...] = Field(description="the words that started it")
+    loop: dict[str, Any] = Field(description="by which its training loop is found again")
+
+
 class WorkloadRecord(Stored):
     """What was trained."""
 
@@ -45,6 +52,7 @@ class WorkloadRecord(Stored):
     flops_per_sample: Figure | None = Field(
         default=None, description="of a training step's matrix products, convolutions and attention"
     )
+    script: ScriptRecord | None = Field(default=None, description="null: a build()")
 
 
 class Side(Stored):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,6 +55,11 @@ def unfinished(result: Result) -> str | None:
         return None
     why = "tuning was interrupted" if result.stopped_by == "interrupted" else "tuning did not finish"
     return f"{why}; what follows was known by then"
+
+
+def launch_line(path: Path, command: Sequence[str]) -> str:
+    """The command that trains a script with a result."""
+    return f"autotune launch {shlex.quote(path.as_posix())} -- {shlex.join(command)}"
 
 
 def usage_snippet(path: Path) -> str:

@@ -6,7 +6,7 @@ put into `Text` through `as_text`, never into markup, so that "[bold]" in a name
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -54,12 +54,13 @@ def result_table(result: Result) -> RenderableType:
     return Group(*parts, *_numerics_lines(result), *_diagnosis_lines(result), *_search_lines(result))
 
 
-def usage_lines(path: Path, page: Path | None = None) -> RenderableType:
-    """Where a result and its report, if it has one, are; and how to train with it."""
+def usage_lines(path: Path, page: Path | None = None, script: Sequence[str] = ()) -> RenderableType:
+    """Where a result and its report, if it has one, are; and how to train with it, or to train a script with it."""
     places = [labelled("result file", str(path), "", "bold")]
     if page is not None:
         places.append(labelled("report", str(page), "", "bold"))
-    code = [as_text(f"    {line}", "cyan") for line in summary.usage_snippet(path).splitlines()]
+    how = summary.launch_line(path, script) if script else summary.usage_snippet(path)
+    code = [as_text(f"    {line}", "cyan") for line in how.splitlines()]
     return Group(*places, "train with it:", *code)
 
 
@@ -72,6 +73,11 @@ def check_lines(check: Check) -> RenderableType:
             told = f"{ratio_text(speedup.ratio)} ({summary.spread_text(speedup)})"
             parts.append(as_text(f"speed-up {when}: {told}"))
     return Group(*parts, *(labelled("warning", difference) for difference in check.differences))
+
+
+def warning_lines(warnings: Sequence[str]) -> RenderableType:
+    """What a person should know before it goes on."""
+    return Group(*(labelled("warning", text, "yellow") for text in warnings))
 
 
 def error_lines(error: AutotuneError) -> RenderableType:

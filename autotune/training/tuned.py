@@ -15,7 +15,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from autotune.errors import ConfigError
-from autotune.knobs import DATALOADER_ARGUMENTS, KNOBS, TrainConfig, going_with, loader_arguments, precision
+from autotune.knobs import DATALOADER_ARGUMENTS, KNOBS, TrainConfig, going_with, loader_arguments
+from autotune.recorder.telling import autocast
 from autotune.results.result import Result
 from autotune.workload.batches import MicroBatches, move
 from autotune.workload.fingerprint import length_of, model_differences, model_facts
@@ -102,7 +103,10 @@ class Tuned:
             if knob.on_model is not None:
                 knob.on_model(model, self.config)
             if knob.on_optimizer is not None and optimizer is not None:
-                knob.on_optimizer(optimizer, getattr(self.config, name))
+                try:
+                    knob.on_optimizer(optimizer, value := getattr(self.config, name))
+                except ValueError as error:
+                    raise ConfigError(f"{name}={value} cannot be used: {error}; use {name}=default") from None
         return model, optimizer
 
     def accumulate(self, loader: Iterable[Any]) -> Iterator[MicroBatches]:
@@ -131,7 +135,7 @@ class Tuned:
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """``torch.autocast`` for the tuned precision; does nothing for fp32 and tf32."""
-        return precision.autocast(self.config.precision, self.device)
+        return autocast(self.config.precision, self.device)
 
     def scaler(self, **kwargs: Any) -> torch.amp.GradScaler:
         """A ``GradScaler``, enabled for fp16 only; keyword arguments such as ``growth_interval`` go to it."""

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from autotune.bursts.epochs import Lap, charge
-from autotune.bursts.feed import Feed, Start
+from autotune.bursts.epochs import Lap, Start, charge
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Measurement
 
@@ -16,13 +15,6 @@ WORKERS = TrainConfig(num_workers=4)
 PERSISTENT = TrainConfig(num_workers=4, persistent_workers=True)
 AT_AN_END = Start(0.3, 0.2, after_epoch=True)
 AT_THE_BEGINNING = Start(0.3, 0.2, after_epoch=False)
-
-
-class Started(Feed):
-    """A feed that has seen these starts."""
-
-    def __init__(self, *starts: Start) -> None:
-        self.starts = list(starts)
 
 
 def lap(consumed: int, seconds: float, **changes: Any) -> Lap:
@@ -36,9 +28,9 @@ def crossing(samples: int, seconds: float, start_seconds: float, **changes: Any)
     return lap(samples, seconds, starts=1, start_seconds=start_seconds, **changes)
 
 
-def rate(laps: Sequence[Lap], feed: Feed, config: TrainConfig, epoch_samples: int) -> float:
+def rate(laps: Sequence[Lap], starts: Sequence[Start], config: TrainConfig, epoch_samples: int) -> float:
     """Samples per second of a measurement of these laps."""
-    blocks, cost = charge(laps, feed, config)
+    blocks, cost = charge(laps, starts, config)
     return Measurement(
         blocks=tuple(blocks), steady=True, start_seconds=0, build_seconds=0, warmup_seconds=0,
         epoch_samples=epoch_samples, epoch_boundary_seconds=cost,
@@ -52,19 +44,19 @@ EPOCH = [crossing(10, 1.9, 0.5), lap(10, 1.2), lap(10, 1.0), lap(10, 1.0), lap(1
 def test_whole_epochs_count_as_they_are() -> None:
     """The rate is that of whole epochs, start, refilled queue and all, though the median lap knows of none of that."""
     laps = [lap(10, 1.0), *EPOCH, *EPOCH, crossing(10, 1.9, 0.5)]
-    assert rate(laps, Started(AT_AN_END), WORKERS, 50) == pytest.approx(50 / 6.0, rel=0.01)
+    assert rate(laps, [AT_AN_END], WORKERS, 50) == pytest.approx(50 / 6.0, rel=0.01)
 
 
 def test_an_incomplete_last_batch_costs_its_step() -> None:
     """Three steps of 1 s for 4, 4 and 2 samples: 10 samples in 3 s, with or without workers."""
     epoch = [crossing(4, 1.0, 0.0), lap(4, 1.0), lap(2, 1.0)]
-    assert rate(epoch * 4, Started(AT_AN_END), TrainConfig(), 10) == pytest.approx(10 / 3.0)
+    assert rate(epoch * 4, [AT_AN_END], TrainConfig(), 10) == pytest.approx(10 / 3.0)
 
 
 def test_one_disturbed_epoch_of_three_is_not_charged() -> None:
     """Something that happened once is no part of every epoch: it counts where it was, in its block's seconds."""
     disturbed = [*EPOCH[:2], lap(10, 9.0), *EPOCH[3:]]
-    blocks, cost = charge([*EPOCH, *disturbed, *EPOCH, crossing(10, 1.9, 0.5)], Started(AT_AN_END), WORKERS)
+    blocks, cost = charge([*EPOCH, *disturbed, *EPOCH, crossing(10, 1.9, 0.5)], [AT_AN_END], WORKERS)
     assert cost <= 1.0
     assert blocks[7].seconds == pytest.approx(9.0)
 
@@ -72,36 +64,36 @@ def test_one_disturbed_epoch_of_three_is_not_charged() -> None:
 def test_a_single_start_is_judged_by_the_laps_that_refill_the_queue() -> None:
     """From its start until workers × prefetch batches have come; what is slow later is something else."""
     laps = [lap(4, 1.0)] * 5 + [crossing(4, 2.0, 0.5), lap(4, 1.5), lap(4, 5.0)]
-    _, cost = charge(laps, Started(AT_AN_END), TrainConfig(num_workers=4, prefetch_factor=2))
+    _, cost = charge(laps, [AT_AN_END], TrainConfig(num_workers=4, prefetch_factor=2))
     assert cost == pytest.approx(1.0 + 0.5)
 
 
 def test_a_start_that_the_device_did_not_notice_costs_nothing() -> None:
     """A device that had enough to do meanwhile: the host's half second is in no lap, and is not charged."""
     laps = [lap(10, 1.0), lap(10, 1.0), lap(10, 1.0), crossing(10, 1.0, 0.5)]
-    assert charge(laps, Started(AT_AN_END), WORKERS)[1] == pytest.approx(0.0)
-    assert rate(laps, Started(AT_AN_END), WORKERS, 100) == pytest.approx(10 / 1.0)
+    assert charge(laps, [AT_AN_END], WORKERS)[1] == pytest.approx(0.0)
+    assert rate(laps, [AT_AN_END], WORKERS, 100) == pytest.approx(10 / 1.0)
 
 
 def test_the_restart_of_the_warm_up_stands_in_for_an_epochs_end() -> None:
     """Where no epoch ended: workers that do not persist start then as they would; those that do would only fetch."""
     laps, warm_up = [lap(10, 1.0)] * 4, [crossing(8, 2.0, 0.5), lap(10, 1.0)]
-    feed = Started(AT_THE_BEGINNING, AT_THE_BEGINNING)
-    assert charge(laps, feed, WORKERS, warm_up)[1] == pytest.approx(1.2)
-    assert charge(laps, feed, PERSISTENT, warm_up)[1] == pytest.approx(0.2)
-    assert charge(laps, feed, TrainConfig(), warm_up)[1] == pytest.approx(0.3)
+    starts = [AT_THE_BEGINNING, AT_THE_BEGINNING]
+    assert charge(laps, starts, WORKERS, warm_up)[1] == pytest.approx(1.2)
+    assert charge(laps, starts, PERSISTENT, warm_up)[1] == pytest.approx(0.2)
+    assert charge(laps, starts, TrainConfig(), warm_up)[1] == pytest.approx(0.3)
 
 
 def test_where_every_lap_holds_a_start_nothing_is_lost() -> None:
     """Epochs shorter than a lap: what is taken out of the blocks is charged again; the rate is that of the clock."""
     laps = [crossing(20, 2.0, 0.5, wait_seconds=0.4), crossing(20, 2.0, 0.5, wait_seconds=0.4)]
-    assert rate(laps, Started(AT_AN_END), WORKERS, 20) == pytest.approx(20 / 2.0)
+    assert rate(laps, [AT_AN_END], WORKERS, 20) == pytest.approx(20 / 2.0)
 
 
 def test_ordinary_waiting_is_no_cost_of_a_start() -> None:
     """While the first batch is awaited each of 4 workers prepares one: 4 batches' usual waiting stays in the block."""
-    feed = Started(Start(0.0, 0.4, after_epoch=True))
-    blocks, cost = charge([lap(10, 2.0, wait_seconds=1.0), crossing(11, 2.0, 0.4, wait_seconds=1.0)], feed, WORKERS)
+    starts = [Start(0.0, 0.4, after_epoch=True)]
+    blocks, cost = charge([lap(10, 2.0, wait_seconds=1.0), crossing(11, 2.0, 0.4, wait_seconds=1.0)], starts, WORKERS)
     assert cost == pytest.approx(0.0)
     assert blocks[1].seconds == pytest.approx(2.0)
     assert blocks[1].data_wait_seconds == pytest.approx(1.4)
@@ -110,11 +102,11 @@ def test_ordinary_waiting_is_no_cost_of_a_start() -> None:
 def test_steps_that_taught_nothing_took_their_time() -> None:
     """Samples of skipped steps count for the seconds, and not for the rate."""
     laps = [lap(10, 1.0, samples=0), lap(10, 1.0), lap(10, 1.0), lap(10, 1.0)]
-    blocks, cost = charge(laps, Started(AT_AN_END), WORKERS)
+    blocks, cost = charge(laps, [AT_AN_END], WORKERS)
     assert [block.samples for block in blocks] == [0, 10, 10, 10]
     assert cost == pytest.approx(0.5)
 
 
 def test_batches_that_stay_on_the_device_know_no_epochs() -> None:
     """Nothing starts, so nothing is charged."""
-    assert charge([lap(10, 1.0)] * 4, Started(), WORKERS)[1] == 0.0
+    assert charge([lap(10, 1.0)] * 4, [], WORKERS)[1] == 0.0

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-import autotune.knobs.process
+import autotune.recorder.telling
 from autotune.knobs.config import TrainConfig
 from autotune.training.tuned import Tuned
 
@@ -101,7 +101,7 @@ class Steps:
 def process_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.device]]:
     """Puts the number of threads back; the allocator is not touched, but the devices it was tuned for are listed."""
     threads, devices = torch.get_num_threads(), []
-    monkeypatch.setattr(autotune.knobs.process, "tune_allocator", devices.append)
+    monkeypatch.setattr(autotune.recorder.telling, "tune_allocator", devices.append)
     try:
         yield devices
     finally:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from autotune.knobs.compiling import keep_gradients
 from autotune.knobs.config import TrainConfig
+from autotune.recorder.telling import keep_gradients
 
 
 class FromGraph(torch.autograd.Function):

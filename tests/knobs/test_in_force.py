@@ -9,9 +9,8 @@ import torch
 
 from autotune.knobs import with_what_is_in_force
 from autotune.knobs.config import TrainConfig
-from autotune.knobs.precision import matmul_precision
-from autotune.knobs.process import tune_allocator
 from autotune.knobs.registry import KNOBS
+from autotune.recorder.telling import matmul_precision, tune_allocator
 
 CUDA = torch.device("cuda")  # only named: nothing here asks a card
 

@@ -1,0 +1,65 @@
+"""The options that tuning a `build()` and tuning a script share, and what they mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from autotune.commands import options
+from autotune.units import parse_duration
+
+Budget = Annotated[str, typer.Option(help="Wall-clock time for everything: 90s, 10m, 1h30m.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, rocm or mps; the first accelerator when left out.")]
+Out = Annotated[Path | None, typer.Option(help="The result file; in results/<machine> when left out.")]
+MemoryTarget = Annotated[str, typer.Option(help="The share of memory that may be used.")]
+UtilizationTarget = Annotated[
+    str, typer.Option(help="How busy the GPU and how near its ceiling training must be for the search to stop.")
+]
+Pin = Annotated[list[str] | None, typer.Option(help="Hold a knob; may be repeated.", metavar="KNOB=VALUE")]
+Only = Annotated[str, typer.Option(help="Search only these knobs.", metavar="KNOB,KNOB")]
+MaxWorkers = Annotated[str, typer.Option(help="Never use more DataLoader workers.", metavar="NUMBER")]
+WarmStart = Annotated[
+    list[Path] | None, typer.Option(help="Try another machine's result first; may be repeated.", metavar="FILE")
+]
+Sampler = Annotated[str, typer.Option(help="Optuna's sampler: tpe, gp or random.")]
+Seed = Annotated[str, typer.Option(help="Seeds the sampler and the order of bursts.", metavar="NUMBER")]
+Storage = Annotated[str, typer.Option(help="Database URL for the trials; a file by the result when left out.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run, repeating no burst.")]
+
+
+def options_of(
+    *,
+    budget: str,
+    device: str,
+    memory_target: str,
+    utilization_target: str,
+    pin: list[str] | None,
+    only: str,
+    max_workers: str,
+    warm_start: list[Path] | None,
+    sampler: str,
+    seed: str,
+    storage: str,
+    **others: Any,
+) -> options.Options:
+    """What was typed, as it is meant; the others are meant already.
+
+    Raises:
+        UsageError: It cannot be meant.
+    """
+    return options.Options(
+        budget_seconds=parse_duration(budget),
+        device=options.parse_device(device),
+        memory_target=options.parse_share("--memory-target", memory_target, options.LEAST_MEMORY),
+        utilization_target=options.parse_share("--utilization-target", utilization_target),
+        pinned=options.parse_pins(pin or ()),
+        only=options.parse_only(only),
+        max_workers=options.parse_whole("--max-workers", max_workers, 0, options.MOST_WORKERS) if max_workers else None,
+        warm_start=tuple(warm_start or ()),
+        sampler=options.one_of("--sampler", sampler, options.SAMPLERS),
+        seed=options.parse_whole("--seed", seed, 0, options.MOST_SEED),
+        storage=storage or None,
+        **others,
+    )

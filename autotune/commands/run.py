@@ -1,0 +1,94 @@
+"""`autotune run`: tunes a training script as it is."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from autotune.commands import asked, options
+from autotune.commands.common import STARTED, Json, Quiet, reported, say
+from autotune.errors import UsageError
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(help="The command that trains, after --.", metavar="-- COMMAND", show_default=False),
+]
+
+
+@reported
+def run(
+    command: Words = None,
+    budget: asked.Budget = "10m",
+    device: asked.Device = "",
+    out: asked.Out = None,
+    effective_batch: Annotated[
+        str, typer.Option(help="'free' tries other batch sizes too, which changes what a step learns.")
+    ] = "",
+    memory_target: asked.MemoryTarget = "0.9",
+    utilization_target: asked.UtilizationTarget = "0.95",
+    pin: asked.Pin = None,
+    only: asked.Only = "",
+    max_workers: asked.MaxWorkers = "",
+    warm_start: asked.WarmStart = None,
+    sampler: asked.Sampler = "tpe",
+    seed: asked.Seed = "0",
+    storage: asked.Storage = "",
+    resume: asked.Resume = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Tell what was seen and what would be changed, and stop.")
+    ] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Tunes a training script without changing a line of it: autotune run -- python train.py --epochs 90."""
+    from autotune.commands.tune import tune_and_tell
+    from autotune.scripts.script import Script
+
+    script = Script.of(command or ())
+    if effective_batch not in {"", "free"}:
+        raise UsageError(
+            f"--effective-batch: expected 'free' for a script, which accumulates by itself, got {effective_batch!r}; "
+            "leave it out, or pass 'free'"
+        )
+    wanted = asked.options_of(
+        target=script.text,
+        script=script.command,
+        budget=budget,
+        device=device,
+        out=out,
+        effective_batch=options.parse_effective_batch(effective_batch),
+        memory_target=memory_target,
+        utilization_target=utilization_target,
+        pin=pin,
+        only=only,
+        max_workers=max_workers,
+        warm_start=warm_start,
+        sampler=sampler,
+        seed=seed,
+        storage=storage,
+        resume=resume,
+    )
+    if dry_run:
+        _look(wanted, as_json=json, quiet=quiet)
+    else:
+        raise typer.Exit(tune_and_tell(wanted, as_json=json, quiet=quiet))
+
+
+def _look(wanted: options.Options, *, as_json: bool, quiet: bool) -> None:
+    """Tells what a look at the script finds."""
+    from autotune.commands.tuning import Tuning
+    from autotune.search.interrupts import Interrupts
+    from autotune.search.stopping import Budget
+    from autotune.terminal.console import make_console
+    from autotune.terminal.look import look_json, look_lines
+    from autotune.terminal.progress import make_progress
+
+    console = make_console()
+    budget = Budget(wanted.budget_seconds, started=STARTED)
+    with Interrupts() as interrupts, make_progress(console, quiet=quiet, seconds=budget.remaining) as progress:
+        seen, space = Tuning(wanted, progress, budget, interrupts).look()
+    if as_json:
+        say(look_json(seen, space))
+    else:
+        console.print(look_lines(seen, space))

@@ -1,0 +1,107 @@
+"""What is changed in a script that knows nothing of it: its loaders, models, optimizers, and the process."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+from . import telling
+from .naming import batches_of, is_own_batch_sampler
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from torch.optim import Optimizer
+    from torch.utils.data import DataLoader
+
+KEPT = ("dataset", "collate_fn", "worker_init_fn", "generator")
+"""Arguments of a loader that are never changed."""
+
+
+class Changes:
+    """The changes of one config, as the parent's knobs name them.
+
+    Args:
+        told: ``knobs``, a value for each; and what differs from the script's own: ``loader``, arguments of DataLoader;
+            ``process`` and ``optimizer``, pairs of a function of `telling` and a value; ``model``, functions of it.
+    """
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        self.knobs = types.SimpleNamespace(**told.get("knobs", {}))
+        self.loader: dict[str, Any] = told.get("loader", {})
+        self._process: list[tuple[str, Any]] = told.get("process", [])
+        self._model: list[str] = told.get("model", [])
+        self._optimizer: list[tuple[str, Any]] = told.get("optimizer", [])
+        self._switched: list[Optimizer] = []
+        self._models: list[nn.Module] = []
+
+    @property
+    def wants_models(self) -> bool:
+        """Whether models are still to be changed."""
+        return bool(self._model) and not self._models
+
+    def on_process(self, device: torch.device) -> None:
+        """Tells torch what holds for the whole process."""
+        for function, value in self._process:
+            getattr(telling, function)(value, device)
+
+    def on_models(self, models: list[nn.Module]) -> None:
+        """Changes the models, once."""
+        if self.wants_models and models:
+            self._models = models
+            for model in models:
+                for function in self._model:
+                    getattr(telling, function)(model, self.knobs)
+
+    def on_optimizer(self, optimizer: Optimizer) -> None:
+        """Changes an optimizer, once."""
+        if self._optimizer and not any(one is optimizer for one in self._switched):
+            self._switched.append(optimizer)
+            for function, value in self._optimizer:
+                getattr(telling, function)(optimizer, value)
+
+    def without_effect(self) -> str | None:
+        """What did not come into effect, in one sentence; None when all did that was asked for."""
+        if self.wants_models:
+            return "the model was not found, so that it could not be changed"
+        if self._optimizer and not self._switched:
+            return "no optimizer of torch stepped, so that none could be changed"
+        return None
+
+    def arguments(self, loader: DataLoader[Any]) -> dict[str, Any]:
+        """The arguments with which a loader is made again: the script's own, but for what is changed."""
+        arguments = {name: getattr(loader, name) for name in KEPT}
+        arguments |= {
+            "num_workers": loader.num_workers,
+            "prefetch_factor": loader.prefetch_factor,
+            "pin_memory": loader.pin_memory,
+            "persistent_workers": loader.persistent_workers,
+        }
+        if not getattr(loader, "in_order", True):
+            arguments["in_order"] = False
+        changed = dict(self.loader)
+        size = changed.pop("batch_size", None)
+        arguments |= changed
+        if not arguments["num_workers"]:
+            arguments |= {"prefetch_factor": None, "persistent_workers": False}
+            arguments.pop("in_order", None)
+        else:
+            arguments["multiprocessing_context"] = loader.multiprocessing_context
+        if arguments.get("in_order", True):  # older versions of torch do not know it
+            arguments.pop("in_order", None)
+        if is_own_batch_sampler(loader):
+            arguments["batch_sampler"] = loader.batch_sampler
+        else:
+            sampler, own_size, drops = batches_of(loader)
+            arguments["batch_size"] = size or own_size
+            if own_size is not None:
+                arguments["drop_last"] = drops
+            if not _is_iterable(loader):
+                arguments["sampler"] = sampler
+        return arguments
+
+
+def _is_iterable(loader: DataLoader[Any]) -> bool:
+    from torch.utils.data import IterableDataset
+
+    return isinstance(loader.dataset, IterableDataset)

@@ -1,0 +1,96 @@
+"""How a burst of a script ends: by an exception that no ``except Exception`` stops, and then for good."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .wire import Wire
+
+GRACE_SECONDS = 3.0
+"""For what a script does in its ``finally``. Chosen."""
+OUT_OF_MEMORY_TEXTS = (
+    "out of memory", "can't allocate memory", "not enough memory", "std::bad_alloc", "could not create a memory",
+    "_STATUS_ALLOC_FAILED", "unable to find an engine to execute", "CUDA calloc",
+)  # fmt: skip
+SHARED_MEMORY_TEXTS = ("unable to allocate shared memory", "unable to write to file </torch_", "unable to mmap")
+
+
+class BurstEnded(BaseException):
+    """The burst is over; not for the script to catch."""
+
+
+def end_burst() -> None:
+    """Leaves the script, whose ``finally`` still runs; it has a moment.
+
+    Raises:
+        BurstEnded: Always.
+    """
+    timer = threading.Timer(GRACE_SECONDS, os._exit, (0,))
+    timer.daemon = True
+    timer.start()
+    raise BurstEnded
+
+
+def tell_how_it_ends(wire: Wire, doing: list[str]) -> None:
+    """Tells the parent when the script ends by itself: by an error, or by having nothing more to do.
+
+    Args:
+        wire: To the parent.
+        doing: What the script is doing, in its last item.
+    """
+    former = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, BurstEnded) or _is_caused_by_end(error):
+            os._exit(0)
+        wire.send("failure", outcome=outcome_of(error), reason=f"{kind.__name__}: {first_line(error)}")
+        former(kind, error, trace)
+        sys.stderr.flush()
+        os._exit(0)
+
+    def ended() -> None:
+        wire.send("failure", outcome="crashed", reason=f"the script ended while it was {doing[-1]}")
+        os._exit(0)
+
+    sys.excepthook = hook
+    atexit.register(ended)
+
+
+def outcome_of(error: BaseException) -> str:
+    """The outcome that an error stands for, in the parent's words."""
+    import torch
+
+    seen: BaseException | None = error
+    from_compiler = False
+    for _ in range(20):
+        if seen is None:
+            break
+        text = str(seen)
+        if isinstance(seen, (torch.OutOfMemoryError, MemoryError)) or any(part in text for part in OUT_OF_MEMORY_TEXTS):
+            return "oom"
+        if any(part in text for part in SHARED_MEMORY_TEXTS):
+            return "shm_exhausted"
+        from_compiler |= type(seen).__module__.startswith(("torch._dynamo", "torch._inductor"))
+        seen = seen.__cause__ or seen.__context__
+    return "unsupported" if from_compiler or isinstance(error, NotImplementedError) else "crashed"
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line."""
+    return (str(error).strip().splitlines() or ["no message"])[0][:500]
+
+
+def _is_caused_by_end(error: BaseException) -> bool:
+    """Whether what the script raised while it was being left is no news."""
+    seen = error.__context__
+    for _ in range(20):
+        if seen is None or isinstance(seen, BurstEnded):
+            return seen is not None
+        seen = seen.__context__
+    return False

@@ -1,0 +1,250 @@
+"""The gate of a script's training loop: it opens for a block at a time, and times it."""
+
+from __future__ import annotations
+
+import json
+import math
+from time import perf_counter  # by name: the script may replace what `time` holds
+from typing import TYPE_CHECKING, Any
+
+from .ending import end_burst
+from .gradients import Gradients
+from .usage import MemoryWatch, Processors
+
+if TYPE_CHECKING:
+    import torch
+    from torch.optim import Optimizer
+
+    from .changes import Changes
+    from .stream import Stream
+    from .wire import Wire
+
+COMPILED_BATCHES = 3
+"""Micro-batches after which compiled code is believed to be complete: for other sizes it may be compiled once more."""
+WAITED_SHARE = 0.05
+"""Of a lap: who waits so long for batches has emptied the loader's queue."""
+
+
+class Gate:
+    """Lets a script train as far as it is told.
+
+    Args:
+        wire: To the parent.
+        request: The job.
+        loop: What a look at the script found.
+        changes: That were applied.
+        memory: Watches memory.
+        doing: What the script is doing, in its last item.
+
+    Attributes:
+        stream: What it draws from; None in a script without a loader.
+        last_loss: Of the last backward pass.
+        start_seconds: From the request until the loop.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        request: dict[str, Any],
+        loop: dict[str, Any],
+        changes: Changes,
+        memory: MemoryWatch,
+        doing: list[str],
+    ) -> None:
+        self.stream: Stream | None = None
+        self.last_loss: torch.Tensor | None = None
+        self.start_seconds = 0.0
+        self._wire = wire
+        self._request = request
+        self._loop = loop
+        self._changes = changes
+        self._memory = memory
+        self._doing = doing
+        self._accumulation = max(1, loop["accumulation"])
+        self._opened = perf_counter()
+        self._passed, self._position = 0, 0
+        self._is_open = False
+        self._until: int | None = None
+        self._lap: dict[str, Any] = {}
+        self._steps: list[tuple[float, float]] = []
+        self._step_began = 0.0
+        self._updates, self._update_seconds = 0, 0.0
+        self._drawn_when_filled, self._waited = 0, False
+        self._last_pass = self._opened
+        self._gradients = Gradients(request["trace"]) if request["job"] == "numerics" else None
+        compiled = request["changes"].get("knobs", {}).get("compile_mode") is not None
+        self._opening = max(self._accumulation + 1, COMPILED_BATCHES if compiled else 0)
+
+    def before_draw(self) -> None:
+        """All that was drawn has been trained on."""
+        if self.stream is not None:
+            self._pass(self.stream.position, self.stream.last_samples)
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        """An optimizer is about to step."""
+        self._step_began = perf_counter()
+        if self._gradients is not None:
+            self._gradients.before_step(optimizer)
+
+    def after_step(self, _: Optimizer) -> None:
+        """An optimizer has stepped."""
+        self._steps.append((self._step_began, perf_counter()))
+        if self._gradients is not None and self._gradients.after_step():
+            self._wire.send("result", value=self._gradients.trace())
+            end_burst()
+        if self.stream is None and not self._loop["loaders"] and len(self._steps) % self._loop["optimizers"] == 0:
+            samples = self._loop["step_samples"]
+            self._position += samples
+            self._pass(self._position, samples)
+
+    def losses_seen(self, loss: torch.Tensor) -> None:
+        """A backward pass begins."""
+        if self._gradients is not None:
+            self._gradients.losses.append(loss.detach())
+
+    def drain(self) -> None:
+        """Draws batches that nobody trains on, for as long as the plan says: what the loader alone could reach."""
+        while True:
+            self.before_draw()
+            if self.stream is not None:
+                self.stream.draw()
+
+    def _pass(self, position: int, samples: int) -> None:
+        """The gate: goes on at once while there is something to train, else reports and waits."""
+        if self._gradients is not None:
+            return
+        now = perf_counter()
+        if not self._is_open:
+            self._passed += 1 if samples else 0
+            seconds, self._last_pass = now - self._last_pass, now
+            if self._passed < self._opening:
+                return
+            self._open(position, max(1, samples), seconds)
+            return
+        if self._until is not None and position < self._until:
+            return
+        self._finish(position)
+        self._go_on(position)
+
+    def _open(self, position: int, samples: int, seconds: float) -> None:
+        """The first steps are taken."""
+        self._is_open = True
+        self._synchronise()
+        self._check_loss()
+        reads_only = self._request["plan"]["part"] == "loader"
+        if not reads_only and (reason := self._changes.without_effect()) is not None:
+            self._wire.send("failure", outcome="unsupported", reason=reason)
+            end_burst()
+        stream = self.stream
+        self._wire.send(
+            "ready",
+            pace=max(seconds, 1e-9) / samples,
+            epoch_samples=stream.epoch_samples if stream is not None else None,
+            reads_batches=self._loop["reads_batches"],
+            start_seconds=self.start_seconds,
+            opening_seconds=perf_counter() - self._opened,
+            opening_steps=self._passed / self._accumulation,
+        )
+        self._doing.append("training")
+        self._go_on(position)
+
+    def _go_on(self, position: int) -> None:
+        """Waits until it is told to train on; what else is asked for is answered."""
+        while True:
+            command = self._wire.receive()
+            if "command" in command:  # this process was started for the job, and has no server between
+                command = json.loads(command["command"])
+            if command["report"]:
+                self._wire.send("report", value=self._figures(), drained=self._drained)
+            elif command["until"] is None:
+                self._wire.send("phase", phase="end")
+                self._wire.send("result", value=self._figures())
+                end_burst()
+            else:
+                break
+        self._wire.send("phase", phase="train")
+        if command["start"] is not None:
+            position = command["start"]
+            if self.stream is not None:
+                self.stream.restart(position)
+                self._drawn_when_filled, self._waited = self.stream.drawn, False
+            self._position = position
+        self._until = command["until"]
+        self._begin(position, leads_in=command["leads_in"])
+
+    def _begin(self, position: int, *, leads_in: bool) -> None:
+        self._steps.clear()
+        stream = self.stream
+        self._lap = {"position": position, "leads_in": leads_in, "processors": Processors()}
+        if stream is not None:
+            self._lap |= {
+                "drawn": stream.drawn,
+                "samples": stream.samples,
+                "starts": len(stream.starts),
+                "start_seconds": stream.start_seconds,
+                "wait_seconds": stream.wait_seconds,
+            }
+        self._synchronise()
+        self._lap["began"] = perf_counter()
+
+    def _finish(self, position: int) -> None:
+        """The block is trained: tells what it took."""
+        self._synchronise()
+        lap, stream = self._lap, self.stream
+        seconds = perf_counter() - lap["began"]
+        taken = lap["processors"].taken()
+        self._check_loss()
+        told: dict[str, Any] = {"samples": position - lap["position"], "starts": [], "start_seconds": 0.0}
+        if stream is not None:
+            batches = stream.drawn - lap["drawn"]
+            wait_seconds = stream.wait_seconds - lap["wait_seconds"]
+            told |= {
+                "samples": stream.samples - lap["samples"],
+                "batches": batches,
+                "starts": stream.starts[lap["starts"] :],
+                "start_seconds": stream.start_seconds - lap["start_seconds"],
+                "wait_seconds": wait_seconds,
+            }
+            if stream.drawn - self._drawn_when_filled > stream.workers and wait_seconds > WAITED_SHARE * seconds:
+                self._waited = True
+            if self._loop["optimizers"] == 1:
+                seconds += self._missing_updates(batches)
+        told["seconds"] = max(seconds, 1e-9)
+        self._wire.send("block", lap=told, taken=taken, drained=self._drained, leads_in=lap["leads_in"])
+
+    def _missing_updates(self, batches: int) -> float:
+        """What the optimizer's steps would take that belong to so many micro-batches, over what those seen took."""
+        self._updates += len(self._steps)
+        self._update_seconds += math.fsum(ended - began for began, ended in self._steps)
+        usual = self._update_seconds / self._updates if self._updates else 0.0
+        return (batches / self._accumulation - len(self._steps)) * usual
+
+    @property
+    def _drained(self) -> bool:
+        stream = self.stream
+        return stream is None or self._waited or stream.drawn - self._drawn_when_filled >= stream.queue
+
+    def _figures(self) -> dict[str, Any]:
+        """What is known besides the blocks."""
+        import torch
+
+        device: dict[str, int] = {}
+        if self._loop["device"].startswith("cuda"):
+            device = {
+                "device_memory_bytes": int(torch.cuda.max_memory_reserved()),
+                "device_allocated_bytes": int(torch.cuda.max_memory_allocated()),
+            }
+        loss = self.last_loss
+        return {"host_memory_bytes": self._memory.look(), "loss": None if loss is None else float(loss), **device}
+
+    def _check_loss(self) -> None:
+        loss = self.last_loss
+        if loss is not None and not math.isfinite(value := float(loss)):
+            self._wire.send("failure", outcome="invalid", reason=f"the loss became {value}")
+            end_burst()
+
+    def _synchronise(self) -> None:
+        if self._loop["device"].startswith("cuda"):
+            import torch
+
+            torch.cuda.synchronize()

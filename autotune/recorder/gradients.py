@@ -1,0 +1,60 @@
+"""What a config computes in a script's first steps: losses, and the gradient of the first step."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from torch.optim import Optimizer
+
+MOST_ELEMENTS = 20_000_000
+"""Of a gradient, that are compared: of more, every so manieth. 80 MB."""
+
+
+class Gradients:
+    """Collects the losses of some optimizer steps, and compares the first one's gradient with another run's.
+
+    Args:
+        wanted: ``steps``: how many; ``file``: where the first run leaves its gradient, for the others to compare with.
+    """
+
+    def __init__(self, wanted: dict[str, Any]) -> None:
+        self.losses: list[torch.Tensor] = []
+        self._wanted = wanted
+        self._steps = 0
+        self._norm, self._cosine = 0.0, 1.0
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        """The first step's gradient is complete."""
+        if self._steps:
+            return
+        import torch
+
+        gradients = [w.grad for group in optimizer.param_groups for w in group["params"] if w.grad is not None]
+        if not gradients:
+            return
+        stride = max(1, math.ceil(sum(one.numel() for one in gradients) / MOST_ELEMENTS))
+        flat = torch.cat([one.detach().float().cpu().contiguous().reshape(-1)[::stride] for one in gradients])
+        self._norm = math.sqrt(sum(float(one.detach().double().pow(2).sum()) for one in gradients))
+        file = self._wanted["file"]
+        if not os.path.exists(file):
+            torch.from_file(file, shared=True, size=flat.numel(), dtype=torch.float32).copy_(flat)
+            return
+        other = torch.from_file(file, size=os.path.getsize(file) // 4, dtype=torch.float32)
+        if other.shape == flat.shape:
+            mine, theirs = flat.double(), other.double()
+            lengths = float(mine.norm() * theirs.norm())
+            self._cosine = float(mine @ theirs) / lengths if lengths else float(not mine.any() and not theirs.any())
+
+    def after_step(self) -> bool:
+        """Counts a step; returns whether there were enough."""
+        self._steps += 1
+        return self._steps >= self._wanted["steps"]
+
+    def trace(self) -> dict[str, Any]:
+        """What was seen."""
+        losses = [float(loss.float().mean()) for loss in self.losses]
+        return {"losses": losses, "gradient_norm": self._norm, "cosine": self._cosine}

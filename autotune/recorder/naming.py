@@ -1,0 +1,94 @@
+"""What a script's loaders and models are known by, from one run of it to the next."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+def loader_key(loader: Any) -> str:
+    """A loader, by its data set and how it draws from it."""
+    dataset = loader.dataset
+    if is_own_batch_sampler(loader):
+        parts: tuple[Any, ...] = (type(loader.batch_sampler).__qualname__,)
+    else:
+        sampler, size, drops = batches_of(loader)
+        parts = (size, type(sampler).__qualname__, drops)
+    parts = (class_of(dataset), length_of(dataset), *parts)
+    return " ".join(map(str, parts))
+
+
+def is_own_batch_sampler(loader: Any) -> bool:
+    """Whether the script makes batches of indices itself."""
+    from torch.utils.data import BatchSampler
+
+    return loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler
+
+
+def batches_of(loader: Any) -> tuple[Any, int | None, bool]:
+    """Sampler, batch size and whether an incomplete batch is dropped, also where they were given as a batch sampler."""
+    source = loader.batch_sampler if loader.batch_sampler is not None and loader.batch_size is None else loader
+    return source.sampler, source.batch_size, source.drop_last
+
+
+def model_key(model: nn.Module) -> str:
+    """A model, by its class and the shapes of its weights."""
+    return f"{class_of(model)} {shapes_hash(model)}"
+
+
+def shapes_hash(*models: nn.Module) -> str:
+    """Hash of the shapes of all weights."""
+    shapes = sorted(str(tuple(weight.shape)) for model in models for weight in model.parameters())
+    return hashlib.sha256("\n".join(shapes).encode()).hexdigest()[:16]
+
+
+def find_models(keys: list[str]) -> list[nn.Module]:
+    """The models of these names that live in this process; empty unless each is there once.
+
+    By the type of each object alone: asking the object itself might run code of the script's.
+    """
+    from torch import nn
+
+    named = {key.split(" ", 1)[0] for key in keys}
+    modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module) and class_of(one) in named]
+    found = [next((one for one in modules if model_key(one) == key), None) for key in keys]
+    return [one for one in found if one is not None] if None not in found else []
+
+
+def class_of(thing: object) -> str:
+    """Its class, with its module's name; a script's own module has another name in a worker."""
+    kind = type(thing)
+    return f"{kind.__module__}.{kind.__qualname__}".replace("__mp_main__", "__main__")
+
+
+def length_of(sized: Any) -> int | None:
+    """``len()`` of it; None for what has none."""
+    try:
+        return len(sized)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def tensors_in(batch: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    """All tensors in a batch of mappings, sequences, and objects with attributes."""
+    import torch
+
+    if isinstance(batch, torch.Tensor):
+        yield batch
+        return
+    parts: Any = ()
+    if isinstance(batch, Mapping):
+        parts = batch.values()
+    elif isinstance(batch, (list, tuple)):
+        parts = batch
+    elif depth == 0 and isinstance(attributes := getattr(batch, "__dict__", None), dict):
+        parts = attributes.values()
+    if depth < 4:
+        for part in parts:
+            yield from tensors_in(part, depth + 1)

@@ -1,0 +1,208 @@
+"""The training loader of a script as a stream without end, from which a burst trains.
+
+Epoch follows epoch without the script's noticing: what it does between them, evaluating and saving, is not what is
+measured. The order of samples depends on seed and epoch alone, so that two configs train on the same samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from time import perf_counter  # by name: the script may replace what `time` holds
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import DataLoader, Sampler
+
+from .naming import length_of, tensors_in
+from .order import MOST_LISTED, SeededSampler, epoch_seed, random_numbers
+
+if TYPE_CHECKING:
+    from .changes import Changes
+
+CACHED_BATCHES = 4
+ITERATE = DataLoader.__iter__
+"""torch's own, whatever stands in its place later."""
+
+
+class Counted:
+    """Collates samples to ``(how many, batch)``; a class, so that workers that are spawned can unpickle it.
+
+    Args:
+        collate: The script's own.
+        batched: Whether it gets a list of samples; else the data set yields batches itself.
+    """
+
+    def __init__(self, collate: Callable[[Any], Any], batched: bool) -> None:
+        self._collate = collate
+        self._batched = batched
+
+    def __call__(self, samples: Any) -> tuple[int, Any]:
+        """A batch and its number of samples."""
+        batch = self._collate(samples)
+        if not self._batched:
+            return count_of(batch), batch
+        return len(next(iter(samples.values())) if isinstance(samples, Mapping) else samples), batch
+
+
+def count_of(batch: Any) -> int:
+    """Samples of a batch, by the first dimension of its first tensor that has any; 1 where there is none."""
+    return next((int(tensor.shape[0]) for tensor in tensors_in(batch) if tensor.dim()), 1)
+
+
+class SeededBatches(Sampler[Any]):
+    """A script's own batches of indices, drawn under random numbers that depend on the seed and the epoch alone.
+
+    Args:
+        batches: The script's.
+        seed: Of the orders.
+        start: Samples to pass over at first.
+    """
+
+    def __init__(self, batches: Any, seed: int, start: int = 0) -> None:
+        self._batches = batches
+        self._seed = seed
+        self._epoch, self._skipped = 0, start
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._epoch += 1
+        with random_numbers(epoch_seed(self._seed, self._epoch)):
+            drawn = list(self._batches)
+        while self._skipped > 0 and drawn:
+            self._skipped -= len(drawn.pop(0))
+        return iter(drawn)
+
+
+class Stream:
+    """Batches without end.
+
+    Args:
+        loader: The script's.
+        changes: With which it is made again.
+        seed: Of the order of samples.
+        before_draw: Called before each batch is drawn: all that was drawn has been trained on.
+        cached: Whether the same few batches come over and over, so that nothing is loaded.
+
+    Attributes:
+        position: Samples of the stream that were passed.
+        drawn: Batches drawn so far.
+        samples: In them.
+        starts: What each start of the loader cost: seconds to create it, to wait for its first batch, and whether an
+            epoch had ended.
+        start_seconds: Spent at them.
+        wait_seconds: Spent waiting for all other batches.
+        last_samples: Of the batch drawn last.
+    """
+
+    def __init__(
+        self, loader: DataLoader[Any], changes: Changes, seed: int, before_draw: Callable[[], None], *, cached: bool
+    ) -> None:
+        self.position = 0
+        self.drawn = 0
+        self.samples = 0
+        self.starts: list[tuple[float, float, bool]] = []
+        self.start_seconds = 0.0
+        self.wait_seconds = 0.0
+        self.last_samples = 0
+        self._script_loader = loader
+        self._arguments = changes.arguments(loader)
+        self._batched = loader.batch_sampler is not None or loader.batch_size is not None
+        self._length = length_of(self._arguments["sampler"]) if "sampler" in self._arguments else None
+        self._seed = seed
+        self._before_draw = before_draw
+        self._cache: list[Any] | None = [] if cached else None
+        self._loader = self._made(0)
+        self._batches: Iterator[Any] | None = None
+        self._after_epoch = False
+        self._end_seconds = 0.0
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._script_loader)
+
+    def __getattr__(self, name: str) -> Any:
+        """What frameworks ask of torch's own iterators."""
+        if name.startswith("__") or "_batches" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._batches, name)
+
+    @property
+    def workers(self) -> int:
+        """Processes that load."""
+        return self._loader.num_workers
+
+    @property
+    def queue(self) -> int:
+        """Batches that they prepare in advance."""
+        return self.workers * (self._loader.prefetch_factor or 0)
+
+    @property
+    def epoch_samples(self) -> int | None:
+        """Samples of an epoch; None where that is not known."""
+        return self._length
+
+    def restart(self, position: int) -> None:
+        """Goes on at another place, with an empty queue."""
+        self._seed += 1
+        self._batches = None
+        self._loader = self._made(position)
+        self.position = position
+        self._after_epoch, self._end_seconds = False, 0.0
+
+    def __next__(self) -> Any:
+        self._before_draw()
+        return self.draw()
+
+    def draw(self) -> Any:
+        """The next batch, of the next epoch perhaps."""
+        if self._cache is not None and len(self._cache) == CACHED_BATCHES:
+            samples, batch = self._cache[self.drawn % CACHED_BATCHES]
+        else:
+            samples, batch = self._drawn()
+            if self._cache is not None:
+                self._cache.append((samples, batch))
+        self.drawn += 1
+        self.samples += samples
+        self.position += samples
+        self.last_samples = samples
+        return batch
+
+    def _drawn(self) -> tuple[int, Any]:
+        if self._batches is not None:
+            asked = perf_counter()
+            item = next(self._batches, None)
+            self._end_seconds = perf_counter() - asked
+            if item is not None:
+                self.wait_seconds += self._end_seconds
+                return item  # type: ignore[no-any-return]
+            if self._length:
+                self.position += -self.position % self._length  # an incomplete last batch was dropped
+            self._after_epoch = True
+        began = perf_counter()
+        self._batches = ITERATE(self._loader)
+        created = perf_counter()
+        item = next(self._batches, None)
+        waited = perf_counter() - created
+        creating = self._end_seconds + created - began
+        self.starts.append((creating, waited, self._after_epoch))
+        self.start_seconds += creating + waited
+        if item is None:
+            raise RuntimeError("the training loader yields no batch any more: it does not begin again at each iter()")
+        return item  # type: ignore[no-any-return]
+
+    def _made(self, start: int) -> DataLoader[Any]:
+        """The script's loader with the changes, whose samples come in an order of the seed's."""
+        arguments = dict(self._arguments)
+        if "batch_sampler" in arguments:
+            arguments["batch_sampler"] = SeededBatches(arguments["batch_sampler"], self._seed, start)
+        elif self._length is not None:
+            sampler = arguments["sampler"]
+            own = getattr(sampler, "generator", None)
+            if own is not None and self._length <= MOST_LISTED:
+                own.manual_seed(self._seed)
+            arguments["sampler"] = SeededSampler(sampler, self._seed, start)
+        arguments["collate_fn"] = Counted(arguments["collate_fn"], self._batched)
+        return DataLoader(**arguments)

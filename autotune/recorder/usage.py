@@ -1,0 +1,97 @@
+"""What this process and all below it take of memory and processors, and what others take, as Linux tells it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+
+WATCH_SECONDS = 0.5
+"""Between two looks at memory."""
+
+
+def processes() -> list[int]:
+    """This process and all below it; alone where the system does not tell."""
+    found = [os.getpid()]
+    for process in found:  # grows as it goes
+        with contextlib.suppress(OSError):
+            for task in os.listdir(f"/proc/{process}/task"):
+                with contextlib.suppress(OSError), open(f"/proc/{process}/task/{task}/children") as listed:
+                    found += [int(child) for child in listed.read().split()]
+    return found
+
+
+def memory_bytes() -> int | None:
+    """Of all of them, what pages they share counted once; None where that is not told."""
+    total = 0
+    for process in processes():
+        with contextlib.suppress(OSError, ValueError), open(f"/proc/{process}/smaps_rollup", "rb") as told:
+            for line in told:
+                if line.startswith(b"Pss:"):
+                    total += 1024 * int(line.split()[1])
+                    break
+    return total or None
+
+
+class Processors:
+    """The share of the processors that others took since a moment, where none was idle for them to take."""
+
+    def __init__(self) -> None:
+        self._began = self._read()
+
+    def taken(self) -> float:
+        """That share; 0 where it is not known."""
+        before, now = self._began, self._read()
+        if before is None or now is None or now[0] <= before[0]:
+            return 0.0
+        total, busy, own = (after - earlier for after, earlier in zip(now, before, strict=True))
+        idle = max(0.0, 1 - busy / total)
+        foreign = max(0.0, (busy - own) / total)
+        return foreign if idle < 0.1 + foreign else 0.0
+
+    @staticmethod
+    def _read() -> tuple[float, float, float] | None:
+        """Ticks of all processors, those that were busy, and those that were ours."""
+        try:
+            with open("/proc/stat") as told:
+                figures = [float(figure) for figure in told.readline().split()[1:9]]
+            own = 0.0
+            for process in processes():
+                with contextlib.suppress(OSError), open(f"/proc/{process}/stat") as told:
+                    fields = told.read().rsplit(")", 1)[1].split()
+                    own += sum(map(float, fields[11:15]))
+        except (OSError, IndexError, ValueError):
+            return None
+        return sum(figures), sum(figures) - figures[3] - figures[4], own
+
+
+class MemoryWatch:
+    """Looks at memory now and then.
+
+    Args:
+        limit_bytes: More than this is too much; None: whatever there is.
+        exceeded: Told at once when it is more.
+
+    Attributes:
+        peak_bytes: The most that was seen.
+    """
+
+    def __init__(self, limit_bytes: int | None, exceeded: Callable[[int], None]) -> None:
+        self.peak_bytes = 0
+        self._limit_bytes = limit_bytes
+        self._exceeded = exceeded
+        threading.Thread(target=self._watch, name="autotune-memory", daemon=True).start()
+
+    def look(self) -> int | None:
+        """The most that was seen, now included; None where the system does not tell."""
+        self.peak_bytes = max(self.peak_bytes, memory_bytes() or 0)
+        return self.peak_bytes or None
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(WATCH_SECONDS)
+            seen = self.look()
+            if seen is not None and self._limit_bytes is not None and seen > self._limit_bytes:
+                self._exceeded(seen)

@@ -1,0 +1,96 @@
+"""What a script's runner tells, as the events of a runner: laps become blocks, and blocks a measurement."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autotune.bursts.epochs import Lap, Start, charge
+from autotune.knobs import TrainConfig
+from autotune.measuring import Block, Measurement, TelemetrySummary
+
+
+class Account:
+    """Of one job.
+
+    Args:
+        config: What it trains with.
+    """
+
+    def __init__(self, config: TrainConfig) -> None:
+        self._config = config
+        self._laps: list[Lap] = []
+        self._starts: list[Start] = []
+        self._taken: list[float] = []
+        self._reported = 0
+        self._ready: dict[str, Any] = {}
+
+    @property
+    def has_news(self) -> bool:
+        """Whether blocks were trained that no report holds."""
+        return len(self._laps) > self._reported
+
+    def translated(self, event: dict[str, Any]) -> dict[str, Any]:
+        """An event of the recorder's as one of a runner's."""
+        if event["event"] == "ready":
+            self._ready = event
+        elif event["event"] == "block":
+            return {**event, **self._block(event)}
+        elif event["event"] == "report":
+            return {**event, "value": self.measurement(event["value"])}
+        return event
+
+    def measurement(self, figures: dict[str, Any]) -> dict[str, Any] | None:
+        """All that was measured since the last report; None where nothing was.
+
+        Args:
+            figures: What the recorder knows besides the blocks.
+        """
+        if not self.has_news:
+            return None
+        blocks, boundary = self._charged()
+        first, self._reported = self._reported, len(self._laps)
+        ready, laps = self._ready, self._laps[first:]
+        per_sample = sum(block.seconds for block in blocks[first:]) / max(1, sum(lap.samples for lap in laps))
+        step_seconds = per_sample * self._config.effective_batch
+        compiling = ready["opening_seconds"] - ready["opening_steps"] * step_seconds
+        seconds = sum(lap.seconds for lap in laps)
+        taken = sum(share * lap.seconds for share, lap in zip(self._taken[first:], laps, strict=True)) / seconds
+        host = figures["host_memory_bytes"]
+        return Measurement(
+            blocks=tuple(blocks[first:]),
+            steady=True,
+            start_seconds=ready["start_seconds"],
+            build_seconds=0.0,
+            warmup_seconds=ready["opening_seconds"],
+            compile_seconds=max(0.0, compiling) if self._config.compile_mode is not None else None,
+            device_memory_bytes=figures.get("device_memory_bytes", host),
+            host_memory_bytes=host,
+            epoch_samples=ready["epoch_samples"],
+            epoch_boundary_seconds=boundary,
+            final_loss=figures["loss"],
+            telemetry=TelemetrySummary(seconds=seconds, foreign_cpu_fraction=taken),
+        ).model_dump(mode="json")
+
+    def _block(self, event: dict[str, Any]) -> dict[str, Any]:
+        lap = event["lap"]
+        starts = [Start(*start) for start in lap["starts"]]
+        self._starts += starts
+        self._laps.append(
+            Lap(
+                samples=lap["samples"],
+                consumed=max(1, lap["samples"]),
+                seconds=lap["seconds"],
+                wait_seconds=lap.get("wait_seconds", 0.0),
+                batches=lap.get("batches", 1),
+                starts=len(starts),
+                start_seconds=lap["start_seconds"],
+            )
+        )
+        self._taken.append(event["taken"])
+        blocks, boundary = self._charged()
+        if event["leads_in"]:
+            self._reported = len(self._laps)
+        return {"block": blocks[-1].model_dump(), "crossed": bool(starts), "boundary_seconds": boundary}
+
+    def _charged(self) -> tuple[list[Block], float]:
+        return charge(self._laps, self._starts, self._config)

@@ -1,0 +1,47 @@
+"""What a config changes in a script, in the words of the recorder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autotune.knobs import KNOBS, TrainConfig, loader_arguments
+
+
+def changes_of(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
+    """What differs from the script as it is; the knobs themselves say how torch is told."""
+    changed = [KNOBS[name] for name in config.changes_from(baseline)]
+    arguments = loader_arguments(config)
+    names = [knob.dataloader_argument for knob in changed if knob.dataloader_argument is not None]
+    on_model = [function for knob in changed for function in (knob.on_model, knob.outside) if function is not None]
+    return {
+        "knobs": config.model_dump(mode="json"),
+        "loader": {name: arguments[name] for name in names},
+        "process": [
+            (knob.on_process.__name__, getattr(config, knob.name)) for knob in changed if knob.on_process is not None
+        ],
+        "model": [function.__name__ for function in on_model],
+        "optimizer": [
+            (knob.on_optimizer.__name__, getattr(config, knob.name))
+            for knob in changed
+            if knob.on_optimizer is not None
+        ],
+    }
+
+
+def held_knobs(seen: dict[str, Any], *, batch_is_free: bool) -> dict[str, str]:
+    """The knobs that cannot be changed in a script from outside, each with the reason."""
+    held = {name: "it cannot be changed from outside the script" for name, knob in KNOBS.items() if not knob.is_outside}
+    if not seen["loaders"]:
+        no_loader = "the script trains without a DataLoader"
+        held |= {name: no_loader for name, knob in KNOBS.items() if knob.dataloader_argument is not None}
+    elif seen["loaders"][0]["own_batches"]:
+        held["batch_size"] = "the script makes its batches itself"
+    elif not batch_is_free:
+        held["batch_size"] = "the script accumulates by itself; --effective-batch free tries other batches"
+    if seen["precision"] is not None:
+        held["precision"] = f"the script chooses {seen['precision']} itself"
+    if seen["compiled"]:
+        held["compile_mode"] = "the script compiles its model itself"
+    if not seen["models"]:
+        held |= {name: "the model was not seen" for name, knob in KNOBS.items() if knob.on_model or knob.outside}
+    return held

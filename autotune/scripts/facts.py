@@ -1,0 +1,134 @@
+"""What a look at a script means: the facts of a workload, or why it cannot be tuned as it is."""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+from typing import Any
+
+from autotune.errors import WorkloadError
+from autotune.knobs import TrainConfig, WorkloadFacts
+from autotune.scripts.script import Script
+
+_HALF = {"bfloat16": "bf16", "float16": "fp16"}
+BUILD = "write a build() for it, as the README shows"
+
+
+def facts_of(seen: dict[str, Any], script: Script) -> WorkloadFacts:
+    """The workload that a look has seen."""
+    baseline = baseline_of(seen)
+    main = seen["loaders"][0] if seen["loaders"] else None
+    samples = main["samples"] if main is not None else None
+    parts = [*seen["model_names"], seen["shapes"], str(samples), str(seen["optimizer"]), str(baseline.effective_batch)]
+    return WorkloadFacts.model_validate(
+        {
+            "target": script.text,
+            "name": script.name,
+            "fingerprint": hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16],
+            "model": {
+                "name": " and ".join(seen["model_names"]) or "unknown",
+                "tensors": seen["tensors"],
+                "weights": seen["weights"],
+                "shapes": seen["shapes"],
+                "optimizer": seen["optimizer"],
+            },
+            "samples": samples,
+            "baseline": baseline,
+            "parameters": seen["weights"],
+            "batch_bytes": seen["batch_bytes"],
+            "sample_seconds": seen["sample_seconds"],
+            "sample_wait_fraction": seen["sample_wait_fraction"],
+            "has_images": seen["images"],
+            "has_attention": seen["attention"],
+            "small_operators_fraction": min(1.0, seen["small_operators_fraction"]),
+            "fixed_shapes": seen["fixed_shapes"],
+            "optimizer_impls": seen["optimizer_impls"],
+            "notes": notes_on(seen),
+            "fork_safe": True,
+        }
+    )
+
+
+def baseline_of(seen: dict[str, Any]) -> TrainConfig:
+    """The script as it is, in the words of the knobs."""
+    values: dict[str, Any] = {
+        "batch_size": seen["step_samples"],
+        "accumulation_steps": seen["accumulation"],
+        "precision": _HALF.get(seen["precision"] or "", "fp32"),
+        "compile_mode": "default" if seen["compiled"] else None,
+    }
+    if seen["loaders"]:
+        main = seen["loaders"][0]
+        usual = round(statistics.median(seen["samples"])) if seen["samples"] else 1
+        values |= {
+            "batch_size": max(1, main["batch_size"] or usual),
+            "num_workers": main["num_workers"],
+            "prefetch_factor": main["prefetch_factor"],
+            "pin_memory": main["pin_memory"],
+            "persistent_workers": main["persistent_workers"],
+            "dataloader_in_order": main["in_order"],
+        }
+    return TrainConfig(**values)
+
+
+def notes_on(seen: dict[str, Any]) -> tuple[str, ...]:
+    """What a person should know of how the script was seen."""
+    notes = []
+    if not seen["loaders"]:
+        notes.append("the script draws its batches without a DataLoader: steps are counted, and the order is its own")
+    elif seen["loaders"][0]["iterable"]:
+        notes.append("the data set is iterable: sides of a duet are paired by time, not by samples")
+    if len(seen["loaders"]) > 1:
+        notes.append(f"{len(seen['loaders'])} loaders feed training: they are changed alike")
+    if seen["optimizers"] > 1:
+        notes.append(f"{seen['optimizers']} optimizers step in turn: a step is all of theirs")
+    return tuple(notes)
+
+
+def require_trainable(seen: dict[str, Any], script: Script) -> None:
+    """Refuses what cannot be tuned as it is, in one sentence.
+
+    Raises:
+        WorkloadError: With what was seen, and what to do.
+    """
+    if seen["ranks"] > 1:
+        raise WorkloadError(f"{script.name}: expected one process that trains, got {seen['ranks']} ranks; start one")
+    if seen["thread"] is not None:
+        raise WorkloadError(
+            f"{script.name}: its batches are drawn in a thread of its own ({seen['thread']}), which cannot be timed "
+            f"from outside; {BUILD}"
+        )
+
+
+def why_not(ended: list[dict[str, Any]], printed: str, script: Script, waited: float | None) -> WorkloadError:
+    """Why no training was seen.
+
+    Args:
+        ended: What each interpreter of the script told that ended.
+        printed: The last lines that it printed.
+        script: The command.
+        waited: Seconds after which nobody waited any longer; None: it ended by itself.
+    """
+    if waited is not None:
+        return WorkloadError(
+            f"{script.name}: no optimizer of torch stepped within {waited:.0f} s; give a longer --budget if it takes "
+            f"that long to begin training, or {BUILD}"
+        )
+    last = printed.splitlines()[-1].strip()[:300] if printed else "nothing"
+    if not ended:
+        return WorkloadError(
+            f"{script.name}: it ended without importing torch in an interpreter that could be watched (it was started "
+            f"with -I, -E or -S, or is no Python); last output: {last}"
+        )
+    most = max(ended, key=lambda one: one["forwards"])
+    if (error := next((one["error"] for one in ended if one["error"]), None)) is not None:
+        return WorkloadError(f"{script.name}: it failed before it had trained: {error}; fix it and run again")
+    if most["steps"]:
+        return WorkloadError(
+            f"{script.name}: it ended after {most['steps']} optimizer steps, too few to measure; give it more data or "
+            "epochs"
+        )
+    return WorkloadError(
+        f"{script.name}: it ended without a step of an optimizer of torch ({most['forwards']} calls of models, "
+        f"{most['loaders']} loaders were seen); name the command that trains, or {BUILD}"
+    )

@@ -1,0 +1,258 @@
+"""Runs jobs of a script: a look at it, runners, and traces of its numbers.
+
+The script is started once with the recorder in it and stays where its training loop begins; each job is forked from
+there. Where that is not safe, each job starts the script again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from autotune.bursts import cleanup
+from autotune.bursts.cleanup import GRACE_SECONDS
+from autotune.bursts.endings import result_of
+from autotune.bursts.isolation import Isolation
+from autotune.bursts.live import Ended, Live
+from autotune.bursts.protocol import Command, Request
+from autotune.errors import AutotuneError, Interrupted, WorkloadError
+from autotune.knobs import TrainConfig, affecting
+from autotune.measuring import Point
+from autotune.scripts.account import Account
+from autotune.scripts.changes import changes_of
+from autotune.scripts.child import ScriptChild
+from autotune.scripts.facts import baseline_of, facts_of, require_trainable, why_not
+from autotune.scripts.kept import Kept
+from autotune.scripts.script import QUIET, Script
+
+LAP_SECONDS = 0.1
+"""Of a burst that trains alone, a block."""
+
+
+class ScriptIsolation(Isolation):
+    """Where the processes of a script come from.
+
+    Args:
+        script: What trains.
+        note: Told what a person should know.
+
+    Raises:
+        IsolationError: There is no temporary folder.
+    """
+
+    def __init__(self, script: Script, note: Callable[[str], None] = lambda _: None) -> None:
+        super().__init__(script.text, note)
+        self.seen: dict[str, Any] = {}
+        self._script = script
+        self._children = 0
+        self._accounts: dict[int, Account] = {}
+        self._traced: dict[int, dict[str, Any]] = {}
+        self._kept = Kept(self._folder / "kept")
+
+    @property
+    def loop(self) -> dict[str, Any]:
+        """The training loop that was seen, as the recorder finds it again."""
+        seen = self.seen
+        return {
+            "loaders": [loader["key"] for loader in seen["loaders"]],
+            "passed": seen["loaders"][0]["passed"] if seen["loaders"] else 0,
+            "reads_batches": any(loader["reads_batches"] for loader in seen["loaders"]),
+            **{name: seen[name] for name in ("models", "optimizers", "accumulation", "step_samples", "device")},
+        }
+
+    def start(self, deadline_seconds: float) -> None:
+        """Looks at the script: it trains a few steps as it is.
+
+        Raises:
+            WorkloadError: It does not train, or in a way that cannot be changed from outside.
+            IsolationError: It could not be started.
+            Interrupted: See `interrupt`.
+        """
+        if self.seen:
+            return
+        child = self._child({"role": "look"})
+        try:
+            seen = self._watch(child, deadline_seconds)
+        finally:
+            cleanup.end_processes(lambda: cleanup.members_of_run(str(self._folder), child.pid))
+            child.close()
+        require_trainable(seen, self._script)
+        self.seen = seen
+
+    def close(self) -> None:
+        """Kills whatever is left, and puts back the files that the script wrote to."""
+        self._stop_forkserver()
+        if (told := self._kept.put_back()) is not None:
+            self._note(told)
+        super().close()
+
+    def run(self, request: Request, deadline_seconds: float) -> Ended:
+        """Runs one job to its end, or kills its whole tree at the deadline.
+
+        Raises:
+            WorkloadError: The script does not come to its training loop any more.
+            IsolationError: No process could be started.
+            Interrupted: See `interrupt`.
+        """
+        deadline = time.monotonic() + deadline_seconds
+        if request.job == "probe":
+            with Isolation() as plain:
+                plain.start(deadline_seconds)
+                return plain.run(request, deadline_seconds)
+        if request.job == "check":
+            facts = facts_of(self.seen, self._script).model_dump(mode="json")
+            return Ended(message={"event": "result", "value": facts}, status=0, phase="done")
+        if request.job == "numerics":
+            return self._compare(request, deadline)
+        if request.job == "profile":
+            return Ended(message={"event": "failure", "outcome": "unsupported", "reason": "a script has no profile"})
+        return self._burst(request, deadline)
+
+    def wait(self, live: Live, deadline: float) -> dict[str, Any] | None:
+        """The next event of a job, as a runner tells it."""
+        event = super().wait(live, deadline)
+        return self._accounts[live.number].translated(event) if event is not None else None
+
+    def end(self, live: Live, deadline: float) -> Ended:
+        """Waits for the end of a job, kills it at the deadline, and leaves no process of it."""
+        ended = super().end(live, deadline)
+        account = self._accounts.pop(live.number)
+        message = ended.message
+        if message is None or message["event"] != "result" or "host_memory_bytes" not in message["value"]:
+            return ended
+        return dataclasses.replace(ended, message={**message, "value": account.measurement(message["value"])})
+
+    def open(self, request: Request, deadline_seconds: float) -> Live:
+        """Asks for a job; `wait` tells what comes of it, and `end` must follow."""
+        live = super().open(request, deadline_seconds)
+        self._accounts[live.number] = Account(_config_of(request))
+        return live
+
+    def _child_for_job(self, deadline: float) -> ScriptChild:
+        """The script at its loop; a new run of it where it cannot be forked."""
+        if not self._spawning:
+            server = self._ready_server(max(0.0, deadline - time.monotonic()))
+            if self.fork_unsafe_reason is None:
+                return server
+            self._stop_forkserver()
+            self._spawning = True
+            self._note(f"each burst starts the script again: {self.fork_unsafe_reason}")
+        return self._child({"role": "job", "loop": self.loop})
+
+    def _ready_server(self, seconds: float) -> ScriptChild:
+        """The script, waiting at its loop; started again should it have been killed."""
+        if isinstance(self._forkserver, ScriptChild) and self._forkserver.alive:
+            return self._forkserver
+        self._stop_forkserver()
+        server = self._child({"role": "serve", "loop": self.loop})
+        self._forkserver = server
+        deadline = time.monotonic() + seconds
+        with self._attending(server):
+            event = server.next_event(deadline)
+            while event is not None and event["event"] not in {"ready", "end", "woken"}:
+                event = server.next_event(deadline)
+        if event is not None and event["event"] == "ready":
+            self.fork_unsafe_reason = event["fork_unsafe_reason"]
+            server.is_at_loop(event["pid"])
+            return server
+        tail = server.stderr_tail()
+        self._stop_forkserver()
+        if event is not None and event["event"] == "woken":
+            raise Interrupted
+        if event is None:
+            raise WorkloadError(
+                f"{self._script.name} did not come to its training loop within {seconds:.0f} s; give a longer --budget"
+            )
+        raise WorkloadError(
+            f"{self._script.name} did not come to the training loop that it had come to before; it must do the same "
+            f"each time that it is started; last output: {tail.splitlines()[-1][:300] if tail else 'none'}"
+        )
+
+    def _child(self, orders: dict[str, Any]) -> ScriptChild:
+        self._children += 1
+        orders = {**orders, "keep": str(self._kept.folder)}
+        return ScriptChild(self._script, orders, {**self._environment(), **QUIET}, self._folder, self._children)
+
+    def _line(self, request: Request) -> str:
+        """A request in the words of the recorder."""
+        changes = changes_of(_config_of(request), baseline_of(self.seen))
+        told = {**request.model_dump(mode="json"), "changes": changes, "trace": self._traced.get(request.number)}
+        return json.dumps(told)
+
+    def _watch(self, child: ScriptChild, seconds: float) -> dict[str, Any]:
+        """What a look at the script tells."""
+        deadline = time.monotonic() + seconds
+        ended: list[dict[str, Any]] = []
+        with self._attending(child):
+            while True:
+                event = child.next_event(deadline)
+                if event is None or event["event"] == "end":
+                    break
+                if event["event"] == "woken":
+                    raise Interrupted
+                if event["event"] == "result":
+                    return dict(event["value"])
+                if event["event"] == "ended":
+                    ended.append(event)
+        if (seen := next((one["seen"] for one in ended if one["seen"] is not None), None)) is not None:
+            return dict(seen)
+        raise why_not(ended, child.stderr_tail(), self._script, seconds if event is None else None)
+
+    def _burst(self, request: Request, deadline: float) -> Ended:
+        """A runner that trains alone: block after block, until the plan's time is spent."""
+        live = self.open(request, max(0.0, deadline - time.monotonic()))
+        plan, position = request.plan, 0
+        ready = self.wait(live, deadline)
+        if ready is not None:
+            size = max(1, round(LAP_SECONDS / ready["pace"]))
+            warm = time.monotonic() + min(plan.warmup_seconds, plan.measure_seconds)
+            ends = min(warm + plan.measure_seconds, deadline - GRACE_SECONDS)
+            while time.monotonic() < ends:
+                position += size
+                leads_in = time.monotonic() < warm
+                self.command(live, Command(until=position, leads_in=leads_in))
+                if self.wait(live, deadline) is None:
+                    break
+            self.command(live, Command())
+        return self.end(live, deadline)
+
+    def _compare(self, request: Request, deadline: float) -> Ended:
+        """The first steps of the script as it is, twice, and with what changes its arithmetic."""
+        config, baseline = _config_of(request), baseline_of(self.seen)
+        arithmetic = {name: getattr(config, name) for name in affecting("arithmetic") if name != "batch_size"}
+        candidate = Point(config=baseline.replace(**arithmetic))
+        file = self._folder / f"gradient{self._count}"
+        traces: list[dict[str, Any]] = []
+        began = time.monotonic()
+        for seed, point in ((0, Point(config=baseline)), (1, Point(config=baseline)), (0, candidate)):
+            asked = request.model_copy(update={"point": point, "seed": request.seed})
+            # `open` will give the job the next number.
+            self._traced = {self._count + 1: {"steps": request.steps, "file": str(file), "noise": seed}}
+            live = self.open(asked, max(0.0, deadline - time.monotonic()))
+            ended = self.end(live, deadline)
+            try:
+                traces.append(result_of(ended, "the numerics check"))
+            except AutotuneError:
+                return ended
+        reference, control, changed = traces
+        value = {
+            "reference": _trace(reference),
+            "control": _trace(control),
+            "candidate": _trace(changed),
+            "cosine": changed["cosine"],
+            "control_cosine": control["cosine"],
+            "has_batch_norm": False,
+        }
+        file.unlink(missing_ok=True)
+        return Ended(message={"event": "result", "value": value}, status=0, seconds=time.monotonic() - began)
+
+
+def _trace(told: dict[str, Any]) -> dict[str, Any]:
+    return {"losses": told["losses"], "gradient_norm": told["gradient_norm"]}
+
+
+def _config_of(request: Request) -> TrainConfig:
+    return request.point.config if request.point is not None else TrainConfig()

@@ -1,0 +1,84 @@
+"""A result's settings for a whole training: what a script is started with, or takes up by one line of its own."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import UsageError
+from autotune.hardware import Cpu
+from autotune.hardware.host import read_cpu
+from autotune.results.result import Result, read_result
+from autotune.scripts.changes import changes_of
+from autotune.scripts.script import Script
+
+
+def apply(path: str | Path) -> None:
+    """Trains with a result's settings from here on; call it at the top of the script that was tuned.
+
+    Warns when the machine is not the one that was measured.
+
+    Args:
+        path: A result file of ``autotune run``.
+
+    Raises:
+        ResultFileError: When the file is missing, broken or of another schema.
+        UsageError: When it is of no script.
+    """
+    result = read_result(path)
+    orders = orders_of(result, path)
+    for difference in _of_machine(result, path, read_cpu({})):
+        warnings.warn(difference, stacklevel=2)
+    from autotune.recorder import launched
+
+    launched.begin(orders)
+
+
+def launch_environment(result: Result, path: Path, script: Script, base: Mapping[str, str]) -> dict[str, str]:
+    """The variables under which a script trains with a result's settings.
+
+    Raises:
+        UsageError: The result is of no script.
+    """
+    return script.environment(orders_of(result, path), base)
+
+
+def orders_of(result: Result, path: str | Path) -> dict[str, Any]:
+    """What the recorder is to do."""
+    script = result.workload.script
+    if script is None:
+        raise UsageError(
+            f"{path}: expected a result of 'autotune run', got one of {result.workload.target}; "
+            f"load it with autotune.load({str(path)!r})"
+        )
+    changes = changes_of(result.best.config, result.baseline.config)
+    return {"role": "launch", "loop": script.loop, "changes": changes}
+
+
+def differences(result: Result, path: Path, script: Script, cpu: Cpu, *, strict: bool) -> list[str]:
+    """What is not as it was where the result was measured, a sentence each.
+
+    Raises:
+        UsageError: With `strict`, when anything is.
+    """
+    found = _of_machine(result, path, cpu)
+    tuned = result.workload.script
+    if tuned is not None and Script(tuned.command).name != script.name:
+        found.append(
+            f"{path} was measured with {Script(tuned.command).name}, not with {script.name}: expect another gain"
+        )
+    if strict and found:
+        raise UsageError(f"{found[0]}; tune here, or leave out --strict")
+    return found
+
+
+def _of_machine(result: Result, path: str | Path, cpu: Cpu) -> list[str]:
+    measured = result.hardware.cpu
+    if (measured.model, measured.budget) == (cpu.model, cpu.budget):
+        return []
+    return [
+        f"{path} was measured on {measured.model} with {measured.budget} CPUs, here are {cpu.budget} of {cpu.model}: "
+        "expect another speed"
+    ]

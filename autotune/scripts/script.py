@@ -1,0 +1,64 @@
+"""A training script: the command that runs it, what it is called, and what its environment needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import UsageError
+
+ORDERS = "AUTOTUNE_RECORDER"
+"""By this variable the recorder in a script knows what it is to do."""
+RECORDER = Path(__file__).parents[1] / "recorder"
+QUIET = {
+    "AUTOTUNE_BURST": "1", "WANDB_MODE": "disabled", "COMET_MODE": "disabled", "NEPTUNE_MODE": "debug",
+    "CLEARML_OFFLINE_MODE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DISABLE_MLFLOW_INTEGRATION": "TRUE",
+}  # fmt: skip
+"""In bursts: trackers have modes of their own in which nothing is sent."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """A command that trains.
+
+    Attributes:
+        command: Its words, as they are typed.
+    """
+
+    command: tuple[str, ...]
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> Script:
+        """The script that a person typed.
+
+        Raises:
+            UsageError: There is no command, or no such program.
+        """
+        command = tuple(words[1:] if words and words[0] == "--" else words)
+        if not command:
+            raise UsageError("expected the command that trains, got none; pass it last, as in -- python train.py")
+        if shutil.which(command[0]) is None:
+            raise UsageError(f"expected a program that can be run, got {command[0]!r}; check its name and PATH")
+        return cls(command)
+
+    @property
+    def name(self) -> str:
+        """What its files are called: the first Python file of the command, without its ending."""
+        files = [Path(word).stem for word in self.command if word.endswith((".py", ".sh"))]
+        return (files or [Path(self.command[0]).name])[0]
+
+    @property
+    def text(self) -> str:
+        """As it is typed."""
+        return shlex.join(self.command)
+
+    def environment(self, orders: Mapping[str, Any], base: Mapping[str, str]) -> dict[str, str]:
+        """The variables under which the recorder comes into every interpreter that the command starts."""
+        places = [str(RECORDER / "site"), *filter(None, [base.get("PYTHONPATH")])]
+        return {**base, "PYTHONPATH": os.pathsep.join(places), ORDERS: json.dumps(orders)}

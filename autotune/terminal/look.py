@@ -1,0 +1,56 @@
+"""What a look at a script has found, and what would be changed in it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich.console import Group, RenderableType
+
+from autotune.knobs import Space, format_scalar
+from autotune.units import format_seconds
+from autotune.wording import as_text, labelled
+
+
+def look_lines(seen: dict[str, Any], space: Space) -> RenderableType:
+    """For a person."""
+    rows = {
+        "model": " and ".join(seen["model_names"]) + f", {seen['weights']:,} weights",
+        "optimizer": f"{seen['optimizer']}" + (f" and {seen['optimizers'] - 1} more" if seen["optimizers"] > 1 else ""),
+        "loader": _loader(seen),
+        "an optimizer step": f"{space.baseline.effective_batch} samples, in {seen['accumulation']} micro-batches",
+        "precision": seen["precision"] or "fp32",
+        "compiled": "by the script" if seen["compiled"] else "no",
+        "device": seen["device"],
+        "runs under": ", ".join(seen["frameworks"]) or "its own loop",
+        "until it trains": format_seconds(seen["seconds_to_loop"]),
+    }
+    choices = {
+        knob: ", ".join(map(format_scalar, choice.values)) + f" ({choice.reason})"
+        for knob, choice in space.choices.items()
+    }
+    return Group(
+        as_text("found", "bold"),
+        *(labelled(f"  {what}", how) for what, how in rows.items()),
+        as_text("would be tried", "bold"),
+        *(labelled(f"  {knob}", how) for knob, how in choices.items()),
+        as_text("would be left as it is", "bold"),
+        *(labelled(f"  {knob}", why) for knob, why in space.skipped.items()),
+    )
+
+
+def look_json(seen: dict[str, Any], space: Space) -> str:
+    """For a program."""
+    choices = {knob: list(choice.values) for knob, choice in space.choices.items()}
+    found = {"seen": seen, "choices": choices, "skipped": dict(space.skipped)}
+    return json.dumps(found, indent=2, default=str)
+
+
+def _loader(seen: dict[str, Any]) -> str:
+    if not seen["loaders"]:
+        return "none: steps are counted"
+    main = seen["loaders"][0]
+    of = f"{main['samples']:,} samples" if main["samples"] is not None else "samples without end"
+    more = f", and {len(seen['loaders']) - 1} more" if len(seen["loaders"]) > 1 else ""
+    dataset = main["dataset"].rpartition(".")[2]
+    return f"{dataset} of {of}, batches of {main['batch_size']}, {main['num_workers']} workers{more}"
