@@ -48,6 +48,14 @@ def test_the_public_names_are_the_promised_ones() -> None:
     """What a training script may import from `autotune` is there."""
     import autotune
 
-    assert set(autotune.__all__) == {"AutotuneError", "TrainConfig", "Tuned", "Workload", "__version__", "load"}
+    assert set(autotune.__all__) == {
+        "AutotuneError",
+        "TrainConfig",
+        "Tuned",
+        "Workload",
+        "__version__",
+        "apply",
+        "load",
+    }
     for name in autotune.__all__:
         assert getattr(autotune, name) is not None

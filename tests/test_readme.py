@@ -62,7 +62,17 @@ def test_every_option_that_is_named_exists(page: Path) -> None:
     group = get_command(app)
     known = {option for parameter in group.params for option in parameter.opts}
     known |= {option for command in group.commands.values() for p in command.params for option in p.opts}  # type: ignore[attr-defined]
-    others = {"--help", "--shm-size", "--time", "--cpus-per-task", "--gres", "--signal", "--auto-batch", "--strict"}
+    others = {
+        "--help",
+        "--shm-size",
+        "--time",
+        "--cpus-per-task",
+        "--gres",
+        "--signal",
+        "--auto-batch",
+        "--epochs",
+        "--data",
+    }
     named = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", text_of(page)))
     assert named - others <= known
 

@@ -22,7 +22,7 @@ def check(
 ) -> None:
     """Does a result still hold here? Exit status: 0 it does, 1 it has drifted, 3 it no longer fits."""
     from autotune.commands.checking import STATUS, check_result
-    from autotune.commands.trust import target_of
+    from autotune.commands.trust import trained_by
     from autotune.results.files import to_json
     from autotune.results.result import read_result
     from autotune.search.interrupts import Interrupts
@@ -31,7 +31,7 @@ def check(
     from autotune.terminal.progress import make_progress
 
     result = read_result(file)
-    target = target_of(result.workload.target, file, model, trust=trust)
+    target = trained_by(result.workload, file, model, trust=trust)
     clock = Budget(parse_duration(budget), started=STARTED)
     console = make_console()
     with Interrupts() as interrupts, make_progress(console, quiet=quiet, seconds=clock.remaining) as progress:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
-from autotune.bursts.isolation import Isolation
 from autotune.bursts.runner import Runner, make_runner
-from autotune.hardware import pin_gpu, probe_host
+from autotune.commands.opening import opened
+from autotune.hardware import probe_host
 from autotune.knobs import WorkloadFacts
 from autotune.measuring import FEWEST_PAIRS, SAMPLES_PER_SECOND, Burst, Objective, Outcome, Point
 from autotune.results.check import Check
 from autotune.results.result import Result
+from autotune.scripts import Script
 from autotune.search.interrupts import Interrupts
 from autotune.search.progress import Progress
 from autotune.search.stopping import Budget, burst_deadline, plan_for, predicted_seconds, round_plan
@@ -28,13 +28,13 @@ FIRST_SHARE = 0.7
 
 
 def check_result(
-    result: Result, target: str, budget: Budget, progress: Progress, interrupts: Interrupts | None = None
+    result: Result, target: str | Script, budget: Budget, progress: Progress, interrupts: Interrupts | None = None
 ) -> Check:
     """Trains both sides of a result in interleaved bursts.
 
     Args:
         result: What was claimed.
-        target: The workload, as it is found from here.
+        target: The workload or the script, as it is found from here.
         budget: For everything.
         progress: Who is told.
         interrupts: The signals that end it.
@@ -46,7 +46,7 @@ def check_result(
     objective = result.objective  # one that this version does not know is refused before anything runs
     if result.ignored is not None:
         progress.note(result.ignored)
-    with imported(target, budget, progress, interrupts) as isolation:
+    with opened(target, budget, progress, interrupts, progress.note) as isolation:
         device = result.constraints.device
         runner = make_runner(isolation, probe_host(), device, memory_target=result.constraints.memory_target)
         progress.stage("checking the workload")
@@ -56,24 +56,6 @@ def check_result(
         others = [best] if best != baseline else []
         ran = run_in_turn(baseline, others, runner, budget, progress, objective)
         return judge_check(result, target, differences_of(result, facts), ran)
-
-
-@contextlib.contextmanager
-def imported(target: str, budget: Budget, progress: Progress, interrupts: Interrupts | None) -> Iterator[Isolation]:
-    """Where bursts of a target come from, with its module imported; signals end the burst that runs.
-
-    Raises:
-        TargetError, WorkloadError: It cannot be imported.
-        Interrupted: Asked to end.
-    """
-    if (chosen := pin_gpu()) is not None:
-        progress.note(chosen)
-    with Isolation(target, progress.note) as isolation:
-        if interrupts is not None:
-            interrupts.pass_on_to(isolation.interrupt)
-        progress.stage("importing")
-        isolation.start(budget.preparing)
-        yield isolation
 
 
 def run_in_turn(
@@ -128,7 +110,9 @@ def run_in_turn(
     return [measured for measured in rounds if measured], failed
 
 
-def judge_check(result: Result, target: str, differences: Sequence[str], ran: tuple[list[Round], list[Burst]]) -> Check:
+def judge_check(
+    result: Result, target: str | Script, differences: Sequence[str], ran: tuple[list[Round], list[Burst]]
+) -> Check:
     """The verdict on what ran."""
     rounds, failed = ran
     baseline, best = points_of(result)
@@ -136,7 +120,7 @@ def judge_check(result: Result, target: str, differences: Sequence[str], ran: tu
 
     def check(verdict: Literal["holds", "drifted", "no longer fits"], reason: str) -> Check:
         return Check(
-            target=target, verdict=verdict, reason=reason, claimed=result.speedup, found=found,
+            target=str(target), verdict=verdict, reason=reason, claimed=result.speedup, found=found,
             differences=tuple(differences),
         )  # fmt: skip
 

@@ -27,7 +27,7 @@ def cross(
 ) -> None:
     """Measures another machine's config here. Exit status: 0 measured, 3 it cannot be trained with here."""
     from autotune.commands.crossing import cross_result
-    from autotune.commands.trust import target_of
+    from autotune.commands.trust import trained_by
     from autotune.results.cross_file import default_cross_path
     from autotune.results.files import to_json, write_document
     from autotune.results.result import read_result
@@ -38,7 +38,7 @@ def cross(
     from autotune.terminal.progress import make_progress
 
     source = read_result(file)
-    target = target_of(source.workload.target, file, model, trust=trust)
+    target = trained_by(source.workload, file, model, trust=trust)
     own = (str(against), read_result(against)) if against is not None else None
     kind = parse_device(device)
     clock = Budget(parse_duration(budget), started=STARTED)

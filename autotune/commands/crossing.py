@@ -9,7 +9,8 @@ from pathlib import Path
 
 from autotune import __version__
 from autotune.bursts.runner import look_at_machine, make_runner
-from autotune.commands.checking import breakdown, differences_of, imported, run_in_turn
+from autotune.commands.checking import breakdown, differences_of, run_in_turn
+from autotune.commands.opening import opened
 from autotune.commands.options import missing_device
 from autotune.errors import ResultFileError, UsageError
 from autotune.hardware import DeviceKind, Hardware
@@ -17,6 +18,7 @@ from autotune.knobs import WorkloadFacts, format_scalar, idle_knobs
 from autotune.measuring import Burst, Measurement, Outcome, Point, Speedup, pool
 from autotune.results.cross_file import RESULTS, Cross, OwnSide, origin_of
 from autotune.results.result import Result, Side, WorkloadRecord, read_result
+from autotune.scripts import Script
 from autotune.search.interrupts import Interrupts
 from autotune.search.progress import Progress
 from autotune.search.stopping import Budget
@@ -41,7 +43,7 @@ class Place:
 
 def cross_result(
     source: Result,
-    target: str,
+    target: str | Script,
     budget: Budget,
     progress: Progress,
     interrupts: Interrupts | None = None,
@@ -65,7 +67,7 @@ def cross_result(
         if read.ignored is not None:
             progress.note(read.ignored)
     arguments = {name for read in results_read for side in (read.baseline, read.best) for name in side.parameters}
-    with imported(target, budget, progress, interrupts) as isolation:
+    with opened(target, budget, progress, interrupts, progress.note) as isolation:
         progress.stage("probing")
         hardware = look_at_machine(isolation, min(PROBE_SECONDS, budget.preparing))
         wanted = _device_here(source, device, hardware)

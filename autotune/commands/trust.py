@@ -4,12 +4,40 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 from autotune.errors import UsageError
+from autotune.results.result import WorkloadRecord
+from autotune.scripts.script import Script
 from autotune.workload.target import split_target
+
+
+def trained_by(workload: WorkloadRecord, file: Path, model: str, *, trust: bool) -> str | Script:
+    """What to train: what the person named by ``--model``, else what the file names, if that may be run.
+
+    Raises:
+        TargetError: What the file names is no target.
+        UsageError: It may not be run, or its program is not here.
+    """
+    if workload.script is None or model:
+        return target_of(workload.target, file, model, trust=trust)
+    script = Script.of(workload.script.command)
+    if not (trust or _is_own_command(script.command)):
+        raise UsageError(
+            f"{file} names the command {script.text}: a file from elsewhere could run anything that way; "
+            "look at it, and pass --trust if it is yours"
+        )
+    return script
+
+
+def _is_own_command(command: Sequence[str]) -> bool:
+    """Whether it is Python, running a file of the working directory."""
+    if len(command) < 2 or not Path(command[0]).name.startswith("python"):
+        return False
+    source = Path(command[1])
+    return source.suffix == ".py" and source.is_file() and _is_own(source.resolve(), Path.cwd().resolve())
 
 
 def target_of(named: str, file: Path, model: str, *, trust: bool) -> str:

@@ -12,11 +12,12 @@ from typing import Any
 
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.runner import ProcessRunner, look_at_machine, make_runner
+from autotune.commands.opening import opened
 from autotune.commands.options import Options, missing_device
 from autotune.commands.tuning_result import Setting, make_result
 from autotune.doctor import Examination, examine_quickly, known_examination
 from autotune.errors import AutotuneError, Interrupted, UsageError
-from autotune.hardware import DeviceKind, Hardware, pin_gpu
+from autotune.hardware import DeviceKind, Hardware
 from autotune.knobs import Space, build_space
 from autotune.measuring import NumericsGuard, Point, Profile, objective_named
 from autotune.results.result import Result
@@ -60,9 +61,7 @@ class Tuning:
         for source, result in elsewhere:
             if result.ignored is not None:
                 self._note(f"{source}: {result.ignored}")
-        if options.device in {None, "cuda"} and (chosen := pin_gpu()) is not None:
-            self._note(chosen)
-        with self._started() as isolation:
+        with self._opened() as isolation:
             self.progress.stage("probing")
             hardware, device = self._look_at_machine(isolation)
             self.progress.stage("checking the workload")
@@ -122,7 +121,7 @@ class Tuning:
             WorkloadError: It cannot be tuned as it is.
             Interrupted: Asked to end.
         """
-        with self._started() as isolation:
+        with self._opened() as isolation:
             hardware, device = self._look_at_machine(isolation)
             facts = make_runner(isolation, hardware, device, memory_target=self.options.memory_target).check(0.0)
             setting = Setting(self.options, hardware, device, facts)
@@ -130,15 +129,12 @@ class Tuning:
             return seen, self._space(setting, isolation)
 
     @contextlib.contextmanager
-    def _started(self) -> Iterator[Isolation]:
-        """Where bursts come from: the target imported, or the script looked at; signals end the burst that runs."""
+    def _opened(self) -> Iterator[Isolation]:
+        """Where bursts come from."""
         options = self.options
-        script = Script(options.script) if options.script else None
-        with ScriptIsolation(script, self._note) if script else Isolation(options.target, self._note) as isolation:
-            if self.interrupts is not None:
-                self.interrupts.pass_on_to(isolation.interrupt)
-            self.progress.stage("looking at the script" if script else "importing")
-            isolation.start(self.budget.preparing)
+        target = Script(options.script) if options.script else options.target
+        on_gpu = options.device in {None, "cuda"}
+        with opened(target, self.budget, self.progress, self.interrupts, self._note, on_gpu=on_gpu) as isolation:
             if isolation.fork_unsafe_reason is not None:
                 self._note(f"each burst starts a fresh interpreter: {isolation.fork_unsafe_reason}")
             yield isolation

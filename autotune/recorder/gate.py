@@ -60,7 +60,7 @@ class Gate:
         self._changes = changes
         self._memory = memory
         self._doing = doing
-        self._accumulation = max(1, loop["accumulation"])
+        self._accumulation: int = max(1, loop["accumulation"])
         self._opened = perf_counter()
         self._passed, self._position = 0, 0
         self._is_open = False
@@ -217,7 +217,7 @@ class Gate:
         self._updates += len(self._steps)
         self._update_seconds += math.fsum(ended - began for began, ended in self._steps)
         usual = self._update_seconds / self._updates if self._updates else 0.0
-        return (batches / self._accumulation - len(self._steps)) * usual
+        return usual * (batches / self._accumulation - len(self._steps))
 
     @property
     def _drained(self) -> bool:

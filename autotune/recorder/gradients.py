@@ -52,7 +52,7 @@ class Gradients:
     def after_step(self) -> bool:
         """Counts a step; returns whether there were enough."""
         self._steps += 1
-        return self._steps >= self._wanted["steps"]
+        return self._steps >= int(self._wanted["steps"])
 
     def trace(self) -> dict[str, Any]:
         """What was seen."""

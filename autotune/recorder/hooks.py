@@ -57,14 +57,14 @@ def on_backward(then: Callable[[torch.Tensor], None]) -> None:
     """Calls ``then(loss)`` before each ``loss.backward()``."""
     import torch
 
-    original = torch.Tensor.backward
+    original: Any = torch.Tensor.backward
 
     @functools.wraps(original)
     def backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         then(self)
         return original(self, *args, **kwargs)
 
-    torch.Tensor.backward = backward  # type: ignore[assignment,method-assign]
+    torch.Tensor.backward = backward  # type: ignore[method-assign]
 
 
 def on_outermost_forward(

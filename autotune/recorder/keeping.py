@@ -16,6 +16,7 @@ import shutil
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from typing import Any
 
 JOURNAL = "written.jsonl"
@@ -58,7 +59,7 @@ def _opened(arguments: tuple[Any, ...]) -> list[Any]:
     return [path] if writes else []
 
 
-_PATHS = {
+_PATHS: dict[str, Callable[[tuple[Any, ...]], list[Any]]] = {
     "open": _opened,
     "os.remove": lambda arguments: [arguments[0]],
     "os.rename": lambda arguments: list(arguments[:2]),
@@ -106,4 +107,4 @@ def _silence_saving(folder: str) -> None:
             journal.write(json.dumps({"path": os.path.realpath(os.fsdecode(f)), "saved": True}) + "\n")
         return None
 
-    torch.save = save  # type: ignore[assignment]
+    torch.save = save

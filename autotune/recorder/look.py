@@ -277,7 +277,7 @@ class Look:
             "steps": len(self._steps),
             "forwards": self._forwards,
             "draws": len(self._draws),
-            "loaders": sum(self._iterated.values()),
+            "loaders": len(self._loaders),
             "seen": self._seen() if len(self._marks) >= 2 else None,
         }
 
@@ -308,14 +308,14 @@ class _Watched:
 
 def _reading(loader: Any) -> tuple[float, float]:
     """Seconds to read a sample, and the share of them in which no processor computed."""
-    dataset = getattr(loader, "dataset", None)
+    dataset: Any = getattr(loader, "dataset", None)
     length = length_of(dataset)
     if not length or not hasattr(dataset, "__getitem__"):
         return 1e-4, 1.0
     began, worked, read = perf_counter(), process_time(), 0
     try:
         while read < min(length, MOST_SAMPLES) and perf_counter() - began < SAMPLE_SECONDS:
-            dataset[(read * 7919) % length]
+            dataset.__getitem__((read * 7919) % length)
             read += 1
     except Exception:  # noqa: BLE001 - a data set that is read by lists of indices, say
         return 1e-4, 1.0
@@ -329,7 +329,7 @@ def _implementations(optimizer: Optimizer | None) -> list[str]:
 
     if optimizer is None:
         return []
-    found = [form for form in ("foreach", "fused") if form in optimizer.defaults]
+    found: list[str] = [form for form in ("foreach", "fused") if form in optimizer.defaults]
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     unfit = optimizer.defaults.get("differentiable") or not all(torch.is_floating_point(weight) for weight in weights)
     return [] if unfit else found

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import time
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,6 @@ class Runner:
     """
 
     def __init__(self, orders: dict[str, Any]) -> None:
-        import torch
 
         self._orders = orders
         self._loop: dict[str, Any] = orders["loop"]
@@ -55,6 +54,7 @@ class Runner:
         self._main: Stream | None = None
         self._doing = ["being started"]
         self._threads: int | None = None
+        self._set_threads: Callable[[int], None] = lambda _: None
         self._began = time()
         keeping.keep(orders["keep"])
         hooks.on_iterate(self._on_iterate)
@@ -63,13 +63,7 @@ class Runner:
         if not self._loop["loaders"]:
             self._end_of_search = hooks.on_outermost_forward(self._on_forward, lambda _: None)
         if orders["role"] == "serve":
-            # A pool of threads that has computed does not survive a fork: there is one only after the last fork.
-            self._threads = torch.get_num_threads()
-            torch.set_num_threads(1)
-
-    @property
-    def _is_at_work(self) -> bool:
-        return self._gate is not None
+            self._postpone_threads()
 
     def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
         import torch
@@ -78,39 +72,35 @@ class Runner:
         key = loader_key(loader)
         if key not in keys or not torch.is_grad_enabled():
             return iterate(loader)
-        if not self._is_at_work:
-            if key != keys[0]:
+        is_main = key == keys[0]
+        gate = self._gate
+        if gate is None:
+            if not is_main:
                 return iterate(loader)
             self._passed += 1
             if self._passed <= self._loop["passed"]:
                 return iterate(loader)
-            self._arrive()
-        main = key == keys[0] and self._main is None
-        if not main and key == keys[0] and self._main is not None:
+            gate = self._arrive()
+        if is_main and self._main is not None:
             return self._main  # the script left it, and begins again: the stream goes on
-        stream = Stream(
-            loader,
-            self._changes,
-            self._request["seed"],
-            self._gate.before_draw if main else lambda: None,
-            cached=self._request["plan"]["part"] == "compute",
-        )
-        if main:
-            self._main = stream
-            self._gate.stream = stream
-            if self._request["plan"]["part"] == "loader":
-                self._gate.drain()
+        before_draw = gate.before_draw if is_main else lambda: None
+        part = self._request["plan"]["part"]
+        stream = Stream(loader, self._changes, self._request["seed"], before_draw, cached=part == "compute")
+        if is_main:
+            self._main = gate.stream = stream
+            if part == "loader":
+                gate.drain()
         return stream
 
     def _on_forward(self, model: Any, _: tuple[Any, ...]) -> None:
         """Without a loader: the first call of the model in training is where the loop begins."""
         import torch
 
-        if not self._is_at_work and torch.is_grad_enabled() and model_key(model) in self._loop["models"]:
+        if self._gate is None and torch.is_grad_enabled() and model_key(model) in self._loop["models"]:
             self._end_of_search()
             self._arrive()
 
-    def _arrive(self) -> None:
+    def _arrive(self) -> Gate:
         """At the training loop: a server stays here, and each of its jobs goes on; so does a job of its own."""
         try:
             self._wire = Wire.to(self._orders["socket"])
@@ -128,14 +118,15 @@ class Runner:
             self._wire.send("arrived", pid=os.getpid())
             self._request = self._wire.receive()
             self._wire.number = self._request["number"]
-        self._become(self._wire)
+        return self._become(self._wire)
 
-    def _become(self, wire: Wire) -> None:
+    def _become(self, wire: Wire) -> Gate:
         """Applies the job's changes, and makes its gate."""
         import torch
 
         request = self._request
         if self._threads is not None:
+            torch.set_num_threads = self._set_threads  # type: ignore[assignment]
             torch.set_num_threads(self._threads)
         wire.send("phase", phase="build")
         ending.tell_how_it_ends(wire, self._doing)
@@ -147,9 +138,22 @@ class Runner:
         self._changes.on_process(torch.device(self._loop["device"]))
         self._changes.on_models(self._models)
         _seed(request["seed"] + (request["trace"] or {}).get("noise", 0))
-        self._gate = Gate(wire, request, self._loop, self._changes, memory, self._doing)
-        self._gate.start_seconds = max(0.0, time() - request["asked_at"])
+        gate = self._gate = Gate(wire, request, self._loop, self._changes, memory, self._doing)
+        gate.start_seconds = max(0.0, time() - request["asked_at"])
         wire.send("phase", phase="warm up")
+        return gate
+
+    def _postpone_threads(self) -> None:
+        """One thread until the last fork, which a pool of threads that has computed does not survive."""
+        import torch
+
+        self._threads, self._set_threads = torch.get_num_threads(), torch.set_num_threads
+
+        def remember(count: int) -> None:
+            self._threads = count
+
+        torch.set_num_threads(1)
+        torch.set_num_threads = remember  # type: ignore[assignment]
 
     def _before_step(self, optimizer: Optimizer) -> None:
         if self._gate is not None:

@@ -215,7 +215,7 @@ def wrap_forward(model: nn.Module, around: Any) -> None:
     own = forward.__func__ if isinstance(forward, types.MethodType) and forward.__self__ is model else None
 
     def wrapped(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return around(forward if own is None else types.MethodType(own, self), *args, **kwargs)
+        return around(forward, *args, **kwargs) if own is None else around(own, self, *args, **kwargs)
 
     # A method of the model: a deep copy, such as an average of the weights, gets its own.
     model.forward = types.MethodType(wrapped, model)
@@ -230,7 +230,7 @@ def switch_optimizer(optimizer: Optimizer, implementation: str) -> None:
     chosen = {}
     if implementation != "default":
         if implementation not in optimizer.defaults:
-            raise ValueError(f"{type(optimizer).__name__} has no {implementation} form")
+            raise ValueError(f"{type(optimizer).__name__} has no such form")
         forms = {"foreach": implementation == "foreach", "fused": implementation == "fused"}
         chosen = {name: on for name, on in forms.items() if name in optimizer.defaults}
         optimizer._step_supports_amp_scaling = implementation == "fused"  # type: ignore[attr-defined]

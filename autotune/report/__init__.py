@@ -88,5 +88,5 @@ def _sections(result: Result, source: Path | None) -> list[Section]:
         Section("diagnosis", "Diagnosis and advice", "Diagnosis", diagnosis(result)),
         Section("numerics", "Does it still train the same thing?", "Numerics", numerics(result)),
         Section("machine", "The machine", "Machine", (machine,)),
-        Section("usage", "How to use it", "Use", usage(source)),
+        Section("usage", "How to use it", "Use", usage(result, source)),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,13 +13,14 @@ from autotune.hardware import Cpu
 from autotune.hardware.host import read_cpu
 from autotune.results.result import Result, read_result
 from autotune.scripts.changes import changes_of
-from autotune.scripts.script import Script
+from autotune.scripts.script import ORDERS, Script
 
 
 def apply(path: str | Path) -> None:
     """Trains with a result's settings from here on; call it at the top of the script that was tuned.
 
-    Warns when the machine is not the one that was measured.
+    Warns when the machine is not the one that was measured. Does nothing under ``autotune launch``, which has done the
+    same already, and in bursts, which measure the script without it.
 
     Args:
         path: A result file of ``autotune run``.
@@ -29,6 +31,8 @@ def apply(path: str | Path) -> None:
     """
     result = read_result(path)
     orders = orders_of(result, path)
+    if ORDERS in os.environ:
+        return  # the recorder is here already: the script is launched with a result, or tuned again as it is
     for difference in _of_machine(result, path, read_cpu({})):
         warnings.warn(difference, stacklevel=2)
     from autotune.recorder import launched

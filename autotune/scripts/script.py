@@ -47,6 +47,9 @@ class Script:
             raise UsageError(f"expected a program that can be run, got {command[0]!r}; check its name and PATH")
         return cls(command)
 
+    def __str__(self) -> str:
+        return self.text
+
     @property
     def name(self) -> str:
         """What its files are called: the first Python file of the command, without its ending."""

@@ -147,7 +147,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
         yield SimpleNamespace()
 
     for module in (checking, crossing):
-        monkeypatch.setattr(module, "imported", no_process)
+        monkeypatch.setattr(module, "opened", no_process)
         monkeypatch.setattr(module, "make_runner", Runs)
     monkeypatch.setattr(crossing, "look_at_machine", lambda *_, **__: make_hardware())
     return invoke

@@ -1,0 +1,106 @@
+"""A look at a script finds the loop that trains, or says in one sentence why it cannot be tuned."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.errors import UsageError, WorkloadError
+from autotune.knobs import WorkloadFacts
+from autotune.scripts import Script, ScriptIsolation
+from autotune.scripts.facts import facts_of
+from tests.example_scripts import START_SECONDS, script
+
+
+def look(wanted: Script, seconds: float = START_SECONDS) -> tuple[dict[str, Any], WorkloadFacts]:
+    """What a look sees, and the facts of it."""
+    with ScriptIsolation(wanted) as isolation:
+        isolation.start(seconds)
+        return isolation.seen, facts_of(isolation.seen, wanted)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts write into the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
+def test_loader_model_and_optimizer_of_a_plain_loop_are_found() -> None:
+    """The loader that feeds training is told from the one that evaluates; the model and the optimizer are named."""
+    seen, facts = look(script("plain"))
+    assert [loader["batch_size"] for loader in seen["loaders"]] == [32]
+    assert facts.samples == 640
+    assert facts.model is not None
+    assert (facts.model.weights, facts.model.optimizer) == (1669, "SGD")
+    assert facts.baseline.effective_batch == 32
+
+
+def test_accumulation_is_counted_and_a_loader_that_only_looks_at_data_is_passed_over() -> None:
+    """Four micro-batches a step, though a `try` catches all exceptions and another loader reads the same data."""
+    seen, facts = look(script("accumulating"))
+    assert (facts.baseline.batch_size, facts.baseline.accumulation_steps) == (16, 4)
+    assert [loader["batch_size"] for loader in seen["loaders"]] == [16]
+
+
+def test_a_loop_without_a_loader_is_counted_by_its_steps() -> None:
+    """Samples of a step are what the model is called with."""
+    seen, facts = look(script("without_loader"))
+    assert seen["loaders"] == []
+    assert facts.baseline.batch_size == 16
+
+
+@pytest.mark.slow
+def test_two_optimizers_that_step_in_turn_are_one_step() -> None:
+    """Both models and both optimizers are seen."""
+    seen, facts = look(script("adversarial"))
+    assert (seen["optimizers"], len(seen["models"])) == (2, 2)
+    assert facts.baseline.effective_batch == 32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "step"), [("lightning_fit", (32, 1)), ("accelerated", (16, 2)), ("transformers_trainer", (16, 2))]
+)
+def test_loops_of_frameworks_are_found(name: str, step: tuple[int, int]) -> None:
+    """Batch size and accumulation are those that the script gives its framework."""
+    _, facts = look(script(name))
+    assert (facts.baseline.batch_size, facts.baseline.accumulation_steps) == step
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        (script("no_training"), "without a step of an optimizer of torch (8 calls of models, 1 loaders"),
+        (script("failing", "--help", "raise"), "failed before it had trained"),
+        (Script((sys.executable, "-I", "-c", "import torch")), "started with -I, -E or -S"),
+        (Script(("true",)), "is no Python"),
+    ],
+    ids=["evaluates only", "fails", "isolated", "no Python"],
+)
+def test_what_does_not_train_is_refused_in_one_sentence(wanted: Script, told: str, tmp_path: Path) -> None:
+    """The sentence says what was seen."""
+    if "--help" in wanted.command:
+        broken = tmp_path / "broken.py"
+        broken.write_text("import torch\nraise KeyError('data')\n")
+        wanted = Script((sys.executable, str(broken)))
+    with pytest.raises(WorkloadError, match=r"write a build|fix it|last output") as refused:
+        look(wanted)
+    assert told in str(refused.value)
+
+
+def test_a_script_that_takes_too_long_to_begin_is_told_so(tmp_path: Path) -> None:
+    """The time that was waited stands in the message."""
+    sleeper = tmp_path / "sleeper.py"
+    sleeper.write_text("import time\ntime.sleep(600)\n")
+    with pytest.raises(WorkloadError, match=r"no optimizer of torch stepped within 2 s; give a longer --budget"):
+        look(Script((sys.executable, str(sleeper))), 2.0)
+
+
+@pytest.mark.parametrize(("words", "told"), [((), "got none"), (("no-such-program",), "'no-such-program'")])
+def test_no_command_is_refused(words: tuple[str, ...], told: str) -> None:
+    """Neither nothing nor a program that is not there."""
+    with pytest.raises(UsageError, match=told):
+        Script.of(words)

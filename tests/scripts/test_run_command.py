@@ -1,0 +1,95 @@
+"""`autotune run`, `launch` and `check` of a script, as a person types them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.example_scripts import EXAMPLES
+from tests.processes import budget, run
+
+REPORTING = """
+import os, sys
+import sitecustomize
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+model = nn.Linear(8, 1)
+optimizer = torch.optim.AdamW(model.parameters())
+loader = DataLoader(TensorDataset(torch.randn(256, 8), torch.randn(256, 1)), batch_size=16, shuffle=True)
+for epoch in range(int(sys.argv[1])):
+    for x, y in loader:
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+print("threads", torch.get_num_threads(), "fused", optimizer.param_groups[0]["fused"], "argv", sys.argv[1:])
+print("main", __name__, "mine", sitecustomize.MINE, "place", sys.path[0] == os.path.dirname(os.path.abspath(__file__)))
+"""
+
+
+def test_a_look_tells_what_would_be_tried_and_changes_nothing(tmp_path: Path) -> None:
+    """--dry-run prints what was found, each knob, and why the others are left."""
+    done = run(["run", "--dry-run", "--", sys.executable, str(EXAMPLES / "plain.py")], tmp_path)
+    assert done.status == 0, done.err
+    assert "TensorDataset of 640 samples, batches of 32" in done.err
+    assert "would be tried" in done.err
+    assert [path.name for path in tmp_path.iterdir()] == ["tmp"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["run"], "expected the command that trains"),
+        (["run", "--effective-batch", "64", "--", "python", "x.py"], "expected 'free' for a script"),
+        (["launch", "nothing.json", "--", "python"], "nothing.json"),
+    ],
+)
+def test_wrong_arguments_are_told(arguments: list[str], told: str, tmp_path: Path) -> None:
+    """Exit status 2, and one sentence."""
+    done = run(arguments, tmp_path)
+    assert done.status == 2
+    assert told in " ".join(done.err.split())
+
+
+@pytest.mark.slow
+def test_a_script_is_tuned_launched_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From `run` over `launch`, whose settings are in force in the script, to `check`; its start is as ever."""
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("MINE = True\n")
+    monkeypatch.setenv("PYTHONPATH", str(own))
+    (tmp_path / "train.py").write_text(REPORTING)
+    words = ["--", "python", "train.py"]
+    done = run(["run", "--budget", budget(40), "--only", "num_threads,optimizer_impl", *words, "5000"], tmp_path)
+    assert done.status == 0, done.err
+    (file,) = (tmp_path / "results").rglob("train.json")
+    result = json.loads(file.read_text())
+    assert result["workload"]["script"]["command"] == ["python", "train.py", "5000"]
+    assert f"autotune launch {file.relative_to(tmp_path)} -- python train.py 5000" in " ".join(done.err.split())
+    result["best"]["config"] |= {"num_threads": 1, "optimizer_impl": "fused"}
+    file.write_text(json.dumps(result))
+    launched = run(["launch", str(file), *words, "2"], tmp_path)
+    assert launched.status == 0, launched.err
+    assert "threads 1 fused True argv ['2']" in launched.out
+    assert "main __main__ mine True place True" in launched.out
+    checked = run(["check", str(file), "--budget", budget(30)], tmp_path)
+    assert checked.status in {0, 1}, checked.err
+
+
+def test_a_command_from_elsewhere_is_run_with_trust_alone(tmp_path: Path) -> None:
+    """A file may not make somebody run what it likes."""
+    from tests.factories import make_result
+
+    result = make_result()
+    script = {"command": ["bash", "-c", "touch harm"], "loop": {}}
+    content = json.loads(result.model_dump_json(by_alias=True))
+    content["workload"]["script"] = script
+    (tmp_path / "result.json").write_text(json.dumps(content))
+    done = run(["check", "result.json"], tmp_path)
+    assert done.status == 2
+    assert "pass --trust" in " ".join(done.err.split())
+    assert not (tmp_path / "harm").exists()
