@@ -108,7 +108,9 @@ class ScriptIsolation(Isolation):
         if request.job == "numerics":
             return self._compare(request, deadline)
         if request.job == "profile":
-            return Ended(message={"event": "failure", "outcome": "unsupported", "reason": "a script has no profile"})
+            return _unsupported("where a script spends its time is not looked at")
+        if request.plan.part != "all" and not self.seen["loaders"]:
+            return _unsupported("a script without a loader has no parts that could train alone")
         return self._burst(request, deadline)
 
     def wait(self, live: Live, deadline: float) -> dict[str, Any] | None:
@@ -248,6 +250,10 @@ class ScriptIsolation(Isolation):
         }
         file.unlink(missing_ok=True)
         return Ended(message={"event": "result", "value": value}, status=0, seconds=time.monotonic() - began)
+
+
+def _unsupported(reason: str) -> Ended:
+    return Ended(message={"event": "failure", "outcome": "unsupported", "reason": reason}, status=0)
 
 
 def _trace(told: dict[str, Any]) -> dict[str, Any]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from autotune.scripts import Script
 from tests.example_scripts import EXAMPLES
 from tests.processes import budget, run
 
 REPORTING = """
 import os, sys
-import sitecustomize
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -27,7 +29,7 @@ for epoch in range(int(sys.argv[1])):
         optimizer.step()
         optimizer.zero_grad()
 print("threads", torch.get_num_threads(), "fused", optimizer.param_groups[0]["fused"], "argv", sys.argv[1:])
-print("main", __name__, "mine", sitecustomize.MINE, "place", sys.path[0] == os.path.dirname(os.path.abspath(__file__)))
+print("main", __name__, "place", sys.path[0] == os.path.dirname(os.path.abspath(__file__)))
 """
 
 
@@ -55,13 +57,21 @@ def test_wrong_arguments_are_told(arguments: list[str], told: str, tmp_path: Pat
     assert told in " ".join(done.err.split())
 
 
-@pytest.mark.slow
-def test_a_script_is_tuned_launched_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From `run` over `launch`, whose settings are in force in the script, to `check`; its start is as ever."""
+def test_the_recorder_leaves_the_interpreter_as_it_was(tmp_path: Path) -> None:
+    """Another `sitecustomize` still runs, the path is the script's own, and without torch nothing else happens."""
     own = tmp_path / "own"
     own.mkdir()
     (own / "sitecustomize.py").write_text("MINE = True\n")
-    monkeypatch.setenv("PYTHONPATH", str(own))
+    (tmp_path / "look.py").write_text("import sys, sitecustomize\nprint(sitecustomize.MINE, sys.path[:2])\n")
+    script = Script((sys.executable, "look.py"))
+    environment = script.environment({"role": "look"}, {**os.environ, "PYTHONPATH": str(own)})
+    done = subprocess.run(script.command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout == f"True {[str(tmp_path), str(own)]}\n", done.stderr
+
+
+@pytest.mark.slow
+def test_a_script_is_tuned_launched_and_checked(tmp_path: Path) -> None:
+    """From `run` over `launch`, whose settings are in force in the script, to `check`; its start is as ever."""
     (tmp_path / "train.py").write_text(REPORTING)
     words = ["--", "python", "train.py"]
     done = run(["run", "--budget", budget(40), "--only", "num_threads,optimizer_impl", *words, "5000"], tmp_path)
@@ -75,7 +85,7 @@ def test_a_script_is_tuned_launched_and_checked(tmp_path: Path, monkeypatch: pyt
     launched = run(["launch", str(file), *words, "2"], tmp_path)
     assert launched.status == 0, launched.err
     assert "threads 1 fused True argv ['2']" in launched.out
-    assert "main __main__ mine True place True" in launched.out
+    assert "main __main__ place True" in launched.out
     checked = run(["check", str(file), "--budget", budget(30)], tmp_path)
     assert checked.status in {0, 1}, checked.err
 
