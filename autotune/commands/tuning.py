@@ -13,7 +13,7 @@ from typing import Any
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.runner import ProcessRunner, look_at_machine, make_runner
 from autotune.commands.opening import opened
-from autotune.commands.options import Options, missing_device
+from autotune.commands.options import Options, missing_device, parse_device
 from autotune.commands.tuning_result import Setting, make_result
 from autotune.doctor import Examination, examine_quickly, known_examination
 from autotune.errors import AutotuneError, Interrupted, UsageError
@@ -181,6 +181,12 @@ class Tuning:
         seconds = min(PEAKS_MAX_SECONDS, PEAKS_SHARE * self.budget.seconds)
         hardware = look_at_machine(isolation, 10 + 10 * seconds, device=self.options.device, peak_seconds=seconds)
         device = self.options.device or hardware.default_device
+        if isinstance(isolation, ScriptIsolation):
+            trains_on = isolation.seen["device"]
+            own = parse_device("rocm" if trains_on == "cuda" and "rocm" in hardware.devices else trains_on)
+            if own is None or self.options.device not in {None, own}:
+                raise UsageError(f"--device: the script trains on {trains_on}, got {device}; leave it out")
+            device = own
         if device not in hardware.devices:
             raise missing_device(device, hardware)
         return hardware, device

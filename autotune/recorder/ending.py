@@ -72,7 +72,8 @@ def outcome_of(error: BaseException) -> str:
         if seen is None:
             break
         text = str(seen)
-        if isinstance(seen, (torch.OutOfMemoryError, MemoryError)) or any(part in text for part in OUT_OF_MEMORY_TEXTS):
+        told = any(part in text for part in OUT_OF_MEMORY_TEXTS)
+        if told or isinstance(seen, (torch.cuda.OutOfMemoryError, MemoryError)):
             return "oom"
         if any(part in text for part in SHARED_MEMORY_TEXTS):
             return "shm_exhausted"

@@ -119,8 +119,8 @@ class Look:
             self._facts["step_samples"] = int(tensor.shape[0]) if tensor is not None else 1
         device = next((weight.device.type for weight in model.parameters()), "cpu")
         self._facts["device"] = device
-        if torch.is_autocast_enabled(device):
-            self._facts["precision"] = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+        if (casts_to := autocast_dtype(device)) is not None:
+            self._facts["precision"] = casts_to
         weight = next(model.parameters(), None)
         if weight is not None and weight.dtype in {torch.bfloat16, torch.float16}:
             self._facts["precision"] = str(weight.dtype).removeprefix("torch.")
@@ -280,6 +280,18 @@ class Look:
             "loaders": len(self._loaders),
             "seen": self._seen() if len(self._marks) >= 2 else None,
         }
+
+
+def autocast_dtype(device: str) -> str | None:
+    """The type that a device computes in under the script's own autocast; None without one."""
+    import torch
+
+    try:
+        on, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+    except (TypeError, AttributeError):  # torch before 2.4
+        on = torch.is_autocast_enabled() if device == "cuda" else torch.is_autocast_cpu_enabled()
+        dtype = torch.get_autocast_gpu_dtype() if device == "cuda" else torch.get_autocast_cpu_dtype()
+    return str(dtype).removeprefix("torch.") if on else None
 
 
 class _Watched:

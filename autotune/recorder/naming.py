@@ -31,6 +31,12 @@ def is_own_batch_sampler(loader: Any) -> bool:
     return loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler
 
 
+def loader_kind(key: str) -> tuple[str, str]:
+    """What is alike of a loader where its batch size or its data set's length is another: classes of both its parts."""
+    parts = key.split()
+    return parts[0], parts[3] if len(parts) > 3 else parts[-1]
+
+
 def batches_of(loader: Any) -> tuple[Any, int | None, bool]:
     """Sampler, batch size and whether an incomplete batch is dropped, also where they were given as a batch sampler."""
     source = loader.batch_sampler if loader.batch_sampler is not None and loader.batch_size is None else loader

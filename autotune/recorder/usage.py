@@ -46,7 +46,7 @@ class Processors:
         before, now = self._began, self._read()
         if before is None or now is None or now[0] <= before[0]:
             return 0.0
-        total, busy, own = (after - earlier for after, earlier in zip(now, before, strict=True))
+        total, busy, own = (now[index] - before[index] for index in range(3))
         idle = max(0.0, 1 - busy / total)
         foreign = max(0.0, (busy - own) / total)
         return foreign if idle < 0.1 + foreign else 0.0

@@ -1,0 +1,79 @@
+"""A whole training with changes: they come into effect in the script, and what does not is told in the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.recorder.naming import loader_kind
+from autotune.scripts import Script
+
+SCRIPT = """
+import json, sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+class Rows(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        return torch.full((4,), float(get_worker_info() is not None))
+
+model = nn.Linear(4, 1)
+optimizer = torch.optim.AdamW(model.parameters())
+seen = set()
+for batch in DataLoader(Rows(), batch_size=int(sys.argv[1]), shuffle=True):
+    seen.add(batch.mean().item())
+    model(batch).mean().backward()
+    optimizer.step()
+with torch.no_grad():
+    evaluated = {batch.mean().item() for batch in DataLoader(Rows(), batch_size=16)}
+print(json.dumps([sorted(seen), sorted(evaluated), optimizer.param_groups[0]["fused"], torch.get_num_threads()]))
+"""
+LOOP = {"loaders": ["__main__.Rows 64 16 RandomSampler False"], "models": [], "device": "cpu"}
+
+
+def launched(folder: Path, changes: dict[str, Any], loop: dict[str, Any], batch_size: int = 16) -> tuple[Any, str]:
+    """What the script prints, and what it is told, under some changes."""
+    (folder / "train.py").write_text(SCRIPT)
+    script = Script((sys.executable, "train.py", str(batch_size)))
+    environment = script.environment({"role": "launch", "loop": loop, "changes": changes}, os.environ)
+    done = subprocess.run(script.command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done.stderr
+
+
+@pytest.mark.parametrize("batch_size", [16, 8], ids=["as tuned", "another batch"])
+def test_the_training_loader_has_the_workers_and_the_others_have_none(batch_size: int, tmp_path: Path) -> None:
+    """Also where the batch size is not the one that was tuned; optimizer and threads are changed beside it."""
+    changes = {
+        "loader": {"num_workers": 1, "prefetch_factor": 2, "persistent_workers": True},
+        "optimizer": [["switch_optimizer", "fused"]],
+        "process": [["set_threads", 1]],
+    }
+    (trained, evaluated, fused, threads), told = launched(tmp_path, changes, LOOP, batch_size)
+    assert (trained, evaluated, fused, threads) == ([1.0], [0.0], True, 1)
+    assert "autotune:" not in told
+
+
+def test_what_never_came_into_effect_is_told_in_the_end(tmp_path: Path) -> None:
+    """A loader and a model that the script does not have."""
+    changes = {"loader": {"num_workers": 1}, "model": ["lay_out"], "knobs": {"memory_format": "channels_last"}}
+    loop = {"loaders": ["__main__.Columns 64 16 RandomSampler False"], "models": ["x.Y abc"], "device": "cpu"}
+    (trained, *_), told = launched(tmp_path, changes, loop)
+    assert trained == [0.0]
+    assert "no loader like the one that was tuned was seen and the model that was tuned was not seen" in told
+
+
+def test_a_loader_is_known_again_with_another_size() -> None:
+    """By the classes of its data set and sampler, or of its own batches."""
+    assert loader_kind("a.Data 640 32 RandomSampler False") == loader_kind("a.Data 64 8 RandomSampler False")
+    assert loader_kind("a.Data 640 Buckets") == ("a.Data", "Buckets")
+    assert loader_kind("a.Data 640 32 RandomSampler False") != loader_kind("a.Data 640 32 SequentialSampler False")
