@@ -42,7 +42,6 @@ class Runner:
     """
 
     def __init__(self, orders: dict[str, Any]) -> None:
-
         self._orders = orders
         self._loop: dict[str, Any] = orders["loop"]
         self._wire: Wire | None = None

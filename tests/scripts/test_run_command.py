@@ -46,8 +46,8 @@ def test_a_look_tells_what_would_be_tried_and_changes_nothing(tmp_path: Path) ->
     ("arguments", "told"),
     [
         (["run"], "expected the command that trains"),
-        (["run", "--effective-batch", "64", "--", "python", "x.py"], "expected 'free' for a script"),
-        (["launch", "nothing.json", "--", "python"], "nothing.json"),
+        (["run", "--effective-batch", "64", "--", sys.executable, "x.py"], "expected 'free' for a script"),
+        (["launch", "nothing.json", "--", sys.executable], "nothing.json"),
     ],
 )
 def test_wrong_arguments_are_told(arguments: list[str], told: str, tmp_path: Path) -> None:
@@ -73,13 +73,15 @@ def test_the_recorder_leaves_the_interpreter_as_it_was(tmp_path: Path) -> None:
 def test_a_script_is_tuned_launched_and_checked(tmp_path: Path) -> None:
     """From `run` over `launch`, whose settings are in force in the script, to `check`; its start is as ever."""
     (tmp_path / "train.py").write_text(REPORTING)
-    words = ["--", "python", "train.py"]
+    words = ["--", sys.executable, "train.py"]
     done = run(["run", "--budget", budget(40), "--only", "num_threads,optimizer_impl", *words, "5000"], tmp_path)
     assert done.status == 0, done.err
     (file,) = (tmp_path / "results").rglob("train.json")
     result = json.loads(file.read_text())
-    assert result["workload"]["script"]["command"] == ["python", "train.py", "5000"]
-    assert f"autotune launch {file.relative_to(tmp_path)} -- python train.py 5000" in " ".join(done.err.split())
+    assert result["workload"]["script"]["command"] == [sys.executable, "train.py", "5000"]
+    assert f"autotune launch {file.relative_to(tmp_path)} -- {sys.executable} train.py 5000" in " ".join(
+        done.err.split()
+    )
     result["best"]["config"] |= {"num_threads": 1, "optimizer_impl": "fused"}
     file.write_text(json.dumps(result))
     launched = run(["launch", str(file), *words, "2"], tmp_path)
