@@ -21,6 +21,7 @@ from autotune.bursts.launches import pace_of
 from autotune.bursts.trainer import make_loader
 from autotune.errors import WorkloadError
 from autotune.knobs import WorkloadFacts, with_what_is_in_force
+from autotune.recorder.look import small_fraction
 from autotune.training.tuned import Tuned, torch_device
 from autotune.workload.batches import tensors_in
 from autotune.workload.fingerprint import fingerprint, length_of, model_facts
@@ -31,8 +32,6 @@ FETCH_SECONDS = 4.0
 """A batch that takes longer to fetch is tried in part."""
 AGAIN_SECONDS = 2.0
 """A loss that takes longer is not computed once more to see its operators warm."""
-SMALL_OPERATOR_MICROSECONDS = 20.0
-"""Below, an operator is mostly what calling it costs."""
 
 
 def check_workload(workload: Workload, target: str, device: str, halvings: int = 0) -> WorkloadFacts:
@@ -219,8 +218,7 @@ def _small_fraction(first: list[Any], again: Callable[[], list[Any]]) -> float:
     if sum(times) <= AGAIN_SECONDS * 1e6:
         warm = [event.self_cpu_time_total for event in again()]
         times = [min(pair) for pair in zip(times, warm, strict=True)] if len(warm) == len(times) else warm
-    small = sum(time for time in times if time < SMALL_OPERATOR_MICROSECONDS)
-    return small / sum(times) if small else 0.0
+    return small_fraction(times)
 
 
 def _update(workload: Workload, optimizer: torch.optim.Optimizer, loss: torch.Tensor, target: str) -> None:

@@ -24,16 +24,13 @@ from autotune.bursts.feed import RESTART_LIMIT_SECONDS, DeviceFeed, Feed
 from autotune.bursts.protocol import BurstPlan, Part
 from autotune.bursts.trainer import Drain, NonFiniteLossError, Stepper, Trainer, WorkerKilledError, make_loader
 from autotune.measuring import Measurement
+from autotune.recorder.gate import COMPILED_BATCHES, WAITED_SHARE
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload
 
 if TYPE_CHECKING:
     from autotune.bursts.telemetry import Telemetry
 
-COMPILED_BATCHES = 3
-"""Micro-batches after which compiled code is believed to be complete: for other sizes it may be compiled once more."""
-WAITED_SHARE = 0.05
-"""Of a lap: who waits so long for batches has emptied the loader's queue. Chosen above what handing one over takes."""
 MEDIAN_ERROR_PER_MAD = 1.2533 * 1.4826
 """Standard error of a median over n normal values is 1.2533 σ/√n, and σ is 1.4826 MAD."""
 

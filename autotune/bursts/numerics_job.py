@@ -12,7 +12,6 @@ import copy
 import itertools
 import math
 import random
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ from autotune.bursts.telemetry import Telemetry
 from autotune.bursts.trainer import make_loader
 from autotune.knobs import TrainConfig, matmul_precision
 from autotune.measuring import Agreement, Point, Trace
+from autotune.recorder.order import seed_all
 from autotune.training.tuned import Tuned
 from autotune.workload.target import load_workload
 from autotune.workload.workload import Workload
@@ -106,7 +106,7 @@ def _batches(workload: Workload, tuned: Tuned, count: int) -> list[Any]:
 
 def _train(workload: Workload, tuned: Tuned, batches: Sequence[Any], parts: int, seed: int) -> tuple[Trace, Gradients]:
     """One step for so many batches; returns the losses of all, and the first step's gradients, on the CPU."""
-    _seed(seed)
+    seed_all(seed)
     workload.model.zero_grad(set_to_none=True)
     optimizer = workload.make_optimizer()
     model, _ = tuned.prepare(workload.model, optimizer)
@@ -124,21 +124,13 @@ def _train(workload: Workload, tuned: Tuned, batches: Sequence[Any], parts: int,
                 break
             # The scaler starts too high on purpose: it steps down, on the first step, until the gradients are finite.
             _step(scaler, optimizer)
-            _seed(seed)
+            seed_all(seed)
             _backward(workload, tuned, scaler, step)
             scaler.unscale_(optimizer)
         if workload.clip_grad_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), workload.clip_grad_norm)
         skipped += _step(scaler, optimizer)
     return Trace(losses=tuple(losses), gradient_norm=norm, skipped_steps=skipped), gradients
-
-
-def _seed(seed: int) -> None:
-    """What a loss may draw from: mixing, masking, dropping."""
-    torch.manual_seed(seed)
-    random.seed(seed)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(seed % 2**32)
 
 
 def _backward(workload: Workload, tuned: Tuned, scaler: torch.amp.GradScaler, step: Sequence[Any]) -> list[float]:

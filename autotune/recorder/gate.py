@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 COMPILED_BATCHES = 3
 """Micro-batches after which compiled code is believed to be complete: for other sizes it may be compiled once more."""
 WAITED_SHARE = 0.05
-"""Of a lap: who waits so long for batches has emptied the loader's queue."""
+"""Of a lap: who waits so long for batches has emptied the loader's queue. Chosen above what handing one over takes."""
 
 
 class Gate:

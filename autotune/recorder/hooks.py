@@ -15,28 +15,26 @@ if TYPE_CHECKING:
 Iterate = Callable[["DataLoader[Any]"], Iterator[Any]]
 
 
+_home = [os.getpid()]
+"""The process that is looked at: not the workers that it forks."""
+
+
 def on_iterate(then: Callable[[DataLoader[Any], Iterate], Iterator[Any]]) -> None:
     """Calls ``then(loader, iterate)`` in the place of each ``iter(loader)`` of this process, not of its workers."""
     from torch.utils.data import DataLoader
 
-    original, own = DataLoader.__iter__, os.getpid
+    original = DataLoader.__iter__
 
     @functools.wraps(original)
     def iterate(self: DataLoader[Any]) -> Iterator[Any]:
-        return then(self, original) if home[0] == own() else original(self)
+        return then(self, original) if _home[0] == os.getpid() else original(self)
 
-    home = [own()]
-    _HOMES.append(home)
     DataLoader.__iter__ = iterate  # type: ignore[assignment]
-
-
-_HOMES: list[list[int]] = []
 
 
 def move_home() -> None:
     """To be called in a process that was forked to go on with the script: it is the one to look at now."""
-    for home in _HOMES:
-        home[0] = os.getpid()
+    _home[0] = os.getpid()
 
 
 def on_step(before: Callable[[Optimizer], None], after: Callable[[Optimizer], None]) -> None:
@@ -67,10 +65,8 @@ def on_backward(then: Callable[[torch.Tensor], None]) -> None:
     torch.Tensor.backward = backward  # type: ignore[method-assign]
 
 
-def on_outermost_forward(
-    before: Callable[[Any, tuple[Any, ...]], None], after: Callable[[Any], None]
-) -> Callable[[], None]:
-    """Calls functions before and after each call of a module that no other module calls; returns what ends it."""
+def on_outermost_forward(before: Callable[[Any, tuple[Any, ...]], None]) -> Callable[[], None]:
+    """Calls a function before each call of a module that no other module calls; returns what ends that."""
     from torch.nn.modules import module as modules
 
     depth = 0
@@ -81,11 +77,9 @@ def on_outermost_forward(
         if depth == 1:
             before(module, arguments)
 
-    def left(module: Any, _: Any, __: Any) -> None:
+    def left(*_: Any) -> None:
         nonlocal depth
         depth -= 1
-        if depth == 0:
-            after(module)
 
     handles = (
         modules.register_module_forward_pre_hook(entering),

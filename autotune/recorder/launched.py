@@ -48,7 +48,7 @@ class Launched:
         if self._changes.loader or (self._changes.wants_models and self._loop["loaders"]):
             hooks.on_iterate(self._on_iterate)
         if self._changes.wants_models:
-            self._end_of_search = hooks.on_outermost_forward(self._on_forward, lambda _: None)
+            self._end_of_search = hooks.on_outermost_forward(self._on_forward)
 
     def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
         import torch

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 STEPS, SECONDS, FEWEST_STEPS = 6, 4.0, 3
 """Of the optimizer that steps first: so many, or fewer where they take long."""
 SMALL_OPERATOR_MICROSECONDS = 20.0
+"""Below, an operator is mostly what calling it costs."""
 SAMPLE_SECONDS, MOST_SAMPLES = 0.3, 16
 
 
@@ -52,13 +53,11 @@ class Look:
 
     def __init__(self, orders: dict[str, Any]) -> None:
         self._wire = Wire.to(orders["socket"])
-        self._wire.send("torch", pid=os.getpid())
         self._began = time()
         self._loaders: dict[int, Any] = {}
         self._iterated: Counter[str] = Counter()
         self._passed: dict[int, int] = {}
         self._draws: list[tuple[int, int]] = []  # of what, how many samples; since the first step began
-        self._early: Counter[int] = Counter()
         self._batches: list[list[tuple[int, ...]]] = []
         self._models: dict[int, Any] = {}
         self._optimizers: dict[int, Any] = {}
@@ -72,7 +71,7 @@ class Look:
         keeping.keep(orders["keep"])
         hooks.on_iterate(self._on_iterate)
         hooks.on_step(lambda _: None, self._on_step)
-        self._end_of_forwards = hooks.on_outermost_forward(self._on_forward, lambda _: None)
+        self._end_of_forwards = hooks.on_outermost_forward(self._on_forward)
         self._watch_attention()
         self._tell_of_end()
 
@@ -157,8 +156,7 @@ class Look:
         with contextlib.suppress(Exception):
             profile.__exit__(None, None, None)
             times = [event.self_cpu_time_total for event in profile.events()]
-            small = sum(time for time in times if time < SMALL_OPERATOR_MICROSECONDS)
-            self._facts["small_operators_fraction"] = small / sum(times) if times else 0.0
+            self._facts["small_operators_fraction"] = small_fraction(times)
 
     def _watch_attention(self) -> None:
         import torch
@@ -280,6 +278,12 @@ class Look:
             "loaders": len(self._loaders),
             "seen": self._seen() if len(self._marks) >= 2 else None,
         }
+
+
+def small_fraction(times: list[float]) -> float:
+    """The share of the operators' time, in microseconds each, that goes to small ones."""
+    small = sum(time for time in times if time < SMALL_OPERATOR_MICROSECONDS)
+    return small / sum(times) if small else 0.0
 
 
 def autocast_dtype(device: str) -> str | None:

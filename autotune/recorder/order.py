@@ -77,16 +77,21 @@ def random_numbers(seed: int) -> Iterator[None]:
     python, numpy = random.getstate(), sys.modules.get("numpy")
     state = numpy.random.get_state() if numpy is not None else None
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        random.seed(seed)
-        if numpy is not None:
-            numpy.random.seed(seed % 2**32)
+        seed_all(seed)
         try:
             yield
         finally:
             random.setstate(python)
             if numpy is not None:
                 numpy.random.set_state(state)
+
+
+def seed_all(seed: int) -> None:
+    """What augmentation, mixing, dropout and samplers draw from: torch, Python, and NumPy where it is there."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
 
 
 def epoch_seed(seed: int, epoch: int) -> int:

@@ -7,7 +7,6 @@ loader, the end of an optimizer step.
 from __future__ import annotations
 
 import os
-import random
 import sys
 from collections.abc import Callable, Iterator
 from time import time
@@ -17,6 +16,7 @@ from . import ending, hooks, keeping
 from .changes import Changes
 from .gate import Gate
 from .naming import find_models, loader_key, model_key
+from .order import seed_all
 from .server import serve, unsafe_reason
 from .stream import Stream
 from .usage import MemoryWatch
@@ -54,13 +54,12 @@ class Runner:
         self._doing = ["being started"]
         self._threads: int | None = None
         self._set_threads: Callable[[int], None] = lambda _: None
-        self._began = time()
         keeping.keep(orders["keep"])
         hooks.on_iterate(self._on_iterate)
         hooks.on_step(self._before_step, self._after_step)
         hooks.on_backward(self._on_backward)
         if not self._loop["loaders"]:
-            self._end_of_search = hooks.on_outermost_forward(self._on_forward, lambda _: None)
+            self._end_of_search = hooks.on_outermost_forward(self._on_forward)
         if orders["role"] == "serve":
             self._postpone_threads()
 
@@ -110,11 +109,10 @@ class Runner:
         sys.stdout.flush()
         if self._orders["role"] == "serve":
             reason = unsafe_reason()
-            self._wire.send("ready", pid=os.getpid(), fork_unsafe_reason=reason, seconds=time() - self._began)
+            self._wire.send("ready", pid=os.getpid(), fork_unsafe_reason=reason)
             self._wire, self._request = serve(self._wire, reason)
             hooks.move_home()
         else:
-            self._wire.send("arrived", pid=os.getpid())
             self._request = self._wire.receive()
             self._wire.number = self._request["number"]
         return self._become(self._wire)
@@ -136,7 +134,7 @@ class Runner:
         self._changes = Changes(request["changes"])
         self._changes.on_process(torch.device(self._loop["device"]))
         self._changes.on_models(self._models)
-        _seed(request["seed"] + (request["trace"] or {}).get("noise", 0))
+        seed_all(request["seed"] + (request["trace"] or {}).get("noise", 0))
         gate = self._gate = Gate(wire, request, self._loop, self._changes, memory, self._doing)
         gate.start_seconds = max(0.0, time() - request["asked_at"])
         wire.send("phase", phase="warm up")
@@ -176,13 +174,3 @@ def _exceeded(wire: Wire, request: dict[str, Any], seen: int) -> None:
     told = f"the process tree took {seen} bytes of host memory, more than the target of {limit}"
     wire.send("failure", outcome=outcome, reason=told)
     os._exit(0)
-
-
-def _seed(seed: int) -> None:
-    """What augmentation, dropout and samplers draw from."""
-    import torch
-
-    torch.manual_seed(seed)
-    random.seed(seed)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(seed % 2**32)

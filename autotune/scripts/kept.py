@@ -9,6 +9,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from autotune.recorder.keeping import JOURNAL
+
 MOST_NAMED = 5
 
 
@@ -26,7 +28,7 @@ class Kept:
     def put_back(self) -> str | None:
         """Leaves all files as they were before; returns what a person should know of it, None where nothing was."""
         told = self._told()
-        (self.folder / "written.jsonl").unlink(missing_ok=True)
+        (self.folder / JOURNAL).unlink(missing_ok=True)
         restored = [one["path"] for one in told if "copy" in one and _restored(one)]
         made = [one["path"] for one in told if one.get("made") and one["in_loop"]]
         removed = [path for path in reversed(made) if _removed(path)]
@@ -46,7 +48,7 @@ class Kept:
     def _told(self) -> list[dict[str, Any]]:
         found = []
         with contextlib.suppress(OSError):
-            for line in (self.folder / "written.jsonl").read_text(encoding="utf-8").splitlines():
+            for line in (self.folder / JOURNAL).read_text(encoding="utf-8").splitlines():
                 with contextlib.suppress(ValueError):
                     found.append(json.loads(line))
         return found

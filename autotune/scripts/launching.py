@@ -11,9 +11,10 @@ from typing import Any
 from autotune.errors import UsageError
 from autotune.hardware import Cpu
 from autotune.hardware.host import read_cpu
+from autotune.recorder.arrival import ORDERS
 from autotune.results.result import Result, read_result
 from autotune.scripts.changes import changes_of
-from autotune.scripts.script import ORDERS, Script
+from autotune.scripts.script import Script
 
 
 def apply(path: str | Path) -> None:

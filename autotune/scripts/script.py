@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import UsageError
+from autotune.recorder.arrival import ORDERS
 
-ORDERS = "AUTOTUNE_RECORDER"
-"""By this variable the recorder in a script knows what it is to do."""
 RECORDER = Path(__file__).parents[1] / "recorder"
 QUIET = {
     "AUTOTUNE_BURST": "1", "WANDB_MODE": "disabled", "COMET_MODE": "disabled", "NEPTUNE_MODE": "debug",

@@ -6,6 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from autotune.knobs import ModelFacts
+from autotune.recorder.naming import shapes_hash
 from autotune.workload.batches import tensors_in
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def model_facts(model: torch.nn.Module, optimizer: Optimizer | None) -> ModelFac
         name=type(model).__name__,
         tensors=len(weights),
         weights=sum(weight.numel() for weight in weights),
-        shapes=_hash(sorted(str(tuple(weight.shape)) for weight in weights)),
+        shapes=shapes_hash(model),
         optimizer=type(optimizer).__name__ if optimizer is not None else None,
     )
 
