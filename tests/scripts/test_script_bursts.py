@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -13,9 +14,12 @@ from tests.example_scripts import START_SECONDS, alone, played, script
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scripts write into the working directory."""
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Scripts write into the working directory; no process of theirs is left, beside those of tests before."""
     monkeypatch.chdir(tmp_path)
+    before = set(psutil.Process().children(recursive=True))
+    yield
+    assert not set(psutil.Process().children(recursive=True)) - before
 
 
 def test_sides_of_a_script_train_as_many_samples_block_by_block(tmp_path: Path) -> None:
@@ -32,7 +36,6 @@ def test_sides_of_a_script_train_as_many_samples_block_by_block(tmp_path: Path) 
     assert [block.samples for block in first.blocks] == [block.samples for block in second.blocks]
     assert (tmp_path / "log.txt").read_text() == "mine\n"
     assert [path.name for path in tmp_path.iterdir()] == ["log.txt"]
-    assert not psutil.Process().children(recursive=True)
 
 
 def test_changes_outside_the_loader_come_into_effect() -> None:
@@ -61,7 +64,6 @@ def test_a_script_that_cannot_be_forked_is_started_again_for_each_burst() -> Non
         bursts = played(isolation, {"num_threads": 1})
     assert [burst.outcome for burst in bursts] == [Outcome.OK, Outcome.OK]
     assert "each burst starts the script again: the script runs threads" in notes[0]
-    assert not psutil.Process().children(recursive=True)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,6 @@ def test_how_a_script_fails_is_its_outcome(how: str, outcome: Outcome, told: str
         burst = alone(isolation)
     assert burst.outcome is outcome, burst.reason
     assert told in (burst.reason or "")
-    assert not psutil.Process().children(recursive=True)
 
 
 @pytest.mark.slow
@@ -92,4 +93,3 @@ def test_a_script_that_hangs_is_ended_at_the_deadline() -> None:
         isolation.start(START_SECONDS)
         burst = alone(isolation, 12.0)
     assert burst.outcome is Outcome.TIMEOUT
-    assert not psutil.Process().children(recursive=True)
