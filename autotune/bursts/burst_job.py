@@ -15,6 +15,7 @@ from autotune.bursts import loop
 from autotune.bursts.gpu_telemetry import GpuTelemetry, open_gpu_telemetry
 from autotune.bursts.protocol import Reporter, Request
 from autotune.bursts.telemetry import Telemetry
+from autotune.hardware import CpuEnergy
 from autotune.knobs import TrainConfig
 from autotune.measuring import Measurement, Outcome, Point
 from autotune.training.tuned import Tuned
@@ -67,7 +68,9 @@ def prepared(request: Request, reporter: Reporter) -> Iterator[Prepared]:
     gpu = open_gpu_telemetry(request.device_uuid)  # before our own context exists: who is there already is foreign
     used_before = gpu.used_bytes() if gpu is not None else None
     cap_memory(request)
-    with Telemetry(request.memory_limit_bytes, end_over_limit(request, reporter), gpu=gpu) as telemetry:
+    energy = CpuEnergy.open() if request.device in {None, "cpu"} else None
+    over_limit = end_over_limit(request, reporter)
+    with Telemetry(request.memory_limit_bytes, over_limit, gpu=gpu, energy=energy) as telemetry:
         tuned = Tuned(point.config, device=request.device or "cpu")
         tuned.apply_process_settings()
         workload = load_workload(request.importable, point.parameters)

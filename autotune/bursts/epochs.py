@@ -47,6 +47,7 @@ class Lap:
     batches: int  # drawn
     starts: int  # of the loader
     start_seconds: float  # what the starts took the host
+    joules: float | None = None  # that the device took, where it tells
 
     @property
     def rate(self) -> float:
@@ -99,7 +100,7 @@ def _block(lap: Lap, cost: float, ordinary: float, usual: float) -> Block:
     """A lap as a block, without what the starts of the loader in it cost: that is charged by the epoch."""
     seconds = max(lap.seconds - lap.starts * cost, LEAST_SHARE * usual * lap.consumed, 1e-9)
     waited = lap.wait_seconds + min(lap.start_seconds, lap.starts * ordinary)
-    return Block(samples=lap.samples, seconds=seconds, data_wait_seconds=min(waited, seconds))
+    return Block(samples=lap.samples, seconds=seconds, data_wait_seconds=min(waited, seconds), joules=lap.joules)
 
 
 def _start_seconds(starts: Sequence[Start], config: TrainConfig) -> float:

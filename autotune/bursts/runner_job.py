@@ -6,6 +6,7 @@ partner trains.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 from collections.abc import Sequence
@@ -113,9 +114,10 @@ class _Run:
         timing, feed = self._timing, self._timing.trainer.feed
         self._ready.telemetry.begin()
         feed.release_workers()
-        self._laps.append(timing.lap_until(until))
+        lap = timing.lap_until(until)
         feed.hold_workers()  # until the next block's clock runs: what they read meanwhile would flatter it
         self._watched.append(self._ready.telemetry.end())
+        self._laps.append(dataclasses.replace(lap, joules=self._watched[-1].energy_joules))
         timing.trainer.check_loss()
         if leads_in:
             self._reported = len(self._laps)

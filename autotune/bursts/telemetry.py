@@ -15,6 +15,7 @@ import psutil
 
 from autotune.bursts.cleanup import descendants
 from autotune.bursts.gpu_telemetry import GpuTelemetry
+from autotune.hardware import CpuEnergy
 from autotune.measuring import TelemetrySummary
 
 SAMPLE_SECONDS = 0.2
@@ -50,14 +51,22 @@ class Telemetry:
         limit_bytes: Host memory of the process tree above which `on_limit` is called, from the watching thread.
         on_limit: Takes the bytes that were seen; it is expected to end the process.
         gpu: Watched too, if given.
+        energy: Of the processors, if it is theirs that counts.
     """
 
     def __init__(
-        self, limit_bytes: int | None, on_limit: Callable[[int], None], *, gpu: GpuTelemetry | None = None
+        self,
+        limit_bytes: int | None,
+        on_limit: Callable[[int], None],
+        *,
+        gpu: GpuTelemetry | None = None,
+        energy: CpuEnergy | None = None,
     ) -> None:
         self._limit_bytes = limit_bytes
         self._on_limit = on_limit
         self._gpu = gpu
+        self._energy = energy
+        self._joules_before: float | None = None
         self._process = psutil.Process()
         self._children: list[psutil.Process] = []
         # The forkserver and the command are ours too: their work is no foreign load.
@@ -82,6 +91,7 @@ class Telemetry:
         with self._lock:
             if self._gpu is not None:
                 self._gpu.begin()
+            self._joules_before = self._joules()
             self._began = self._cpu_seconds()
 
     def end(self) -> TelemetrySummary:
@@ -90,12 +100,17 @@ class Telemetry:
             ended = self._cpu_seconds()
             cpu: dict[str, Any] = shares(self._began or ended, ended) if ended is not None else {"seconds": 0.0}
             gpu: dict[str, Any] = self._gpu.end() if self._gpu is not None else {}
-            return TelemetrySummary.model_validate(cpu | gpu)
+            joules, before = self._joules(), self._joules_before
+            own = {"energy_joules": joules - before} if joules is not None and before is not None else {}
+            return TelemetrySummary.model_validate(cpu | own | gpu)
 
     def peak_bytes(self) -> int:
         """The tree's highest memory so far; looks once more first."""
         self._sample_memory()
         return self._peak_bytes
+
+    def _joules(self) -> float | None:
+        return self._energy.joules() if self._energy is not None else None
 
     def _watch(self) -> None:
         pause = left = 1

@@ -10,6 +10,9 @@ import typer
 from autotune.commands import options
 from autotune.units import parse_duration
 
+Objective = Annotated[
+    str, typer.Option(help="What is maximised: samples_per_second, or samples_per_joule of the device.")
+]
 Budget = Annotated[str, typer.Option(help="Wall-clock time for everything: 90s, 10m, 1h30m.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, rocm or mps; the first accelerator when left out.")]
 Out = Annotated[Path | None, typer.Option(help="The result file; in results/<machine> when left out.")]

@@ -17,6 +17,7 @@ def tune(
     context: typer.Context,
     model: Annotated[str, typer.Option(help="What to tune: module:build or file.py:build.", metavar="TARGET")] = "",
     budget: asked.Budget = "10m",
+    objective: asked.Objective = "samples_per_second",
     device: asked.Device = "",
     out: asked.Out = None,
     effective_batch: Annotated[
@@ -52,8 +53,11 @@ def tune(
         return
     if not model:
         raise UsageError("--model is required, such as --model train:build; autotune --help shows the rest")
+    from autotune.measuring import objective_named
+
     wanted = asked.options_of(
         target=model,
+        objective=objective_named(objective).name,
         budget=budget,
         device=device,
         out=out,

@@ -17,9 +17,9 @@ from autotune.commands.options import Options, missing_device, parse_device
 from autotune.commands.tuning_result import Setting, make_result
 from autotune.doctor import Examination, examine_quickly, known_examination
 from autotune.errors import AutotuneError, Interrupted, UsageError
-from autotune.hardware import DeviceKind, Hardware
+from autotune.hardware import DeviceKind, Hardware, why_no_energy
 from autotune.knobs import Space, build_space
-from autotune.measuring import NumericsGuard, Point, Profile, objective_named
+from autotune.measuring import SAMPLES_PER_JOULE, NumericsGuard, Point, Profile, objective_named
 from autotune.results.result import Result
 from autotune.scripts import Script, ScriptIsolation
 from autotune.scripts.changes import held_knobs
@@ -189,6 +189,9 @@ class Tuning:
             device = own
         if device not in hardware.devices:
             raise missing_device(device, hardware)
+        by_energy = self.options.objective == SAMPLES_PER_JOULE.name
+        if by_energy and (why := why_no_energy(hardware.device(device))) is not None:
+            raise UsageError(f"--objective {SAMPLES_PER_JOULE.name}: expected a counter of energy, got none: {why}")
         return hardware, device
 
     def _examined(self, setting: Setting) -> Examination:

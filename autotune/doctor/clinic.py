@@ -1,8 +1,9 @@
-"""What checks share: the machine, and runners of the workloads that are examined."""
+"""What checks share: the machine, and runners of the workloads that are examined, all in one forkserver."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.protocol import BurstPlan
@@ -26,7 +27,7 @@ class Clinic:
 
     hardware: Hardware
     device: DeviceKind
-    _open: dict[str, Isolation] = field(default_factory=dict, init=False)
+    _isolation: Isolation | None = field(default=None, init=False)
 
     @property
     def gpu(self) -> Gpu | None:
@@ -34,22 +35,22 @@ class Clinic:
         record = self.hardware.device(self.device)
         return record if isinstance(record, Gpu) else None
 
-    def runner(self, workload: str, **caps: float) -> ProcessRunner:
-        """Runs one of `autotune.doctor.patient`; its processes stay until `close`."""
-        if workload not in self._open:
-            isolation = Isolation(f"autotune.doctor.patient:{workload}")
-            self._open[workload] = isolation
-            isolation.start(START_SECONDS)
+    def runner(self, **caps: Any) -> ProcessRunner:
+        """Runs what `point` names; its forkserver stays until `close`."""
+        if self._isolation is None:
+            self._isolation = Isolation("autotune.doctor.patient:any_of")
+            self._isolation.start(START_SECONDS)
         uuid = self.gpu.uuid if self.gpu is not None else None
-        return ProcessRunner(self._open[workload], self.device, device_uuid=uuid, **caps)  # type: ignore[arg-type]
+        return ProcessRunner(self._isolation, self.device, device_uuid=uuid, **caps)
 
     def close(self) -> None:
         """Ends all processes."""
-        while self._open:
-            _, isolation = self._open.popitem()
+        isolation, self._isolation = self._isolation, None
+        if isolation is not None:
             isolation.close()
 
 
-def point(parameters: Parameters | None = None, **knobs: object) -> Point:
+def point(workload: str, parameters: Parameters | None = None, **knobs: object) -> Point:
     """A config of a workload of `patient`, with arguments of its function."""
-    return Point(config=TrainConfig.model_validate({"batch_size": 4, **knobs}), parameters=parameters or {})
+    config = TrainConfig.model_validate({"batch_size": 4, **knobs})
+    return Point(config=config, parameters={"workload": workload, **(parameters or {})})

@@ -33,7 +33,8 @@ def examine(
         told: Each finding, as it is made.
         checking: What is being checked, before it is.
     """
-    return _examine(Clinic(hardware, device), CHECKS, told, checking)
+    with contextlib.closing(Clinic(hardware, device)) as clinic:
+        return _examine(clinic, CHECKS, told, checking)
 
 
 def examine_quickly(hardware: Hardware, device: DeviceKind) -> Examination:
@@ -44,22 +45,27 @@ def examine_quickly(hardware: Hardware, device: DeviceKind) -> Examination:
 def _examine(
     clinic: Clinic, checks: tuple[Check, ...], told: Callable[[Finding], None], checking: Callable[[str], None]
 ) -> Examination:
-    began = time.monotonic()
+    began = last = time.monotonic()
     findings: list[Finding] = []
+
+    def add(finding: Finding) -> None:
+        nonlocal last
+        now = time.monotonic()
+        findings.append(finding.model_copy(update={"seconds": now - last}))
+        last = now
+        told(findings[-1])
+
     for check in checks:
         name = (check.__doc__ or check.__name__).splitlines()[0].rstrip(".")
         checking(name)
-        with contextlib.closing(clinic):
-            try:
-                for finding in check(clinic):
-                    findings.append(finding)
-                    told(finding)
-            except (AutotuneError, OSError, subprocess.SubprocessError) as error:
-                findings.append(
-                    Finding(
-                        name=name, status="does not hold", found=str(error) or type(error).__name__, decisive=True,
-                        remedy="the check itself did not end well: see what it says",
-                    )
-                )  # fmt: skip
-                told(findings[-1])
+        try:
+            for finding in check(clinic):
+                add(finding)
+        except (AutotuneError, OSError, subprocess.SubprocessError) as error:
+            add(
+                Finding(
+                    name=name, status="does not hold", found=str(error) or type(error).__name__, decisive=True,
+                    remedy="the check itself did not end well: see what it says",
+                )
+            )  # fmt: skip
     return examination_of(clinic.hardware, clinic.device, findings, time.monotonic() - began)

@@ -80,10 +80,10 @@ def _wrong(clinic: Clinic, single: tuple[str, Scalar]) -> str | None:
 
 def _reason(clinic: Clinic, case: Case) -> str | None:
     """What is wrong with a config; None when nothing is."""
-    candidate, plain = point(None, **{"batch_size": BATCH, **case}), point(batch_size=BATCH)
+    candidate, plain = point("small", None, **{"batch_size": BATCH, **case}), point("small", batch_size=BATCH)
     seconds = COMPILING_SECONDS if candidate.config.compile_mode else DEADLINE_SECONDS
     try:
-        measured = clinic.runner("small").agreement(candidate, STEPS, seconds)
+        measured = clinic.runner().agreement(candidate, STEPS, seconds)
     except AutotuneError as error:
         return str(error)
     verdict = judge_agreement(measured, candidate.config, plain.config)

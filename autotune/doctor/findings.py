@@ -41,6 +41,7 @@ class Finding(Stored):
         remedy: What to do where it does not hold.
         decisive: Whether figures cannot be trusted where it does not hold; else only something is left out, or slower.
         drops: What is left out of the search.
+        seconds: That it took to find out.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Finding(Stored):
     remedy: str = ""
     decisive: bool = False
     drops: tuple[Drop, ...] = ()
+    seconds: Seconds = 0.0
 
 
 class Examination(Stored):

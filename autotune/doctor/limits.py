@@ -180,7 +180,7 @@ def telemetry(clinic: Clinic) -> Iterator[Finding]:
 
 def _watched(clinic: Clinic) -> TelemetrySummary | None:
     """The telemetry of a burst that keeps the GPU busy."""
-    burst = clinic.runner("saturating").run(point(), SHORT, DEADLINE_SECONDS)
+    burst = clinic.runner().run(point("saturating"), SHORT, DEADLINE_SECONDS)
     summary = burst.measurement.telemetry if burst.measurement is not None else None
     told = summary is not None and (summary.gpu_utilization_fraction, summary.power_watts) != (None, None)
     return summary if told else None

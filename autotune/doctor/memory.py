@@ -20,7 +20,7 @@ def running_out(clinic: Clinic) -> Iterator[Finding]:
     """Memory that runs out is an outcome of its own."""
     told: dict[str, str] = {}
     for part in ("forward", "backward", "optimizer"):
-        burst = clinic.runner("out_of_memory").run(point({"part": part}), SHORT, DEADLINE_SECONDS)
+        burst = clinic.runner().run(point("out_of_memory", {"part": part}), SHORT, DEADLINE_SECONDS)
         if burst.outcome is not Outcome.OOM:
             told[part] = f"{burst.outcome.value}: {burst.reason}"
     yield Finding(
@@ -36,10 +36,10 @@ def cap(clinic: Clinic) -> Iterator[Finding]:
     """The memory target is a cap."""
     gpu = clinic.gpu
     if gpu is not None and gpu.memory_total_bytes:
-        runner = clinic.runner("growing", memory_fraction=CAP_BYTES / gpu.memory_total_bytes)
+        runner = clinic.runner(memory_fraction=CAP_BYTES / gpu.memory_total_bytes)
     else:
-        runner = clinic.runner("growing", memory_limit_bytes=CAP_BYTES)
-    burst = runner.run(point(), SHORT, DEADLINE_SECONDS)
+        runner = clinic.runner(memory_limit_bytes=CAP_BYTES)
+    burst = runner.run(point("growing"), SHORT, DEADLINE_SECONDS)
     holds = burst.outcome is Outcome.OOM
     yield Finding(
         name="cap on memory",
@@ -55,7 +55,7 @@ def nothing_left(clinic: Clinic) -> Iterator[Finding]:
         yield Finding(name="device memory after a burst", status="not here", found="the CPU's is the system's to free")
         return
     before = _free_bytes(clinic)
-    clinic.runner("growing").run(point(), SHORT, DEADLINE_SECONDS)
+    clinic.runner().run(point("growing"), SHORT, DEADLINE_SECONDS)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while (kept := before - _free_bytes(clinic)) > KEPT_BYTES and time.monotonic() < deadline:
         time.sleep(0.1)

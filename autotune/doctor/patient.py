@@ -12,6 +12,7 @@ import functools
 import json
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -110,6 +111,16 @@ def out_of_memory(part: str = "forward") -> Workload:
 def growing() -> Workload:
     """A step that takes 512 MiB, in one piece after another."""
     return Workload(_Growing(), Numbers(), _squares, optimizer=_sgd, batch_size=BATCH)
+
+
+_WORKLOADS: dict[str, Callable[..., Workload]] = {
+    build.__name__: build for build in (timed, small, saturating, launching, out_of_memory, growing)
+}
+
+
+def any_of(workload: str = "small", **parameters: Any) -> Workload:
+    """One of these by its name, so that one forkserver serves all of them."""
+    return _WORKLOADS[workload](**parameters)
 
 
 def _sgd(parameters: Any) -> torch.optim.Optimizer:

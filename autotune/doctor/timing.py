@@ -53,7 +53,7 @@ def truth(clinic: Clinic) -> Iterator[Finding]:
 def pairs(clinic: Clinic) -> Iterator[Finding]:
     """Two runners of one config are alike."""
     plan = BurstPlan(warmup_seconds=0.5, measure_seconds=PAIR_SECONDS, fastest_wins=False)
-    played = clinic.runner("timed").play([_case(*PAIR)] * 2, plan, DEADLINE_SECONDS)
+    played = clinic.runner().play([_case(*PAIR)] * 2, plan, DEADLINE_SECONDS)
     first, second = (burst.measurement for burst in played)
     if first is None or second is None:
         yield _off("two runners of one config", "; ".join(burst.reason or "" for burst in played))
@@ -74,8 +74,8 @@ def busy_fraction(clinic: Clinic) -> Iterator[Finding]:
     if clinic.device != "cuda":
         yield Finding(name="busy fraction", status="not here", found="only CUDA tells what its kernels took")
         return
-    busy = clinic.runner("saturating").profile(point(), DEADLINE_SECONDS).busy_fraction or 0.0
-    waiting = clinic.runner("launching").profile(point(), DEADLINE_SECONDS).busy_fraction or 0.0
+    busy = clinic.runner().profile(point("saturating"), DEADLINE_SECONDS).busy_fraction or 0.0
+    waiting = clinic.runner().profile(point("launching"), DEADLINE_SECONDS).busy_fraction or 0.0
     holds = BUSY[0] <= busy <= BUSY[1] and waiting <= NOT_BUSY
     yield Finding(
         name="busy fraction",
@@ -92,14 +92,14 @@ def _measured(clinic: Clinic, case: tuple[float, float]) -> Measurement:
         WorkloadError: It did not end well.
     """
     plan = BurstPlan(warmup_seconds=0.3, measure_seconds=SECONDS, min_blocks=3)
-    burst = clinic.runner("timed").run(_case(*case), plan, DEADLINE_SECONDS)
+    burst = clinic.runner().run(_case(*case), plan, DEADLINE_SECONDS)
     if burst.measurement is None:
         raise WorkloadError(f"a burst ended as {burst.outcome.value}: {burst.reason}")
     return burst.measurement
 
 
 def _case(step_ms: float, fetch_ms: float) -> Point:
-    return point({"step_ms": step_ms, "fetch_ms": fetch_ms})
+    return point("timed", {"step_ms": step_ms, "fetch_ms": fetch_ms})
 
 
 def _plain_rates(clinic: Clinic, cases: list[tuple[float, float]]) -> list[float]:

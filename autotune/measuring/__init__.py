@@ -16,7 +16,7 @@ from autotune.measuring.numerics import (
     Trace,
     judge_agreement,
 )
-from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective, objective_named
+from autotune.measuring.objective import SAMPLES_PER_JOULE, SAMPLES_PER_SECOND, Objective, objective_named
 from autotune.measuring.pairs import Pair, pair_of
 from autotune.measuring.profiles import Operator, Profile, SampleCost, SamplePart, Synchronisation
 from autotune.measuring.ratios import Scatter, block_error, paired, warm_up_length
@@ -26,7 +26,7 @@ from autotune.measuring.statistics import Interval, KnownInterval
 from autotune.measuring.telemetry_summary import SLOWDOWNS, TelemetrySummary, bearable, merged
 
 __all__ = [
-    "CAVEAT", "FEWEST_PAIRS", "FEWEST_STEPS", "MOST_STEPS", "SAMPLES_PER_SECOND", "SLOWDOWNS",
+    "CAVEAT", "FEWEST_PAIRS", "FEWEST_STEPS", "MOST_STEPS", "SAMPLES_PER_JOULE", "SAMPLES_PER_SECOND", "SLOWDOWNS",
     "Agreement", "Block", "Burst", "Interval", "KnownInterval", "Line", "Measurement", "MemoryModel", "Numerics",
     "NumericsGuard", "Objective", "Operator", "Outcome", "Pair", "Point", "Profile", "SampleCost", "SamplePart",
     "Scatter", "Speedup", "Synchronisation", "TelemetrySummary", "Trace", "bearable", "block_error", "comparable",

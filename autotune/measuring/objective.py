@@ -4,17 +4,19 @@ The rate is always samples per second: numerics, ceilings, memory, telemetry and
 Whoever decides which config is better (search, race, warm start, result, reports) asks for the score.
 
 To add an objective: (1) declare it here and add it to `OBJECTIVES`; (2) where it needs a figure that no burst measures
-yet, add that to `telemetry_summary.py` and to the telemetry that reads it; nothing else asks which objective it is.
+yet, add that to `records.py` or `telemetry_summary.py`, and to the telemetry that reads it; nothing else asks which
+objective it is, but for the sentence that refuses one that this machine cannot tell.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from autotune.errors import UsageError
 from autotune.measuring.records import Measurement
-from autotune.measuring.statistics import Interval
+from autotune.measuring.statistics import Interval, bootstrap_interval
 from autotune.units import format_rate
 
 
@@ -28,6 +30,7 @@ class Objective:
         score: Of a measurement: above 0, the higher the better, and in proportion to the rate where all else is equal;
             None where the measurement lacks what it is made of.
         format: A score with its unit.
+        costs: What each block of a measurement cost, whose noise is the score's; its seconds unless said otherwise.
         is_rate: Whether the faster config always scores higher: only then may a slow burst end early, and does a
             search end when computing is the limit.
     """
@@ -36,13 +39,19 @@ class Objective:
     unit: str
     score: Callable[[Measurement], float | None]
     format: Callable[[float], str]
+    costs: Callable[[Measurement], Sequence[float] | None] = lambda measured: measured.block_seconds
     is_rate: bool = False
 
     def interval(self, measured: Measurement) -> Interval:
-        """Bootstrap interval of a score that there is: the rate's, scaled as the score is."""
-        scale = (self.score(measured) or 0.0) / measured.samples_per_second
-        low, high = measured.ci95_samples_per_second
-        return Interval(scale * low, scale * high)
+        """Bootstrap interval of a score that there is, over blocks by what they cost."""
+        costs = self.costs(measured) or measured.block_seconds
+        per_cost = (self.score(measured) or 0.0) * math.fsum(costs) / sum(block.samples for block in measured.blocks)
+
+        def score(blocks: Sequence[tuple[int, float]]) -> float:
+            return per_cost * sum(samples for samples, _ in blocks) / max(math.fsum(cost for _, cost in blocks), 1e-9)
+
+        pairs = zip((block.samples for block in measured.blocks), costs, strict=True)
+        return bootstrap_interval(list(pairs), score)
 
     def bare(self, score: float) -> str:
         """A score where its unit is told elsewhere."""
@@ -52,7 +61,21 @@ class Objective:
 SAMPLES_PER_SECOND = Objective(
     "samples_per_second", "samples/s", lambda measured: measured.samples_per_second, format_rate, is_rate=True
 )
-OBJECTIVES: Sequence[Objective] = (SAMPLES_PER_SECOND,)
+
+
+def _samples_per_joule(measured: Measurement) -> float | None:
+    joules = measured.block_joules
+    return sum(block.samples for block in measured.blocks) / math.fsum(joules) if joules else None
+
+
+SAMPLES_PER_JOULE = Objective(
+    "samples_per_joule",
+    "samples/J",
+    _samples_per_joule,
+    lambda score: f"{score:.3g} samples/J",
+    costs=lambda measured: measured.block_joules,
+)
+OBJECTIVES: Sequence[Objective] = (SAMPLES_PER_SECOND, SAMPLES_PER_JOULE)
 
 
 def objective_named(name: str) -> Objective:

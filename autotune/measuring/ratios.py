@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from autotune.measuring.records import Measurement
 
@@ -62,19 +62,25 @@ def warm_up_length(ratios: Sequence[float]) -> int:
     return min(cuts, key=lambda cut: statistics.pvariance(ratios[cut:]) / (len(ratios) - cut))
 
 
-def block_error(before: Measurement, after: Measurement) -> float | None:
-    """The standard error of the logarithm of a ratio of two rates, within one pair of processes.
+def block_error(
+    before: Measurement,
+    after: Measurement,
+    costs: Callable[[Measurement], Sequence[float] | None] = lambda measured: measured.block_seconds,
+) -> float | None:
+    """The standard error of the logarithm of a ratio of two rates, or scores, within one pair of processes.
 
     Args:
         before: The first's blocks; those of the second with the same index were trained next to them.
         after: The second's.
+        costs: What each block cost: seconds, for a rate.
 
     Returns:
-        None where the blocks are no pairs: whole bursts that ran one after the other.
+        None where the blocks are no pairs, being of whole bursts that ran one after the other, or have no cost.
     """
     if len(before.blocks) < 2 or not paired(before, after):
         return None
-    return ratio_error(before.block_seconds, after.block_seconds)
+    mine, theirs = costs(before), costs(after)
+    return ratio_error(mine, theirs) if mine and theirs else None
 
 
 def paired(before: Measurement, after: Measurement) -> bool:

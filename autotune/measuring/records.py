@@ -17,7 +17,7 @@ from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, computed_field
 from autotune.knobs import KNOB_NAMES, Parameters, Scalar, TrainConfig, format_scalar
 from autotune.measuring.statistics import Interval, bootstrap_interval
 from autotune.measuring.telemetry_summary import TelemetrySummary, merged
-from autotune.stored import Seconds, Stored, Whole
+from autotune.stored import Figure, Seconds, Stored, Whole
 
 MOST_BLOCKS = 10_000
 """Of one config: hundreds of bursts of a few dozen blocks; the interval of more would keep a reader waiting."""
@@ -50,6 +50,7 @@ class Block(Stored):
     samples: Whole
     seconds: Seconds = Field(gt=1e-10)  # less than a clock's tick: what is derived from it overflows
     data_wait_seconds: Seconds = Field(description="spent waiting for the loader")
+    joules: Figure | None = Field(default=None, description="that the device took meanwhile, where it tells")
 
 
 class Measurement(Stored):
@@ -85,6 +86,17 @@ class Measurement(Stored):
     def block_rates(self) -> list[float]:
         """Samples per second of each block."""
         return [block.samples / seconds for block, seconds in zip(self.blocks, self.block_seconds, strict=True)]
+
+    @property
+    def block_joules(self) -> list[float] | None:
+        """Joules of each block; where only all of them were read, by their seconds; None where none were."""
+        joules = [block.joules for block in self.blocks if block.joules is not None]
+        if len(joules) == len(self.blocks):
+            return joules if sum(joules) else None
+        if self.telemetry is None or not self.telemetry.energy_joules or not self.telemetry.seconds:
+            return None
+        watts = self.telemetry.energy_joules / self.telemetry.seconds
+        return [watts * seconds for seconds in self.block_seconds]
 
     @computed_field  # type: ignore[prop-decorator]
     @property

@@ -77,7 +77,7 @@ def speedup_in(
     centre = statistics.fmean(row[second] - row[first] for row in logs)
     degrees = (len(common) - 1) * (len(points) - 1)
     between = student_t_975(degrees) * math.sqrt(2 * _residual_variance(logs, degrees) / len(common))
-    errors = [block_error(measured[before], measured[after]) for measured in common]
+    errors = [block_error(measured[before], measured[after], objective.costs) for measured in common]
     within = NORMAL_975 * math.sqrt(math.fsum(error**2 for error in errors if error is not None)) / len(common)
     half = EARLY_END_ALLOWANCE * max(between, within)
     interval = Interval(math.exp(centre - half), math.exp(centre + half))

@@ -47,7 +47,7 @@ class Row(Stored):
     speedup_reason: str | None
     memory_bytes: int | None = Field(description="peak of the best config")
     memory_of: Literal["device", "host"]
-    samples_per_joule: float | None = Field(description="of the GPU, by the best config; None: not known")
+    samples_per_joule: float | None = Field(description="of the device, by the best config; None: not known")
     knobs: dict[str, Any] = Field(description="all of the best config, and build's arguments")
     changed_knobs: dict[str, tuple[Any, Any]]
     held_knobs: dict[str, str] = Field(description="that were not searched there, and why")

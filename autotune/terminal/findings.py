@@ -13,6 +13,8 @@ from autotune.wording import as_text
 
 _STYLES = {"ok": "green", "does not hold": "bold red", "not here": "dim"}
 _WIDTH = 15
+SLOW_SECONDS = 1.0
+"""From here on a person has waited, and may want to know for what."""
 
 
 def finding_line(finding: Finding) -> RenderableType:
@@ -20,6 +22,8 @@ def finding_line(finding: Finding) -> RenderableType:
     line = Text.assemble(
         (finding.status.ljust(_WIDTH), _STYLES[finding.status]), as_text(f"{finding.name}: "), as_text(finding.found)
     )
+    if finding.seconds >= SLOW_SECONDS:
+        line.append(f"  {format_seconds(finding.seconds)}", "dim")
     line.overflow = "fold"
     return Group(line, as_text(f"{' ' * _WIDTH}→ {finding.remedy}")) if finding.remedy else line
 

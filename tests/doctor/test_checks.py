@@ -138,16 +138,16 @@ def with_runner(monkeypatch: pytest.MonkeyPatch, runner: FakeRunner) -> None:
 
 def test_memory_that_runs_out_otherwise_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that ends the process instead of refusing."""
-    with_runner(monkeypatch, FakeRunner(Burst(point=point(), outcome=Outcome.CRASHED, reason="SIGKILL", seconds=1)))
+    killed = Burst(point=point("small"), outcome=Outcome.CRASHED, reason="SIGKILL", seconds=1)
+    with_runner(monkeypatch, FakeRunner(killed))
     (finding,) = failures(memory.running_out, cpu_machine())
     assert "in the forward told as crashed: SIGKILL" in finding.found
 
 
 def test_a_cap_that_does_not_hold_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that should have been refused ended well."""
-    with_runner(
-        monkeypatch, FakeRunner(Burst(point=point(), outcome=Outcome.OK, measurement=make_measurement(10), seconds=1))
-    )
+    trained = Burst(point=point("small"), outcome=Outcome.OK, measurement=make_measurement(10), seconds=1)
+    with_runner(monkeypatch, FakeRunner(trained))
     (finding,) = failures(memory.cap, cpu_machine())
     assert "ended as ok" in finding.found
 
@@ -162,7 +162,7 @@ def test_what_does_not_work_is_left_out_by_value(monkeypatch: pytest.MonkeyPatch
 
 def test_rates_that_are_off_three_times_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bursts of 10 samples a second where a plain loop has 8."""
-    measured = Burst(point=point(), outcome=Outcome.OK, measurement=make_measurement(10), seconds=1)
+    measured = Burst(point=point("small"), outcome=Outcome.OK, measurement=make_measurement(10), seconds=1)
     with_runner(monkeypatch, FakeRunner(measured))
     monkeypatch.setattr(timing, "_plain_rates", lambda _, cases: [8.0] * len(cases))
     (finding,) = failures(timing.truth, cpu_machine())

@@ -10,7 +10,8 @@ from autotune.commands.tuning_result import judge, trial_record
 from autotune.errors import UsageError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring import objective as objectives
-from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective, objective_named
+from autotune.measuring.objective import SAMPLES_PER_JOULE, SAMPLES_PER_SECOND, Objective, objective_named
+from autotune.measuring.ratios import block_error
 from autotune.measuring.records import Measurement
 from autotune.results.summary import figures, verdict
 from autotune.search.driver import Search
@@ -112,10 +113,39 @@ def test_a_result_tells_the_score_beside_the_rate(monkeypatch: pytest.MonkeyPatc
     assert "samples per gigabyte" not in [row.label for row in figures(result)]
 
 
+def with_joules(watts: list[float]) -> Measurement:
+    """Blocks of a thousand samples a second, each at its own power."""
+    plain = make_measurement(1000.0, spread=0, blocks=len(watts))
+    blocks = [
+        block.model_copy(update={"joules": power * block.seconds})
+        for block, power in zip(plain.blocks, watts, strict=True)
+    ]
+    return plain.model_copy(update={"blocks": tuple(blocks)})
+
+
+def test_samples_per_joule_are_those_of_the_blocks_that_count() -> None:
+    """Twice the power at one rate is half the score; power that varies widens the interval, and the rate's not."""
+    calm, hungry, restless = with_joules([100.0] * 8), with_joules([200.0] * 8), with_joules([50.0, 150.0] * 4)
+    assert SAMPLES_PER_JOULE.score(calm) == pytest.approx(10.0)
+    assert SAMPLES_PER_JOULE.score(hungry) == pytest.approx(5.0)
+    low, high = SAMPLES_PER_JOULE.interval(restless)
+    assert low < 8
+    assert high > 12
+    assert block_error(calm, restless) == pytest.approx(0, abs=1e-9)
+    assert (block_error(calm, restless, SAMPLES_PER_JOULE.costs) or 0) > 0.1
+
+
+def test_a_machine_without_a_counter_has_no_samples_per_joule() -> None:
+    """None, which is not ranked, rather than a low score."""
+    assert SAMPLES_PER_JOULE.score(make_measurement(1000.0)) is None
+
+
 def test_an_unknown_objective_is_one_sentence() -> None:
     """A file of a newer version may name one."""
-    with pytest.raises(UsageError, match="expected one of the objectives samples_per_second, got 'samples_per_joule'"):
-        objective_named("samples_per_joule")
+    with pytest.raises(
+        UsageError, match=r"expected one of the objectives samples_per_second, .*, got 'samples_per_day'"
+    ):
+        objective_named("samples_per_day")
 
 
 @pytest.mark.parametrize("before", [{}, {"objective": "samples_per_second"}])
