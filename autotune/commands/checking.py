@@ -79,7 +79,7 @@ def run_in_turn(
     Returns:
         What was measured in each round, and the bursts that failed.
     """
-    plan = round_plan(plan_for(budget.seconds))
+    plan = round_plan(plan_for(budget.seconds, objective))
     turns = Turns(runner, progress.note)
     trials: list[Trial] = []
     failed: list[Burst] = []

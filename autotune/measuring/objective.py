@@ -19,6 +19,10 @@ from autotune.measuring.records import Measurement
 from autotune.measuring.statistics import Interval, bootstrap_interval
 from autotune.units import format_rate
 
+ENERGY_TURN_SECONDS = 0.5
+"""NVML's counter of energy moves ten times a second (an H100's, in steps of 12.5 J at 125 W): in turns of 0.2 s the
+joules of a block scattered by a quarter."""
+
 
 @dataclass(frozen=True)
 class Objective:
@@ -31,6 +35,7 @@ class Objective:
             None where the measurement lacks what it is made of.
         format: A score with its unit.
         costs: What each block of a measurement cost, whose noise is the score's; its seconds unless said otherwise.
+        turn_seconds: How long a side trains at a time, where what suits the device is too short for a counter.
         is_rate: Whether the faster config always scores higher: only then may a slow burst end early, and does a
             search end when computing is the limit.
     """
@@ -40,6 +45,7 @@ class Objective:
     score: Callable[[Measurement], float | None]
     format: Callable[[float], str]
     costs: Callable[[Measurement], Sequence[float] | None] = lambda measured: measured.block_seconds
+    turn_seconds: float | None = None
     is_rate: bool = False
 
     def interval(self, measured: Measurement) -> Interval:
@@ -74,6 +80,7 @@ SAMPLES_PER_JOULE = Objective(
     _samples_per_joule,
     lambda score: f"{score:.3g} samples/J",
     costs=lambda measured: measured.block_joules,
+    turn_seconds=ENERGY_TURN_SECONDS,
 )
 OBJECTIVES: Sequence[Objective] = (SAMPLES_PER_SECOND, SAMPLES_PER_JOULE)
 

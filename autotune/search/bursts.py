@@ -51,7 +51,7 @@ class Bursts:
         self.log = log
         self.budget = budget
         self.progress = progress
-        self.plan = plan_for(budget.seconds, fastest_wins=log.objective.is_rate)
+        self.plan = plan_for(budget.seconds, log.objective)
         self._round_plan = round_plan(self.plan)
         self.baseline = baseline
         self._runner = runner

@@ -7,9 +7,10 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
+from autotune.bursts.duet import LEAST_TURNS
 from autotune.bursts.protocol import BurstPlan
 from autotune.knobs import TrainConfig, affecting
-from autotune.measuring import FEWEST_STEPS, MOST_STEPS, Burst
+from autotune.measuring import FEWEST_STEPS, MOST_STEPS, SAMPLES_PER_SECOND, Burst, Objective
 from autotune.results.result import ABLATION_MIN_BUDGET_SECONDS
 from autotune.search.stages import SAMPLER
 from autotune.search.trials import Trial
@@ -100,15 +101,23 @@ class Budget:
         return min(share * self.seconds, most_seconds) if self.seconds >= least_budget_seconds else 0.0
 
 
-def plan_for(budget_seconds: float, *, fastest_wins: bool = True) -> BurstPlan:
-    """How long a side trains, so that a short budget still holds some twenty challenges."""
-    seconds = min(4.0, max(0.8, budget_seconds / 90))
-    return BurstPlan(warmup_seconds=1.25 * seconds, measure_seconds=seconds, fastest_wins=fastest_wins)
+def plan_for(budget_seconds: float, objective: Objective = SAMPLES_PER_SECOND) -> BurstPlan:
+    """How long a side trains, so that a short budget still holds some twenty challenges.
+
+    Of an objective that needs longer turns, as many fewer.
+    """
+    seconds = max(min(4.0, max(0.8, budget_seconds / 90)), LEAST_TURNS * (objective.turn_seconds or 0.0))
+    return BurstPlan(
+        warmup_seconds=1.25 * seconds,
+        measure_seconds=seconds,
+        turn_seconds=objective.turn_seconds,
+        fastest_wins=objective.is_rate,
+    )
 
 
 def round_plan(plan: BurstPlan) -> BurstPlan:
     """Shorter than a challenge: the interval is made of rounds, and of few it is wide, whatever they hold."""
-    seconds = max(SHORTEST_ROUND, plan.measure_seconds / 2)
+    seconds = max(SHORTEST_ROUND, plan.measure_seconds / 2, LEAST_TURNS * (plan.turn_seconds or 0.0))
     warmup_seconds = plan.warmup_seconds * seconds / plan.measure_seconds
     return plan.model_copy(update={"warmup_seconds": warmup_seconds, "measure_seconds": seconds})
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
+from autotune.bursts.duet import LEAST_TURNS
 from autotune.commands.tuning_result import judge, trial_record
 from autotune.errors import UsageError
 from autotune.knobs.config import TrainConfig
@@ -15,6 +17,7 @@ from autotune.measuring.ratios import block_error
 from autotune.measuring.records import Measurement
 from autotune.results.summary import figures, verdict
 from autotune.search.driver import Search
+from autotune.search.stopping import plan_for, round_plan
 from autotune.search.storage import open_study
 from autotune.search.trials import TrialLog
 from tests.factories import make_burst, make_measurement, make_result
@@ -133,6 +136,13 @@ def test_samples_per_joule_are_those_of_the_blocks_that_count() -> None:
     assert high > 12
     assert block_error(calm, restless) == pytest.approx(0, abs=1e-9)
     assert (block_error(calm, restless, SAMPLES_PER_JOULE.costs) or 0) > 0.1
+
+
+def test_turns_are_long_enough_for_the_counter() -> None:
+    """In challenges and rounds alike, however short the budget."""
+    for plan in (plan_for(60, SAMPLES_PER_JOULE), round_plan(plan_for(60, SAMPLES_PER_JOULE))):
+        assert plan.turn_seconds == SAMPLES_PER_JOULE.turn_seconds
+        assert plan.measure_seconds >= LEAST_TURNS * (plan.turn_seconds or math.inf)
 
 
 def test_a_machine_without_a_counter_has_no_samples_per_joule() -> None:
