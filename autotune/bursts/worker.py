@@ -124,10 +124,15 @@ def _shared_memory_is_full() -> bool:
 
 
 def _sentence(error: BaseException) -> str:
-    """The error's type and one line of its text: the first, but of a worker's traceback the last."""
+    """The error's type and one line of its text: the first, but of a worker's traceback the last.
+
+    With the second where the first only announces it, as torch before 2.9 tells what the compiler raised.
+    """
     lines = _text(error).strip().splitlines() or ["no message"]
-    relayed = any(line.startswith("Original Traceback") for line in lines)
-    return f"{type(error).__name__}: {lines[-1 if relayed else 0].strip()[:500]}"
+    if any(line.startswith("Original Traceback") for line in lines):
+        lines = lines[-1:]
+    told = " ".join(line.strip() for line in lines[: 2 if lines[0].endswith(":") else 1])
+    return f"{type(error).__name__}: {told[:500]}"
 
 
 def _text(error: BaseException) -> str:

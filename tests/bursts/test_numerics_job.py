@@ -14,6 +14,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.numerics import Agreement, Numerics, judge_agreement
 from autotune.measuring.records import Outcome, Point
 from tests.conftest import RunnerOf
+from tests.torch_versions import needs_newer_precision
 
 PLAN = BurstPlan(warmup_seconds=0.2, measure_seconds=0.2)
 
@@ -115,6 +116,7 @@ def test_cosines(one: list[float], other: list[float], expected: float) -> None:
     assert cosine(*gradients) == pytest.approx(expected)
 
 
+@needs_newer_precision
 def test_exact_fp32_leaves_no_setting_behind() -> None:
     """Not even "exact" where nothing was set: compiled code is cached by it, and would be compiled once more."""
     parts = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul

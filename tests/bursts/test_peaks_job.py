@@ -15,6 +15,7 @@ from autotune.errors import ConfigError
 from autotune.hardware import merge, probe_host
 from autotune.hardware.host import read_cpu
 from autotune.hardware.model import Gpu, Peaks
+from tests.torch_versions import needs_newer_precision
 
 SHORT = 0.05
 
@@ -137,6 +138,7 @@ def test_rate_that_cannot_be_measured_does_not_cost_the_others(monkeypatch: pyte
     assert report["peaks"]["matmul_flops_per_second"]["fp32"] > 0
 
 
+@needs_newer_precision
 @pytest.mark.usefixtures("tf32_setting")
 @pytest.mark.parametrize("before", ["none", "ieee", "tf32"])
 def test_tf32_is_switched_and_reverted(before: str) -> None:
@@ -167,6 +169,7 @@ def test_tf32_is_reverted_after_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
     assert older.allow_tf32 is False
 
 
+@needs_newer_precision
 def test_user_who_set_the_old_flag_is_not_broken() -> None:
     """Mixing both settings makes torch raise when the old one is read."""
     before = torch.backends.cuda.matmul.fp32_precision

@@ -11,6 +11,7 @@ from autotune.knobs import with_what_is_in_force
 from autotune.knobs.config import TrainConfig
 from autotune.knobs.registry import KNOBS
 from autotune.recorder.telling import matmul_precision, tune_allocator
+from tests.torch_versions import needs_newer_precision
 
 CUDA = torch.device("cuda")  # only named: nothing here asks a card
 
@@ -20,11 +21,13 @@ def _settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """All process-wide settings as they were, whatever a test does."""
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
         monkeypatch.delenv(name, raising=False)
-    newer, cudnn = torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    newer = getattr(matmul, "fp32_precision", None)  # since torch 2.9
     search, convolutions = cudnn.benchmark, cudnn.allow_tf32
     yield
     torch.set_float32_matmul_precision("highest")
-    torch.backends.cuda.matmul.fp32_precision = newer
+    if newer is not None:
+        matmul.fp32_precision = newer
     cudnn.benchmark, cudnn.allow_tf32 = search, convolutions
 
 
@@ -44,6 +47,7 @@ def test_tf32_of_the_module_is_the_baselines() -> None:
     assert in_force().precision == "tf32"
 
 
+@needs_newer_precision
 def test_tf32_by_the_newer_interface_is_seen_as_well() -> None:
     """Which makes the older one raise, when it is asked."""
     torch.backends.cuda.matmul.fp32_precision = "tf32"

@@ -206,7 +206,7 @@ def test_a_broken_value_is_told_by_its_place(path: tuple[Any, ...], value: Any) 
 NEWER = [
     (("energy_joules",), 1.0, "energy_joules"),
     (("search", "duets"), 4, "search.duets"),
-    (("best", "measurement", "blocks", 0, "joules"), 1.0, "best.measurement.blocks.joules"),
+    (("best", "measurement", "blocks", 0, "watts"), 1.0, "best.measurement.blocks.watts"),
     (("best", "config", "in_order"), True, "best.config.in_order"),
     (("hardware", "gpus", 0, "nvlink"), True, "hardware.gpus.nvlink"),
 ]
@@ -224,10 +224,10 @@ def test_what_a_newer_autotune_adds_is_ignored_and_told(path: tuple[Any, ...], v
 def test_many_unknown_fields_are_told_in_one_short_sentence() -> None:
     """Of a list each field once; of many the first."""
     data = with_value(WHOLE, ("best", "measurement", "blocks"), [
-        {**block, "joules": 1.0} for block in WHOLE["best"]["measurement"]["blocks"]
+        {**block, "watts": 1.0} for block in WHOLE["best"]["measurement"]["blocks"]
     ])  # fmt: skip
     result = parse_document(data | {f"new_{number}": 1 for number in range(9)}, "digits.json", Result)
-    assert str(result.ignored).count("joules") == 1
+    assert str(result.ignored).count("watts") == 1
     assert str(result.ignored).endswith("new_6 and 2 more")
 
 
