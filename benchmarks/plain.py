@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import inspect
 import os
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from autotune import TrainConfig, Workload
@@ -50,7 +52,7 @@ class Loop:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = make_optimizer(workload, config.optimizer_impl)
         model.train()
-        self.model: Any = torch.compile(model, mode=config.compile_mode) if config.compile_mode else model
+        self.model = compiled(checkpointed(model, config.checkpointing), config.compile_mode)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.precision == "fp16")
         self.loader = make_loader(workload, config)
         self.epochs = 0
@@ -125,6 +127,36 @@ class Loop:
             torch.cuda.synchronize(self.device)
         elif self.device.type == "mps":
             torch.mps.synchronize()
+
+
+def compiled(model: nn.Module, mode: str | None) -> Any:
+    """The model, compiled in the config's way."""
+    if mode == "cudagraphs":
+        return torch.compile(model, backend="cudagraphs")
+    if mode == "blocks":
+        for container, name, block in blocks(model):
+            container._modules[name] = torch.compile(block)  # type: ignore[assignment]
+        return model
+    return torch.compile(model, mode=mode) if mode is not None else model
+
+
+def checkpointed(model: nn.Module, checkpointing: str) -> nn.Module:
+    """The model, whose blocks are computed again in backward where the config says so."""
+    if checkpointing == "blocks":
+        for _, _, block in blocks(model):
+            block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+    return model
+
+
+def blocks(model: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:
+    """Layers of one class that lie in a list of theirs, each with the list and its name there."""
+    lists = [part for part in model.modules() if isinstance(part, (nn.ModuleList, nn.Sequential)) and len(part) > 1]
+    return [
+        (part, name, block)
+        for part in lists
+        if len({type(block) for block in part}) == 1 and any(True for _ in part[0].children())
+        for name, block in part.named_children()
+    ]
 
 
 class Counted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -68,10 +69,11 @@ def prepared(request: Request, reporter: Reporter) -> Iterator[Prepared]:
     gpu = open_gpu_telemetry(request.device_uuid)  # before our own context exists: who is there already is foreign
     used_before = gpu.used_bytes() if gpu is not None else None
     cap_memory(request)
-    energy = CpuEnergy.open() if request.device in {None, "cpu"} else None
+    tuned = Tuned(point.config, device=request.device or "cpu")
+    energy = CpuEnergy.open() if tuned.device.type == "cpu" else None
     over_limit = end_over_limit(request, reporter)
-    with Telemetry(request.memory_limit_bytes, over_limit, gpu=gpu, energy=energy) as telemetry:
-        tuned = Tuned(point.config, device=request.device or "cpu")
+    retries = functools.partial(allocator_retries, tuned.device)
+    with Telemetry(request.memory_limit_bytes, over_limit, gpu=gpu, energy=energy, retries=retries) as telemetry:
         tuned.apply_process_settings()
         workload = load_workload(request.importable, point.parameters)
         yield Prepared(workload, tuned, telemetry, start_seconds, perf_counter() - began, gpu, used_before)
@@ -103,7 +105,6 @@ def device_memory(
     figures: dict[str, object] = {"device_allocated_bytes": allocated}
     if tuned.device.type == "cuda":
         stats = torch.cuda.memory_stats(tuned.device)
-        figures["allocator_retries"] = int(stats.get("num_alloc_retries", 0))
         figures["fragmented_bytes"] = int(stats.get("inactive_split_bytes.all.peak", 0))
         used_now = gpu.used_bytes() if gpu is not None else None
         if used_now is not None and used_before is not None:
@@ -114,6 +115,11 @@ def device_memory(
         "device_memory_bytes": reserved,
         "telemetry": summary.model_copy(update=figures) if summary is not None else None,
     }
+
+
+def allocator_retries(device: torch.device) -> int | None:
+    """How often the allocator has freed its cache and asked again so far; None for a device that does not count it."""
+    return int(torch.cuda.memory_stats(device).get("num_alloc_retries", 0)) if device.type == "cuda" else None
 
 
 def _peak_bytes(device: torch.device) -> tuple[int, int]:

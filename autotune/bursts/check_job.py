@@ -6,6 +6,7 @@ Every mistake ends in one sentence with the remedy, within seconds, before the s
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from autotune.bursts.launches import pace_of
 from autotune.bursts.trainer import make_loader
 from autotune.errors import WorkloadError
 from autotune.knobs import WorkloadFacts, with_what_is_in_force
+from autotune.recorder.blocks import count_blocks
 from autotune.recorder.look import small_fraction
 from autotune.training.tuned import Tuned, torch_device
 from autotune.workload.batches import tensors_in
@@ -73,6 +75,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     if workload.sample_size is not None or not fixed_shapes:
         with _blaming(f"{target}: looking for the largest samples raised"):
             largest = find_largest(workload)
+    blocks, recomputable = (count_blocks(workload.model, recomputable=again) for again in (False, True))
     full_batch = config.batch_size if length is None else min(config.batch_size, length)
     return WorkloadFacts(
         target=target,
@@ -88,7 +91,10 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
         sample_file_bytes=sample_file_bytes,
         flops_per_sample=flops / len(batch_samples) if flops else None,
         has_images=any(tensor.dim() == 4 for tensor in (*workload.model.parameters(), *tensors_in(batch))),
+        has_torchao=importlib.util.find_spec("torchao") is not None,
         has_attention=any(event.name == "aten::scaled_dot_product_attention" for event in events),
+        repeated_blocks=blocks,
+        recomputable_blocks=recomputable,
         small_operators_fraction=_small_fraction(events, lambda: _loss(workload, tuned, batch, target)[1]),
         step_seconds=pace.step_seconds if pace is not None else None,
         device_busy_fraction=pace.busy_fraction if pace is not None else None,

@@ -52,6 +52,7 @@ class Telemetry:
         on_limit: Takes the bytes that were seen; it is expected to end the process.
         gpu: Watched too, if given.
         energy: Of the processors, if it is theirs that counts.
+        retries: How often the device's allocator has had to ask again so far; None: nobody counts it.
     """
 
     def __init__(
@@ -61,12 +62,14 @@ class Telemetry:
         *,
         gpu: GpuTelemetry | None = None,
         energy: CpuEnergy | None = None,
+        retries: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._limit_bytes = limit_bytes
         self._on_limit = on_limit
         self._gpu = gpu
         self._energy = energy
         self._joules_before: float | None = None
+        self._retries, self._retries_before = retries, retries()
         self._process = psutil.Process()
         self._children: list[psutil.Process] = []
         # The forkserver and the command are ours too: their work is no foreign load.
@@ -91,7 +94,7 @@ class Telemetry:
         with self._lock:
             if self._gpu is not None:
                 self._gpu.begin()
-            self._joules_before = self._joules()
+            self._joules_before, self._retries_before = self._joules(), self._retries()
             self._began = self._cpu_seconds()
 
     def end(self) -> TelemetrySummary:
@@ -100,9 +103,11 @@ class Telemetry:
             ended = self._cpu_seconds()
             cpu: dict[str, Any] = shares(self._began or ended, ended) if ended is not None else {"seconds": 0.0}
             gpu: dict[str, Any] = self._gpu.end() if self._gpu is not None else {}
-            joules, before = self._joules(), self._joules_before
-            own = {"energy_joules": joules - before} if joules is not None and before is not None else {}
-            return TelemetrySummary.model_validate(cpu | own | gpu)
+            counted = {
+                "energy_joules": _spent(self._joules_before, self._joules()),
+                "allocator_retries": _spent(self._retries_before, self._retries()),
+            }
+            return TelemetrySummary.model_validate(cpu | counted | gpu)
 
     def peak_bytes(self) -> int:
         """The tree's highest memory so far; looks once more first."""
@@ -151,6 +156,11 @@ class Telemetry:
             return None
         busy, idle, stolen = (_sum(times, fields) for fields in (_BUSY_FIELDS, _IDLE_FIELDS, ("steal",)))
         return CpuSeconds(at=monotonic(), busy=busy, idle=idle, stolen=stolen, own=own)
+
+
+def _spent(before: float | None, after: float | None) -> float | None:
+    """Of a counter; None where it could not be read."""
+    return after - before if before is not None and after is not None else None
 
 
 def shares(before: CpuSeconds, after: CpuSeconds) -> dict[str, float]:

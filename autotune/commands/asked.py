@@ -29,6 +29,9 @@ WarmStart = Annotated[
 Sampler = Annotated[str, typer.Option(help="Optuna's sampler: tpe, gp or random.")]
 Seed = Annotated[str, typer.Option(help="Seeds the sampler and the order of bursts.", metavar="NUMBER")]
 Storage = Annotated[str, typer.Option(help="Database URL for the trials; a file by the result when left out.")]
+AllowNumerics = Annotated[
+    bool, typer.Option("--allow-numerics", help="Search arithmetic coarser than half precision too (FP8).")
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run, repeating no burst.")]
 
 

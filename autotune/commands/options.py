@@ -43,6 +43,7 @@ class Options:
         warm_start: Result files of other machines, whose configs are tried first.
         script: The command that trains, where a script is tuned; the target is its text.
         fit: Whether all changes are told that make a baseline fit into memory, rather than the first.
+        allow_numerics: Whether arithmetic may be searched that is coarser than half precision.
     """
 
     target: str
@@ -63,6 +64,7 @@ class Options:
     storage: str | None = None
     resume: bool = False
     fit: bool = False
+    allow_numerics: bool = False
     script: tuple[str, ...] = ()
 
     @property

@@ -27,6 +27,7 @@ def tune(
     utilization_target: asked.UtilizationTarget = "0.95",
     pin: asked.Pin = None,
     only: asked.Only = "",
+    allow_numerics: asked.AllowNumerics = False,
     max_workers: asked.MaxWorkers = "",
     explore: Annotated[
         list[str] | None, typer.Option(help="Values for an argument of build(); may be repeated.", metavar="NAME=A,B")
@@ -66,6 +67,7 @@ def tune(
         utilization_target=utilization_target,
         pin=pin,
         only=only,
+        allow_numerics=allow_numerics,
         max_workers=max_workers,
         explored=options.parse_explored(explore or ()),
         warm_start=warm_start,

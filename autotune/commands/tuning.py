@@ -163,6 +163,7 @@ class Tuning:
             budget_seconds=options.budget_seconds,
             unsound=unsound,
             held=held,
+            allow_numerics=options.allow_numerics,
         )
 
     def _profile(self, runner: ProcessRunner, search: Search) -> dict[Point, Profile]:

@@ -41,6 +41,7 @@ def compiling(clinic: Clinic) -> Iterator[Finding]:
         yield Finding(name="compile_mode", status="not here", found="torch.compile is experimental on MPS")
         return
     modes: list[Scalar] = ["default"] if clinic.device == "cpu" else ["default", "reduce-overhead"]
+    modes += ["cudagraphs"] if clinic.device == "cuda" else []
     found = {mode: _reason(clinic, {"compile_mode": mode, "accumulation_steps": 2}) for mode in modes}
     drops = [Drop(knob="compile_mode", value=mode, reason=why) for mode, why in found.items() if why]
     yield _finding("compile_mode", modes, drops, "; torch.compile needs a C++ compiler (g++), on a GPU Triton as well")

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from autotune.knobs import DATALOADER_ARGUMENTS, HALF, KNOBS, keep_gradients
+from autotune.knobs import DATALOADER_ARGUMENTS, HALF, KNOBS, OWN_MODES, keep_gradients
 from autotune.training.tuned import Tuned
 from autotune.workload.adapters.loaders import read_loader
 
@@ -47,9 +47,13 @@ def other_copies(tuned: Tuned) -> Missing:
 
 
 def compiles_itself(tuned: Tuned) -> bool:
-    """Whether Accelerate, by itself or under transformers, may compile: for fp32 on CUDA it would switch TF32 on."""
+    """Whether Accelerate, by itself or under transformers, may compile: for fp32 on CUDA it would switch TF32 on.
+
+    It knows Inductor's modes only.
+    """
     config = tuned.config
-    return config.compile_mode is not None and not (tuned.device.type == "cuda" and config.precision == "fp32")
+    fp32_on_cuda = tuned.device.type == "cuda" and config.precision == "fp32"
+    return config.compile_mode not in {None, *OWN_MODES} and not fp32_on_cuda
 
 
 def differences(values: Mapping[str, tuple[Any, Any]]) -> Missing:

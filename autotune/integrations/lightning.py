@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import itertools
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -20,8 +21,9 @@ from autotune.integrations import common
 from autotune.integrations.common import Missing
 from autotune.integrations.fabric import placement
 from autotune.knobs import framework_arguments
+from autotune.recorder.blocks import repeated_blocks, without_cache
 from autotune.training.tuned import Tuned
-from autotune.workload.adapters.lightning import replaced
+from autotune.workload.adapters.lightning import replaced, reverted
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
@@ -95,7 +97,7 @@ def _callback_class(bases: tuple[type, ...]) -> Any:
 
 
 class _Step(nn.Module):
-    """A function as a module: `Tuned.prepare` compiles it, and restricts its attention, as it does with a model."""
+    """A function as a module: `Tuned.prepare` compiles it, as it does with a model."""
 
     def __init__(self, function: Any) -> None:
         super().__init__()
@@ -127,15 +129,19 @@ class _Hooks:
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """The module is on its device and the optimizers are made."""
         config, device = self.tuned.config, pl_module.device
-        leave = ["compile_mode", "sdpa_backend"]  # those are for the step
+        whole = config.compile_mode not in {None, "blocks"}
+        leave = ["compile_mode"] if whole else []  # that is for the step
         refused: Missing = {}
         if config.optimizer_impl == "fused" and trainer.precision == "16-mixed" and trainer.gradient_clip_val:
             leave.append("optimizer_impl")
             refused["optimizer_impl"] = "it does not clip gradients that a fused optimizer unscales"
+        for part in (*itertools.chain.from_iterable(repeated_blocks(pl_module)), *without_cache(pl_module)):
+            for name in ("forward", "_compiled_call_impl"):
+                self._undo.enter_context(reverted(part, name))
         self._missing = common.apply(self.tuned, pl_module, trainer.optimizers, device=device, leave=leave) | refused
         if config.memory_format == "channels_last":
             self._lay_out_batches(trainer.datamodule, pl_module, device)
-        if config.compile_mode is not None or config.sdpa_backend != "default":
+        if whole:
             self._wrap_step(pl_module, device)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
@@ -176,7 +182,7 @@ class _Hooks:
         self._replace(owner, name, on_after_batch_transfer)
 
     def _wrap_step(self, pl_module: Any, device: torch.device) -> None:
-        """Compiles `training_step`, which is what Lightning calls, and restricts the attention in it."""
+        """Compiles `training_step`, which is what Lightning calls."""
         original = pl_module.training_step
         step, _ = Tuned(self.tuned.config, device=device).prepare(_Step(original))
 
@@ -185,10 +191,9 @@ class _Hooks:
             return step(*args, **kwargs)
 
         self._replace(pl_module, "training_step", training_step)
-        if self.tuned.config.compile_mode is not None:
-            for name in ("log", "log_dict"):  # they are the trainer's business, and no computation
-                quiet = torch.compiler.disable(getattr(pl_module, name))  # type: ignore[no-untyped-call]
-                self._replace(pl_module, name, quiet)
+        for name in ("log", "log_dict"):  # they are the trainer's business, and no computation
+            quiet = torch.compiler.disable(getattr(pl_module, name))  # type: ignore[no-untyped-call]
+            self._replace(pl_module, name, quiet)
 
 
 def _has_own(owner: Any, hook: str) -> bool:

@@ -22,6 +22,7 @@ from autotune.knobs.registry import (
     DATALOADER_ARGUMENTS,
     KNOBS,
     affecting,
+    buying_memory,
     following,
     framework_arguments,
     going_with,
@@ -31,12 +32,12 @@ from autotune.knobs.registry import (
     with_what_is_in_force,
 )
 from autotune.knobs.space import Space, build_space
-from autotune.recorder.telling import HALF, keep_gradients, matmul_precision, torch_dtype
+from autotune.recorder.telling import HALF, OWN_MODES, keep_gradients, matmul_precision, torch_dtype
 
 __all__ = [
-    "DATALOADER_ARGUMENTS", "HALF", "KNOBS", "KNOB_NAMES", "Choices", "ModelFacts", "Parameters", "Precision",
-    "Scalar", "Space", "TrainConfig", "WorkloadFacts", "affecting", "build_space", "divisors", "following",
-    "format_scalar", "framework_arguments", "going_with", "idle_knobs", "in_guides_order", "keep_gradients",
-    "loader_arguments", "matmul_precision", "parse_knob", "parse_scalar", "torch_dtype", "unknown_knob",
-    "with_what_is_in_force",
+    "DATALOADER_ARGUMENTS", "HALF", "KNOBS", "KNOB_NAMES", "OWN_MODES", "Choices", "ModelFacts", "Parameters",
+    "Precision", "Scalar", "Space", "TrainConfig", "WorkloadFacts", "affecting", "build_space", "buying_memory",
+    "divisors", "following", "format_scalar", "framework_arguments", "going_with", "idle_knobs", "in_guides_order",
+    "keep_gradients", "loader_arguments", "matmul_precision", "parse_knob", "parse_scalar", "torch_dtype",
+    "unknown_knob", "with_what_is_in_force",
 ]  # fmt: skip

@@ -36,7 +36,7 @@ KNOBS = (
         name="sdpa_backend", when="CUDA and ROCm, where scaled dot-product attention runs",
         why="which kernel of attention is fastest depends on its shapes",
         candidates=_candidates, priority={"gpu": 70}, guide=120, conflict=_conflict,
-        affects={"memory", "arithmetic", "compiled code"}, on_model=restrict_attention,
-        without_word="the model's forward is restricted to it when training starts",
+        affects={"memory", "arithmetic", "compiled code"}, on_process=restrict_attention,
+        without_word="set for the process when training starts",
     ),
 )  # fmt: skip

@@ -102,6 +102,7 @@ class Circumstances:
         budget_seconds: Time of the whole search.
         asked: Knobs that the person asked for by name.
         fixed: Knobs that hold their value of `start`.
+        allow_numerics: Whether the person lets arithmetic be searched that is coarser than half precision.
     """
 
     hardware: Hardware
@@ -115,6 +116,7 @@ class Circumstances:
     budget_seconds: float
     asked: frozenset[str]
     fixed: frozenset[str]
+    allow_numerics: bool = False
 
     @property
     def capability(self) -> tuple[int, int] | None:

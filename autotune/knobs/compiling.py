@@ -6,40 +6,60 @@ from autotune.hardware import Gpu
 from autotune.knobs.circumstances import Choices, Circumstances, offer
 from autotune.knobs.config import Scalar
 from autotune.knobs.knob import Knob
-from autotune.recorder.telling import compile_model
+from autotune.recorder.telling import GRAPHED, compile_model
 from autotune.units import format_seconds
 
-_BUDGET_SECONDS, _PROMISING_BUDGET_SECONDS = 180.0, 90.0
-"""With a shorter budget nothing is compiled; the second where compiling promises most of all."""
-_MAX_AUTOTUNE_BUDGET_SECONDS, _MAX_AUTOTUNE_PROCESSORS = 1200.0, 68
-"""Its search takes minutes for each shape; on GPUs with fewer multiprocessors torch searches no matrix products
-(`torch._inductor.utils.is_big_gpu`)."""
+_INDUCTOR_BUDGET_SECONDS = 180.0
+_BUDGET_SECONDS = {
+    "cudagraphs": 60.0, "blocks": 90.0, "max-autotune-no-cudagraphs": 1200.0, "max-autotune": 1200.0,
+}  # fmt: skip
+"""With a shorter budget nothing is compiled in this mode: by what compiling takes, of which the first needs seconds;
+the last two search for minutes."""
+_PROMISING = 0.5
+"""Where compiling promises most of all, a budget of this share will do."""
+_MAX_AUTOTUNE = ("max-autotune-no-cudagraphs", "max-autotune")
+_MAX_AUTOTUNE_PROCESSORS = 68
+"""On GPUs with fewer multiprocessors torch searches no matrix products (`torch._inductor.utils.is_big_gpu`)."""
 
 
 def _candidates(of: Circumstances) -> Choices | str:
     """Modes of torch.compile that can break even within the budget."""
     if of.device == "mps":
         return "torch.compile is still experimental on MPS"
-    least = _PROMISING_BUDGET_SECONDS if of.overhead_bound else _BUDGET_SECONDS
-    if of.budget_seconds < least:
+    possible = _possible(of)
+    modes: list[Scalar] = [mode for mode in possible if of.budget_seconds >= _least_budget(mode, of)]
+    if not modes:
+        least = min(_least_budget(mode, of) for mode in possible)
         return (
             f"compiling takes 8 to 60 s each time and cannot break even within {format_seconds(of.budget_seconds)}; "
             f"give a budget of {format_seconds(least)} or more"
         )
-    own = of.start.compile_mode
+    return offer([None, *modes], _reason(of), own=of.start.compile_mode)
+
+
+def _possible(of: Circumstances) -> list[str]:
+    """Modes that have an effect of their own here."""
+    modes = ["default"]
+    if of.device != "cpu":
+        searches = _processors(of) >= _MAX_AUTOTUNE_PROCESSORS
+        modes += ["reduce-overhead", *(_MAX_AUTOTUNE if searches else ())]
+        modes += ["cudagraphs"] if of.device == "cuda" else []
+    if of.facts.repeated_blocks:
+        modes.append("blocks")
+    return modes if of.facts.fixed_shapes else [mode for mode in modes if mode not in GRAPHED]
+
+
+def _least_budget(mode: str, of: Circumstances) -> float:
+    least = _BUDGET_SECONDS.get(mode, _INDUCTOR_BUDGET_SECONDS)
+    return _PROMISING * least if of.overhead_bound and mode not in _MAX_AUTOTUNE else least
+
+
+def _reason(of: Circumstances) -> str:
     if of.device == "cpu":
-        return offer((None, "default"), "on the CPU the default mode fuses what eager mode does apart", own=own)
-    modes: list[Scalar] = [None, "default"]
-    searches = of.budget_seconds >= _MAX_AUTOTUNE_BUDGET_SECONDS and _processors(of) >= _MAX_AUTOTUNE_PROCESSORS
-    if searches:
-        modes.append("max-autotune-no-cudagraphs")
+        return "on the CPU the default mode fuses what eager mode does apart"
     if not of.facts.fixed_shapes:
-        reason = "compiling fuses kernels; modes with CUDA graphs are left out, since shapes vary from batch to batch"
-        return offer(modes, reason, own=own)
-    modes.insert(2, "reduce-overhead")
-    if searches:
-        modes.append("max-autotune")
-    return offer(modes, "compiling fuses kernels, and CUDA graphs take away launch costs", own=own)
+        return "compiling fuses kernels; modes with CUDA graphs are left out, since shapes vary from batch to batch"
+    return "compiling fuses kernels, and CUDA graphs take away launch costs"
 
 
 def _processors(of: Circumstances) -> int:
@@ -49,9 +69,9 @@ def _processors(of: Circumstances) -> int:
 
 KNOBS = (
     Knob(
-        name="compile_mode", when="budgets of 3 minutes or more, not on MPS",
+        name="compile_mode", when="budgets of 3 minutes or more, less for `cudagraphs` and `blocks`; not on MPS",
         why="compiling fuses kernels, and CUDA graphs take away launch costs",
-        candidates=_candidates, priority={"gpu": 30, "cpu": 70}, guide=90,
+        candidates=_candidates, priority={"gpu": 30, "cpu": 70}, guide=90, devices_of={"cudagraphs": {"cuda"}},
         affects={"memory", "arithmetic", "compiled code"}, on_model=compile_model,
         words={"transformers": ("torch_compile", "torch_compile_mode"), "accelerate": ("dynamo_plugin",)},
         without_word="the model is compiled when training starts, under Lightning its `training_step`",

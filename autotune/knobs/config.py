@@ -14,7 +14,10 @@ from autotune.errors import ConfigError
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 MemoryFormat = Literal["contiguous", "channels_last"]
-CompileMode = Literal["default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"]
+CompileMode = Literal[
+    "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune", "cudagraphs", "blocks"
+]  # fmt: skip
+Checkpointing = Literal["none", "blocks"]
 OptimizerImpl = Literal["default", "foreach", "fused"]
 SdpaBackend = Literal["default", "math", "flash_attention", "efficient_attention", "cudnn_attention"]
 Allocator = Literal["default", "tuned"]
@@ -47,8 +50,13 @@ class TrainConfig(BaseModel):
     batch_size: Count = Field(default=32, ge=1, description="samples of one micro-step, on one device")
     accumulation_steps: Count = Field(default=1, ge=1, description="micro-steps of one optimizer step")
     precision: Precision = Field(default="fp32", description="fp16 comes with a GradScaler")
+    fp8_linear: bool = Field(default=False, description="linear layers multiply in FP8, by torchao; beside bf16")
     memory_format: MemoryFormat = "contiguous"
-    compile_mode: CompileMode | None = Field(default=None, description="None: eager")
+    compile_mode: CompileMode | None = Field(
+        default=None,
+        description="None: eager; cudagraphs: without Inductor; blocks: each repeated block, in the default mode",
+    )
+    checkpointing: Checkpointing = Field(default="none", description="blocks: each is computed again in backward")
     optimizer_impl: OptimizerImpl = Field(default="default", description="default: what torch chooses")
     cudnn_benchmark: bool = False
     sdpa_backend: SdpaBackend = Field(default="default", description="default: what torch chooses")

@@ -48,7 +48,10 @@ class WorkloadFacts(BaseModel):
         default=None, gt=0, description="of a training step's matrix products, convolutions and attention"
     )
     has_images: bool = Field(description="4-D tensors occur, so channels_last may matter")
+    has_torchao: bool = Field(default=False, description="torchao is installed beside torch")
     has_attention: bool = Field(description="scaled dot-product attention runs")
+    repeated_blocks: int = Field(default=0, ge=0, description="of the model, alike and most of it; 0: none")
+    recomputable_blocks: int = Field(default=0, ge=0, description="of these, that may run twice: without BatchNorm")
     small_operators_fraction: float = Field(
         default=0.0, description="share of the loss's host time that goes into operators of a few microseconds"
     )

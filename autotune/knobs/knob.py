@@ -41,6 +41,7 @@ class Knob:
         when: Where it is searched, besides its devices; in a few words.
         candidates: The values that are worth trying, or the sentence that says why it is not searched. None: it has no
             choice of its own, and follows from the knob that it goes with.
+        when_short: The same once memory has run out, for a knob that buys memory with time.
         prefers: Values for the first guess, best first: the first that is offered is taken. A function is given what
             was picked of the knobs declared before.
         priority: Its place by expected effect beside a ``gpu``, and on the ``cpu`` alone: 10 is tried first.
@@ -66,6 +67,7 @@ class Knob:
     name: str
     why: str
     candidates: Rule | None
+    when_short: Rule | None = None
     when: str = ""
     prefers: tuple[Scalar, ...] | Preference = ()
     priority: Mapping[Literal["cpu", "gpu"], int] = field(default_factory=dict)

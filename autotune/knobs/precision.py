@@ -1,18 +1,21 @@
-"""The knob of what computes in fewer bits: precision."""
+"""The knobs of what computes in fewer bits: precision, fp8_linear."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from autotune.knobs.circumstances import Choices, Circumstances, offer
-from autotune.knobs.config import Scalar
+from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.knob import Knob
-from autotune.recorder.telling import HALF, autocast_forward, matmul_precision, set_tf32
+from autotune.recorder.telling import HALF, autocast_forward, matmul_precision, multiply_in_fp8, set_tf32
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import torch
+
+_FP8_CAPABILITY = (8, 9)
+"""Of compute: `torch._scaled_mm` has products of FP8 from Ada and Hopper on."""
 
 
 def _candidates(of: Circumstances) -> Choices | str:
@@ -36,6 +39,23 @@ def _in_force(device: torch.device) -> Scalar | None:
     return "tf32" if newer or matmul_precision() in {"high", "medium"} else None
 
 
+def _fp8(of: Circumstances) -> Choices | str:
+    """Linear layers in FP8, for who has allowed it."""
+    if not of.allow_numerics and not of.start.fp8_linear:
+        return "FP8 rounds more coarsely than half precision; if that is fine, --allow-numerics searches it"
+    if of.device != "cuda" or (of.capability or (0, 0)) < _FP8_CAPABILITY:
+        return "products of FP8 need an NVIDIA GPU of compute capability 8.9 or more"
+    if not of.facts.has_torchao:
+        return "linear layers in FP8 need torchao, which is not installed: pip install torchao"
+    return Choices((False, True), "products of FP8 are up to twice as fast as those of bf16, where they are large")
+
+
+def _fp8_conflict(config: TrainConfig) -> str | None:
+    if not config.fp8_linear or (config.precision == "bf16" and config.compile_mode is not None):
+        return None
+    return "FP8 goes with precision=bf16, and is slower than that unless the model is compiled"
+
+
 KNOBS = (
     Knob(
         name="precision", when="what the device has instructions for",
@@ -48,5 +68,13 @@ KNOBS = (
             "lightning": ("precision",), "fabric": ("precision",), "transformers": ("bf16", "fp16", "tf32"),
             "accelerate": ("mixed_precision",),
         },
+    ),
+    Knob(
+        name="fp8_linear",
+        when="from compute capability 8.9 on, compiled and with bf16, with torchao, only with `--allow-numerics`",
+        why="large products of FP8 are up to twice as fast as those of bf16 (never run so far: no such GPU was there)",
+        candidates=_fp8, priority={"gpu": 35}, guide=15, devices={"cuda"}, conflict=_fp8_conflict,
+        affects={"memory", "arithmetic", "compiled code"}, on_model=multiply_in_fp8,
+        without_word="the model's linear layers are replaced when training starts",
     ),
 )  # fmt: skip

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.hardware import DeviceKind
-from autotune.knobs import attention, batch, compiling, layout, loader, optimizer, precision, process
+from autotune.knobs import attention, batch, checkpointing, compiling, layout, loader, optimizer, precision, process
 from autotune.knobs.config import TrainConfig
 from autotune.knobs.knob import Effect, Framework, Knob
 
 if TYPE_CHECKING:
     import torch
 
-FAMILIES = (precision, batch, layout, attention, compiling, optimizer, loader, process)
+FAMILIES = (precision, batch, layout, attention, checkpointing, compiling, optimizer, loader, process)
 """In this order torch is told, and first guesses are made, each knowing those before."""
 KNOBS: Mapping[str, Knob] = {knob.name: knob for family in FAMILIES for knob in family.KNOBS}
 DATALOADER_ARGUMENTS: Mapping[str, str] = {
@@ -38,6 +38,12 @@ def of_loader() -> tuple[str, ...]:
 def going_with(name: str) -> tuple[str, ...]:
     """The knobs that mean nothing without another."""
     return tuple(other for other, knob in KNOBS.items() if knob.goes_with == name)
+
+
+@functools.cache
+def buying_memory() -> tuple[str, ...]:
+    """The knobs that buy memory with time."""
+    return tuple(name for name, knob in KNOBS.items() if knob.when_short is not None)
 
 
 def following(name: str) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ class Space:
         baseline: The user's own config.
         start: The baseline with the constraints applied: what knobs that are not searched hold in candidates.
         choices: The values of each searched knob, by expected effect on this device.
+        reserve: Those of knobs that buy memory with time, which are searched once memory has run out.
         parameters: Arguments of the user's `build()` to explore, by name.
         skipped: Why a knob is not searched.
         effective_batch: Samples of an optimizer step in every candidate; None when free.
@@ -42,6 +43,7 @@ class Space:
     baseline: TrainConfig
     start: TrainConfig
     choices: Mapping[str, Choices]
+    reserve: Mapping[str, Choices]
     parameters: Mapping[str, tuple[Scalar, ...]]
     skipped: Mapping[str, str]
     effective_batch: int | None
@@ -80,9 +82,10 @@ class Space:
         return self.config({knob: getattr(config, knob) for knob in self.choices} | dict(values))
 
     def around(self, baseline: TrainConfig) -> Space:
-        """The same space for another baseline: candidates hold what it changed, but for what is searched."""
+        """The same space for a baseline that fits: candidates hold what it changed, but for what is searched."""
         changed = {knob: now for knob, (_, now) in baseline.changes_from(self.baseline).items()}
-        return replace(self, baseline=baseline, start=self.start.replace(**changed))
+        choices = {**self.choices, **self.reserve}
+        return replace(self, baseline=baseline, start=self.start.replace(**changed), choices=choices, reserve={})
 
     def violation(self, config: TrainConfig) -> str | None:
         """Why a config must not be run, in one sentence, or None when it may."""
@@ -113,7 +116,8 @@ class Space:
         ]
         configs = [config for config in map(self.fitting, variants) if config is not None]
         compiling = self.choices.get("compile_mode")
-        mode = compiling.first(("reduce-overhead", "default")) if compiling is not None else None
+        modes = ("reduce-overhead", "cudagraphs", "blocks", "default")
+        mode = compiling.first(modes) if compiling is not None else None
         if configs and self.overhead_bound and mode is not None:
             configs.insert(1, self.changed(configs[0], {"compile_mode": mode}))
         return tuple(config for config in dict.fromkeys(configs) if config != self.baseline)
@@ -147,6 +151,7 @@ def build_space(
     budget_seconds: float = 600.0,
     unsound: Mapping[tuple[str, Scalar], str] = {},
     held: Mapping[str, str] = {},
+    allow_numerics: bool = False,
 ) -> Space:
     """The space for a workload on a machine.
 
@@ -162,6 +167,7 @@ def build_space(
         budget_seconds: Time of the whole search: compiling must break even within it.
         unsound: Values of knobs that do not work on this machine, each with the reason.
         held: Knobs that cannot be changed in this workload, each with the reason.
+        allow_numerics: Whether arithmetic may be searched that is coarser than half precision.
 
     Raises:
         ConfigError: When a knob is unknown, a value out of range, the device not there, or the constraints contradict
@@ -191,18 +197,21 @@ def build_space(
         budget_seconds=budget_seconds,
         asked=asked,
         fixed=frozenset(KNOB_NAMES) - searched,
+        allow_numerics=allow_numerics,
     )
     order = by_priority(device)
     if is_costly(of):
         order = tuple(dict.fromkeys(("num_workers", *order)))
-    found = {knob: rule(of) for knob in order if knob in searched and (rule := KNOBS[knob].candidates)}
-    found = {knob: held.get(knob, choice) for knob, choice in found.items()}
-    found = {knob: _sound(knob, choice, unsound) for knob, choice in found.items()}
+    rules = {knob: rule for knob in order if knob in searched and (rule := KNOBS[knob].candidates)}
+    when_short = {knob: rule for knob in rules if (rule := KNOBS[knob].when_short)}
+    found = {knob: _sound(knob, held.get(knob, rule(of)), unsound) for knob, rule in rules.items()}
+    short = {knob: _sound(knob, held.get(knob, rule(of)), unsound) for knob, rule in when_short.items()}
     choices = {knob: choice for knob, choice in found.items() if isinstance(choice, Choices)}
     space = Space(
         baseline=facts.baseline,
         start=start,
         choices=choices,
+        reserve={k: choice for k, choice in short.items() if isinstance(choice, Choices) and k not in choices},
         parameters={name: tuple(values) for name, values in explored.items()},
         skipped=_skipped(found, pinned, of),
         effective_batch=effective_batch,

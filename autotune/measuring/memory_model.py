@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from autotune.hardware import DeviceKind
-from autotune.knobs import Scalar, affecting
+from autotune.knobs import Scalar, affecting, buying_memory
 from autotune.measuring.records import Burst, Outcome, Point
 
 MIN_MARGIN, MAX_MARGIN = 0.02, 0.2
@@ -88,13 +88,15 @@ class MemoryModel:
         """The bytes that a point is expected to take, when they are more than the target.
 
         Where the point's own combination is not known, the most similar one that is speaks for it: to learn its own,
-        smaller batches serve as well.
+        smaller batches serve as well. But none speaks for one that buys memory where it does not itself.
         """
-        if not self._lines:
-            return None
         group = self._group(point)
+        buying = [self._knobs.index(knob) for knob in buying_memory()]
+        speaking = [known for known in self._lines if all(known[index] == group[index] for index in buying)]
+        if not speaking:
+            return None
         # A known group agrees with itself in all.
-        similar = max(self._lines, key=lambda known: sum(a == b for a, b in zip(group, known, strict=True)))
+        similar = max(speaking, key=lambda known: sum(a == b for a, b in zip(group, known, strict=True)))
         expected = self._lines[similar].bytes_at(point.config.batch_size)
         return expected if expected > self.limit_bytes else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib.util
 import os
 import sys
 import threading
@@ -14,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from . import hooks, keeping
+from .blocks import count_blocks
 from .ending import BurstEnded, end_burst, first_line
 from .naming import (
     batches_of,
@@ -212,6 +214,8 @@ class Look:
             "tensors": sum(1 for model in models for _ in model.parameters()),
             "weights": sum(weight.numel() for model in models for weight in model.parameters()),
             "shapes": shapes_hash(*models),
+            "blocks": sum(count_blocks(model) for model in models),
+            "recomputable_blocks": sum(count_blocks(model, recomputable=True) for model in models),
             "fixed_shapes": len({str(shapes) for shapes in self._batches[1:]}) <= 1,
             "sample_seconds": sample_seconds,
             "sample_wait_fraction": wait_fraction,
@@ -219,6 +223,7 @@ class Look:
             "threads": torch.get_num_threads(),
             "frameworks": [name for name in ("lightning", "transformers", "accelerate") if name in sys.modules],
             "torch": str(torch.__version__),
+            "torchao": importlib.util.find_spec("torchao") is not None,
             "python": sys.version.split()[0],
             "executable": sys.executable,
             "cuda_opened": torch.cuda.is_initialized(),  # type: ignore[no-untyped-call]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
+import functools
+import inspect
 import os
 import sys
 import types
 from typing import TYPE_CHECKING, Any, Protocol
+
+from .blocks import no_cache_in_training, recomputed, repeated_blocks, without_cache
 
 if TYPE_CHECKING:
     import torch
@@ -16,8 +21,16 @@ if TYPE_CHECKING:
 
 HALF = ("bf16", "fp16")
 """Precisions of 16 bits: autocast computes in them."""
-_GRAPHED = ("reduce-overhead", "max-autotune")
+GRAPHED = ("reduce-overhead", "max-autotune", "cudagraphs")
 """Modes that replay CUDA graphs."""
+OWN_MODES = ("cudagraphs", "blocks")
+"""Modes that are none of Inductor's: CUDA graphs of eager kernels, a backend of torch's own; and the default mode for
+each repeated block, rather than for the whole model."""
+_RECOMPILES = 8
+"""Torch's own limit (`torch._dynamo.config.recompile_limit`), above which it goes on eagerly."""
+_attention = contextlib.ExitStack()
+"""Leaves the restriction of attention that is in force."""
+atexit.register(_attention.close)
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4  # of glibc's malloc.h
 _TOP_PAD_BYTES = 256 * 2**20
 
@@ -34,6 +47,10 @@ class Knobs(Protocol):
         """Of torch.compile; None: eager."""
 
     @property
+    def fp8_linear(self) -> bool:
+        """Whether linear layers multiply in FP8."""
+
+    @property
     def memory_format(self) -> str:
         """How images lie in memory."""
 
@@ -42,8 +59,8 @@ class Knobs(Protocol):
         """In which matrices are multiplied."""
 
     @property
-    def sdpa_backend(self) -> str:
-        """Which kernel computes attention."""
+    def checkpointing(self) -> str:
+        """What is computed again in backward, rather than kept."""
 
 
 def torch_dtype(precision: str) -> torch.dtype:
@@ -85,6 +102,28 @@ def set_tf32(precision: str, device: torch.device) -> None:
         torch.backends.cudnn.allow_tf32 = True
     elif precision == "fp32" and device.type == "cuda" and matmul_precision() != "highest":
         torch.set_float32_matmul_precision("highest")
+
+
+def multiply_in_fp8(model: nn.Module, config: Knobs) -> None:
+    """Puts torchao's linear layers, which multiply in FP8, in the place of a model's own; their weights stay theirs.
+
+    With a scale for each tensor, found anew in each product, so that there is no state besides the weights. Sizes of
+    layers must be multiples of 16, as `torch._scaled_mm` asks; the samples of a batch are padded to one. Classes that
+    are derived from `nn.Linear` stay, since others may read their weights past their forward.
+
+    Raises:
+        ImportError: There is no torchao.
+    """
+    if not config.fp8_linear:
+        return
+    from torch import nn
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    def fits(layer: nn.Module, name: str) -> bool:
+        plain = bool(name) and type(layer) is nn.Linear  # a model that is one layer has no name, nor a place to put it
+        return plain and layer.in_features % 16 == layer.out_features % 16 == 0
+
+    convert_to_float8_training(model, module_filter_fn=fits, config=Float8LinearConfig(pad_inner_dim=True))
 
 
 def set_threads(count: int | None, _: torch.device) -> None:
@@ -142,27 +181,68 @@ def _tell_allocator(settings: str) -> None:
 
 
 def compile_model(model: nn.Module, config: Knobs) -> None:
-    """Compiles the model's call in place, so that ``state_dict()`` keeps its keys.
+    """Compiles the model's call in place, or the calls of its repeated blocks, so that ``state_dict()`` keeps its keys.
 
-    This is ``nn.Module.compile`` but for the function in between: torch does not trace functions of its own files, so a
-    model whose class is torch's (``nn.Sequential``) would silently run eagerly.
+    Blocks that are alike share their compiled code, which torch finds by what it has compiled before.
     """
     mode = config.compile_mode
     if mode is None:
         return
-    import torch
+    if mode != "blocks":
+        keep_gradients(model, config)
+        _compile_call(model, **({"backend": "cudagraphs"} if mode == "cudagraphs" else {"mode": mode}))
+        return
+    for part in without_cache(model):
+        wrap_forward(part, no_cache_in_training)
+    for number, group in enumerate(repeated_blocks(model)):
+        for block in group:
+            _compile_call(block, f"call_block_{number}", **_limit_of(group))
 
-    keep_gradients(model, config)
+
+def _compile_call(model: nn.Module, name: str = "call", **how: Any) -> None:
+    """Compiles what a module's call does.
+
+    This is ``nn.Module.compile`` but for the function in between: torch does not trace functions of its own files, so a
+    model whose class is torch's (``nn.Sequential``) would silently run eagerly. Its compiled code belongs to the
+    function's code, of which there is one for each name: blocks of another kind are no reason to compile for sizes that
+    vary.
+    """
+    import torch
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return model._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
-    model._compiled_call_impl = torch.compile(call, mode=mode)
+    call.__code__ = _code(call.__code__, name)
+    model._compiled_call_impl = torch.compile(call, **how)
+
+
+@functools.cache
+def _code(code: types.CodeType, name: str) -> types.CodeType:
+    return code.replace(co_name=name)
+
+
+def _limit_of(group: list[nn.Module]) -> dict[str, int]:
+    """Room to compile each block of a group on its own, should torch tell them apart; newer versions take it."""
+    import torch
+
+    takes_it = "recompile_limit" in inspect.signature(torch.compile).parameters
+    return {"recompile_limit": max(_RECOMPILES, 2 * len(group))} if takes_it else {}
+
+
+def checkpoint_blocks(model: nn.Module, config: Knobs) -> None:
+    """Lets the repeated blocks keep their inputs only: in backward, each is computed again with the same dropout."""
+    if config.checkpointing != "blocks":
+        return
+    for part in without_cache(model):
+        wrap_forward(part, no_cache_in_training)
+    for group in repeated_blocks(model, recomputable=True):
+        for block in group:
+            wrap_forward(block, recomputed)
 
 
 def keep_gradients(model: nn.Module, config: Knobs) -> None:
     """Lets a model's gradients live through the micro-batches of a step, where a CUDA graph is replayed for each."""
-    if config.compile_mode in _GRAPHED and config.accumulation_steps > 1:
+    if config.compile_mode in GRAPHED and config.accumulation_steps > 1:
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(_own_gradient)  # type: ignore[no-untyped-call]
@@ -193,20 +273,22 @@ def lay_out(model: nn.Module, config: Knobs) -> None:
                 tensor.grad = tensor.grad.to(memory_format=torch.channels_last)
 
 
-def restrict_attention(model: nn.Module, config: Knobs) -> None:
-    """Lets scaled dot-product attention inside this model use one backend, with the math one to fall back on."""
-    backend = config.sdpa_backend
-    if backend == "default":
-        return
+def restrict_attention(backend: str, _: torch.device) -> None:
+    """Lets scaled dot-product attention use one backend, with the math one to fall back on.
+
+    For the whole process: what is computed again in backward, under checkpointing, must use the same one. Torch keeps
+    compiled code on disk by what was asked for, in which this does not show: a tag tells it apart.
+    """
+    import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    chosen = getattr(SDPBackend, backend.upper())
-
-    def with_backend(forward: Any, *args: Any, **kwargs: Any) -> Any:
-        with sdpa_kernel([chosen, SDPBackend.MATH], set_priority=True):
-            return forward(*args, **kwargs)
-
-    wrap_forward(model, with_backend)
+    _attention.close()
+    if backend != "default":
+        chosen = getattr(SDPBackend, backend.upper())
+        _attention.enter_context(sdpa_kernel([chosen, SDPBackend.MATH], set_priority=True))
+        settings = torch.compiler.config
+        _attention.callback(setattr, settings, "cache_key_tag", settings.cache_key_tag)
+        settings.cache_key_tag += f" attention={backend}"
 
 
 def wrap_forward(model: nn.Module, around: Any) -> None:
@@ -217,6 +299,8 @@ def wrap_forward(model: nn.Module, around: Any) -> None:
     def wrapped(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return around(forward, *args, **kwargs) if own is None else around(own, self, *args, **kwargs)
 
+    if own is not None:  # who reads the signature, as transformers do, finds the model's own
+        functools.update_wrapper(wrapped, own)
     # A method of the model: a deep copy, such as an average of the weights, gets its own.
     model.forward = types.MethodType(wrapped, model)
 

@@ -134,6 +134,7 @@ class Search:
         if fitted is not None:
             self.baseline = self._bursts.baseline = fitted
             self.space = self.space.around(fitted.config)
+            self.log.widen(self.space)
             self.confirmation = self._confirmation()
             self._stages = replace(self._stages, space=self.space, baseline=fitted)
 
@@ -193,7 +194,13 @@ class Search:
 
     def _largest_batch(self, point: Point) -> int | None:
         memory = self._memory()
-        return memory.largest_batch(point) if memory is not None else None
+        line = memory.line(point) if memory is not None else None
+        if memory is None or line is None or line.sample_bytes > 0:
+            return memory.largest_batch(point) if memory is not None else None
+        # Memory that does not grow with the batch sets no limit: the largest that is searched does.
+        choices = self.space.choices.get("batch_size")
+        fits = choices is not None and line.base_bytes <= memory.limit_bytes
+        return max(int(size or 0) for size in choices.values) if choices is not None and fits else None
 
     def _refuse(self, point: Point) -> str | None:
         return refusal(point, self.space, self.log.trials, self._memory())

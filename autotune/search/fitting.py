@@ -58,7 +58,8 @@ def rungs(baseline: Point, space: Space, outcome: Outcome) -> Iterator[Rung]:
 
     Where it was the host's memory, or its shared memory, what waits in the loader comes first. Then smaller
     micro-batches: the optimizer's step stays as it is, and so what is learned (but statistics of BatchNorm). Then what
-    computes otherwise: fewer bits, a fused optimizer, an allocator that wastes less.
+    computes otherwise: fewer bits, blocks that are computed again in backward, a fused optimizer, an allocator that
+    wastes less.
 
     Args:
         baseline: What ran out of memory.
@@ -93,12 +94,14 @@ def _steps(baseline: Point, space: Space, outcome: Outcome) -> Iterator[tuple[di
             size = smaller
             step: dict[str, Scalar] = {"batch_size": size, "accumulation_steps": effective // size}
             yield step, "smaller micro-batches, and as many more of them in a step, hold fewer activations"
+    offered = {**space.choices, **space.reserve}
     for knob, wanted, reason in (
         ("precision", HALF, "activations of half the bytes"),
+        ("checkpointing", ("blocks",), "activations of each block that are computed again rather than kept"),
         ("optimizer_impl", ("fused",), "an optimizer that needs no memory beside its states"),
         ("allocator", ("tuned",), "an allocator that leaves less memory unused"),
     ):
-        choices = space.choices.get(knob)
+        choices = offered.get(knob)
         value = choices.first(wanted) if choices is not None else None
         if value is not None and value != getattr(config, knob):
             yield {knob: value}, reason

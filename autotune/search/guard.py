@@ -19,15 +19,27 @@ def refusal(point: Point, space: Space, trials: Sequence[Trial], memory: MemoryM
             f"batch {point.config.batch_size} is expected to take {format_bytes(round(expected))}, "
             f"more than the target of {format_bytes(memory.limit_bytes)}"
         )
-    for trial in trials:
-        known = trial.burst
-        if known.outcome is Outcome.OOM and _at_least_as_large(point, known.point):
-            return f"batch {known.point.config.batch_size} already ran out of memory with the same settings"
-        if known.outcome is Outcome.SHM_EXHAUSTED and _queued_samples(point) >= _queued_samples(known.point) > 0:
-            return "a smaller queue of batches already filled the shared memory"
-        if _is_the_compilers(known) and _fails_alike(point, known.point):
-            return f"compile_mode={point.config.compile_mode} did not work here"
+    return next(filter(None, (_as_before(point, trial.burst, trials) for trial in trials)), None)
+
+
+def _as_before(point: Point, known: Burst, trials: Sequence[Trial]) -> str | None:
+    """Why a point would end as a burst did that is known, or worse; None when it may not."""
+    size = known.point.config.batch_size
+    if known.outcome is Outcome.OOM and _at_least_as_large(point, known.point):
+        return f"batch {size} already ran out of memory with the same settings"
+    if known.outcome is Outcome.SHM_EXHAUSTED and _queued_samples(point) >= _queued_samples(known.point) > 0:
+        return "a smaller queue of batches already filled the shared memory"
+    if _is_the_compilers(known, trials) and _fails_alike(point, known.point):
+        return f"compile_mode={point.config.compile_mode} did not work here"
+    if _asked_again(known) and _at_least_as_large(point, known.point) and point.config.batch_size > size:
+        return f"at batch {size} already, the allocator had to free its cache and ask again, which is slow"
     return None
+
+
+def _asked_again(known: Burst) -> bool:
+    """Whether the device's memory was too full for the allocator while a burst was timed."""
+    telemetry = known.measurement.telemetry if known.measurement is not None else None
+    return telemetry is not None and bool(telemetry.allocator_retries)
 
 
 def _at_least_as_large(point: Point, failed: Point) -> bool:
@@ -41,10 +53,12 @@ def _queued_samples(point: Point) -> int:
     return config.num_workers * (config.prefetch_factor or 0) * config.batch_size
 
 
-def _is_the_compilers(known: Burst) -> bool:
-    """Whether a burst failed by how it was compiled: the compiler said so, or its slower modes crashed or hung."""
-    slower = known.point.config.compile_mode not in {None, "default"}
-    return known.outcome is Outcome.UNSUPPORTED or (slower and known.outcome in {Outcome.TIMEOUT, Outcome.CRASHED})
+def _is_the_compilers(known: Burst, trials: Sequence[Trial]) -> bool:
+    """Whether a burst failed by how it was compiled: the compiler said so, or none that was eager hung or crashed."""
+    if known.outcome not in {Outcome.TIMEOUT, Outcome.CRASHED}:
+        return known.outcome is Outcome.UNSUPPORTED
+    eager = (trial.burst for trial in trials if trial.burst.point.config.compile_mode is None)
+    return all(burst.outcome is not known.outcome for burst in eager)
 
 
 def _fails_alike(point: Point, failed: Point) -> bool:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 
-from autotune.knobs import KNOBS, Scalar, Space, going_with
+from autotune.knobs import KNOBS, Scalar, Space, buying_memory, going_with
 from autotune.measuring import Point
 from autotune.search.ceilings import unlikely_to_gain, with_workers, workers_needed
 from autotune.search.trials import Trial, incumbent_of
@@ -140,7 +140,10 @@ class Stages:
         return self._change(point, "num_threads", (left or threads)[-1 if left else 0])
 
     def _larger_batch(self, point: Point) -> Iterator[Proposal]:
-        """Where the effective batch is free: the largest batch that memory allows, at the fastest point so far."""
+        """Where the effective batch is free: the largest batch that memory allows, at the fastest point so far.
+
+        Where it is not the largest that is searched, one for which memory must be bought comes next.
+        """
         offered = self._numbers("batch_size")
         if self.space.effective_batch is not None or not offered or (largest := self.largest_batch(point)) is None:
             return
@@ -148,6 +151,16 @@ class Stages:
         if batch >= NOTABLY_LARGER * point.config.batch_size:
             reason = f"memory allows a batch of {largest}, by what smaller ones took"
             yield Proposal(self._change(point, "batch_size", batch), LARGEST, reason)
+        if batch < offered[-1]:
+            yield from self._bought_memory(point, min(2 * batch, offered[-1]), f"memory allows no more than {largest}")
+
+    def _bought_memory(self, point: Point, batch: int, why: str) -> Iterator[Proposal]:
+        """A batch for which there is no memory, with knobs that buy some with time."""
+        for knob in buying_memory():
+            bought = self.space.choices[knob].values[-1] if knob in self.space.choices else None
+            if bought is not None and getattr(point.config, knob) != bought:
+                larger = self._change(self._change(point, knob, bought), "batch_size", batch)
+                yield Proposal(larger, LARGEST, f"{why}, and {knob}={bought} may leave room for twice that")
 
     def _single_changes(
         self, incumbent: Trial, trials: Sequence[Trial], *, pressing: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from autotune.bursts.duet import LEAST_TURNS
 from autotune.bursts.protocol import BurstPlan
@@ -35,8 +35,15 @@ FEWEST_BURSTS = 2 + 2 * MIN_DECIDED_ROUNDS
 """A search that can answer has so many at least: the baseline, a candidate, and rounds of both."""
 SHORTEST_ROUND = 0.5
 """Seconds that a side trains in it. Chosen: starting and warming up takes about as long."""
-COMPILE_SECONDS = 20.0
-"""What a first compile is expected to cost before one was seen. Chosen."""
+COMPILE_SECONDS: Mapping[str, float] = {
+    "cudagraphs": 4.0, "blocks": 10.0, "default": 20.0, "reduce-overhead": 20.0, "max-autotune-no-cudagraphs": 120.0,
+    "max-autotune": 120.0,
+}  # fmt: skip
+"""What a first compile is expected to cost before one was seen, and what modes cost beside each other afterwards: CUDA
+graphs are recorded in a step or two, and blocks are half of what there is to compile, or less
+(benchmarks/regional_compile.py). The rest is chosen."""
+LONGEST_COMPILE, LEAST_COMPILE_DEADLINE = 6.0, 120.0
+"""A mode's first compile may take so many times what is expected of it, or so many seconds. Chosen."""
 CACHE_SAVES = 0.7
 """Of the compiling, at least, when the same code has been compiled before: 0.8 to 0.9 were measured on a CPU."""
 
@@ -123,15 +130,31 @@ def round_plan(plan: BurstPlan) -> BurstPlan:
 
 
 def predicted_seconds(config: TrainConfig, trials: Sequence[Trial], plan: BurstPlan) -> float:
-    """What a burst of a config will take: the longest of its kind so far, else what the plan allows."""
+    """What a burst of a config will take: the longest of its kind so far, else what the plan allows.
+
+    Each mode of compiling is a kind. One that was not seen yet takes what it is expected to beside those that were.
+    """
     compiled = config.compile_mode is not None
     if compiled and (warm := [burst for burst in compiled_alike(config, trials) if burst.ok]):
         cached = warm[0].seconds - CACHE_SAVES * _compile_seconds(warm[:1])
         return min(burst.seconds for burst in warm) if len(warm) > 1 else cached
-    alike = [trial.burst.seconds for trial in trials if (trial.burst.point.config.compile_mode is not None) == compiled]
+    alike = [trial.burst.seconds for trial in trials if trial.burst.point.config.compile_mode == config.compile_mode]
     if alike:
         return max(alike) if compiled else max(sorted(alike)[: max(1, len(alike) * 9 // 10)])
-    return plan.warmup_seconds + plan.measure_seconds + (COMPILE_SECONDS if compiled else 1.0)
+    planned = plan.warmup_seconds + plan.measure_seconds
+    return planned + (first_compile_seconds(config.compile_mode, trials) if config.compile_mode is not None else 1.0)
+
+
+def first_compile_seconds(mode: str, trials: Sequence[Trial]) -> float:
+    """What compiling takes in a mode for the first time: more or less than usual, as it was in modes that were seen."""
+    seen = [
+        trial.burst.measurement.compile_seconds / COMPILE_SECONDS[known]
+        for trial in trials
+        if trial.burst.measurement is not None
+        and trial.burst.measurement.compile_seconds
+        and (known := trial.burst.point.config.compile_mode) is not None
+    ]
+    return COMPILE_SECONDS[mode] * max(seen, default=1.0)
 
 
 def compiled_alike(config: TrainConfig, trials: Sequence[Trial]) -> list[Burst]:
@@ -173,7 +196,8 @@ def burst_deadline(config: TrainConfig, trials: Sequence[Trial], plan: BurstPlan
     finished = [trial.burst.seconds for trial in trials if trial.burst.ok]
     planned = plan.warmup_seconds + plan.measure_seconds
     if config.compile_mode is not None:
-        usual = max(120.0, 5 * planned)
+        expected = LONGEST_COMPILE * first_compile_seconds(config.compile_mode, trials)
+        usual = max(LEAST_COMPILE_DEADLINE, expected, 5 * planned)
     elif finished:
         usual = max(5 * min(finished), 3 * planned + 3.0)
     else:

@@ -105,6 +105,12 @@ class TrialLog:
         open_trials = [frozen.number for frozen in known if frozen.state is TrialState.RUNNING]
         self._kept(lambda: [self.study.tell(number, state=TrialState.FAIL) for number in open_trials])
 
+    def widen(self, space: Space) -> None:
+        """Goes on in a space that has more knobs, or another start."""
+        new = {name: one for name, one in make_distributions(space).items() if name not in self._distributions}
+        self._distributions |= new
+        self._space = space
+
     def run(
         self,
         point: Point,

@@ -87,10 +87,10 @@ class Tuned:
         return DataLoader(dataset, **settings)
 
     def prepare(self, model: Model, optimizer: Optimizer | None = None) -> tuple[Model, Optimizer | None]:
-        """Moves, lays out and compiles the model, and switches the optimizer's implementation, in place.
+        """Moves, lays out, checkpoints and compiles the model, and switches the optimizer's implementation, in place.
 
-        Process-wide settings (threads, allocator, TF32, cuDNN) are set too. State that the optimizer has already
-        follows the parameters, and so does a checkpoint that it loads later.
+        Process-wide settings (threads, allocator, TF32, cuDNN, attention) are set too. State that the optimizer has
+        already follows the parameters, and so does a checkpoint that it loads later.
 
         Raises:
             ConfigError: When the optimizer has no such implementation; with `strict`, when another model or optimizer
@@ -160,7 +160,7 @@ class Tuned:
             warnings.warn(told, stacklevel=3)
 
     def apply_process_settings(self) -> None:
-        """Sets what holds for the whole process: threads, allocator, TF32, cuDNN. Calling it again does no harm."""
+        """Sets what holds for the whole process: threads, allocator, TF32, cuDNN, attention; again does no harm."""
         for name, knob in KNOBS.items():
             if knob.on_process is not None:
                 knob.on_process(getattr(self.config, name), self.device)

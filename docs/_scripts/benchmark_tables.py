@@ -142,6 +142,31 @@ def memory() -> str:
     return _table(("workload", "predicted", "by bisection", "error", "bursts out of memory"), rows)
 
 
+def regional() -> str:
+    """Seconds to a compiled answer and rates: as a whole, and by blocks."""
+    rows = []
+    for case in read("regional_compile")["cases"]:
+        whole, blocks = (case["medians"][mode]["opening_seconds"] for mode in ("default", "blocks"))
+        rates = (case["rate_whole_over_eager"], case["rate_blocks_over_eager"])
+        cells = (f"{whole:.1f} s", f"{blocks:.1f} s", f"{case['seconds_blocks_over_whole']:.2f} ×")
+        rows.append([case["workload"], *cells, *(f"{rate:.2f} ×" for rate in rates)])
+    head = ("workload", "whole", "by blocks", "blocks, over whole", "rate over eager", "by blocks, over eager")
+    return _table(head, rows)
+
+
+def checkpointing() -> str:
+    """Memory and rate of batches, without and with blocks that are computed again."""
+    rows = [
+        [
+            str(row["batch"]), *(f"{row[key] / 2**20:.0f} MiB" for key in ("bytes", "bytes_with")),
+            str(row["batch_in_same_memory"]), f"{row['rate_with_over_without']:.2f} ×",
+        ]
+        for row in read("checkpointing")["rows"]
+    ]  # fmt: skip
+    head = ("batch", "memory", "memory with it", "batch with it in the same memory", "rate with it, over without")
+    return _table(head, rows)
+
+
 def _replayed(cell: Callable[[Any], str]) -> str:
     surfaces = read("replay")["surfaces"]
     names = list(next(iter(surfaces.values()))["strategies"])
@@ -217,6 +242,7 @@ def guides_together() -> str:
 
 
 TABLES = {
+    "checkpointing": checkpointing, "regional": regional,
     "costs": costs, "frameworks": frameworks, "guides": guides, "guides-together": guides_together, "loader": loader,
     "memory": memory, "peers": peers, "peers-together": peers_together,
     "replay-early": replay_early, "replay-late": replay_late, "replay-seconds": replay_seconds,

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 from autotune import TrainConfig, Workload
 from benchmarks import plain
+from tests.knobs.models import stack
 
 LARGE_BLOCKS_MAPPED = """
 import ctypes, sys, torch
@@ -214,3 +216,14 @@ def test_tuned_allocator_maps_no_large_blocks(allocator: str, mapped: int) -> No
         [sys.executable, "-c", LARGE_BLOCKS_MAPPED, allocator], capture_output=True, text=True, check=True
     )
     assert int(done.stdout) == mapped
+
+
+def test_blocks_are_compiled_or_computed_again_by_other_means() -> None:
+    """The loop finds them by itself; the losses are those of the model as it is."""
+    inputs = torch.randn(4, 8)
+    model = stack(3)
+    before = model(inputs)
+    assert all(block.forward.func is checkpoint for block in plain.checkpointed(model, "blocks"))
+    torch.testing.assert_close(model(inputs), before)
+    compiled = plain.compiled(stack(3), "blocks")
+    assert all(isinstance(block, torch._dynamo.OptimizedModule) for block in compiled)

@@ -19,6 +19,7 @@ from autotune.bursts.check_job import check_workload
 from autotune.errors import ConfigError, WorkloadError
 from autotune.knobs.facts import WorkloadFacts
 from autotune.workload.target import load_workload
+from tests.knobs.models import stack
 from tests.workloads import mistakes
 
 
@@ -120,6 +121,13 @@ def test_a_sound_workload_is_described() -> None:
     assert facts.fixed_shapes
     assert not facts.has_images
     assert not facts.has_attention
+
+
+def test_blocks_that_repeat_are_counted() -> None:
+    """What may be compiled once for all, or computed again."""
+    facts = facts_of(model=nn.Sequential(*stack(3, 4), nn.Linear(4, 2)))
+    assert (facts.repeated_blocks, facts.recomputable_blocks) == (3, 3)
+    assert facts_of().repeated_blocks == 0
 
 
 def test_the_operations_of_a_step_are_counted() -> None:

@@ -63,6 +63,20 @@ def test_passing_the_limit_is_told() -> None:
     assert seen[0] > 1000
 
 
+def test_what_the_allocator_asked_again_counts_in_the_timed_part() -> None:
+    """Not what it did before, while memory filled; and each part counts its own."""
+    counter = iter([2, 5, 6, 6, 6])  # when it is made, then at both ends of two parts
+    with Telemetry(None, lambda _: None, retries=lambda: next(counter)) as telemetry:
+        telemetry.begin()
+        first = telemetry.end()
+        telemetry.begin()
+        second = telemetry.end()
+    assert (first.allocator_retries, second.allocator_retries) == (1, 0)
+    with Telemetry(None, lambda _: None) as telemetry:
+        telemetry.begin()
+        assert telemetry.end().allocator_retries is None
+
+
 def run_burst(runner_of: RunnerOf) -> Burst:
     """One burst of the tiny workload on one thread."""
     return runner_of("tests.workloads.tiny:build").run(ONE_THREAD, PLAN, 30)

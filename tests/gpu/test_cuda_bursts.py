@@ -67,6 +67,7 @@ def run(isolation: Isolation, **knobs: object) -> Burst:
         {"compile_mode": "reduce-overhead"},
         {"compile_mode": "max-autotune-no-cudagraphs"},
         {"compile_mode": "max-autotune"},
+        {"compile_mode": "cudagraphs"},
         {"compile_mode": "reduce-overhead", "precision": "bf16", "accumulation_steps": 2},
     ],
     ids=str,
@@ -169,6 +170,8 @@ def test_the_probe_reads_the_card() -> None:
         {"precision": "fp16", "optimizer_impl": "fused"},
         {"compile_mode": "reduce-overhead"},
         {"compile_mode": "reduce-overhead", "accumulation_steps": 2},
+        {"compile_mode": "cudagraphs"},
+        {"compile_mode": "cudagraphs", "accumulation_steps": 2},
     ],
     ids=str,
 )

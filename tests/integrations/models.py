@@ -99,13 +99,14 @@ class Steps:
 
 @contextmanager
 def process_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.device]]:
-    """Puts the number of threads back; the allocator is not touched, but the devices it was tuned for are listed."""
+    """Reverts threads and attention; the allocator is not touched, but the devices it was tuned for are listed."""
     threads, devices = torch.get_num_threads(), []
     monkeypatch.setattr(autotune.recorder.telling, "tune_allocator", devices.append)
     try:
         yield devices
     finally:
         torch.set_num_threads(threads)
+        autotune.recorder.telling.restrict_attention("default", torch.device("cpu"))
 
 
 @contextmanager

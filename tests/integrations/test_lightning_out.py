@@ -34,6 +34,7 @@ from tests.integrations.models import (
     settings,
     tuned,
 )
+from tests.knobs.models import stack
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(many workers|logging interval|barebones|isinstance.treespec)")
 
@@ -150,11 +151,45 @@ def test_the_step_is_compiled_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not {"training_step", "log"} & vars(module).keys()
 
 
-def test_attention_is_restricted_in_the_step() -> None:
-    """One backend and the plain one: flash is switched off inside, and on again outside."""
-    _, module, _ = fit(tuned(sdpa_backend="math", batch_size=13))
+def test_attention_is_restricted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One backend and the plain one: flash is switched off."""
+    with process_settings(monkeypatch):
+        _, module, _ = fit(tuned(sdpa_backend="math", batch_size=13))
     assert module.seen.flash == {False}
-    assert torch.backends.cuda.flash_sdp_enabled()
+
+
+class Deep(LightningModule):
+    """Blocks that repeat, and what they compute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = stack(3, dropout=0.0)
+        self.calls = 0
+        for block in self.blocks:
+            block[0].register_forward_hook(self._count)  # type: ignore[index]
+
+    def _count(self, *_: Any) -> None:
+        self.calls += 1
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return self.blocks(batch[0].flatten(1)[:, :8]).square().mean()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+def test_blocks_are_compiled_and_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each block alone rather than the step; afterwards the module is as before."""
+    module: Any = Deep()
+    with compiling(monkeypatch) as graphs:
+        _, _, told = fit(tuned(compile_mode="blocks", batch_size=13), module)
+    assert "linear" in operators(graphs)
+    assert "pow" not in operators(graphs)
+    again: Any = Deep()
+    assert fit(tuned(checkpointing="blocks", batch_size=13), again)[2] == told == []
+    assert again.calls == 2 * 3 * 2
+    for block in (*module.blocks, *again.blocks):
+        assert not {"forward", "_compiled_call_impl"} & vars(block).keys() or block._compiled_call_impl is None
 
 
 def test_batches_are_laid_out_after_the_datas_own_hook() -> None:

@@ -36,7 +36,7 @@ def accumulated(config: TrainConfig) -> torch.Tensor | None:
     return model.weight.grad
 
 
-@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune", "cudagraphs"])
 def test_gradients_survive_the_next_replay(mode: str) -> None:
     """They add up, though each replay writes where the first gradient was."""
     gradient = accumulated(TrainConfig(compile_mode=mode, accumulation_steps=3))

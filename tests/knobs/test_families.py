@@ -12,6 +12,7 @@ from autotune.hardware.model import Gpu, Hardware
 from autotune.knobs.batch import divisors, spread
 from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig
 from autotune.knobs.facts import WorkloadFacts
+from autotune.knobs.registry import idle_knobs
 from tests.hardware.readings import I5_9400F, SAPPHIRE_RAPIDS, HostSpec, hardware_of, rtx_2070
 from tests.spaces import cpu_machine, gpu_machine, make_facts, space_of
 
@@ -195,8 +196,16 @@ def test_allocator_of_the_cpu_needs_glibc(system: str, offered: bool) -> None:
 def test_compiling_needs_a_budget(device: Any) -> None:
     """In less than three minutes it does not break even."""
     assert "compile_mode" in space_of(gpu_machine(), device=device, budget_seconds=180.0).choices
-    skipped = space_of(gpu_machine(), device=device, budget_seconds=60.0).skipped
+    skipped = space_of(gpu_machine(), device=device, budget_seconds=59.0).skipped
     assert "cannot break even within" in skipped["compile_mode"]
+
+
+def test_cuda_graphs_alone_need_less() -> None:
+    """Nothing is compiled for them but the trace: recorded in seconds, on NVIDIA's GPUs and for fixed shapes."""
+    assert space_of(gpu_machine(), budget_seconds=60.0).choices["compile_mode"].values == (None, "cudagraphs")
+    assert "compile_mode" in space_of(gpu_machine(), make_facts(fixed_shapes=False), budget_seconds=60.0).skipped
+    assert "compile_mode" in space_of(cpu_machine(), budget_seconds=60.0).skipped
+    assert idle_knobs(TrainConfig(compile_mode="cudagraphs"), "rocm") == ("compile_mode",)
 
 
 @pytest.mark.parametrize(("seconds", "small", "tried"), [(90, 0.9, True), (89, 0.9, False), (90, 0.1, False)])
@@ -209,12 +218,15 @@ def test_tiny_operators_are_compiled_in_a_shorter_budget(seconds: float, small: 
 @pytest.mark.parametrize(
     ("fixed", "budget", "processors", "modes"),
     [
-        (True, 1200.0, 132, (None, "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")),
+        (
+            True, 1200.0, 132,
+            (None, "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune", "cudagraphs"),
+        ),
         (False, 1200.0, 132, (None, "default", "max-autotune-no-cudagraphs")),
-        (True, 600.0, 132, (None, "default", "reduce-overhead")),
-        (True, 1200.0, 46, (None, "default", "reduce-overhead")),
+        (True, 600.0, 132, (None, "default", "reduce-overhead", "cudagraphs")),
+        (True, 1200.0, 46, (None, "default", "reduce-overhead", "cudagraphs")),
     ],
-)
+)  # fmt: skip
 def test_modes_of_compiling_on_a_gpu(
     fixed: bool, budget: float, processors: int, modes: tuple[str | None, ...]
 ) -> None:
@@ -236,7 +248,7 @@ def test_smaller_micro_batches_are_not_tried_beside_a_gpu() -> None:
     assert 32 in space_of(cpu_machine(), make_facts(batch_size=64)).choices["batch_size"].values
 
 
-@pytest.mark.parametrize(("busy", "seconds", "tried"), [(0.1, 100.0, True), (0.9, 100.0, False), (None, 100.0, False)])
+@pytest.mark.parametrize(("busy", "seconds", "tried"), [(0.1, 100.0, True), (0.9, 59.0, False), (None, 59.0, False)])
 def test_a_gpu_that_waits_for_launches_gets_graphs_early(busy: float | None, seconds: float, tried: bool) -> None:
     """Where it computes a tenth of the time, CUDA graphs are the second guess, and half precision is none."""
     space = space_of(gpu_machine(), make_facts(device_busy_fraction=busy), budget_seconds=seconds)

@@ -32,14 +32,16 @@ OTHER: dict[str, Any] = {
     "batch_size": 16, "accumulation_steps": 2, "precision": "bf16", "memory_format": "channels_last",
     "compile_mode": "max-autotune", "optimizer_impl": "fused", "cudnn_benchmark": True, "sdpa_backend": "math",
     "num_workers": 2, "prefetch_factor": 4, "pin_memory": True, "persistent_workers": True, "non_blocking": True,
-    "num_threads": 1, "allocator": "tuned", "dataloader_in_order": False,
+    "num_threads": 1, "allocator": "tuned", "dataloader_in_order": False, "checkpointing": "blocks",
+    "fp8_linear": True,
 }  # fmt: skip
 """Of each knob a value that is not the default."""
 
 
 def circumstances(device: DeviceKind) -> Circumstances:
     """A workload that gives each knob a use, on a machine with this kind of device."""
-    hardware, facts = (cpu_machine() if device == "cpu" else gpu_machine()), make_facts(num_workers=2)
+    hardware = cpu_machine() if device == "cpu" else gpu_machine()
+    facts = make_facts(num_workers=2, recomputable_blocks=2, has_torchao=True)
     if device in {"rocm", "mps"}:
         gpu = Gpu(kind=device, index=0, name="a GPU", precisions=("fp32", "fp16"), precision_reason="it has fp16")
         hardware = hardware.model_copy(update={"gpus": (gpu,)})
@@ -48,7 +50,8 @@ def circumstances(device: DeviceKind) -> Circumstances:
     return Circumstances(
         hardware=hardware, facts=facts, device=device, record=record, start=facts.baseline,
         room=LoaderRoom.of(hardware.memory, facts), worker_limit=hardware.cpu.budget, effective_batch=32,
-        budget_seconds=600.0, asked=frozenset({"dataloader_in_order"}), fixed=frozenset(),
+        budget_seconds=600.0, asked=frozenset({"dataloader_in_order", "checkpointing"}), fixed=frozenset(),
+        allow_numerics=True,
     )  # fmt: skip
 
 
@@ -166,18 +169,27 @@ def test_every_knob_stands_in_the_table_with_a_reason(knob: Knob) -> None:
 @pytest.mark.parametrize(
     ("effect", "knobs"),
     [
-        ("memory", {"precision", "memory_format", "compile_mode", "optimizer_impl", "sdpa_backend", "allocator"}),
+        (
+            "memory",
+            {
+                "precision", "memory_format", "compile_mode", "optimizer_impl", "sdpa_backend", "allocator",
+                "checkpointing", "fp8_linear",
+            },
+        ),
         ("host memory", {"allocator", "num_threads", "num_workers", "prefetch_factor"}),
         (
             "arithmetic",
             {
                 "precision", "memory_format", "compile_mode", "optimizer_impl", "sdpa_backend", "cudnn_benchmark",
-                "batch_size",
+                "batch_size", "fp8_linear",
             },
         ),
         (
             "compiled code",
-            {"compile_mode", "batch_size", "precision", "memory_format", "sdpa_backend", "num_threads"},
+            {
+                "compile_mode", "batch_size", "precision", "memory_format", "sdpa_backend", "num_threads",
+                "checkpointing", "fp8_linear",
+            },
         ),
         ("waiting batches", {"batch_size", "accumulation_steps", "num_workers", "prefetch_factor"}),
         ("cores", {"num_workers", "num_threads"}),

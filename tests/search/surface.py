@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import optuna
@@ -41,6 +41,7 @@ class SurfaceRunner:
         *,
         noise: float = 0.02,
         oom_above: int = 10**9,
+        fits: Callable[[TrainConfig], bool] = lambda _: True,
         cost: float = 2.0,
         compile_cost: float = 0.0,
         bytes_of: Rate | None = None,
@@ -52,7 +53,7 @@ class SurfaceRunner:
         self.clock = clock
         self.rate = rate
         self.noise = noise
-        self.oom_above = oom_above
+        self.oom_above, self.fits = oom_above, fits
         self.cost = cost
         self.compile_cost = compile_cost
         self.bytes_of = bytes_of
@@ -80,7 +81,7 @@ class SurfaceRunner:
             return Burst(point=point, outcome=Outcome.TIMEOUT, reason="too slow", seconds=spent)
         if self.fails is not None:
             return Burst(point=point, outcome=Outcome.CRASHED, reason=self.fails, seconds=spent)
-        if point.config.batch_size > self.oom_above:
+        if point.config.batch_size > self.oom_above or not self.fits(point.config):
             return Burst(point=point, outcome=Outcome.OOM, reason="out of memory", seconds=spent)
         alone = self.loader_rate if plan.part == "loader" and self.loader_rate is not None else self.rate
         rate = alone(point.config) * self._rng.gauss(1, self.noise)
@@ -169,9 +170,9 @@ def make_hardware() -> Hardware:
     )  # fmt: skip
 
 
-def make_space(*, effective_batch: int | None = 64, **options: object) -> Space:
+def make_space(*, effective_batch: int | None = 64, facts: Mapping[str, object] = {}, **options: object) -> Space:
     """What is searched on that machine."""
-    return build_space(make_hardware(), make_facts(), device="cpu", effective_batch=effective_batch, **options)  # type: ignore[arg-type]
+    return build_space(make_hardware(), make_facts(**facts), device="cpu", effective_batch=effective_batch, **options)  # type: ignore[arg-type]
 
 
 def make_search(

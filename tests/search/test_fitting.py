@@ -12,7 +12,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
 from autotune.search.driver import Search
 from autotune.search.fitting import rungs
-from autotune.search.stages import BASELINE, FIT
+from autotune.search.stages import BASELINE, FIT, SAMPLER
 from tests.search.surface import SurfaceRunner, example_rate, make_search, make_space
 
 FITS = 20
@@ -115,3 +115,32 @@ def test_batches_that_can_hardly_be_divided(batch: int) -> None:
     steps = changes(Outcome.OOM, TrainConfig(batch_size=batch), effective_batch=batch)
     sizes = {step.get("batch_size") for step in steps}
     assert sizes - {None} == ({1} if batch == 7 else set())
+
+
+BLOCKS: dict[str, Any] = {
+    "effective_batch": 1,
+    "facts": {"recomputable_blocks": 4, "baseline": TrainConfig(batch_size=1)},
+}
+
+
+def test_checkpointing_comes_after_precision() -> None:
+    """Where blocks repeat, though it is not searched while memory is enough; a pin holds."""
+    found = changes(Outcome.OOM, TrainConfig(batch_size=1), **BLOCKS)
+    assert found[:2] == [{"precision": "bf16"}, {"precision": "bf16", "checkpointing": "blocks"}]
+    pinned = changes(Outcome.OOM, TrainConfig(batch_size=1), **BLOCKS, pinned={"checkpointing": "none"})
+    assert all("checkpointing" not in step for step in pinned)
+
+
+def test_once_it_was_needed_checkpointing_is_searched() -> None:
+    """The baseline has it, and candidates have it from there on, those of the sampler too."""
+    space = make_space(**BLOCKS, only=["precision", "checkpointing", "allocator", "memory_format"])
+    search, runner = make_search(
+        example_rate, space=space, budget_seconds=240.0, fits=lambda config: config.checkpointing == "blocks"
+    )
+    search.run()
+    assert search.baseline.config.checkpointing == "blocks"
+    assert search.space.choices["checkpointing"].values == ("none", "blocks")
+    sampled = [trial.burst for trial in search.log.trials if trial.stage == SAMPLER]
+    assert sampled
+    assert {burst.point.config.checkpointing for burst in sampled} == {"blocks"}
+    assert TrainConfig(batch_size=1) in {point.config for point in runner.ran}

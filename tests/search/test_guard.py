@@ -6,8 +6,10 @@ import pytest
 
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Burst, Outcome, Point
+from autotune.measuring.telemetry_summary import TelemetrySummary
 from autotune.search.guard import refusal
 from autotune.search.trials import Trial
+from tests.factories import make_measurement
 from tests.spaces import gpu_machine, make_facts, space_of
 
 
@@ -18,14 +20,39 @@ from tests.spaces import gpu_machine, make_facts, space_of
         ("reduce-overhead", Outcome.UNSUPPORTED, True),
         ("max-autotune", Outcome.TIMEOUT, True),
         ("reduce-overhead", Outcome.CRASHED, True),
-        ("default", Outcome.TIMEOUT, False),
-        ("default", Outcome.CRASHED, False),
+        ("default", Outcome.TIMEOUT, True),
+        ("default", Outcome.CRASHED, True),
+        ("blocks", Outcome.TIMEOUT, True),
+        ("default", Outcome.INVALID, False),
     ],
 )
 def test_a_mode_that_failed_is_dropped(mode: str, outcome: Outcome, refused: bool) -> None:
-    """At any batch; but the default mode's crash or time-out may be the batch's, or a busy machine's."""
+    """At any batch: it was the compiler's, as far as is known."""
     failed = Point(config=TrainConfig(batch_size=32, compile_mode=mode))  # type: ignore[arg-type]
     trial = Trial(Burst(point=failed, outcome=outcome, reason="it did", seconds=100), "", "")
     wanted = Point(config=failed.config.replace(batch_size=64))
-    space = space_of(gpu_machine(), make_facts(accumulation_steps=4), budget_seconds=2000.0)
+    space = space_of(gpu_machine(), make_facts(accumulation_steps=4, repeated_blocks=4), budget_seconds=2000.0)
     assert (refusal(wanted, space, [trial]) is not None) == refused
+
+
+@pytest.mark.parametrize("outcome", [Outcome.TIMEOUT, Outcome.CRASHED])
+def test_a_mode_is_kept_where_eager_bursts_fail_alike(outcome: Outcome) -> None:
+    """Then it was the data's or the machine's, and not the compiler's."""
+    eager, compiled = TrainConfig(), TrainConfig(compile_mode="default")
+    trials = [Trial(Burst(point=Point(config=one), outcome=outcome, seconds=100), "", "") for one in (eager, compiled)]
+    space = space_of(gpu_machine(), make_facts(accumulation_steps=4))
+    assert refusal(Point(config=compiled.replace(batch_size=64)), space, trials) is None
+
+
+@pytest.mark.parametrize(("batch", "retries", "refused"), [(128, 2, True), (64, 2, False), (128, 0, False)])
+def test_a_batch_that_is_larger_than_one_for_which_the_allocator_asked_again(
+    batch: int, retries: int, refused: bool
+) -> None:
+    """It would do so more often, which is slow; the batch itself has its figure."""
+    telemetry = TelemetrySummary(seconds=1.0, allocator_retries=retries)
+    measured = make_measurement().model_copy(update={"telemetry": telemetry})
+    known = Point(config=TrainConfig(batch_size=64))
+    trial = Trial(Burst(point=known, outcome=Outcome.OK, measurement=measured, seconds=5), "", "")
+    space = space_of(gpu_machine(), make_facts(), effective_batch=None)
+    found = refusal(Point(config=TrainConfig(batch_size=batch)), space, [trial])
+    assert (found is not None and "ask again" in found) == refused

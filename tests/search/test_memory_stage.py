@@ -36,6 +36,37 @@ def test_the_largest_batch_is_found_in_one_leap() -> None:
     assert len(surface.ran) > len(leaps)
 
 
+def test_memory_that_does_not_grow_sets_no_limit() -> None:
+    """Then the largest batch that is searched is tried, 64 times the baseline's."""
+    space = make_space(effective_batch=None, facts={"baseline": TrainConfig(batch_size=8)})
+    search, _ = make_search(
+        rate, space=space, budget_seconds=120, memory_limit_bytes=900 * MIB, bytes_of=lambda _: 200 * MIB
+    )
+    search.run()
+    leaps = [trial.burst.point.config.batch_size for trial in search.log.trials if trial.stage == LARGEST]
+    assert leaps[:1] == [512]
+
+
+def test_where_memory_limits_the_batch_it_is_bought() -> None:
+    """Blocks that are computed again leave room for one twice as large, for which no other line speaks."""
+
+    def less(config: TrainConfig) -> float:
+        return (200 + config.batch_size / (4 if config.checkpointing == "blocks" else 1)) * MIB
+
+    space = make_space(effective_batch=None, facts={"recomputable_blocks": 4})
+    search, _ = make_search(
+        rate, space=space, budget_seconds=120, memory_limit_bytes=(200 + FITS) * MIB, bytes_of=less,
+        fits=lambda config: less(config) <= (200 + FITS) * MIB,
+    )  # fmt: skip
+    search.run()
+    bought = [
+        t.burst for t in search.log.trials if t.stage == LARGEST and t.burst.point.config.checkpointing == "blocks"
+    ]
+    assert bought
+    assert bought[0].ok
+    assert bought[0].point.config.batch_size > 1.5 * FITS
+
+
 def test_what_is_expected_not_to_fit_is_not_run() -> None:
     """At most one burst runs out of memory."""
     search, _ = make_search(

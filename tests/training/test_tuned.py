@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,10 +14,12 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import BatchSampler, SequentialSampler, TensorDataset
 
 from autotune.errors import ConfigError
 from autotune.knobs.config import TrainConfig
+from autotune.recorder.telling import restrict_attention
 from autotune.training.tuned import Tuned, torch_device
 from tests.torch_versions import needs_newer_precision
 
@@ -273,6 +276,7 @@ def test_compiling_is_in_place_and_real(make: Any, monkeypatch: pytest.MonkeyPat
     assert not counters["graph_break"]
 
 
+@pytest.mark.usefixtures("_free_attention")
 def test_a_copy_of_a_compiled_model_is_its_own() -> None:
     """A deep copy, such as an average of the weights, computes with its own weights and not with the original's."""
     model = nn.Sequential(nn.Linear(4, 2))
@@ -300,17 +304,40 @@ def attention_kernels(call: Any) -> set[str]:
     return {event.name for event in profile.function_events or () if "_attention_" in event.name}
 
 
-def test_the_attention_backend_is_restricted_inside_the_model() -> None:
-    """The model's attention runs on the chosen kernel; outside of it torch goes on choosing."""
+@pytest.fixture
+def _free_attention() -> Iterator[None]:
+    """Lets torch choose again, whatever a test has asked for."""
+    yield
+    restrict_attention("default", torch.device("cpu"))
+
+
+@pytest.mark.usefixtures("_free_attention")
+def test_the_attention_backend_is_restricted() -> None:
+    """Attention runs on the chosen kernel, until another config leaves the choice to torch."""
     features = torch.randn(1, 2, 8, 16)
-    model = Attention()
+    model, tag = Attention(), torch.compiler.config.cache_key_tag
     free = attention_kernels(lambda: model(features))
     tuned(sdpa_backend="math").prepare(model)
     assert "aten::_scaled_dot_product_attention_math" not in free
     assert attention_kernels(lambda: model(features)) == {"aten::_scaled_dot_product_attention_math"}
-    assert attention_kernels(lambda: Attention()(features)) == free
+    assert torch.compiler.config.cache_key_tag != tag  # compiled code on disk is told apart
+    tuned().prepare(model)
+    assert attention_kernels(lambda: model(features)) == free
+    assert torch.compiler.config.cache_key_tag == tag
 
 
+@pytest.mark.usefixtures("_free_attention")
+def test_what_is_computed_again_in_backward_has_the_same_attention() -> None:
+    """Outside of the model's forward: another kernel would keep other tensors, which torch refuses."""
+    features = torch.randn(1, 2, 8, 16, requires_grad=True)
+    model = Attention()
+    tuned(sdpa_backend="math").prepare(model)
+    loss = checkpoint(model, features, use_reentrant=False).sum()
+    assert attention_kernels(loss.backward) >= {"aten::_scaled_dot_product_attention_math"}
+    assert not any("flash" in kernel for kernel in attention_kernels(lambda: model(features)))
+
+
+@pytest.mark.usefixtures("_free_attention")
 def test_a_backend_that_cannot_run_falls_back() -> None:
     """Where the chosen kernel does not exist, here a GPU's, the plain one computes the same."""
     features = torch.randn(1, 2, 8, 16)
@@ -320,6 +347,7 @@ def test_a_backend_that_cannot_run_falls_back() -> None:
     torch.testing.assert_close(model(features), expected)
 
 
+@pytest.mark.usefixtures("_free_attention")
 def test_restricting_attention_breaks_no_graph() -> None:
     """Compiled, the restriction is part of the one graph."""
     torch._dynamo.reset()

@@ -283,10 +283,17 @@ def _clips_by_value(trainer: Any) -> bool:
 @contextlib.contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
     """Gives an object another attribute for a while."""
+    with reverted(owner, name):
+        setattr(owner, name, value)
+        yield
+
+
+@contextlib.contextmanager
+def reverted(owner: Any, name: str) -> Iterator[None]:
+    """Lets an object's own attribute be changed for a while."""
     before = {key: old for key, old in vars(owner).items() if key == name}
-    setattr(owner, name, value)
     try:
         yield
     finally:
-        delattr(owner, name)
+        vars(owner).pop(name, None)
         vars(owner).update(before)
