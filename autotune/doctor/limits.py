@@ -28,6 +28,8 @@ LEAST_PROCESSES = 256
 PATIENCE_SECONDS = 5.0
 CONTEXTS_BYTES = 64 * 2**20
 FAMILY = "import subprocess, sys; p = subprocess.Popen(['sleep', '5']); print(p.pid, flush=True); sys.stdin.read()"
+ORPHANED = "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', sys.argv[1]]); print(p.pid, flush=True)"
+"""Starts another program and ends: what a command has started, and is still below it, counts as the command's own."""
 FOREIGN = "import torch, time; x = torch.ones(1, device='cuda'); print('here', flush=True); time.sleep(60)"
 
 
@@ -188,13 +190,16 @@ def _watched(clinic: Clinic) -> TelemetrySummary | None:
 
 def _foreign(clinic: Clinic) -> Finding:
     """Whether a second program on the GPU is noticed."""
-    other = subprocess.Popen([sys.executable, "-c", FOREIGN], stdout=subprocess.PIPE, text=True)
+    starter = subprocess.Popen([sys.executable, "-c", ORPHANED, FOREIGN], stdout=subprocess.PIPE, text=True)
+    other = int(_first_line(starter))
     try:
-        _first_line(other)  # it holds the GPU from here on
+        _first_line(starter)  # it holds the GPU from here on
+        starter.wait()
         summary = _watched(clinic)
     finally:
-        other.kill()
-        other.wait()
+        with contextlib.suppress(OSError):
+            os.kill(other, signal.SIGKILL)
+        starter.communicate()
     seen = summary.foreign_gpu_processes if summary is not None else None
     return Finding(
         name="other programs on the GPU",
