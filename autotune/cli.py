@@ -7,10 +7,12 @@ import sys
 
 import typer
 
+from autotune.commands.card import card
 from autotune.commands.check import check
 from autotune.commands.compare import compare
 from autotune.commands.cross import cross
 from autotune.commands.doctor import doctor
+from autotune.commands.keep import keep
 from autotune.commands.launch import launch
 from autotune.commands.probe import probe
 from autotune.commands.report import report
@@ -27,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.callback(invoke_without_command=True)(tune)
-for command in (probe, doctor, show, report, compare, cross, check, schema):
+for command in (probe, doctor, show, report, card, compare, cross, check, keep, schema):
     app.command()(command)
 for trains in (run, launch):  # what follows the command that trains is its own
     app.command(context_settings={"allow_interspersed_args": False})(trains)

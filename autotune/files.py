@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
+import stat
 from pathlib import Path
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes, *, like: os.stat_result | None = None) -> None:
     """Writes to a temporary name beside the file, flushed, then renamed; the folder is made if need be.
+
+    Args:
+        path: The file.
+        content: Text is written as UTF-8.
+        like: What is known of the file whose place it takes: it gets its mode and, if that may be, its owner.
 
     Raises:
         OSError: The file cannot be written; nothing is left behind.
@@ -17,9 +24,13 @@ def write_whole(path: Path, text: str) -> None:
     temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}"
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with temporary.open("x", encoding="utf-8") as file:
-            file.write(text)
+        with temporary.open("xb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
+            if like is not None:
+                with contextlib.suppress(OSError):
+                    os.fchown(file.fileno(), like.st_uid, like.st_gid)
+                os.fchmod(file.fileno(), stat.S_IMODE(like.st_mode))
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:  # Ctrl-C included: no half file stays

@@ -39,6 +39,9 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Tell what was seen and what would be changed, and stop.")
     ] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Change the script in the end as the result says; autotune keep undoes it.")
+    ] = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -74,7 +77,7 @@ def run(
     if dry_run:
         _look(wanted, as_json=json, quiet=quiet)
     else:
-        raise typer.Exit(tune_and_tell(wanted, as_json=json, quiet=quiet))
+        raise typer.Exit(tune_and_tell(wanted, as_json=json, quiet=quiet, keeping=keep))
 
 
 def _look(wanted: options.Options, *, as_json: bool, quiet: bool) -> None:

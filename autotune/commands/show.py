@@ -28,4 +28,6 @@ def show(
         return
     console = make_console()
     console.print(trials_table(result) if why else result_table(result))
-    console.print(profile_tables(result) if why else usage_lines(file))
+    script = result.workload.script
+    usage = usage_lines(file, script=script.command if script is not None else ())
+    console.print(profile_tables(result) if why else usage)

@@ -8,7 +8,7 @@ import typer
 
 from autotune.commands import asked, options
 from autotune.commands.common import STARTED, Json, Quiet, reported, say
-from autotune.errors import Interrupted, UsageError
+from autotune.errors import AutotuneError, Interrupted, UsageError
 from autotune.search.interrupts import INTERRUPTED_STATUS
 
 
@@ -80,8 +80,16 @@ def tune(
     raise typer.Exit(tune_and_tell(wanted, as_json=json, quiet=quiet))
 
 
-def tune_and_tell(wanted: options.Options, *, as_json: bool, quiet: bool) -> int:
-    """Tunes, writes the result, shows it; returns the exit status."""
+def tune_and_tell(wanted: options.Options, *, as_json: bool, quiet: bool, keeping: bool = False) -> int:
+    """Tunes, writes the result, shows it; returns the exit status.
+
+    Args:
+        wanted: What was asked for.
+        as_json: Whether the result is printed as JSON.
+        quiet: Whether nothing but errors is shown.
+        keeping: Whether a script is changed in the end as the result says.
+    """
+    from autotune.commands.keep import after_run
     from autotune.commands.tuning import Tuning
     from autotune.measuring import objective_named
     from autotune.results.files import keep_document, to_json
@@ -102,6 +110,7 @@ def tune_and_tell(wanted: options.Options, *, as_json: bool, quiet: bool) -> int
             console.print("interrupted before the first burst ended; nothing was written")
             return INTERRUPTED_STATUS
         with interrupts.held():
+            failure: AutotuneError | None
             place, failure = keep_document(result, path)
         if failure is not None or not quiet:
             console.print(result_table(result))
@@ -116,6 +125,10 @@ def tune_and_tell(wanted: options.Options, *, as_json: bool, quiet: bool) -> int
                 console.print(told, markup=False)
         if place is not None and not quiet:
             console.print(usage_lines(place, page, wanted.script))
+        if place is not None and failure is None:
+            kept, failure = after_run(result, place, keeping=keeping)
+            if kept is not None and not quiet:
+                console.print(kept)
         if as_json:
             say(to_json(result))
         if failure is not None:

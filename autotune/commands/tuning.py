@@ -23,6 +23,7 @@ from autotune.measuring import SAMPLES_PER_JOULE, NumericsGuard, Point, Profile,
 from autotune.results.result import Result
 from autotune.scripts import Script, ScriptIsolation
 from autotune.scripts.changes import held_knobs
+from autotune.scripts.facts import source_of
 from autotune.search.driver import Search
 from autotune.search.interrupts import Interrupts
 from autotune.search.progress import Progress
@@ -72,8 +73,12 @@ class Tuning:
             for note in facts.notes:
                 self._note(note)
             prepared = self.budget.elapsed
-            loop = isolation.loop if isinstance(isolation, ScriptIsolation) else None
-            setting = Setting(options, hardware, device, facts, prepared - began, prepared, loop)
+            script = isolation if isinstance(isolation, ScriptIsolation) else None
+            setting = Setting(
+                options, hardware, device, facts, prepared - began, prepared,
+                loop=script.loop if script is not None else None,
+                source=source_of(script.seen) if script is not None else None,
+            )  # fmt: skip
             space = self._space(setting, isolation)
             limit, baseline = setting.memory_limit_bytes, Point(config=facts.baseline)
             out = options.out or Path("results") / hardware.slug / f"{options.name}.json"
@@ -233,7 +238,7 @@ def _require_writable(out: Path) -> None:
     Raises:
         UsageError: The path is a folder, or its folder cannot be written to.
     """
-    if out.suffix in {".html", ".journal"}:  # the page and the trials lie beside the result, under these names
+    if out.suffix in {".html", ".journal", ".diff"}:  # what lies beside the result has these names
         raise UsageError(f"--out: expected the result's own file, such as {out.with_suffix('.json')}, got {out}")
     if out.is_dir():
         raise UsageError(f"--out: expected a file such as {out / 'result.json'}, but {out} is a folder")

@@ -15,6 +15,7 @@ from autotune.hardware import DeviceKind, Hardware
 from autotune.knobs import WorkloadFacts
 from autotune.measuring import Measurement, Outcome, Point, Profile, Speedup
 from autotune.results.result import Constraints, Result, ScriptRecord, SearchRecord, Side, TrialRecord, WorkloadRecord
+from autotune.results.sites import SourceRecord
 from autotune.results.summary import spread_text, too_few_pairs
 from autotune.search.diagnosis import Evidence, copy_ceiling, diagnose
 from autotune.search.driver import Search, StoppedBy
@@ -40,6 +41,7 @@ class Setting:
         checked_seconds: What the look at the workload took.
         prepared_seconds: What all took that came before the first burst.
         loop: Of a script: by which its training loop is found again.
+        source: Of a script: by which it can be changed.
     """
 
     options: Options
@@ -49,6 +51,7 @@ class Setting:
     checked_seconds: float = 0.0
     prepared_seconds: float = 0.0
     loop: dict[str, Any] | None = None
+    source: SourceRecord | None = None
 
     @property
     def memory_limit_bytes(self) -> int | None:
@@ -58,7 +61,9 @@ class Setting:
     @property
     def script(self) -> ScriptRecord | None:
         """The script, where one is tuned."""
-        return ScriptRecord(command=self.options.script, loop=self.loop) if self.loop is not None else None
+        if self.loop is None:
+            return None
+        return ScriptRecord(command=self.options.script, loop=self.loop, source=self.source)
 
     @property
     def effective_batch(self) -> int | None:

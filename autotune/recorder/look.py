@@ -27,6 +27,7 @@ from .naming import (
     shapes_hash,
     tensors_in,
 )
+from .sites import Sites
 from .stream import count_of
 from .wire import Wire
 
@@ -68,6 +69,7 @@ class Look:
         self._first_step = 0.0
         self._facts: dict[str, Any] = {"precision": None, "images": False, "attention": False, "thread": None}
         self._profile: Any = None
+        self._sites = Sites()
         self._forwards = 0
         self._done = False
         keeping.keep(orders["keep"])
@@ -114,6 +116,7 @@ class Look:
         if not torch.is_grad_enabled():
             return
         self._models[id(model)] = model
+        self._sites.on_forward(model)
         self._facts["images"] |= any(tensor.dim() == 4 for tensor in tensors_in(arguments))
         if not self._loaders:
             tensor = next((one for one in tensors_in(arguments) if one.dim()), None)
@@ -221,6 +224,7 @@ class Look:
             "sample_wait_fraction": wait_fraction,
             "ranks": int(os.environ.get("WORLD_SIZE", "1")),
             "threads": torch.get_num_threads(),
+            "source": self._sites.told(loaders, [self._optimizers[one] for one in per_optimizer], models),
             "frameworks": [name for name in ("lightning", "transformers", "accelerate") if name in sys.modules],
             "torch": str(torch.__version__),
             "torchao": importlib.util.find_spec("torchao") is not None,

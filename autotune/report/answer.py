@@ -107,16 +107,23 @@ def usage(result: Result, source: Path | None) -> list[Block]:
     """What trains with a result, and the command that checks it."""
     path = source if source is not None else Path("result.json")
     script = result.workload.script
+    kept: list[Block] = []
     changed = "warn you if the machine, torch or the model has changed since"
     if script is not None:
         how = Code(summary.launch_line(path, script.command), "Command that trains the script with this result")
         told = f"This trains the script with the measured answer, without a change to it, and will {changed}."
+        keep = f"autotune keep {shlex.quote(str(path))}"
+        kept = [
+            Text("To write the settings into the script; --reverse takes them out again:"),
+            Code(keep, "Command that writes this result into the script"),
+        ]
     else:
         how = Code(summary.usage_snippet(path), "Python that trains with this result")
         told = f"These lines train with the measured answer, and {changed}."
     return [
         Text(told),
         how,
+        *kept,
         Text("To find out in under a minute whether it still holds, here or on another machine:"),
         Code(f"autotune check {shlex.quote(str(path))}", "Command that checks this result"),
     ]

@@ -22,6 +22,7 @@ from autotune.measuring import (
     objective_named,
 )
 from autotune.results.files import Document, read_document
+from autotune.results.sites import SourceRecord
 from autotune.stored import Figure, Seconds, Share, Stored, Whole
 
 ABLATION_MIN_BUDGET_SECONDS = 120.0
@@ -38,6 +39,7 @@ class ScriptRecord(Stored):
 
     command: tuple[str, ...] = Field(description="the words that started it")
     loop: dict[str, Any] = Field(description="by which its training loop is found again")
+    source: SourceRecord | None = Field(default=None, description="by which it can be changed; null in older files")
 
 
 class WorkloadRecord(Stored):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import statistics
+from pathlib import Path
 from typing import Any
 
 from autotune.errors import WorkloadError
 from autotune.knobs import TrainConfig, WorkloadFacts
+from autotune.results.sites import Site, SourceRecord
 from autotune.scripts.script import Script
 
 _HALF = {"bfloat16": "bf16", "float16": "fp16"}
@@ -86,6 +90,34 @@ def notes_on(seen: dict[str, Any]) -> tuple[str, ...]:
     if seen["optimizers"] > 1:
         notes.append(f"{seen['optimizers']} optimizers step in turn: a step is all of theirs")
     return tuple(notes)
+
+
+def source_of(seen: dict[str, Any]) -> SourceRecord:
+    """The script's files, and where in them stands what may be changed."""
+    told = seen["source"]
+    here = os.path.realpath(os.getcwd())
+
+    def named(place: str) -> str:
+        return os.path.relpath(place, here) if place.startswith(os.path.join(here, "")) else place
+
+    def site(at: dict[str, Any] | None) -> Site | None:
+        return Site(**{**at, "file": named(at["file"])}) if at is not None else None
+
+    hashes = {}
+    sites = [site for site in (*told["loaders"], *told["optimizers"], told["call"]) if site is not None]
+    for place in sorted({*(one["file"] for one in sites), *filter(None, [told["main"]])}):
+        with contextlib.suppress(OSError):  # a script may be made for one run, and gone by now
+            hashes[named(place)] = hashlib.sha256(Path(place).read_bytes()).hexdigest()
+    return SourceRecord(
+        main=named(told["main"]) if told["main"] is not None else None,
+        folder=os.path.relpath(told["folder"], here),
+        argv=tuple(seen["argv"]),
+        files=hashes,
+        loaders=tuple(map(site, told["loaders"])),
+        optimizers=tuple(map(site, told["optimizers"])),
+        call=site(told["call"]),
+        **{name: told[name] for name in ("returns_tensor", "steps_model", "most_dimensions", "has_autotune")},
+    )
 
 
 def require_trainable(seen: dict[str, Any], script: Script) -> None:

@@ -61,7 +61,7 @@ def losses(make: Callable[[], nn.Module], inputs: torch.Tensor, **knobs: Any) ->
     [
         (stack(4), [4]),
         (CharGPT(3, 32, 8), [3]),
-        (nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 3), [3]),
+        (nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 3, enable_nested_tensor=False), [3]),
         (Stages(), [3, 2]),  # of two sizes, as in a network for images
         (nn.Sequential(nn.Embedding(10_000, WIDTH), *stack(2)), [2]),  # the table is looked up, not multiplied with
         (stack(1), []),
@@ -97,7 +97,10 @@ def test_alike_blocks_are_compiled_once(counted: CompileCounter, blocks: int) ->
 
 def test_blocks_of_torchs_own_class_are_compiled(counted: CompileCounter) -> None:
     """Torch traces no function of its own files, so that they would silently run eagerly."""
-    model = prepared(nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 3), compile_mode="blocks")
+    model = prepared(
+        nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 3, enable_nested_tensor=False),
+        compile_mode="blocks",
+    )
     model(torch.randn(5, 3, 8, requires_grad=True)).sum().backward()
     assert counted.frame_count == 1
 

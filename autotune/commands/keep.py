@@ -1,0 +1,144 @@
+"""`autotune keep`: writes what was found into the script, and takes it out again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autotune.commands.common import reported, say
+from autotune.errors import AutotuneError, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from autotune.results.result import Result
+    from autotune.scripts.in_place import Changed
+    from autotune.scripts.patch import Patch
+
+
+@reported
+def keep(
+    file: Annotated[Path, typer.Argument(help="A result file of autotune run.")],
+    reverse: Annotated[bool, typer.Option("--reverse", help="Take the changes out again.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the diff, and change nothing.")] = False,
+) -> None:
+    """Changes the script as a result says, in the folder where it was tuned: arguments in place, else one line."""
+    from autotune.results.result import read_result
+    from autotune.scripts.patch import patch_of, undone
+    from autotune.terminal.console import make_console
+    from autotune.terminal.patch import kept_lines, undone_lines
+
+    result, console = read_result(file), make_console()
+    former = undone(result, file, _diff_beside(file))
+    if reverse:
+        if not former:
+            raise UsageError(
+                f"expected files that 'autotune keep {file}' has changed, got others; "
+                f"'patch -R -p1 < {file.with_suffix('.diff')}' takes the changes out where it can"
+            )
+        if dry_run:
+            _print_diff(former)
+        else:
+            write_files(former)
+            console.print(undone_lines(former))
+        return
+    if former:
+        console.print(f"{', '.join(one.name for one in former)}: changed so already", markup=False)
+        return
+    patch = patch_of(result, file)
+    if dry_run:
+        _print_diff(patch.files)
+    elif patch.files:
+        write_diff(patch, file)  # by which it is undone
+        write_files(patch.files)
+    console.print(kept_lines(patch, file, changed=not dry_run))
+
+
+def after_run(result: Result, place: Path, *, keeping: bool) -> tuple[RenderableType | None, AutotuneError | None]:
+    """Writes a script's diff beside its result, and the script where that is wanted.
+
+    Returns:
+        What became of it; and the failure, where the script was to be changed. Without that wish a diff that cannot be
+        made is none: the result is there, and `launch` trains with it.
+    """
+    from autotune.scripts.patch import Patch, patch_of
+    from autotune.terminal.patch import kept_lines, no_diff_lines
+
+    if result.workload.script is None:
+        return None, None
+    if place.suffix != ".diff":
+        place.with_suffix(".diff").unlink(missing_ok=True)  # of a result that this one has replaced
+    try:
+        patch = patch_of(result, place) if result.changed_knobs else Patch()
+        if patch.files:
+            write_diff(patch, place)
+        if keeping:
+            write_files(patch.files)
+    except AutotuneError as error:
+        return no_diff_lines(str(error)), error if keeping else None
+    except Exception as error:  # noqa: BLE001 - the result is written, and its diff is no reason to fail
+        why = f"it could not be made: {type(error).__name__}: {error}"
+        return no_diff_lines(why), UsageError(f"the script is as it was: {why}") if keeping else None
+    return kept_lines(patch, place, changed=keeping), None
+
+
+def write_diff(patch: Patch, place: Path) -> None:
+    """Writes the diff beside a result.
+
+    Raises:
+        UsageError: It cannot be written.
+    """
+    from autotune.files import write_whole
+
+    path = place.with_suffix(".diff")
+    if path == place:
+        raise UsageError(f"the diff of {place} would overwrite it; give the result file another ending, such as .json")
+    try:
+        write_whole(path, patch.diff)
+    except OSError as error:
+        raise UsageError(f"the diff could not be written to {path}: {error.strerror or error}") from error
+
+
+def write_files(files: Sequence[Changed]) -> None:
+    """Writes all files, or leaves all as they were.
+
+    Raises:
+        UsageError: One of them cannot be written.
+    """
+    from autotune.files import write_whole
+
+    written: list[tuple[Path, Changed]] = []
+    try:
+        for one in files:
+            path = Path(one.name).resolve()  # a link stays one
+            with path.open("ab"):  # that a file is write-protected is meant, whatever its folder allows
+                pass
+            write_whole(path, one.after, like=path.stat())
+            written.append((path, one))
+    except BaseException as error:
+        for place, former in written:
+            with contextlib.suppress(OSError):
+                write_whole(place, former.before, like=place.stat())
+        if isinstance(error, OSError):
+            raise UsageError(
+                f"{one.name} could not be written ({error.strerror or error}); nothing was changed: make it writable"
+            ) from error
+        raise
+
+
+def _print_diff(files: Sequence[Changed]) -> None:
+    from autotune.scripts.diff import unified
+
+    say("".join(unified(one.name, one.before, one.after).decode("utf-8", "surrogateescape") for one in files).rstrip())
+
+
+def _diff_beside(file: Path) -> bytes:
+    """The diff that was written with a result; empty where there is none."""
+    try:
+        return file.with_suffix(".diff").read_bytes()
+    except OSError:
+        return b""

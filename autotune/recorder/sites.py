@@ -1,0 +1,199 @@
+"""Where in a script's own files its loaders and optimizers are made and its model is called: there they can be changed.
+
+Whoever looks on is below what it looks at: nothing here may harm the script, and all of it runs in a look alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import itertools
+import os
+import sys
+import sysconfig
+import weakref
+from types import CodeType, FrameType
+from typing import Any
+
+from .naming import loader_key
+
+_TAKES_ANY_KEYWORD = 0x08
+"""CO_VARKEYWORDS of a code object's flags."""
+
+
+class Sites:
+    """Looks on as loaders and optimizers are made, and models called."""
+
+    def __init__(self) -> None:
+        import torch
+        from torch.nn.modules import module as modules
+        from torch.optim import Optimizer
+        from torch.utils.data import DataLoader
+
+        self._folder = os.getcwd()
+        self._main = _place(self._folder, getattr(sys.modules.get("__main__"), "__file__", None))
+        roots = {self._folder, os.path.dirname(self._main or self._folder)}
+        self._roots = tuple(os.path.join(os.path.realpath(root), "") for root in roots)
+        between = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
+        self._between = tuple(os.path.join(os.path.realpath(one), "") for one in between)
+        paths = sysconfig.get_paths()  # not "data", which is the prefix: a script may lie in /usr/src
+        libraries = (paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+        self._foreign = (*self._between, *(os.path.join(os.path.realpath(one), "") for one in libraries))
+        self._made: weakref.WeakKeyDictionary[Any, dict[str, Any] | None] = weakref.WeakKeyDictionary()
+        self._loaders: list[tuple[dict[str, Any], int, str | None]] = []  # site, data set, what the loader is known by
+        self._calls: list[dict[str, Any] | None] = []
+        self._called: Any = None
+        self._returns_tensor = True
+        _watch(DataLoader, self._on_loader)
+        _watch(Optimizer, self._on_optimizer)
+        self._handle = modules.register_module_forward_hook(self._on_returned)
+
+    def on_forward(self, model: Any) -> None:
+        """A model is called in training that no other calls."""
+        self._called = model
+        if len(self._calls) > 1:
+            return
+        with contextlib.suppress(Exception):
+            frame: FrameType | None = sys._getframe(1)
+            while frame is not None and (_place(self._folder, frame.f_code.co_filename) or "").startswith(
+                self._between
+            ):
+                frame = frame.f_back
+            site = self._site(frame, None)
+            if site not in self._calls:
+                self._calls.append(site)
+
+    def told(self, loaders: list[Any], optimizers: list[Any], models: list[Any]) -> dict[str, Any]:
+        """What is known of these.
+
+        Args:
+            loaders: That feed training.
+            optimizers: That step.
+            models: That are called.
+        """
+        self._handle.remove()
+        own = [{id(weight) for weight in model.parameters()} for model in models]
+        stepped = [{id(one) for group in each.param_groups for one in group["params"]} for each in optimizers]
+        return {
+            "main": self._main if self._main is not None and self._is_own(self._main) else None,
+            "folder": os.path.realpath(self._folder),
+            "loaders": [self._of_loader(loader) for loader in loaders],
+            "optimizers": [self._site_of(optimizer) for optimizer in optimizers],
+            "call": self._calls[0] if len(self._calls) == 1 else None,
+            "returns_tensor": self._returns_tensor,
+            "steps_model": len(own) == 1 and own == stepped,
+            "most_dimensions": max((weight.dim() for model in models for weight in model.parameters()), default=0),
+            "has_autotune": _is_importable("autotune"),
+        }
+
+    def _on_loader(self, loader: Any, site: dict[str, Any] | None) -> None:
+        self._made[loader] = site
+        if site is not None:
+            key = None
+            with contextlib.suppress(Exception):
+                key = loader_key(loader)
+            self._loaders.append((site, id(loader.dataset), key))
+
+    def _on_optimizer(self, optimizer: Any, site: dict[str, Any] | None) -> None:
+        self._made[optimizer] = site
+
+    def _on_returned(self, module: Any, _: Any, out: Any) -> None:
+        if module is self._called:
+            import torch
+
+            self._called = None
+            self._returns_tensor &= isinstance(out, torch.Tensor)
+
+    def _site_of(self, made: Any) -> dict[str, Any] | None:
+        with contextlib.suppress(TypeError):  # a class of the script's may be compared, and not be hashed
+            return self._made.get(made)
+        return None
+
+    def _of_loader(self, loader: Any) -> dict[str, Any] | None:
+        """Of a loader, or of the one with the same data set that a framework has made it of."""
+        site = self._site_of(loader)
+        if site is None:
+            found = [one for one, dataset, _ in self._loaders if dataset == id(loader.dataset)]
+            if not found or any(one != found[0] for one in found):
+                return None
+            site = found[0]
+        others = {key for one, _, key in self._loaders if one == site}
+        return {**site, "shared": len(others) > 1}
+
+    def _site(self, frame: FrameType | None, made: Any, called: CodeType | None = None) -> dict[str, Any] | None:
+        """The call in a file of the script's that came here, past the constructors of libraries.
+
+        Args:
+            frame: The innermost to look at.
+            made: What is being made; None where a frame of the script's must come first.
+            called: The function that takes the arguments.
+        """
+        while frame is not None:
+            code = frame.f_code
+            place = _place(self._folder, code.co_filename)
+            if place is not None and self._is_own(place):
+                return {"file": place, **_position(frame), **_signature(made, called)}
+            first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+            if made is None or first is not made:
+                return None
+            if code.co_name == "__init__":
+                called = code
+            frame = frame.f_back
+        return None
+
+    def _is_own(self, place: str) -> bool:
+        return place.startswith(self._roots) and not self._is_foreign(place) and os.path.isfile(place)
+
+    def _is_foreign(self, place: str) -> bool:
+        return place.startswith(self._foreign) or "site-packages" in place or "dist-packages" in place
+
+
+def _watch(kind: Any, then: Any) -> None:
+    """Calls ``then(made, site)`` after each construction of a kind of object."""
+    original = kind.__init__
+    owner = then.__self__
+
+    @functools.wraps(original)
+    def construct(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        with contextlib.suppress(Exception):
+            then(self, owner._site(sys._getframe(1), self, original.__code__))
+
+    kind.__init__ = construct
+
+
+def _is_importable(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _place(folder: str, name: str | None) -> str | None:
+    """The file of this name; None for what is none, such as ``<string>``."""
+    if not name or name.startswith("<"):
+        return None
+    return os.path.realpath(os.path.join(folder, name))
+
+
+def _position(frame: FrameType) -> dict[str, Any]:
+    """The line of the call that a frame is in, and its end (line and column, in bytes of UTF-8) where that is known."""
+    positions = getattr(frame.f_code, "co_positions", None)  # since Python 3.11
+    found = next(itertools.islice(positions(), frame.f_lasti // 2, None), None) if positions is not None else None
+    end = [found[1], found[3]] if found is not None and None not in found else None
+    return {"line": frame.f_lineno, "end": end}
+
+
+def _signature(made: Any, called: CodeType | None) -> dict[str, Any]:
+    """Which arguments the call takes: those by place, and all by name; None: any."""
+    if called is None:
+        return {"kind": None, "parameters": [], "accepts": None}
+    names = called.co_varnames
+    count = called.co_argcount
+    by_name = list(names[1 : count + called.co_kwonlyargcount])
+    return {
+        "kind": type(made).__name__,
+        "parameters": list(names[1:count]),
+        "accepts": None if called.co_flags & _TAKES_ANY_KEYWORD else by_name,
+    }

@@ -1,0 +1,46 @@
+"""Where a script's own files say what was tuned, so that they can be changed there."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from autotune.stored import Stored, Whole
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Site(Stored):
+    """A call in a file of the script's."""
+
+    file: str
+    line: Whole
+    end: tuple[Whole, Whole] | None = Field(
+        default=None, description="its last line, and the column behind it in bytes of UTF-8; null before Python 3.11"
+    )
+    kind: str | None = Field(default=None, description="the class of what it makes")
+    parameters: tuple[str, ...] = Field(default=(), description="its arguments by place")
+    accepts: tuple[str, ...] | None = Field(default=None, description="its arguments by name; null: any")
+    shared: bool = Field(default=False, description="other loaders are made there as well")
+
+
+class SourceRecord(Stored):
+    """The files of a script, as they were when it was measured."""
+
+    main: str | None = Field(description="the file that was run, from where autotune was; null: none of the user's")
+    folder: str = Field(description="where the script ran, from where autotune did")
+    argv: tuple[str, ...] = Field(default=(), description="the words that the file was run with")
+    files: dict[str, Sha256] = Field(default_factory=dict, description="hash of each file that is named here")
+    loaders: tuple[Site | None, ...] = Field(default=(), description="that feed training; null: made elsewhere")
+    optimizers: tuple[Site | None, ...] = ()
+    call: Site | None = Field(default=None, description="of the model in training, if there is one such place")
+    returns_tensor: bool = Field(default=False, description="the model returns one tensor")
+    steps_model: bool = Field(default=False, description="the one optimizer steps the one model's weights, and all")
+    most_dimensions: Whole = Field(default=0, description="of any weight")
+    has_autotune: bool = Field(default=False, description="the script's interpreter can import autotune")
+
+    @property
+    def sites(self) -> list[Site]:
+        """All that are known."""
+        return [site for site in (*self.loaders, *self.optimizers, self.call) if site is not None]

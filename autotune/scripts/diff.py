@@ -1,0 +1,74 @@
+"""Unified diffs of files as bytes, whatever their line endings and encoding, and the way back."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+
+_NO_END = b"\\ No newline at end of file\n"
+_HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+
+
+def unified(name: str, before: bytes, after: bytes) -> bytes:
+    """A file's diff, as ``git apply`` and ``patch -p1`` take it.
+
+    Args:
+        name: Of the file, from where the diff is applied.
+        before: Its content.
+        after: Its content with the changes.
+    """
+    ends = "\t" if " " in name else ""  # so that patch reads the name to its end
+    old, new = (name, name) if name.startswith("/") else (f"a/{name}", f"b/{name}")
+    told = difflib.diff_bytes(
+        difflib.unified_diff, _lines(before), _lines(after), f"{old}{ends}".encode(), f"{new}{ends}".encode()
+    )
+    return b"".join(line if line.endswith(b"\n") else line + b"\n" + _NO_END for line in told)
+
+
+def reverted(diff: bytes, name: str, after: bytes) -> bytes | None:
+    """A file as it was before a diff was applied; None where the diff does not tell, or is not of this content.
+
+    Args:
+        diff: As `unified` writes it, of any number of files.
+        name: Of the file.
+        after: Its content with the changes.
+    """
+    lines, shift = _lines(after), 0
+    hunks = list(_hunks(diff, name))
+    for at, old, new in hunks:
+        begin = max(0, at - 1) + shift
+        if lines[begin : begin + len(new)] != new:
+            return None
+        lines[begin : begin + len(new)] = old
+        shift += len(old) - len(new)
+    return b"".join(lines) if hunks else None
+
+
+def _hunks(diff: bytes, name: str) -> Iterator[tuple[int, list[bytes], list[bytes]]]:
+    """Of each hunk of a file: its line in the new content, the old lines, and the new ones."""
+    lines: list[bytes] = []
+    for line in _lines(diff):
+        if line == _NO_END:
+            lines[-1] = lines[-1][:-1]
+        else:
+            lines.append(line)
+    names, is_ours = {f"+++ b/{name}".encode(), f"+++ {name}".encode()}, False
+    rest = iter(lines)
+    for line in rest:
+        if line.startswith(b"+++ "):
+            is_ours = line.rstrip(b"\t\n") in names
+        elif (header := _HUNK.match(line)) is not None:
+            missing = {b"-": int(header[1] or 1), b"+": int(header[3] or 1)}
+            sides: dict[bytes, list[bytes]] = {b"-": [], b"+": []}
+            while any(missing.values()) and (part := next(rest, None)) is not None:
+                for side in (b"-", b"+") if part[:1] == b" " else (part[:1],):
+                    sides[side].append(part[1:])
+                    missing[side] -= 1
+            if is_ours:
+                yield int(header[2]), sides[b"-"], sides[b"+"]
+
+
+def _lines(content: bytes) -> list[bytes]:
+    """Lines with their endings; a carriage return alone ends none, as in all tools that read diffs."""
+    return re.findall(rb"[^\n]*\n|[^\n]+", content)

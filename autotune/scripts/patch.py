@@ -1,0 +1,108 @@
+"""What a result changes in the script it was measured with, as new contents of its files.
+
+A setting is changed where the script says it: an argument of the call that makes the training loader or the optimizer,
+an option's default, a statement of torch's, a word of a framework's. Where one of them has no such place, one line at
+the script's top applies all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.errors import UsageError
+from autotune.results.result import Result, ScriptRecord
+from autotune.scripts import statements
+from autotune.scripts.diff import reverted, unified
+from autotune.scripts.in_place import Changed, Files, InPlace, read_file
+from autotune.scripts.source import CannotEditError
+
+
+@dataclass(frozen=True)
+class Patch:
+    """What is to be done for a script to train with a result.
+
+    Attributes:
+        files: With their changes; none where the command line decides all, or nothing is to be changed.
+        hints: What to pass besides, as the command line decides it.
+        why_whole: Why one line applies all of it; None where each setting is changed in its own place.
+    """
+
+    files: tuple[Changed, ...] = ()
+    hints: tuple[str, ...] = ()
+    why_whole: str | None = None
+
+    @property
+    def diff(self) -> bytes:
+        """All of it, for ``git apply`` and ``patch -p1``."""
+        return b"".join(unified(file.name, file.before, file.after) for file in self.files)
+
+
+def patch_of(result: Result, path: Path) -> Patch:
+    """What a result changes in the script's files, which are read from the working directory.
+
+    Args:
+        result: Of a script.
+        path: Its file.
+
+    Raises:
+        UsageError: The files are not here, or not as they were; or they cannot be changed for another reason.
+    """
+    script = script_of(result, path)
+    source = script.source
+    if source is None:
+        raise UsageError(
+            f"{path} does not say where the script's settings stand: an older autotune wrote it; tune again"
+        )
+    if not result.changed_knobs:
+        return Patch()
+    files = Files(source)
+    try:
+        InPlace(result, script, source, files).set_all()
+        return Patch(files.changed(), files.hints)
+    except CannotEditError as error:
+        why = str(error)
+    if source.main is None:
+        raise UsageError(f"{why}, and the script is no file of this folder; train with 'autotune launch'")
+    if not source.has_autotune:
+        raise UsageError(f"{why}, and the script's own Python has no autotune to import; train with 'autotune launch'")
+    files = Files(source)
+    try:
+        place = Path(os.path.relpath(path, source.folder)) if not path.is_absolute() else path
+        main = files[source.main]
+        main.edits.add(statements.apply_line(main.source, place.as_posix()))
+        return Patch(files.changed(), (), why)
+    except CannotEditError as error:
+        raise UsageError(f"{error}; train with 'autotune launch'") from None
+
+
+def undone(result: Result, path: Path, diff: bytes) -> tuple[Changed, ...]:
+    """The files of a diff, as they were before it was applied; empty where it was not.
+
+    Raises:
+        UsageError: As for `patch_of`.
+    """
+    source = script_of(result, path).source
+    found = []
+    for name, hashed in source.files.items() if source is not None else ():
+        content = read_file(name)
+        former = reverted(diff, name, content)
+        if former is not None and hashlib.sha256(former).hexdigest() == hashed:
+            found.append(Changed(name, content, former))
+    return tuple(found)
+
+
+def script_of(result: Result, path: Path) -> ScriptRecord:
+    """The script that a result is of.
+
+    Raises:
+        UsageError: It is of none.
+    """
+    if result.workload.script is None:
+        raise UsageError(
+            f"{path}: expected a result of 'autotune run', got one of {result.workload.target}; "
+            f"load it with autotune.load({str(path)!r})"
+        )
+    return result.workload.script

@@ -1,0 +1,54 @@
+"""What became of a script: its diff, what was changed in it, and what is to be passed besides."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+
+from autotune.scripts.in_place import Changed
+from autotune.scripts.patch import Patch
+from autotune.wording import as_text, labelled
+
+
+def kept_lines(patch: Patch, file: Path, *, changed: bool) -> RenderableType:
+    """After a patch was made.
+
+    Args:
+        patch: What a result changes.
+        file: The result's.
+        changed: Whether the script was changed, or is only told what would be.
+    """
+    named, path = shlex.quote(file.as_posix()), file.with_suffix(".diff")
+    lines = [labelled("command line", hint, "bold yellow") for hint in patch.hints]
+    if not patch.files:
+        nothing = "the command line says it all" if patch.hints else "nothing faster was found, so there is none"
+        return Group(labelled("diff", nothing, "", "bold"), *lines)
+    if patch.why_whole is not None:
+        lines.append(as_text(f"one line applies all of it: {patch.why_whole}", "dim"))
+    names = ", ".join(one.name for one in patch.files)
+    if changed:
+        return Group(
+            labelled("changed", names, "", "bold"),
+            *lines,
+            as_text("undo it:"),
+            as_text(f"    autotune keep --reverse {named}", "cyan"),
+        )
+    return Group(
+        labelled("diff", f"{path} ({names})", "", "bold"),
+        *lines,
+        as_text("write it into the script:"),
+        as_text(f"    autotune keep {named}", "cyan"),
+    )
+
+
+def undone_lines(files: Sequence[Changed]) -> RenderableType:
+    """After the changes were taken out."""
+    return labelled("as it was measured again", ", ".join(one.name for one in files), "", "bold")
+
+
+def no_diff_lines(why: str) -> RenderableType:
+    """No diff could be made."""
+    return labelled("diff", f"none: {why}")

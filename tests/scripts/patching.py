@@ -1,0 +1,82 @@
+"""Results of scripts whose settings are given, so that what they change in the script can be looked at."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from autotune.knobs.config import TrainConfig
+from autotune.results.files import write_document
+from autotune.results.result import Result, ScriptRecord, Side
+from autotune.results.sites import Site, SourceRecord
+from autotune.scripts import Script, ScriptIsolation
+from autotune.scripts.facts import baseline_of, source_of
+from tests.example_scripts import START_SECONDS
+from tests.factories import make_measurement, make_result
+
+LOADER_PARAMETERS = (
+    "dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory",
+)  # fmt: skip
+
+
+def result_of(script: ScriptRecord, baseline: TrainConfig, best: TrainConfig) -> Result:
+    """A result that claims a config."""
+    made = make_result()
+    return made.model_copy(
+        update={
+            "workload": made.workload.model_copy(update={"script": script}),
+            "baseline": Side(config=baseline, measurement=make_measurement(1000.0)),
+            "best": Side(config=best, measurement=make_measurement(1500.0)),
+        }
+    )
+
+
+def written(content: bytes, best: dict[str, Any], *, argv: Sequence[str] = ("train.py",), **known: Any) -> Result:
+    """A result of a ``train.py`` that is written here, as if a recorder had seen its DataLoader, SGD and model().
+
+    Args:
+        content: Of the file.
+        best: The knobs that the result changes.
+        argv: The words that it was started with.
+        known: Other fields of `SourceRecord`, and ``models``.
+    """
+    Path("train.py").write_bytes(content)
+    models = known.pop("models", ["__main__.Net abc"])
+    source = SourceRecord(
+        main="train.py", folder=".", argv=tuple(argv), files={"train.py": hashlib.sha256(content).hexdigest()},
+        loaders=(_site(content, "DataLoader", LOADER_PARAMETERS),), optimizers=(_site(content, "SGD"),),
+        call=_site(content, "model"), returns_tensor=True, steps_model=True, most_dimensions=4, has_autotune=True,
+    )  # fmt: skip
+    source = source.model_copy(update=known)
+    script = ScriptRecord(command=("python", "train.py"), loop={"models": models, "device": "cpu"}, source=source)
+    baseline = TrainConfig(batch_size=32)
+    return result_of(script, baseline, baseline.replace(**best))
+
+
+def _site(content: bytes, name: str, parameters: Sequence[str] = ()) -> Site | None:
+    """Where something is called by a name."""
+    for node in ast.walk(ast.parse(content)):
+        if isinstance(node, ast.Call) and name in {getattr(node.func, "id", ""), getattr(node.func, "attr", "")}:
+            end = (node.end_lineno or 0, node.end_col_offset or 0)
+            return Site(file="train.py", line=node.lineno, end=end, kind=name, parameters=tuple(parameters))
+    return None
+
+
+def looked_at(command: Sequence[str]) -> dict[str, Any]:
+    """What a look at a script sees, in the working directory."""
+    with ScriptIsolation(Script(tuple(command))) as isolation:
+        isolation.start(START_SECONDS)
+        return {**isolation.seen, "loop": isolation.loop}
+
+
+def claimed(command: Sequence[str], path: Path, **best: Any) -> Result:
+    """A result file of a real script, looked at for real, that claims some knobs."""
+    seen = looked_at(command)
+    baseline = baseline_of(seen)
+    script = ScriptRecord(command=tuple(command), loop=seen["loop"], source=source_of(seen))
+    result = result_of(script, baseline, baseline.replace(**best))
+    write_document(result, path)
+    return result

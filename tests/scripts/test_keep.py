@@ -1,0 +1,294 @@
+"""`autotune keep` of real scripts: changed as a result says, they train so; undone, they are as before."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.commands.keep import write_files
+from autotune.errors import UsageError
+from autotune.results.files import write_document
+from autotune.scripts.facts import baseline_of
+from autotune.scripts.in_place import Changed
+from tests.example_scripts import EXAMPLES
+from tests.inside import run_inside
+from tests.processes import Finished, budget, run
+from tests.scripts.patching import claimed, looked_at, written
+
+DATA = "TensorDataset(torch.randn(256, 8), torch.randn(256, 1))"
+LOOP = """
+for _ in range({epochs}):
+    for x, y in loader:
+        out = model(x)
+        nn.functional.mse_loss(out, y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+print("fused", optimizer.param_groups[0].get("fused"), "threads", torch.get_num_threads())
+"""
+IMPORTS = """import argparse
+import sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+"""
+BODY = "model = nn.Linear(8, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
+PLAIN = f"{IMPORTS}{BODY}loader = DataLoader({DATA}, batch_size=16, shuffle=True)\n{LOOP}".replace(
+    "{epochs}", "int(sys.argv[1])"
+)
+LITERALS = PLAIN.replace("shuffle=True", "shuffle=True, num_workers=0").replace("\n", "\r\n")
+OPTION = PLAIN.replace("shuffle=True", "num_workers=args.workers, shuffle=True").replace(
+    "model = nn",
+    "parser = argparse.ArgumentParser()\n"
+    "parser.add_argument('--workers', default=0, type=int)\n"
+    "parser.add_argument('epochs', type=int)\n"
+    "args = parser.parse_args()\n"
+    "model = nn",
+)
+DICTIONARY = PLAIN.replace("model =", "more = {'shuffle': True}\nmore['num_workers'] = 0\nmodel =").replace(
+    "shuffle=True", "**more"
+)
+INDENTED = f"""{IMPORTS}
+
+def main():
+\tWORKERS = 0
+\tmodel = nn.Linear(8, 1)
+\toptimizer = torch.optim.SGD(
+\t\tmodel.parameters(),
+\t\tlr=0.01,  # small
+\t)
+\tloader = DataLoader(
+\t\t{DATA},
+\t\tbatch_size=16,
+\t\tnum_workers=WORKERS
+\t)
+{LOOP.replace("    ", chr(9)).replace(chr(10), chr(10) + chr(9)).replace("{epochs}", "int(sys.argv[1])").rstrip()}
+
+if __name__ == "__main__":
+\tmain()"""
+WORKERS = {"num_workers": 1, "persistent_workers": True}
+FUSED = {"optimizer_impl": "fused", "num_threads": 1}
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def keep(*words: str) -> Finished:
+    """`autotune keep` of the result in this folder."""
+    return run_inside(["keep", "result.json", *words], Path.cwd())
+
+
+def told(done: Finished) -> str:
+    """What it told, in one line."""
+    return " ".join(done.err.split())
+
+
+def require_in_force(command: list[str], best: dict[str, Any]) -> None:
+    """The changed script, looked at again, trains with what the result says of its loader."""
+    found = baseline_of(looked_at(command)).model_dump()
+    assert {knob: found[knob] for knob in best} == best
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(OPTION, id="option"),
+        pytest.param(LITERALS, id="literals and CRLF", marks=pytest.mark.slow),
+        pytest.param(DICTIONARY, id="dictionary", marks=pytest.mark.slow),
+        pytest.param(INDENTED, id="tabs and no last line ending", marks=pytest.mark.slow),
+    ],
+)
+def test_a_script_is_changed_trains_so_and_is_as_before_when_that_is_undone(text: str) -> None:
+    """Loader, optimizer and threads in place; the file's mode and, undone, each of its bytes stay."""
+    script, command = Path("train.py"), [sys.executable, "train.py", "5000"]
+    script.write_bytes(text.encode())
+    script.chmod(0o750)
+    claimed(command, Path("result.json"), **WORKERS, **FUSED)
+    done = keep()
+    assert done.status == 0, done.err
+    assert "changed: train.py" in told(done)
+    assert "one line" not in told(done)
+    assert stat.S_IMODE(script.stat().st_mode) == 0o750
+    seen = looked_at(command)
+    assert (seen["loaders"][0]["num_workers"], seen["loaders"][0]["persistent_workers"]) == (1, True)
+    trained = subprocess.run([sys.executable, "train.py", "1"], capture_output=True, text=True)
+    assert trained.stdout == "fused True threads 1\n", trained.stderr
+    assert "changed so already" in told(keep())
+    assert keep("--reverse").status == 0
+    assert script.read_bytes() == text.encode()
+    assert keep("--reverse").status == 2
+
+
+@pytest.mark.slow
+def test_the_one_line_applies_what_has_no_place_and_finds_the_result(tmp_path: Path) -> None:
+    """The loader's workers follow from an expression; the script runs from a shell script in another folder."""
+    folder = tmp_path / "code"
+    folder.mkdir()
+    text = PLAIN.replace("shuffle=True", "num_workers=len(sys.argv) - 2")
+    (folder / "train.py").write_text(f"'''It trains.'''\n{text}")
+    (tmp_path / "train.sh").write_text(f"cd code\nexec {sys.executable} train.py $1\n")
+    command = ["bash", "train.sh", "5000"]
+    claimed(command, Path("result.json"), **FUSED, num_workers=1)
+    done = keep()
+    assert done.status == 0, done.err
+    assert "one line applies all of it: num_workers is computed by the script" in told(done)
+    line = 'import autotune; autotune.apply("../result.json")'
+    assert (folder / "train.py").read_text().splitlines()[:2] == ["'''It trains.'''", line]
+    trained = subprocess.run(["bash", "train.sh", "1"], capture_output=True, text=True)
+    assert "fused True threads 1" in trained.stdout, trained.stderr
+
+
+@pytest.mark.slow
+def test_files_that_a_module_imports_are_changed_where_the_loader_is_made() -> None:
+    """`python -m pkg.train`, whose loader comes from another file and whose optimizer from a function."""
+    package = Path("pkg")
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "data.py").write_text(
+        "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\n\n\n"
+        f"def make_loader(**kwargs):\n    return DataLoader({DATA}, batch_size=16, **kwargs)\n"
+    )
+    (package / "train.py").write_text(
+        "import sys\nimport torch\nfrom torch import nn\nfrom .data import make_loader\n\n\n"
+        "def make(model):\n    return torch.optim.SGD(model.parameters())\n\n\n"
+        "model = nn.Linear(8, 1)\noptimizer = make(model)\nloader = make_loader(shuffle=True)\n"
+        + LOOP.replace("{epochs}", "int(sys.argv[1])")
+    )
+    command = [sys.executable, "-m", "pkg.train", "5000"]
+    claimed(command, Path("result.json"), **WORKERS, **FUSED)
+    assert keep().status == 0
+    diff = Path("result.diff").read_text()
+    assert '**{**kwargs, "num_workers": 1' in diff
+    assert "SGD(model.parameters(), fused=True)" in diff
+    assert looked_at(command)["loaders"][0]["num_workers"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("lightning_fit", ['enable_progress_bar=False, precision="bf16-mixed")', "shuffle=True, num_workers=1), "]),
+        ("accelerated", ['steps=2, mixed_precision="bf16")', "shuffle=True, num_workers=1))"]),
+        ("transformers_trainer", ["disable_tqdm=True, bf16=True, dataloader_num_workers=1,"]),
+    ],
+)
+def test_a_framework_is_told_in_its_own_words(name: str, changed: list[str]) -> None:
+    """Where the script's own file makes the Trainer, its arguments or the Accelerator."""
+    shutil.copy(EXAMPLES / f"{name}.py", "train.py")
+    command = [sys.executable, "train.py"]
+    best: dict[str, Any] = {"precision": "bf16", "num_workers": 1}
+    claimed(command, Path("result.json"), **best)
+    done = keep()
+    assert done.status == 0, done.err
+    diff = Path("result.diff").read_text()
+    assert [words for words in changed if words not in diff] == []
+    if name != "lightning_fit":  # Accelerate's autocast begins within the model's forward, where a look sees none
+        best.pop("precision")
+    require_in_force(command, best)
+
+
+@pytest.mark.slow
+def test_a_model_is_compiled_and_computes_under_autocast_by_lines_of_its_own() -> None:
+    """What a look at the changed script sees: bf16, and a model that is compiled."""
+    own = (
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.a = nn.Linear(8, 1)\n"
+    )
+    own += "    def forward(self, x):\n        return self.a(x)\nmodel = Net()"
+    Path("train.py").write_text(PLAIN.replace("model = nn.Linear(8, 1)", own))
+    command = [sys.executable, "train.py", "5000"]
+    claimed(command, Path("result.json"), precision="bf16", compile_mode="default")
+    assert keep().status == 0
+    diff = Path("result.diff").read_text()
+    assert "+model.compile()" in diff
+    assert '+        with torch.autocast("cpu", dtype=torch.bfloat16):' in diff
+    require_in_force(command, {"precision": "bf16", "compile_mode": "default"})
+
+
+@pytest.mark.slow
+def test_a_call_that_makes_other_loaders_too_is_left_alone() -> None:
+    """The one line changes the loader that trains, and not the one that evaluates."""
+    text = PLAIN.replace("loader = ", "def make(data): return ").replace(DATA, "data").replace(
+        "\nfor _", f"\nloader = make({DATA})\ntest = make(TensorDataset(torch.randn(64, 8)))\nfor _", 1
+    )  # fmt: skip
+    Path("train.py").write_text(text)
+    claimed([sys.executable, "train.py", "5000"], Path("result.json"), num_workers=1)
+    done = keep("--dry-run")
+    assert "+import autotune; autotune.apply(" in done.out
+    assert "where other loaders are made as well" in told(done)
+
+
+def test_all_files_stay_as_they_are_where_one_cannot_be_written() -> None:
+    """The first is put back when the second fails; the error says what to do."""
+    Path("a.py").write_bytes(b"1")
+    Path("b.py").mkdir()
+    files = [Changed("a.py", b"1", b"2"), Changed("b.py", b"1", b"2")]
+    with pytest.raises(UsageError, match=r"b\.py could not be written .*; nothing was changed"):
+        write_files(files)
+    assert Path("a.py").read_bytes() == b"1"
+    assert sorted(path.name for path in Path.cwd().iterdir()) == ["a.py", "b.py"]
+
+
+def test_a_link_stays_one_and_the_file_behind_it_is_changed() -> None:
+    """Its mode is kept."""
+    Path("real.py").write_bytes(b"1")
+    Path("real.py").chmod(0o640)
+    Path("link.py").symlink_to("real.py")
+    write_files([Changed("link.py", b"1", b"2")])
+    assert (Path("link.py").is_symlink(), Path("real.py").read_bytes()) == (True, b"2")
+    assert stat.S_IMODE(Path("real.py").stat().st_mode) == 0o640
+
+
+def test_a_result_that_changes_nothing_keeps_nothing() -> None:
+    """`keep` says so, and `--reverse` has nothing to take out."""
+    write_document(written(b"x = DataLoader(1, num_workers=0)", {}), Path("result.json"))
+    done = keep()
+    assert (done.status, Path("train.py").read_bytes()) == (0, b"x = DataLoader(1, num_workers=0)")
+    assert "nothing faster was found" in told(done)
+    assert "expected files that 'autotune keep result.json' has changed" in told(keep("--reverse"))
+    assert not Path("result.diff").exists()
+
+
+SLEEPING = """import time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+
+class Rows(Dataset):
+    def __len__(self):
+        return 512
+
+    def __getitem__(self, index):
+        time.sleep(0.005)
+        return torch.ones(8), torch.ones(1)
+
+
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = DataLoader(Rows(), batch_size=8)
+for _ in range(5000):
+    for x, y in loader:
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_claims_something_changes_the_script_in_the_end_where_that_was_asked_for() -> None:
+    """Two workers that wait side by side are a gain for sure; the last lines say how to take it out again."""
+    Path("train.py").write_text(SLEEPING)
+    words = ["--only", "num_workers", "--out", "result.json", "--", sys.executable, "train.py"]
+    done = run(["run", "--keep", "--budget", budget(25), *words], Path.cwd(), 280)
+    assert done.status == 0, done.err
+    assert "changed: train.py" in told(done)
+    assert told(done).endswith("undo it: autotune keep --reverse result.json")
+    assert "loader = DataLoader(Rows(), batch_size=8, num_workers=" in Path("train.py").read_text()
+    assert keep("--reverse").status == 0
+    assert Path("train.py").read_text() == SLEEPING
