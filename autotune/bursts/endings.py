@@ -43,7 +43,13 @@ def burst_from(point: Point, ended: Ended) -> Burst:
         reason = describe_end(ended) + (f"; last output: {printed[-1].strip()[:300]}" if printed else "")
     phase = "done" if outcome is Outcome.OK else ended.phase
     return Burst(
-        point=point, outcome=outcome, measurement=measurement, reason=reason, phase=phase, seconds=ended.seconds
+        point=point,
+        outcome=outcome,
+        measurement=measurement,
+        reason=reason,
+        without_effect=tuple(message.get("without_effect", ())),
+        phase=phase,
+        seconds=ended.seconds,
     )
 
 

@@ -62,6 +62,7 @@ class Request(BaseModel):
     plan: BurstPlan = BurstPlan()
     halvings: int = Field(default=0, ge=0, description="of the batch that a check looks at, for want of memory")
     steps: int = Field(default=20, ge=1, description="optimizer steps of a numerics check")
+    losses_alone: bool = Field(default=False, description="of a script: one run, for comparing to the last bit")
     peak_seconds: float = Field(default=0.0, description="what measuring the machine's peaks may take; 0: none")
     seed: int = 0
     asked_at: float = Field(default=0.0, description="time.time() of the request, for what starting costs")

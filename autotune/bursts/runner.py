@@ -166,6 +166,21 @@ class ProcessRunner:
         value = result_of(self._isolation.run(request, deadline_seconds), "the numerics check")
         return Agreement.model_validate(value)
 
+    def losses(self, point: Point, steps: int, deadline_seconds: float) -> tuple[float, ...]:
+        """The losses of a script's first steps, from the same seeds each time.
+
+        Args:
+            point: What trains.
+            steps: Optimizer steps.
+            deadline_seconds: What it may take.
+
+        Raises:
+            AutotuneError: It crashed, hung, or ran out of memory.
+        """
+        asked = {"job": "numerics", "point": point, "steps": steps, "losses_alone": True}
+        ended = self._isolation.run(self._request.model_copy(update=asked), deadline_seconds)
+        return tuple(result_of(ended, "comparing losses")["losses"])
+
     def profile(self, point: Point, deadline_seconds: float) -> Profile:
         """Where a point's steps and samples spend their time.
 

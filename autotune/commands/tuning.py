@@ -24,6 +24,7 @@ from autotune.results.result import Result
 from autotune.scripts import Script, ScriptIsolation
 from autotune.scripts.changes import held_knobs
 from autotune.scripts.facts import source_of
+from autotune.scripts.sameness import ScriptNumerics
 from autotune.search.driver import Search
 from autotune.search.interrupts import Interrupts
 from autotune.search.progress import Progress
@@ -83,6 +84,8 @@ class Tuning:
             limit, baseline = setting.memory_limit_bytes, Point(config=facts.baseline)
             out = options.out or Path("results") / hardware.slug / f"{options.name}.json"
             _require_writable(out)
+            if isinstance(isolation, ScriptIsolation):
+                isolation.spare(out.with_name(f"{out.stem}."))
             log = self._open_log(space, setting, out)
             tried = candidates(
                 elsewhere, space, hardware, fingerprint=facts.fingerprint, device=device, memory_limit_bytes=limit
@@ -100,7 +103,7 @@ class Tuning:
                 memory_limit_bytes=limit,
                 device=device,
                 cpus=hardware.cpu.budget,
-                numerics=NumericsGuard(runner.agreement, baseline, self._note),
+                numerics=self._numerics(runner, baseline),
                 every_fit=options.fit,
                 note=self._note,
             )
@@ -170,6 +173,12 @@ class Tuning:
             held=held,
             allow_numerics=options.allow_numerics,
         )
+
+    def _numerics(self, runner: ProcessRunner, baseline: Point) -> NumericsGuard:
+        """What judges whether a config trains what the baseline trains."""
+        if not self.options.script:
+            return NumericsGuard(runner.agreement, baseline, self._note)
+        return ScriptNumerics(runner.agreement, baseline, self._note, runner.losses)
 
     def _profile(self, runner: ProcessRunner, search: Search) -> dict[Point, Profile]:
         """Where the baseline and the answer spend their time, as far as there is time to see it."""

@@ -62,6 +62,7 @@ class Knob:
         on_model: Changes a model that is on its device; given the whole config, whose other knobs may matter.
         on_optimizer: Changes an optimizer.
         outside: Changes a model of a script that cannot be asked to do it itself.
+        on_copies: Whether it is in how a script's batches are copied to the device, which is changed from outside.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Knob:
     on_model: Callable[[nn.Module, TrainConfig], None] | None = None
     on_optimizer: Callable[[Optimizer, Any], None] | None = None
     outside: Callable[[nn.Module, TrainConfig], None] | None = None
+    on_copies: bool = False
 
     @property
     def default(self) -> Scalar:
@@ -97,7 +99,7 @@ class Knob:
     def is_outside(self) -> bool:
         """Whether it can be changed in a script that knows nothing of it."""
         ways = (self.dataloader_argument, self.on_process, self.on_model, self.on_optimizer, self.outside)
-        return any(way is not None for way in ways)
+        return self.on_copies or any(way is not None for way in ways)
 
     def preferred(self, of: Circumstances, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
         """Values for the first guess, best first."""

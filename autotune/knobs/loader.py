@@ -179,6 +179,7 @@ KNOBS = (
         name="non_blocking", when="with pin_memory",
         why="copies from page-locked memory overlap with computing when nobody waits for them",
         candidates=_asynchrony, prefers=(True,), priority={"gpu": 90}, guide=70, devices=_OWN_MEMORY, part="loader",
+        on_copies=True,
         words={"transformers": ("accelerator_config",), "accelerate": ("dataloader_config",)},
         without_word="no copy from pinned memory is ever waited for; a warning says so where that was not tuned",
     ),

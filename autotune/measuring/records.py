@@ -185,6 +185,7 @@ class Burst(BaseModel):
     outcome: Outcome
     measurement: Measurement | None = None
     reason: str | None = Field(default=None, description="why it did not end well, in one sentence")
+    without_effect: tuple[str, ...] = Field(default=(), description="knobs that did not come into effect")
     phase: str = Field(default="start", description="how far it came: start, build, warmup, measure, done")
     seconds: float = Field(ge=0, description="from the request to the last process gone")
 

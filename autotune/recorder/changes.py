@@ -6,6 +6,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from . import telling
+from .copies import Copies
 from .naming import batches_of, is_own_batch_sampler
 
 if TYPE_CHECKING:
@@ -22,51 +23,64 @@ class Changes:
     """The changes of one config, as the parent's knobs name them.
 
     Args:
-        told: ``knobs``, a value for each; and what differs from the script's own: ``loader``, arguments of DataLoader;
-            ``process`` and ``optimizer``, pairs of a function of `telling` and a value; ``model``, functions of it.
+        told: ``knobs``, a value for each; ``changed``, the names of those that differ from the script's own, and how:
+            ``loader``, arguments of DataLoader; ``process`` and ``optimizer``, pairs of a function of `telling` and a
+            value; ``model``, functions of it; ``copies``, whether copies of batches do not wait.
+
+    Attributes:
+        knobs: A value for each.
+        changed: A value for each that differs from the script's own.
+        loader: Arguments of DataLoader.
+        copies: Sees to copies of batches; None where they are left as they are.
+        models: That were changed.
+        switched: Optimizers that were changed, in the order of their first steps.
+        refused_form: Why an optimizer could not be changed; None where all could.
     """
 
     def __init__(self, told: dict[str, Any]) -> None:
         self.knobs = types.SimpleNamespace(**told.get("knobs", {}))
+        self.changed: dict[str, Any] = {name: getattr(self.knobs, name) for name in told.get("changed", ())}
         self.loader: dict[str, Any] = told.get("loader", {})
+        self.copies = Copies() if told.get("copies") else None
+        self.models: list[nn.Module] = []
+        self.switched: list[Optimizer] = []
+        self.refused_form: str | None = None
         self._process: list[tuple[str, Any]] = told.get("process", [])
         self._model: list[str] = told.get("model", [])
         self._optimizer: list[tuple[str, Any]] = told.get("optimizer", [])
-        self._switched: list[Optimizer] = []
-        self._models: list[nn.Module] = []
+        self._refusing: list[Optimizer] = []
 
     @property
     def wants_models(self) -> bool:
         """Whether models are still to be changed."""
-        return bool(self._model) and not self._models
+        return bool(self._model) and not self.models
 
     def on_process(self, device: torch.device) -> None:
         """Tells torch what holds for the whole process."""
         for function, value in self._process:
             getattr(telling, function)(value, device)
+        if self.copies is not None:
+            self.copies.install()
 
     def on_models(self, models: list[nn.Module]) -> None:
         """Changes the models, once."""
         if self.wants_models and models:
-            self._models = models
+            self.models = models
             for model in models:
                 for function in self._model:
                     getattr(telling, function)(model, self.knobs)
 
     def on_optimizer(self, optimizer: Optimizer) -> None:
-        """Changes an optimizer, once."""
-        if self._optimizer and not any(one is optimizer for one in self._switched):
-            self._switched.append(optimizer)
+        """Changes an optimizer, once; one that has no such form steps as it is."""
+        if not self._optimizer or any(one is optimizer for one in (*self.switched, *self._refusing)):
+            return
+        try:
             for function, value in self._optimizer:
                 getattr(telling, function)(optimizer, value)
-
-    def without_effect(self) -> str | None:
-        """What did not come into effect, in one sentence; None when all did that was asked for."""
-        if self.wants_models:
-            return "the model was not found, so that it could not be changed"
-        if self._optimizer and not self._switched:
-            return "no optimizer of torch stepped, so that none could be changed"
-        return None
+            self.switched.append(optimizer)
+        except ValueError as error:
+            self._refusing.append(optimizer)
+            self.refused_form = str(error)
 
     def arguments(self, loader: DataLoader[Any]) -> dict[str, Any]:
         """The arguments with which a loader is made again: the script's own, but for what is changed."""

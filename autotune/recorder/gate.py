@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch.optim import Optimizer
 
-    from .changes import Changes
+    from .effects import Effects
     from .stream import Stream
     from .wire import Wire
 
@@ -32,7 +32,7 @@ class Gate:
         wire: To the parent.
         request: The job.
         loop: What a look at the script found.
-        changes: That were applied.
+        effects: Tells whether the changes came into effect.
         memory: Watches memory.
         doing: What the script is doing, in its last item.
 
@@ -47,7 +47,7 @@ class Gate:
         wire: Wire,
         request: dict[str, Any],
         loop: dict[str, Any],
-        changes: Changes,
+        effects: Effects,
         memory: MemoryWatch,
         doing: list[str],
     ) -> None:
@@ -57,7 +57,7 @@ class Gate:
         self._wire = wire
         self._request = request
         self._loop = loop
-        self._changes = changes
+        self._effects = effects
         self._memory = memory
         self._doing = doing
         self._accumulation: int = max(1, loop["accumulation"])
@@ -131,11 +131,12 @@ class Gate:
         self._is_open = True
         self._synchronise()
         self._check_loss()
-        reads_only = self._request["plan"]["part"] == "loader"
-        if not reads_only and (reason := self._changes.without_effect()) is not None:
-            self._wire.send("failure", outcome="unsupported", reason=reason)
-            end_burst()
         stream = self.stream
+        missing = self._effects.missing(stream, reads_only=self._request["plan"]["part"] == "loader")
+        if missing:
+            reason = "; ".join(f"{name} did not come into effect: {why}" for name, why in missing.items())
+            self._wire.send("failure", outcome="unsupported", reason=reason, without_effect=list(missing))
+            end_burst()
         self._wire.send(
             "ready",
             pace=max(seconds, 1e-9) / samples,

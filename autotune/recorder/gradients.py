@@ -18,7 +18,8 @@ class Gradients:
     """Collects the losses of some optimizer steps, and compares the first one's gradient with another run's.
 
     Args:
-        wanted: ``steps``: how many; ``file``: where the first run leaves its gradient, for the others to compare with.
+        wanted: ``steps``: how many; ``file``: where the first run leaves its gradient, for the others to compare with;
+            None: losses alone are wanted.
     """
 
     def __init__(self, wanted: dict[str, Any]) -> None:
@@ -29,7 +30,7 @@ class Gradients:
 
     def before_step(self, optimizer: Optimizer) -> None:
         """The first step's gradient is complete."""
-        if self._steps:
+        if self._steps or self._wanted["file"] is None:
             return
         import torch
 
@@ -56,5 +57,5 @@ class Gradients:
 
     def trace(self) -> dict[str, Any]:
         """What was seen."""
-        losses = [float(loss.float().mean()) for loss in self.losses]
+        losses = [float(loss.double().mean()) for loss in self.losses]  # to the last bit
         return {"losses": losses, "gradient_norm": self._norm, "cosine": self._cosine}

@@ -1,51 +1,57 @@
 """Keeps what is the user's as it was: files that a script writes in a burst, checkpoints, and trackers.
 
-What Python opens for writing, renames or removes is told beforehand, and copied if it is there; the parent puts it
-back in the end, and removes what training has made. What a script makes before its loop begins, such as a data set that
-it downloads, is kept.
+What Python opens for writing, makes, renames or removes is told in a journal beforehand, and copied if it is there;
+`putting_back` undoes it. The journal and the copies are on the disk before the script's own write begins.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import json
 import os
 import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from time import monotonic, sleep
 from typing import Any
 
-JOURNAL = "written.jsonl"
+from .importing import after_import
+from .putting_back import JOURNAL, LOCK, locked, mark_of
+from .snapshot import listed
+
 MOST_COPIED_BYTES = 2**30
-"""Of a file: a copy of more would take longer than the burst."""
+"""Of a file: a copy of more would take longer than the burst. What is only removed or renamed is linked, not copied."""
+MOST_LISTED_ELSEWHERE = 2000
+"""Entries of a folder outside the working directory that are looked at when a script first writes into it. Chosen."""
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_LOCK_SECONDS = 5.0
+"""For another process of the script to finish a copy; it may have been stopped in the middle of one."""
 _state = threading.local()
 _in_loop = [False]
 
 
 def keep(folder: str) -> None:
-    """From here on what is written is told in a folder, and ``torch.save`` to a file does nothing."""
+    """From here on what is written is told in a folder, and checkpoints are not saved to files."""
     places = (folder, "/dev", "/proc", "/sys", tempfile.gettempdir(), os.path.expanduser("~/.cache"), sys.prefix)
-    apart = tuple(os.path.realpath(place) + os.sep for place in places)
+    journal = _Journal(folder, tuple(os.path.realpath(place) + os.sep for place in places), os.path.realpath(os.curdir))
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in _PATHS or getattr(_state, "busy", False):
+        if event not in _NOTED or getattr(_state, "busy", False):
             return
         _state.busy = True
         try:
-            for path in _PATHS[event](arguments):
-                _note(folder, path, apart)
+            _NOTED[event](journal, arguments)
         except Exception:  # noqa: BLE001, S110 - whatever a script does with its files must go on
             pass
         finally:
             _state.busy = False
 
     sys.addaudithook(hook)
-    _silence_saving(folder)
+    _silence_saving(journal)
+    _share_folders(journal)
 
 
 def in_loop() -> None:
@@ -53,58 +59,286 @@ def in_loop() -> None:
     _in_loop[0] = True
 
 
-def _opened(arguments: tuple[Any, ...]) -> list[Any]:
+class _Journal:
+    """What is told of one run of a script; its processes share it.
+
+    A line is written first, then its mark, and then the script goes on: whoever is killed between leaves a file that is
+    as it was, and that the next one tells again.
+
+    Args:
+        folder: Where it lies.
+        apart: Places whose files nobody needs back.
+        home: The working directory, which the parent has looked through.
+    """
+
+    def __init__(self, folder: str, apart: tuple[str, ...], home: str) -> None:
+        self._folder = folder
+        self._apart = apart
+        self._home = home + os.sep
+        self._made: dict[str, bool] = {}  # and whether in the loop
+        self._unsaved: set[str | None] = set()
+
+    def written(self, path: Any, *, appends: bool = False) -> None:
+        """A file is about to be written to, in place."""
+        place = _resolved(path)
+        if place is None or not self._concerns(place):
+            return
+        mark = self._mark(place)
+        with self._alone():
+            if os.path.lexists(mark):
+                if os.path.isfile(place) and os.path.samefile(mark, place):  # linked when it was to be removed
+                    _copy(place, mark)
+                return
+            if not os.path.lexists(place):
+                self._tell_made(place, mark)
+            elif os.path.isfile(place):
+                size = os.path.getsize(place)
+                if size <= MOST_COPIED_BYTES:
+                    self._tell(path=place, copy=mark)
+                    _copy(place, mark)
+                else:
+                    self._tell(path=place, **({"size": size} if appends else {"too_large": True}))
+                    _touch(mark)
+
+    def unlinked(self, path: Any, folder: Any = -1, *, lives: bool = False) -> None:
+        """A name is about to go, or to stand for something else; the file itself is not written to.
+
+        Args:
+            path: The name.
+            folder: Descriptor of the folder that it starts from.
+            lives: Whether the file lives on by another name, by which it may be written to later.
+        """
+        place = _resolved(path, folder, follow=False)
+        if place is None or not self._concerns(place):
+            return
+        mark = self._mark(place)
+        with self._alone():
+            if os.path.lexists(mark) or not os.path.lexists(place):
+                return
+            if os.path.islink(place):
+                self._tell(path=place, link_to=os.readlink(place))
+                _touch(mark)
+            elif os.path.isfile(place):
+                self._tell(path=place, copy=mark)
+                fits = os.path.getsize(place) <= MOST_COPIED_BYTES
+                if (lives and fits) or not _is_linked(place, mark):
+                    if fits:
+                        _copy(place, mark)
+                    else:
+                        self._tell(path=place, too_large=True)
+
+    def made(self, path: Any, folder: Any = -1) -> None:
+        """A name is about to be made."""
+        place = _resolved(path, folder, follow=False)
+        if place is None or not self._concerns(place) or os.path.lexists(place):
+            return
+        mark = self._mark(place)
+        with self._alone():
+            if not os.path.lexists(mark):
+                self._tell_made(place, mark)
+
+    def folder_removed(self, path: Any, folder: Any = -1) -> None:
+        """An empty folder is about to go."""
+        place = _resolved(path, folder, follow=False)
+        if place is None or not self._concerns(place) or not os.path.isdir(place):
+            return
+        mark = self._mark(place)
+        with self._alone():
+            if not os.path.lexists(mark):
+                self._tell(path=place, folder=os.stat(place).st_mode & 0o7777)
+                _touch(mark)
+
+    def renamed(self, source: Any, target: Any, source_folder: Any = -1, target_folder: Any = -1) -> None:
+        """A name is about to become another one."""
+        place = _resolved(source, source_folder, follow=False)
+        moved = place is not None and os.path.isdir(place) and not os.path.islink(place) and self._concerns(place)
+        if moved and place is not None and not os.path.lexists(self._mark(place)):  # a folder that was there before
+            with self._alone():
+                self._tell(path=place, moved_to=_resolved(target, target_folder, follow=False))
+            return
+        self.unlinked(source, source_folder, lives=True)
+        self.unlinked(target, target_folder)
+        self.made(target, target_folder)
+
+    def linked(self, source: Any, target: Any, _: Any = -1, target_folder: Any = -1) -> None:
+        """A file is about to get another name, by which it may be written to later."""
+        self.written(source)
+        self.pointed(target, target_folder)
+
+    def pointed(self, path: Any, folder: Any = -1) -> None:
+        """A name is about to be made for something else, perhaps in the place of a file that went: told every time."""
+        place = _resolved(path, folder, follow=False)
+        if place is not None and self._concerns(place) and not os.path.lexists(place):
+            with self._alone():
+                self._tell_made(place, self._mark(place))
+
+    def is_of_another(self, path: Any, folder: Any = -1) -> bool:
+        """Whether something was made by another process of this run, and was not there before it."""
+        place = _resolved(path, folder, follow=False)
+        return place is not None and place not in self._made and os.path.lexists(self._mark(place))
+
+    def saved(self, path: Any) -> None:
+        """A checkpoint was not written."""
+        place = _resolved(path)
+        if place not in self._unsaved:
+            self._unsaved.add(place)
+            self._tell(path=place, saved=True)
+
+    def _concerns(self, place: str) -> bool:
+        """Whether somebody may want it back; not what lies in a folder that was made just now, and goes with it."""
+        if place.startswith(self._apart) or "__pycache__" in place:
+            return False
+        above = place
+        while (folder := os.path.dirname(above)) != above:
+            if self._made.get(folder) is _in_loop[0]:
+                return False
+            above = folder
+        return True
+
+    def _mark(self, place: str) -> str:
+        return mark_of(self._folder, place)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other process of the script tells anything meanwhile: nobody writes to what is still being copied."""
+        deadline = monotonic() + _LOCK_SECONDS
+        with open(os.path.join(self._folder, LOCK), "a") as lock:
+            while not locked(lock) and monotonic() < deadline:
+                sleep(0.001)
+            yield
+
+    def _tell_made(self, place: str, mark: str) -> None:
+        self._made[place] = _in_loop[0]
+        self._tell(path=place, made=True)
+        _touch(mark)
+
+    def _tell(self, **told: Any) -> None:
+        """Writes a line, on the disk before the script goes on; of a folder elsewhere also what lay in it."""
+        lines = [{**told, "in_loop": _in_loop[0]}]
+        around = os.path.dirname(str(told["path"]))
+        if not (around + os.sep).startswith(self._home) and not told.get("saved") and os.path.isdir(around):
+            mark = self._mark(around + os.sep)
+            if not os.path.lexists(mark):
+                _touch(mark)
+                if (entries := listed(around, MOST_LISTED_ELSEWHERE)) is not None:
+                    lines.insert(0, {"path": around, "listed": entries, "in_loop": False})
+        with open(os.path.join(self._folder, JOURNAL), "a", encoding="utf-8") as journal:
+            journal.write("".join(json.dumps(line) + "\n" for line in lines))
+            journal.flush()
+            os.fsync(journal.fileno())
+
+
+def _opened(journal: _Journal, arguments: tuple[Any, ...]) -> None:
     path, mode, flags = (*arguments, None, None, None)[:3]
-    writes = any(letter in mode for letter in "wax+") if isinstance(mode, str) else bool((flags or 0) & _WRITING)
-    return [path] if writes else []
+    if isinstance(mode, str):
+        if any(letter in mode for letter in "wax+"):
+            journal.written(path, appends="a" in mode)
+    elif (flags or 0) & _WRITING:
+        journal.written(path, appends=bool(flags & os.O_APPEND))
 
 
-_PATHS: dict[str, Callable[[tuple[Any, ...]], list[Any]]] = {
+def _connected(journal: _Journal, arguments: tuple[Any, ...]) -> None:
+    """SQLite writes below Python, and into two files beside the database."""
+    path = os.fsdecode(arguments[0]) if isinstance(arguments[0], (str, bytes, os.PathLike)) else ":"
+    if path and not path.startswith((":", "file:")):
+        for ending in ("", "-journal", "-wal", "-shm"):
+            journal.written(path + ending)
+
+
+_NOTED: dict[str, Callable[[_Journal, tuple[Any, ...]], None]] = {
     "open": _opened,
-    "os.remove": lambda arguments: [arguments[0]],
-    "os.rename": lambda arguments: list(arguments[:2]),
-    "os.truncate": lambda arguments: [arguments[0]],
-    "os.mkdir": lambda arguments: [arguments[0]],
+    "os.remove": lambda journal, arguments: journal.unlinked(*arguments[:2]),
+    "os.rename": lambda journal, arguments: journal.renamed(*arguments[:4]),
+    "os.truncate": lambda journal, arguments: journal.written(arguments[0]),
+    "os.mkdir": lambda journal, arguments: journal.made(arguments[0], *arguments[2:3]),
+    "os.rmdir": lambda journal, arguments: journal.folder_removed(*arguments[:2]),
+    "os.link": lambda journal, arguments: journal.linked(*arguments[:4]),
+    "os.symlink": lambda journal, arguments: journal.pointed(arguments[1], *arguments[2:3]),
+    "sqlite3.connect": _connected,
 }
+"""Python's audit events, by https://docs.python.org/3/library/audit_events.html."""
 
 
-def _note(folder: str, path: Any, apart: tuple[str, ...]) -> None:
-    """Tells one path, before it is written to, the first time in any process; copies it if it is there."""
+def _resolved(path: Any, folder: Any = -1, *, follow: bool = True) -> str | None:
+    """A path in full, from the folder of a descriptor where one is given; None for what is none.
+
+    Args:
+        path: As Python was given it.
+        folder: Descriptor of the folder that it starts from; -1: the working directory.
+        follow: Whether a link stands for what it leads to, as for whoever opens it; not for whoever removes it.
+    """
     if not isinstance(path, (str, bytes, os.PathLike)):
-        return
-    place = os.path.realpath(os.fsdecode(path))
-    if place.startswith(apart) or "__pycache__" in place:
-        return
-    mark = os.path.join(folder, hashlib.sha256(place.encode("utf-8", "surrogateescape")).hexdigest()[:24])
+        return None
+    named = os.fsdecode(path)
+    if isinstance(folder, int) and folder >= 0 and not os.path.isabs(named):
+        named = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), named)
+    if follow:
+        return os.path.realpath(named)
+    named = os.path.abspath(named)
+    return os.path.join(os.path.realpath(os.path.dirname(named)), os.path.basename(named))
+
+
+def _touch(mark: str) -> None:
+    os.close(os.open(mark, os.O_CREAT | os.O_WRONLY))
+
+
+def _is_linked(place: str, mark: str) -> bool:
+    """Gives a file a second name, under which it stays when the first one goes; false on another disk."""
     try:
-        os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-    except FileExistsError:
-        return
-    told: dict[str, Any] = {"path": place, "in_loop": _in_loop[0], "made": not os.path.lexists(place)}
-    if not told["made"] and os.path.isfile(place):
-        if os.path.getsize(place) <= MOST_COPIED_BYTES:
-            shutil.copy2(place, mark)
-            told["copy"] = mark
-        else:
-            told["too_large"] = True
-    elif not told["made"]:
-        return  # a folder, a device
-    with open(os.path.join(folder, JOURNAL), "a", encoding="utf-8") as journal:
-        journal.write(json.dumps(told) + "\n")
+        os.link(place, mark)
+    except OSError:
+        return False
+    return True
 
 
-def _silence_saving(folder: str) -> None:
-    """Checkpoints of a burst are nobody's: ``torch.save`` to a file only tells that it was called."""
-    import torch
+def _copy(place: str, mark: str) -> None:
+    """Copies a file whole or not at all, and onto the disk."""
+    shutil.copy2(place, mark + ".part")
+    with open(mark + ".part", "rb") as copied:
+        os.fsync(copied.fileno())
+    os.replace(mark + ".part", mark)
 
-    original = torch.save
+
+def _silence_saving(journal: _Journal) -> None:
+    """Checkpoints of a burst are nobody's: what saves them to a file only tells that it was called."""
+    if "torch" in sys.modules:  # without it there is nothing to save either
+        _silence(journal, sys.modules["torch"], "save", "f")
+    # Written below Python, and imported by name by frameworks: before they are.
+    after_import(
+        "safetensors.torch", lambda: _silence(journal, sys.modules["safetensors.torch"], "save_file", "filename")
+    )
+
+
+def _silence(journal: _Journal, module: Any, name: str, path_name: str) -> None:
+    original = getattr(module, name)
 
     @functools.wraps(original)
-    def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(f, (str, bytes, os.PathLike)):
-            return original(obj, f, *args, **kwargs)
-        with contextlib.suppress(OSError), open(os.path.join(folder, JOURNAL), "a", encoding="utf-8") as journal:
-            journal.write(json.dumps({"path": os.path.realpath(os.fsdecode(f)), "saved": True}) + "\n")
+    def save(*args: Any, **kwargs: Any) -> Any:
+        path = args[1] if len(args) > 1 else kwargs.get(path_name)
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            return original(*args, **kwargs)
+        _state.busy = True
+        try:
+            journal.saved(path)
+        except OSError:
+            pass
+        finally:
+            _state.busy = False
         return None
 
-    torch.save = save
+    setattr(module, name, save)
+
+
+def _share_folders(journal: _Journal) -> None:
+    """Two bursts that live side by side make the same folder, each as if it were the first."""
+    original = os.mkdir
+
+    @functools.wraps(original)
+    def mkdir(path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        try:
+            original(path, mode, dir_fd=dir_fd)
+        except FileExistsError:
+            if not (os.path.isdir(path) and journal.is_of_another(path, -1 if dir_fd is None else dir_fd)):
+                raise
+
+    os.mkdir = mkdir  # also what os.makedirs and pathlib call

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from . import hooks
 from .changes import Changes
 from .naming import find_models, loader_key, loader_kind, model_key
-from .stream import ITERATE
+from .stream import ITERATE, Watched
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -45,7 +45,8 @@ class Launched:
         self._changes.on_process(torch.device(self._loop["device"]))
         hooks.on_step(self._on_step, lambda _: None)
         atexit.register(self._tell)
-        if self._changes.loader or (self._changes.wants_models and self._loop["loaders"]):
+        feeds = self._changes.loader or self._changes.copies is not None
+        if feeds or (self._changes.wants_models and self._loop["loaders"]):
             hooks.on_iterate(self._on_iterate)
         if self._changes.wants_models:
             self._end_of_search = hooks.on_outermost_forward(self._on_forward)
@@ -58,11 +59,15 @@ class Launched:
         if self._changes.wants_models:
             self._change(find_models(self._loop["models"]))
         if not self._changes.loader:
-            return iterate(loader)
+            return self._handed_on(iterate(loader))
         if id(loader) not in self._made:
             # The script's own is kept too, so that no other one gets its id.
             self._made[id(loader)] = (loader, torch.utils.data.DataLoader(**self._changes.arguments(loader)))
-        return ITERATE(self._made[id(loader)][1])
+        return self._handed_on(ITERATE(self._made[id(loader)][1]))
+
+    def _handed_on(self, batches: Iterator[Any]) -> Iterator[Any]:
+        copies = self._changes.copies
+        return batches if copies is None else Watched(batches, copies.drawn)
 
     def _on_forward(self, model: Any, _: tuple[Any, ...]) -> None:
         """A model that was not there yet when the loop began; looking for it costs a little, and ends some time."""

@@ -28,7 +28,7 @@ from .naming import (
     tensors_in,
 )
 from .sites import Sites
-from .stream import count_of
+from .stream import Watched, count_of
 from .wire import Wire
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Look:
             self._passed.setdefault(id(loader), self._iterated[key])
             self._iterated[key] += 1
         self._loaders[id(loader)] = loader
-        return _Watched(iterate(loader), lambda batch: self._on_draw(loader, batch))
+        return Watched(iterate(loader), lambda batch: self._on_draw(loader, batch))
 
     def _on_draw(self, loader: DataLoader[Any], batch: Any) -> None:
         import torch
@@ -305,30 +305,6 @@ def autocast_dtype(device: str) -> str | None:
         on = torch.is_autocast_enabled() if device == "cuda" else torch.is_autocast_cpu_enabled()
         dtype = torch.get_autocast_gpu_dtype() if device == "cuda" else torch.get_autocast_cpu_dtype()
     return str(dtype).removeprefix("torch.") if on else None
-
-
-class _Watched:
-    """An iterator of a loader, each of whose batches is looked at before the script gets it."""
-
-    def __init__(self, batches: Iterator[Any], drawn: Any) -> None:
-        self._batches = batches
-        self._drawn = drawn
-
-    def __iter__(self) -> _Watched:
-        return self
-
-    def __len__(self) -> int:
-        return len(self._batches)  # type: ignore[arg-type]
-
-    def __next__(self) -> Any:
-        batch = next(self._batches)
-        self._drawn(batch)
-        return batch
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "_batches" not in self.__dict__:
-            raise AttributeError(name)
-        return getattr(self._batches, name)
 
 
 def _reading(loader: Any) -> tuple[float, float]:

@@ -6,6 +6,8 @@ loader, the end of an optimizer step.
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -14,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from . import ending, hooks, keeping
 from .changes import Changes
+from .effects import Effects
 from .gate import Gate
 from .naming import find_models, loader_key, model_key
+from .opening_cuda import Opener, before_cuda, open_in_fork
 from .order import seed_all
 from .server import serve, unsafe_reason
 from .stream import Stream
@@ -38,7 +42,8 @@ class Runner:
 
     Args:
         orders: ``role``: ``serve`` or ``job``; ``socket``: the parent's; ``loop``: what a look at the script found;
-            ``keep``: the folder that what the script writes is told in.
+            ``keep``: the folder that what the script writes is told in; ``before_cuda``: for a server, the script's
+            arguments where it opens CUDA on its way to the loop, so that it must be forked before that; else None.
     """
 
     def __init__(self, orders: dict[str, Any]) -> None:
@@ -48,6 +53,7 @@ class Runner:
         self._gate: Gate | None = None
         self._request: dict[str, Any] = {}
         self._changes = Changes({})
+        self._effects = Effects(self._changes, "cpu")
         self._models: list[Any] = []
         self._passed = 0
         self._main: Stream | None = None
@@ -62,6 +68,8 @@ class Runner:
             self._end_of_search = hooks.on_outermost_forward(self._on_forward)
         if orders["role"] == "serve":
             self._postpone_threads()
+            if orders["before_cuda"] == sys.argv:  # not what the script starts besides
+                before_cuda(self._on_cuda)
 
     def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
         import torch
@@ -83,7 +91,15 @@ class Runner:
             return self._main  # the script left it, and begins again: the stream goes on
         before_draw = gate.before_draw if is_main else lambda: None
         part = self._request["plan"]["part"]
-        stream = Stream(loader, self._changes, self._request["seed"], before_draw, cached=part == "compute")
+        stream = Stream(
+            loader,
+            self._changes,
+            self._request["seed"],
+            before_draw,
+            self._effects.drawn,
+            cached=part == "compute",
+            seeds_reading=bool((self._request["trace"] or {}).get("exact")),
+        )
         if is_main:
             self._main = gate.stream = stream
             if part == "loader":
@@ -98,44 +114,72 @@ class Runner:
             self._end_of_search()
             self._arrive()
 
+    def _on_cuda(self, own: Opener) -> None:
+        """CUDA is about to be opened, on the way to the loop: from here on each job goes its own way."""
+        if self._wire is not None or multiprocessing.parent_process() is not None:
+            return
+        self._connect()
+        self._serve(lambda: open_in_fork(own))
+        gc.unfreeze()  # the models are among what was frozen, and are looked for at the loop
+        ending.tell_how_it_ends(self._told_to, self._doing)
+        keeping.in_loop()  # what is made from here on is this job's own
+
     def _arrive(self) -> Gate:
         """At the training loop: a server stays here, and each of its jobs goes on; so does a job of its own."""
+        forked = self._wire is not None
+        if not forked:
+            self._connect()
+        keeping.in_loop()
+        self._models = find_models(self._loop["models"])  # now: what is frozen for a fork is listed no more
+        if self._orders["role"] == "job":
+            self._request = self._told_to.receive()
+            self._told_to.number = self._request["number"]
+        elif not forked:
+            self._serve(None)
+        if not forked:
+            ending.tell_how_it_ends(self._told_to, self._doing)
+        return self._become(self._told_to)
+
+    @property
+    def _told_to(self) -> Wire:
+        assert self._wire is not None  # noqa: S101 - it was made on the way here
+        return self._wire
+
+    def _connect(self) -> None:
         try:
             self._wire = Wire.to(self._orders["socket"])
         except OSError:
             os._exit(1)  # the parent is gone
-        keeping.in_loop()
-        self._models = find_models(self._loop["models"])  # now: what is frozen for a fork is listed no more
+
+    def _serve(self, try_out: Callable[[], None] | None) -> None:
+        """A server stays here for good; returns in each of its jobs."""
         sys.stdout.flush()
-        if self._orders["role"] == "serve":
-            reason = unsafe_reason()
-            self._wire.send("ready", pid=os.getpid(), fork_unsafe_reason=reason)
-            self._wire, self._request = serve(self._wire, reason)
-            hooks.move_home()
-        else:
-            self._request = self._wire.receive()
-            self._wire.number = self._request["number"]
-        return self._become(self._wire)
+        reason = unsafe_reason(try_out)
+        self._told_to.send("ready", pid=os.getpid(), fork_unsafe_reason=reason)
+        self._wire, self._request = serve(self._told_to, reason)
+        hooks.move_home()
+        import torch
+
+        if self._threads is not None:
+            torch.set_num_threads = self._set_threads  # type: ignore[assignment]
+            torch.set_num_threads(self._threads)
 
     def _become(self, wire: Wire) -> Gate:
         """Applies the job's changes, and makes its gate."""
         import torch
 
         request = self._request
-        if self._threads is not None:
-            torch.set_num_threads = self._set_threads  # type: ignore[assignment]
-            torch.set_num_threads(self._threads)
         wire.send("phase", phase="build")
-        ending.tell_how_it_ends(wire, self._doing)
         self._doing.append("taking its first steps")
         memory = MemoryWatch(request["memory_limit_bytes"], lambda seen: _exceeded(wire, request, seen))
         if request["memory_fraction"] is not None and torch.cuda.is_available():
             torch.cuda.set_per_process_memory_fraction(request["memory_fraction"])
         self._changes = Changes(request["changes"])
+        self._effects = Effects(self._changes, self._loop["device"])
         self._changes.on_process(torch.device(self._loop["device"]))
         self._changes.on_models(self._models)
         seed_all(request["seed"] + (request["trace"] or {}).get("noise", 0))
-        gate = self._gate = Gate(wire, request, self._loop, self._changes, memory, self._doing)
+        gate = self._gate = Gate(wire, request, self._loop, self._effects, memory, self._doing)
         gate.start_seconds = max(0.0, time() - request["asked_at"])
         wire.send("phase", phase="warm up")
         return gate
@@ -155,6 +199,7 @@ class Runner:
     def _before_step(self, optimizer: Optimizer) -> None:
         if self._gate is not None:
             self._changes.on_optimizer(optimizer)
+            self._effects.before_step()
             self._gate.before_step(optimizer)
 
     def _after_step(self, optimizer: Optimizer) -> None:
@@ -165,6 +210,7 @@ class Runner:
         if self._gate is not None:
             self._gate.last_loss = loss.detach() if loss.numel() == 1 else None
             self._gate.losses_seen(loss)
+            self._effects.before_backward(loss)
 
 
 def _exceeded(wire: Wire, request: dict[str, Any], seen: int) -> None:

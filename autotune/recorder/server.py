@@ -11,18 +11,24 @@ import select
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from time import monotonic, sleep
 from typing import Any
 
 from .wire import Wire
 
-CANARY_SECONDS = 3.0
+CANARY_SECONDS, CUDA_CANARY_SECONDS = 3.0, 60.0
+"""For a forked process to compute, and to open CUDA besides, which takes seconds on a machine of many GPUs. Chosen."""
 PARENT_CHECK_SECONDS = 1.0
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
-def unsafe_reason() -> str | None:
-    """Why this process cannot be forked here; None when it can."""
+def unsafe_reason(try_out: Callable[[], None] | None = None) -> str | None:
+    """Why this process cannot be forked here; None when it can.
+
+    Args:
+        try_out: What a forked process must be able to do, besides computing; raises where it is not.
+    """
     import torch
 
     if sys.platform != "linux":
@@ -37,10 +43,10 @@ def unsafe_reason() -> str | None:
     with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children") as listed:
         if listed.read().split():
             return "the script has started processes"
-    return _canary()
+    return _canary(try_out)
 
 
-def _canary() -> str | None:
+def _canary(try_out: Callable[[], None] | None) -> str | None:
     """Forks a child that computes on all threads: after a used OpenMP pool it would hang for ever."""
     import torch
 
@@ -50,14 +56,17 @@ def _canary() -> str | None:
             torch.set_num_threads(2)
             matrix = torch.ones(512, 512)
             float((matrix @ matrix).exp_().sum())
+            if try_out is not None:
+                try_out()
             os._exit(0)
         finally:
             os._exit(1)
-    deadline = monotonic() + CANARY_SECONDS
+    deadline = monotonic() + (CANARY_SECONDS if try_out is None else CUDA_CANARY_SECONDS)
     while monotonic() < deadline:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
-            return None if status == 0 else "a forked process fails when it computes"
+            what = "computes" if try_out is None else "opens CUDA, which the script has touched before"
+            return None if status == 0 else f"a forked process fails when it {what}"
         sleep(0.005)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from .naming import length_of, tensors_in
 from .order import MOST_LISTED, SeededSampler, epoch_seed, random_numbers
+from .reading import SeededCollate, seeded_reads
 
 if TYPE_CHECKING:
     from .changes import Changes
@@ -74,6 +75,35 @@ class SeededBatches(Sampler[Any]):
         return iter(drawn)
 
 
+class Watched:
+    """An iterator of a loader, each of whose batches is looked at before the script gets it.
+
+    Args:
+        batches: The iterator.
+        drawn: Called with each batch.
+    """
+
+    def __init__(self, batches: Iterator[Any], drawn: Callable[[Any], None]) -> None:
+        self._batches = batches
+        self._drawn = drawn
+
+    def __iter__(self) -> Watched:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._batches)  # type: ignore[arg-type]
+
+    def __next__(self) -> Any:
+        batch = next(self._batches)
+        self._drawn(batch)
+        return batch
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_batches" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._batches, name)
+
+
 class Stream:
     """Batches without end.
 
@@ -82,7 +112,10 @@ class Stream:
         changes: With which it is made again.
         seed: Of the order of samples.
         before_draw: Called before each batch is drawn: all that was drawn has been trained on.
+        drawn: Called with each batch before the script gets it.
         cached: Whether the same few batches come over and over, so that nothing is loaded.
+        seeds_reading: Whether the random numbers of reading a sample depend on its index alone, not on the process that
+            reads it: for comparing losses to the last bit.
 
     Attributes:
         position: Samples of the stream that were passed.
@@ -96,7 +129,15 @@ class Stream:
     """
 
     def __init__(
-        self, loader: DataLoader[Any], changes: Changes, seed: int, before_draw: Callable[[], None], *, cached: bool
+        self,
+        loader: DataLoader[Any],
+        changes: Changes,
+        seed: int,
+        before_draw: Callable[[], None],
+        drawn: Callable[[Any], None] = lambda _: None,
+        *,
+        cached: bool = False,
+        seeds_reading: bool = False,
     ) -> None:
         self.position = 0
         self.drawn = 0
@@ -111,6 +152,8 @@ class Stream:
         self._length = length_of(self._arguments["sampler"]) if "sampler" in self._arguments else None
         self._seed = seed
         self._before_draw = before_draw
+        self._tell_drawn = drawn
+        self._seeds_reading = seeds_reading
         self._cache: list[Any] | None = [] if cached else None
         self._loader = self._made(0)
         self._batches: Iterator[Any] | None = None
@@ -128,6 +171,16 @@ class Stream:
         if name.startswith("__") or "_batches" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self._batches, name)
+
+    @property
+    def running(self) -> Iterator[Any] | None:
+        """Torch's own iterator, of this epoch."""
+        return self._batches
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples of a batch; None where the script makes its batches itself."""
+        return self._loader.batch_size
 
     @property
     def workers(self) -> int:
@@ -168,6 +221,7 @@ class Stream:
         self.samples += samples
         self.position += samples
         self.last_samples = samples
+        self._tell_drawn(batch)
         return batch
 
     def _drawn(self) -> tuple[int, Any]:
@@ -182,7 +236,7 @@ class Stream:
                 self.position += -self.position % self._length  # an incomplete last batch was dropped
             self._after_epoch = True
         began = perf_counter()
-        self._batches = ITERATE(self._loader)
+        self._batches = self._iterated()
         created = perf_counter()
         item = next(self._batches, None)
         waited = perf_counter() - created
@@ -192,6 +246,13 @@ class Stream:
         if item is None:
             raise RuntimeError("the training loader yields no batch any more: it does not begin again at each iter()")
         return item  # type: ignore[no-any-return]
+
+    def _iterated(self) -> Iterator[Any]:
+        """Torch's iterator of the loader; drawing its seed, which workers that persist draw once, is no news."""
+        if not self._seeds_reading:
+            return ITERATE(self._loader)
+        with random_numbers(epoch_seed(self._seed, len(self.starts))):
+            return ITERATE(self._loader)
 
     def _made(self, start: int) -> DataLoader[Any]:
         """The script's loader with the changes, whose samples come in an order of the seed's."""
@@ -204,5 +265,9 @@ class Stream:
             if own is not None and self._length <= MOST_LISTED:
                 own.manual_seed(self._seed)
             arguments["sampler"] = SeededSampler(sampler, self._seed, start)
-        arguments["collate_fn"] = Counted(arguments["collate_fn"], self._batched)
+        collate = arguments["collate_fn"]
+        if self._seeds_reading and not arguments.keys().isdisjoint({"sampler", "batch_sampler"}):  # nothing iterable
+            arguments["dataset"] = reads = seeded_reads(arguments["dataset"], self._seed)
+            collate = SeededCollate(collate, reads)
+        arguments["collate_fn"] = Counted(collate, self._batched)
         return DataLoader(**arguments)

@@ -15,6 +15,7 @@ def changes_of(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
     on_model = [function for knob in changed for function in (knob.on_model, knob.outside) if function is not None]
     return {
         "knobs": config.model_dump(mode="json"),
+        "changed": [knob.name for knob in changed],
         "loader": {name: arguments[name] for name in names},
         "process": [
             (knob.on_process.__name__, getattr(config, knob.name)) for knob in changed if knob.on_process is not None
@@ -25,6 +26,7 @@ def changes_of(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
             for knob in changed
             if knob.on_optimizer is not None
         ],
+        "copies": any(knob.on_copies and getattr(config, knob.name) for knob in changed),
     }
 
 
@@ -33,7 +35,7 @@ def held_knobs(seen: dict[str, Any], *, batch_is_free: bool) -> dict[str, str]:
     held = {name: "it cannot be changed from outside the script" for name, knob in KNOBS.items() if not knob.is_outside}
     if not seen["loaders"]:
         no_loader = "the script trains without a DataLoader"
-        held |= {name: no_loader for name, knob in KNOBS.items() if knob.dataloader_argument is not None}
+        held |= {name: no_loader for name, knob in KNOBS.items() if knob.dataloader_argument or knob.on_copies}
     elif seen["loaders"][0]["own_batches"]:
         held["batch_size"] = "the script makes its batches itself"
     elif not batch_is_free:

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from autotune.bursts import cleanup
@@ -38,19 +39,22 @@ class ScriptIsolation(Isolation):
     Args:
         script: What trains.
         note: Told what a person should know.
+        forks: Whether its processes are forked where they can be; else each starts the script again.
 
     Raises:
         IsolationError: There is no temporary folder.
     """
 
-    def __init__(self, script: Script, note: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, script: Script, note: Callable[[str], None] = lambda _: None, *, forks: bool = True) -> None:
         super().__init__(script.text, note)
+        self._spawning = self._spawning or not forks
         self.seen: dict[str, Any] = {}
         self._script = script
         self._children = 0
         self._accounts: dict[int, Account] = {}
         self._traced: dict[int, dict[str, Any]] = {}
-        self._kept = Kept(self._folder / "kept")
+        self._without_effect: set[str] = set()
+        self._kept = Kept(self._folder, note)
 
     @property
     def loop(self) -> dict[str, Any]:
@@ -79,15 +83,19 @@ class ScriptIsolation(Isolation):
         finally:
             cleanup.end_processes(lambda: cleanup.members_of_run(str(self._folder), child.pid))
             child.close()
+            self._kept.put_back("start")
         require_trainable(seen, self._script)
         self.seen = seen
 
     def close(self) -> None:
         """Kills whatever is left, and puts back the files that the script wrote to."""
         self._stop_forkserver()
-        if (told := self._kept.put_back()) is not None:
-            self._note(told)
+        self._kept.close()
         super().close()
+
+    def spare(self, path: Path) -> None:
+        """What begins like this path is autotune's own, and no file that the script has made."""
+        self._kept.spare(path)
 
     def run(self, request: Request, deadline_seconds: float) -> Ended:
         """Runs one job to its end, or kills its whole tree at the deadline.
@@ -106,11 +114,14 @@ class ScriptIsolation(Isolation):
             facts = facts_of(self.seen, self._script).model_dump(mode="json")
             return Ended(message={"event": "result", "value": facts}, status=0, phase="done")
         if request.job == "numerics":
-            return self._compare(request, deadline)
+            return self._numbers(request, deadline)
+        reason = None
         if request.job == "profile":
-            return _unsupported("where a script spends its time is not looked at")
-        if request.plan.part != "all" and not self.seen["loaders"]:
-            return _unsupported("a script without a loader has no parts that could train alone")
+            reason = "where a script spends its time is not looked at"
+        elif request.plan.part != "all" and not self.seen["loaders"]:
+            reason = "a script without a loader has no parts that could train alone"
+        if reason is not None:
+            return Ended(message={"event": "failure", "outcome": "unsupported", "reason": reason}, status=0)
         return self._burst(request, deadline)
 
     def wait(self, live: Live, deadline: float) -> dict[str, Any] | None:
@@ -122,10 +133,18 @@ class ScriptIsolation(Isolation):
         """Waits for the end of a job, kills it at the deadline, and leaves no process of it."""
         ended = super().end(live, deadline)
         account = self._accounts.pop(live.number)
+        self._restore()
         message = ended.message
+        self._tell_without_effect(message or {})
         if message is None or message["event"] != "result" or "host_memory_bytes" not in message["value"]:
             return ended
         return dataclasses.replace(ended, message={**message, "value": account.measurement(message["value"])})
+
+    def discard(self, live: Live) -> None:
+        """Kills a job with all its processes, whatever it is doing."""
+        super().discard(live)
+        self._accounts.pop(live.number, None)
+        self._restore()
 
     def open(self, request: Request, deadline_seconds: float) -> Live:
         """Asks for a job; `wait` tells what comes of it, and `end` must follow."""
@@ -140,6 +159,7 @@ class ScriptIsolation(Isolation):
             if self.fork_unsafe_reason is None:
                 return server
             self._stop_forkserver()
+            self._restore()
             self._spawning = True
             self._note(f"each burst starts the script again: {self.fork_unsafe_reason}")
         return self._child({"role": "job", "loop": self.loop})
@@ -149,7 +169,9 @@ class ScriptIsolation(Isolation):
         if isinstance(self._forkserver, ScriptChild) and self._forkserver.alive:
             return self._forkserver
         self._stop_forkserver()
-        server = self._child({"role": "serve", "loop": self.loop})
+        self._restore()
+        early = self.seen["argv"] if self.seen["cuda_opened"] else None
+        server = self._child({"role": "serve", "loop": self.loop, "before_cuda": early})
         self._forkserver = server
         deadline = time.monotonic() + seconds
         with self._attending(server):
@@ -173,8 +195,20 @@ class ScriptIsolation(Isolation):
             f"each time that it is started; last output: {tail.splitlines()[-1][:300] if tail else 'none'}"
         )
 
+    def _tell_without_effect(self, message: dict[str, Any]) -> None:
+        """Tells, once for each, which knobs the script does not let come into effect."""
+        if new := {*message.get("without_effect", ())} - self._without_effect:
+            self._without_effect |= new
+            self._note(f"left out: {message['reason']}")
+
+    def _restore(self) -> None:
+        """Undoes what bursts did to files, as far as no process of theirs lives: the next one begins as the first."""
+        if not self._live:
+            self._kept.put_back("loop" if self._forkserver is not None else "start")
+
     def _child(self, orders: dict[str, Any]) -> ScriptChild:
         self._children += 1
+        self._kept.begin()
         orders = {**orders, "keep": str(self._kept.folder)}
         return ScriptChild(self._script, orders, {**self._environment(), **QUIET}, self._folder, self._children)
 
@@ -221,6 +255,17 @@ class ScriptIsolation(Isolation):
             self.command(live, Command())
         return self.end(live, deadline)
 
+    def _numbers(self, request: Request, deadline: float) -> Ended:
+        """What a config computes: beside the script as it is, or its losses alone."""
+        if not request.losses_alone:
+            return self._compare(request, deadline)
+        return self._traced_run(request, {"steps": request.steps, "file": None, "noise": 0, "exact": True}, deadline)
+
+    def _traced_run(self, request: Request, trace: dict[str, Any], deadline: float) -> Ended:
+        """A run of the script's first steps, whose losses are told."""
+        self._traced = {self._count + 1: trace}  # `open` will give the job the next number
+        return self.end(self.open(request, max(0.0, deadline - time.monotonic())), deadline)
+
     def _compare(self, request: Request, deadline: float) -> Ended:
         """The first steps of the script as it is, twice, and with what changes its arithmetic."""
         config, baseline = _config_of(request), baseline_of(self.seen)
@@ -230,11 +275,8 @@ class ScriptIsolation(Isolation):
         traces: list[dict[str, Any]] = []
         began = time.monotonic()
         for seed, point in ((0, Point(config=baseline)), (1, Point(config=baseline)), (0, candidate)):
-            asked = request.model_copy(update={"point": point, "seed": request.seed})
-            # `open` will give the job the next number.
-            self._traced = {self._count + 1: {"steps": request.steps, "file": str(file), "noise": seed}}
-            live = self.open(asked, max(0.0, deadline - time.monotonic()))
-            ended = self.end(live, deadline)
+            trace = {"steps": request.steps, "file": str(file), "noise": seed}
+            ended = self._traced_run(request.model_copy(update={"point": point}), trace, deadline)
             try:
                 traces.append(result_of(ended, "the numerics check"))
             except AutotuneError:
@@ -250,10 +292,6 @@ class ScriptIsolation(Isolation):
         }
         file.unlink(missing_ok=True)
         return Ended(message={"event": "result", "value": value}, status=0, seconds=time.monotonic() - began)
-
-
-def _unsupported(reason: str) -> Ended:
-    return Ended(message={"event": "failure", "outcome": "unsupported", "reason": reason}, status=0)
 
 
 def _trace(told: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,8 @@
-"""Puts back what a script wrote to in its bursts, and removes what they made."""
+"""Leaves a user's files as they were before a script ran, also where this process is killed.
+
+What the script's bursts touch is told in a folder of the user's cache, not among temporary files: those do not outlive
+a machine that loses power. Whoever tunes next puts back what was left so.
+"""
 
 from __future__ import annotations
 
@@ -6,76 +10,134 @@ import contextlib
 import json
 import os
 import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from autotune.recorder.keeping import JOURNAL
+from autotune.hardware import running, this_process
+from autotune.recorder.putting_back import LOCK, Level, Restored, locked, mark_of, put_back, sentence
+from autotune.recorder.snapshot import look_before
+from autotune.recorder.watchdog import DONE
 
 MOST_NAMED = 5
+OWNER = "owner.json"
+_PREFIX = "run-"
+_WATCHDOG = "import sys; sys.path.append({place!r}); from recorder.watchdog import main; main()"
+"""By its path: the watch-dog needs nothing that is installed, and starts in 0.04 s."""
+END_SECONDS = 5.0
+"""For the watch-dog to end, once it is told that all is done. Chosen."""
+
+
+def cache_folder() -> Path:
+    """Where journals lie that must outlive their run: in ``$XDG_CACHE_HOME``, or ``~/.cache``."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "autotune" / "kept"
 
 
 class Kept:
-    """The files that a script's bursts have touched.
+    """The files that a script's processes touch.
 
     Args:
-        folder: Where the recorder tells of them, with a copy of each that was there.
+        run: The run's temporary folder, whose name all processes of the script have in their environment.
+        note: Told what a person should know.
+
+    Attributes:
+        folder: Where the recorder tells of files, with a copy of each that was there.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+    def __init__(self, run: Path, note: Callable[[str], None] = lambda _: None) -> None:
+        self._run = run
+        self._note = note
+        self._spared: list[str] = []
+        self._watchdog: subprocess.Popen[bytes] | None = None
+        self._restored = Restored()
+        try:
+            cache_folder().mkdir(parents=True, exist_ok=True)
+            self.folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=cache_folder()))
+        except (OSError, RuntimeError):  # RuntimeError: nobody's home is known
+            self.folder = run / "kept"
+            self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / OWNER).write_text(json.dumps(this_process()))
+        for told in recovered(self.folder):
+            note(told)
 
-    def put_back(self) -> str | None:
-        """Leaves all files as they were before; returns what a person should know of it, None where nothing was."""
-        told = self._told()
-        (self.folder / JOURNAL).unlink(missing_ok=True)
-        restored = [one["path"] for one in told if "copy" in one and _restored(one)]
-        made = [one["path"] for one in told if one.get("made") and one["in_loop"]]
-        removed = [path for path in reversed(made) if _removed(path)]
-        kept = [one["path"] for one in told if one.get("made") and not one["in_loop"] and os.path.isfile(one["path"])]
-        lost = [one["path"] for one in told if one.get("too_large")]
-        saved = list(dict.fromkeys(one["path"] for one in told if one.get("saved")))
-        parts = [
-            ("put back as they were", restored),
-            ("removed, since training had made them", removed),
-            ("left, since the script made them before it trained", kept),
-            ("too large to be copied, and written to", lost),
-            ("not written, though torch.save was called", saved),
-        ]
-        texts = [f"{what}: {_named(paths)}" for what, paths in parts if paths]
-        return "files of the script's bursts: " + "; ".join(texts) if texts else None
-
-    def _told(self) -> list[dict[str, Any]]:
-        found = []
+    def begin(self) -> None:
+        """To be called before the script is started: looks at the working directory, and starts the watch-dog."""
+        if self._watchdog is not None:
+            return
+        printed = set()
+        for stream in (1, 2):
+            with contextlib.suppress(OSError):
+                printed.add(os.fstat(stream).st_ino)
         with contextlib.suppress(OSError):
-            for line in (self.folder / JOURNAL).read_text(encoding="utf-8").splitlines():
-                with contextlib.suppress(ValueError):
-                    found.append(json.loads(line))
-        return found
+            look_before(str(self.folder), os.path.realpath(os.curdir), printed)
+        code = _WATCHDOG.format(place=str(Path(__file__).parents[1]))
+        with contextlib.suppress(OSError):
+            self._watchdog = subprocess.Popen(
+                [sys.executable, "-S", "-E", "-c", code, str(self.folder), str(self._run)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+            )
+            for path in self._spared:
+                self._tell_watchdog(os.fsencode(path) + b"\n")
+
+    def spare(self, path: Path) -> None:
+        """What begins like this path is autotune's own; a script that makes the folder it lies in may do so again."""
+        self._spared.append(os.path.realpath(path))
+        for place in Path(self._spared[-1]).parents:
+            Path(mark_of(str(self.folder), str(place))).touch()
+        self._tell_watchdog(os.fsencode(self._spared[-1]) + b"\n")
+
+    def put_back(self, level: Level) -> None:
+        """Undoes what the script's processes did, of whom none runs that the level is about."""
+        with (self.folder / LOCK).open("a") as lock:
+            locked(lock)
+            done = put_back(str(self.folder), level, tuple(self._spared))
+        for kind, paths in vars(done).items():
+            getattr(self._restored, kind).extend(paths)
+
+    def close(self) -> None:
+        """Leaves all files as they were, tells what a person should know of it, and forgets them."""
+        if not self.folder.exists():
+            return
+        self.put_back("end")
+        if (told := sentence(self._restored, _named)) is not None:
+            self._note(told)
+        self._tell_watchdog(DONE)
+        if self._watchdog is not None and self._watchdog.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._watchdog.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._watchdog.wait(END_SECONDS)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _tell_watchdog(self, line: bytes) -> None:
+        if self._watchdog is not None and self._watchdog.stdin is not None:
+            with contextlib.suppress(OSError, ValueError):
+                self._watchdog.stdin.write(line)
+                self._watchdog.stdin.flush()
 
 
-def _restored(told: dict[str, Any]) -> bool:
-    """Copies a file back where it is another one now."""
-    copy, path = Path(told["copy"]), Path(told["path"])
-    with contextlib.suppress(OSError):
-        if path.is_file() and path.stat().st_size == copy.stat().st_size and path.read_bytes() == copy.read_bytes():
-            os.utime(path, ns=(copy.stat().st_atime_ns, copy.stat().st_mtime_ns))
-            return False
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(copy, path)
-        return True
-    return False
-
-
-def _removed(path: str) -> bool:
-    """Removes a file, or a folder that is empty by now."""
-    with contextlib.suppress(OSError):
-        if os.path.isdir(path):
-            os.rmdir(path)
-        else:
-            os.remove(path)
-        return True
-    return False
+def recovered(but: Path) -> list[str]:
+    """Puts back what runs left that were killed with their watch-dogs; returns what a person should know, of each."""
+    found = []
+    for folder in cache_folder().glob(f"{_PREFIX}*") if cache_folder().is_dir() else []:
+        with contextlib.suppress(OSError, ValueError):
+            owner = json.loads((folder / OWNER).read_text())
+            if folder == but or owner[0] != this_process()[0] or running(owner) is not None:
+                continue
+            with (folder / LOCK).open("a") as lock:
+                if not locked(lock):  # its watch-dog is at it
+                    continue
+                told = sentence(put_back(str(folder), "end"), _named)
+            shutil.rmtree(folder, ignore_errors=True)
+            if told is not None:
+                found.append(f"an earlier run was killed; {told}")
+    return found
 
 
 def _named(paths: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""What must not run: points that break a constraint, and points at least as large as one that ran out of memory."""
+"""What must not run: what breaks a constraint, is as large as what ran out of memory, or did not come into effect."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ def _as_before(point: Point, known: Burst, trials: Sequence[Trial]) -> str | Non
         return f"batch {size} already ran out of memory with the same settings"
     if known.outcome is Outcome.SHM_EXHAUSTED and _queued_samples(point) >= _queued_samples(known.point) > 0:
         return "a smaller queue of batches already filled the shared memory"
+    if (name := next((one for one in known.without_effect if _has_same(point, known.point, one)), None)) is not None:
+        return f"{name}={getattr(point.config, name)} did not come into effect here"
     if _is_the_compilers(known, trials) and _fails_alike(point, known.point):
         return f"compile_mode={point.config.compile_mode} did not work here"
     if _asked_again(known) and _at_least_as_large(point, known.point) and point.config.batch_size > size:
@@ -48,6 +50,10 @@ def _at_least_as_large(point: Point, failed: Point) -> bool:
     return same and point.parameters == failed.parameters and point.config.batch_size >= failed.config.batch_size
 
 
+def _has_same(point: Point, known: Point, name: str) -> bool:
+    return point.config.pick((name,)) == known.config.pick((name,)) and point.parameters == known.parameters
+
+
 def _queued_samples(point: Point) -> int:
     config = point.config
     return config.num_workers * (config.prefetch_factor or 0) * config.batch_size
@@ -56,7 +62,7 @@ def _queued_samples(point: Point) -> int:
 def _is_the_compilers(known: Burst, trials: Sequence[Trial]) -> bool:
     """Whether a burst failed by how it was compiled: the compiler said so, or none that was eager hung or crashed."""
     if known.outcome not in {Outcome.TIMEOUT, Outcome.CRASHED}:
-        return known.outcome is Outcome.UNSUPPORTED
+        return known.outcome is Outcome.UNSUPPORTED and not known.without_effect
     eager = (trial.burst for trial in trials if trial.burst.point.config.compile_mode is None)
     return all(burst.outcome is not known.outcome for burst in eager)
 

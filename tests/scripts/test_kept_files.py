@@ -1,57 +1,227 @@
-"""Files that a script's bursts touch: put back, removed, or left and told."""
+"""What a script does to files is undone, by its parent, by the parent's watch-dog, or by whoever tunes next."""
 
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from autotune.scripts.kept import Kept
+from autotune.recorder import snapshot
+from autotune.recorder.putting_back import KEPT_BYTES, put_back
+from autotune.scripts.kept import OWNER, Kept, cache_folder
+
+KEEPING = (
+    "import os, shutil, sqlite3, subprocess, sys\nfrom autotune.recorder import keeping\nkeeping.keep(sys.argv[1])\n"
+)
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Kept:
-    """Of an empty run."""
-    return Kept(tmp_path / "kept")
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with files, a folder, a link and a database."""
+    import sqlite3
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "run"))
+    (tmp_path / "run").mkdir()
+    place = tmp_path / "home"
+    (place / "old" / "deep").mkdir(parents=True)
+    (place / "log.txt").write_text("mine\n")
+    (place / "notes.txt").write_text("precious\n")
+    (place / "old" / "a.txt").write_text("a")
+    (place / "old" / "deep" / "b.txt").write_text("b")
+    (place / "latest").symlink_to("log.txt")
+    with sqlite3.connect(place / "runs.db") as database:
+        database.execute("create table runs (name)")
+    database.close()
+    monkeypatch.chdir(place)
+    return place
 
 
-def tell(kept: Kept, *entries: dict[str, Any]) -> None:
-    """As the recorder does."""
-    text = "".join(json.dumps({"in_loop": True, "made": False, **entry}) + "\n" for entry in entries)
-    (kept.folder / "written.jsonl").write_text(text)
+@pytest.fixture
+def kept(home: Path, tmp_path: Path) -> Kept:
+    """Of a run whose script is about to start."""
+    snapshot_of = Kept(tmp_path / "run")
+    snapshot.look_before(str(snapshot_of.folder), str(home), set())
+    return snapshot_of
 
 
-def test_what_was_there_is_put_back(kept: Kept, tmp_path: Path) -> None:
-    """Its content before the first burst."""
-    log, copy = tmp_path / "log.txt", kept.folder / "copy"
-    copy.write_text("before")
-    log.write_text("after it")
-    tell(kept, {"path": str(log), "copy": str(copy)})
-    assert "put back as they were" in (kept.put_back() or "")
-    assert log.read_text() == "before"
+def does(kept: Kept, *lines: str, in_loop: bool = False) -> None:
+    """Runs lines of a script with the recorder's eyes on its files."""
+    start = KEEPING + ("keeping.in_loop()\n" if in_loop else "")
+    subprocess.run([sys.executable, "-c", start + "\n".join(lines), str(kept.folder)], check=True)
 
 
-def test_what_training_made_is_removed_with_its_empty_folder(kept: Kept, tmp_path: Path) -> None:
-    """The folder was told first, since it was made first."""
-    folder = tmp_path / "runs"
-    folder.mkdir()
-    (folder / "event").write_text("x")
-    tell(kept, {"path": str(folder), "made": True}, {"path": str(folder / "event"), "made": True})
-    assert "removed, since training had made them" in (kept.put_back() or "")
-    assert not folder.exists()
+def tree(home: Path) -> dict[str, str | bytes]:
+    """All paths below a folder: what files hold, and where links lead."""
+    paths = sorted(home.rglob("*"))
+    links = {str(path): f"-> {path.readlink()}" for path in paths if path.is_symlink()}
+    files = {str(path): path.read_bytes() for path in paths if path.is_file() and not path.is_symlink()}
+    return {str(path): "" for path in paths} | files | links
 
 
-def test_what_was_made_before_training_stays_and_is_told(kept: Kept, tmp_path: Path) -> None:
-    """A data set that was downloaded is worth keeping."""
-    data = tmp_path / "data.bin"
-    data.write_text("much")
-    tell(kept, {"path": str(data), "made": True, "in_loop": False})
-    assert "left, since the script made them before it trained" in (kept.put_back() or "")
-    assert data.exists()
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["open('log.txt', 'a').write('more')", "open('latest', 'w').write('through a link')"],
+        ["os.truncate('log.txt', 1)", "os.close(os.open('notes.txt', os.O_WRONLY | os.O_TRUNC))"],
+        ["os.remove('log.txt')", "os.remove('latest')", "open('log.txt', 'w').write('another')"],
+        ["shutil.rmtree('old')", "os.makedirs('old/new')", "open('old/a.txt', 'w').write('z')"],
+        ["open('log.tmp', 'w').write('atomic')", "os.replace('log.tmp', 'log.txt')"],
+        ["os.rename('notes.txt', 'moved.txt')", "open('moved.txt', 'a').write('more')"],
+        ["os.rename('old', 'older')", "open('older/c.txt', 'w').write('c')", "os.remove('older/a.txt')"],
+        ["shutil.move('old', 'backup')", "os.makedirs('old')", "open('old/a.txt', 'w').write('fresh')"],
+        ["os.makedirs('out/run/1')", "open('out/run/1/x', 'w').write('x')", "os.symlink('out', 'last')"],
+        ["os.remove('log.txt')", "os.link('notes.txt', 'log.txt')"],
+        ["os.remove('log.txt')", "os.symlink('notes.txt', 'log.txt')", "open('log.txt', 'a').write('x')"],
+        ["with sqlite3.connect('runs.db') as d: d.execute('insert into runs values (1)')"],
+        ["os.mkdir('out')", "with sqlite3.connect('out/new.db') as d: d.execute('create table t (a)')"],
+        ["os.mkdir('out')", "subprocess.run(['sh', '-c', 'echo x > out/below; mkdir out/more'])"],
+        ["os.mkdir('out')", "subprocess.run(['mv', 'notes.txt', 'out/'])"],
+    ],
+)
+def test_what_a_script_does_to_files_is_undone(lines: list[str], kept: Kept, home: Path) -> None:
+    """Names, contents and links are what they were."""
+    before = tree(home)
+    does(kept, *lines)
+    assert tree(home) != before
+    kept.close()
+    assert tree(home) == before
 
 
-def test_nothing_is_told_where_nothing_was_touched(kept: Kept) -> None:
-    """Nor the second time."""
-    assert kept.put_back() is None
+def test_what_was_done_is_told(home: Path, tmp_path: Path) -> None:
+    """Files put back, made, and those that nobody could put back."""
+    notes: list[str] = []
+    kept = Kept(tmp_path / "run", notes.append)
+    kept.begin()
+    does(kept, "open('log.txt', 'a').write('more')", "os.makedirs('out/deep')", "open('out/deep/x', 'w')")
+    does(kept, "subprocess.run(['sh', '-c', 'echo x >> notes.txt; echo y > new.bin'])")
+    kept.close()
+    (told,) = notes
+    assert "put back as they were: log.txt" in told
+    assert "removed, since the script had made them: out;" in told
+    assert "somebody else meanwhile, and left as they are: new.bin, notes.txt" in told
+    assert (home / "notes.txt").read_text() == "precious\nx\n"
+
+
+def test_nothing_is_told_where_nothing_was_touched(home: Path, tmp_path: Path) -> None:
+    """Nor is a folder left, or the watch-dog."""
+    notes: list[str] = []
+    kept = Kept(tmp_path / "run", notes.append)
+    kept.begin()
+    does(kept, "print(open('log.txt').read(), os.listdir())")
+    kept.close()
+    assert notes == []
+    assert not list(cache_folder().iterdir())
+
+
+def test_a_burst_begins_as_the_one_before_it(kept: Kept, home: Path) -> None:
+    """What training did is undone; what the start-up made, which still runs, stays for now."""
+    does(kept, "os.mkdir('out')", "keeping.in_loop()", "os.mkdir('out/epoch')", "open('log.txt', 'a').write('1')")
+    put_back(str(kept.folder), "loop")
+    assert (home / "out").is_dir()
+    assert not (home / "out" / "epoch").exists()
+    assert (home / "log.txt").read_text() == "mine\n"
+    does(kept, "open('log.txt', 'a').write('2')", in_loop=True)
+    kept.close()
+    assert (home / "log.txt").read_text() == "mine\n"
+    assert not (home / "out").exists()
+
+
+def test_data_that_a_start_has_made_serves_the_next_one(kept: Kept, home: Path) -> None:
+    """What is small is made again, so that a script that refuses to overwrite starts; in the end all of it goes."""
+    before = tree(home)
+    does(kept, "os.mkdir('out')", f"os.mkdir('data'); open('data/x', 'wb').write(bytes({KEPT_BYTES}))")
+    does(kept, "open('data/index', 'w').write('x')")
+    kept.put_back("start")
+    assert sorted(path.name for path in home.iterdir() if path.name in {"out", "data"}) == ["data"]
+    assert (home / "data" / "index").exists()
+    kept.close()
+    assert tree(home) == before
+
+
+def test_own_files_in_a_folder_that_the_script_makes_stay(kept: Kept, home: Path) -> None:
+    """A result that is written there meanwhile; the script makes the folder as if it were not there yet."""
+    (home / "results" / "here").mkdir(parents=True)
+    kept.spare(home / "results" / "here" / "train.")
+    does(kept, "os.mkdir('results')", "open('results/scores', 'w').write('x')")
+    (home / "results" / "here" / "train.json").write_text("{}")
+    kept.close()
+    assert [path.name for path in (home / "results").rglob("*")] == ["here", "train.json"]
+
+
+def test_what_is_too_large_to_be_copied_is_cut_where_it_was_only_added_to(kept: Kept, home: Path) -> None:
+    """And told where it was written to otherwise."""
+    small = "keeping.MOST_COPIED_BYTES = 2"
+    does(kept, small, "open('log.txt', 'a').write('more')", "open('notes.txt', 'w').write('gone')")
+    told = put_back(str(kept.folder), "end")
+    assert (home / "log.txt").read_text() == "mine\n"
+    assert told.too_large == [str(home / "notes.txt")]
+
+
+def test_a_parent_that_is_killed_leaves_files_as_they_were(home: Path, tmp_path: Path) -> None:
+    """Its watch-dog ends the script and puts them back; the run's temporary folder goes too."""
+    before, run = tree(home), tmp_path / "run"
+    script = KEEPING + "open('log.txt', 'a').write('more')\nos.mkdir('out')\nprint(1, flush=True)\nimport time\n"
+    script += "while True: time.sleep(0.02); open('out/x', 'a').write('x')\n"
+    parent = f"""
+import os, subprocess, sys
+from pathlib import Path
+from autotune.scripts.kept import Kept
+kept = Kept(Path({str(run)!r}))
+kept.begin()
+environment = {{**os.environ, "AUTOTUNE_RUN": {str(run)!r}}}
+command = [sys.executable, "-c", {script!r}, str(kept.folder)]
+subprocess.Popen(command, env=environment, stdout=subprocess.PIPE).stdout.readline()
+os.kill(os.getpid(), {int(signal.SIGKILL)})
+"""
+    done = subprocess.Popen([sys.executable, "-c", parent], stderr=subprocess.PIPE, text=True)
+    _, told = done.communicate(timeout=60)  # standard error is open for as long as the watch-dog lives
+    assert done.returncode == -signal.SIGKILL
+    assert "autotune was killed; files of the script's bursts: put back" in told
+    assert tree(home) == before
+    assert not run.exists()
+    assert not list(cache_folder().iterdir())
+
+
+def test_whoever_tunes_next_puts_back_what_a_dead_machine_has_left(kept: Kept, home: Path, tmp_path: Path) -> None:
+    """The journal outlives the run; another machine's, and those of runs that live, are left alone."""
+    before = tree(home)
+    does(kept, "open('log.txt', 'w').write('half')", "os.mkdir('out')")
+    owner = kept.folder / OWNER
+    Kept(tmp_path / "run")
+    assert tree(home) != before  # that one lives
+    node, _, created = json.loads(owner.read_text())
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    owner.write_text(json.dumps(["elsewhere", ended.pid, created]))
+    Kept(tmp_path / "run")
+    assert tree(home) != before
+    owner.write_text(json.dumps([node, ended.pid, created - 1000]))
+    notes: list[str] = []
+    Kept(tmp_path / "run", notes.append)
+    assert tree(home) == before
+    assert "an earlier run was killed; files of the script's bursts: put back as they were: log.txt" in notes[0]
+    assert not kept.folder.exists()
+
+
+def test_a_folder_elsewhere_is_compared_too(kept: Kept, tmp_path: Path) -> None:
+    """What lay in it when the script first wrote there."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "theirs").write_text("x")
+    lines = [f"os.chdir({str(elsewhere)!r})", "open('made', 'w')", "subprocess.run(['sh', '-c', 'echo y >> theirs'])"]
+    does(kept, *lines)
+    told = put_back(str(kept.folder), "end")
+    assert told.removed == [str(elsewhere / "made")]
+    assert told.others == [str(elsewhere / "theirs")]
+
+
+def test_more_files_than_are_looked_at_are_told(home: Path, kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only where there is something else to tell."""
+    monkeypatch.setattr(snapshot, "MOST_FILES", 5)
+    snapshot.look_before(str(kept.folder), str(home), set())
+    assert put_back(str(kept.folder), "end").missed

@@ -1,0 +1,285 @@
+"""Whether what was changed in a script came into effect: seen where it acts, in the script's first steps.
+
+Nothing here computes or changes numbers: the loader's own iterator, the weights, the optimizer's own functions, and the
+graph that the loss hangs on are asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .copies import is_pinned
+from .naming import tensors_in
+from .telling import HALF, matmul_precision, torch_dtype
+
+if TYPE_CHECKING:
+    import torch
+    from torch.optim import Optimizer
+
+    from .changes import Changes
+    from .stream import Stream
+
+OF_ITERATOR = {
+    "num_workers": "_num_workers", "prefetch_factor": "_prefetch_factor", "pin_memory": "_pin_memory",
+    "persistent_workers": "_persistent_workers", "dataloader_in_order": "_in_order",
+}  # fmt: skip
+"""Attributes of the iterators of torch's loader, by knob."""
+OF_MODELS = ("precision", "compile_mode", "memory_format", "sdpa_backend")
+MOST_LOSSES, MOST_NODES = 8, 20_000
+"""Losses whose graphs are looked at, some of which may be of other models; and nodes of each, of which a network of a
+thousand layers has fewer."""
+OTHER_ALLOCATORS = re.compile(r"/lib(jemalloc|tcmalloc\w*|mimalloc)[^/]*\.so")
+_KERNELS = {"flash_attention": "Flash", "efficient_attention": "Efficient", "cudnn_attention": "Cudnn"}
+"""Part of the name of each attention kernel's backward pass."""
+_FORMS = {"fused": "_fused_", "foreach": "_multi_tensor_"}
+"""How the functions of torch.optim begin that compute each form."""
+
+
+class Effects:
+    """Looks whether the changes of one job came into effect.
+
+    Args:
+        changes: What is to be; nothing of it is applied yet.
+        device: That the script trains on.
+    """
+
+    def __init__(self, changes: Changes, device: str) -> None:
+        self._changes = changes
+        self._changed = changes.changed
+        self._device = device.partition(":")[0]
+        self._graphs = compiled_graphs()
+        self._dtypes: set[Any] = set()
+        self._nodes: set[str] = set()
+        self._losses = 0
+        self._pinned: bool | None = None
+        self._forms: list[tuple[Optimizer, FormWatch]] = []
+
+    def drawn(self, batch: Any) -> None:
+        """A batch is handed to the script."""
+        if self._changes.copies is not None:
+            self._changes.copies.drawn(batch)
+        if self._pinned is None and "pin_memory" in self._changed and (tensors := list(tensors_in(batch))):
+            self._pinned = any(map(is_pinned, tensors))
+
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """A loss of the first steps hangs on its graph: what computed it stands in there."""
+        if self._losses < MOST_LOSSES and not self._changed.keys().isdisjoint({"precision", "sdpa_backend"}):
+            self._losses += 1
+            names, dtypes = graph_of(loss)
+            self._nodes |= names
+            self._dtypes |= dtypes
+
+    def before_step(self) -> None:
+        """An optimizer is about to step, which has been changed by now."""
+        for optimizer in self._changes.switched[len(self._forms) :]:
+            self._forms.append((optimizer, FormWatch(optimizer, self._changes.knobs.optimizer_impl)))
+
+    def missing(self, stream: Stream | None, *, reads_only: bool) -> dict[str, str]:
+        """The knobs that did not come into effect, each with the reason.
+
+        Args:
+            stream: What the script draws from.
+            reads_only: Whether only the loader runs.
+        """
+        checks: dict[str, Callable[[Any], str | None]] = {
+            "non_blocking": self._overlap, "precision": self._precision, "compile_mode": self._compiling,
+            "memory_format": self._layout, "sdpa_backend": self._attention, "optimizer_impl": self._optimizer,
+            "num_threads": self._threads, "allocator": self._allocator, "cudnn_benchmark": self._search,
+        }  # fmt: skip
+        found = of_loader(self._changed, stream, pinned=self._pinned, device=self._device) if stream is not None else {}
+        if reads_only:
+            return found
+        for name, value in self._changed.items():
+            if name in OF_MODELS and self._changes.wants_models:
+                found[name] = "the model was not found, so that it could not be changed"
+            elif name in checks and (reason := checks[name](value)) is not None:
+                found[name] = reason
+        return found
+
+    @property
+    def _is_compiled(self) -> bool:
+        return self._changes.knobs.compile_mode is not None
+
+    def _precision(self, precision: str) -> str | None:
+        if precision not in HALF:
+            wanted = precision != "tf32" or matmul_precision() in {None, "high", "medium"}
+            return None if wanted else "the script has told torch to multiply in full precision again"
+        # What a compiled graph computes inside cannot be seen from outside.
+        if self._is_compiled or not self._dtypes or torch_dtype(precision) in self._dtypes:
+            return None
+        seen = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in self._dtypes))
+        return f"nothing that the loss depends on was computed in {precision}, only in {seen}"
+
+    def _compiling(self, mode: str | None) -> str | None:
+        if mode is None or compiled_graphs() > self._graphs:
+            return None
+        return f"torch.compile compiled nothing of the model ({why_not_compiled()})"
+
+    def _layout(self, memory_format: str) -> str | None:
+        if memory_format != "channels_last":
+            return None
+        import torch
+
+        images = [w for model in self._changes.models for w in model.parameters() if w.dim() == 4]
+        if not images:
+            return "the model has no weight of four dimensions"
+        back = sum(not weight.is_contiguous(memory_format=torch.channels_last) for weight in images)
+        return f"{back} of {len(images)} weights of four dimensions are not channels_last" if back else None
+
+    def _attention(self, backend: str) -> str | None:
+        if self._is_compiled or not self._nodes or backend not in _KERNELS:
+            return None
+        kernels = [name for name in self._nodes if "ScaledDotProduct" in name]
+        if any(_KERNELS[backend] in name for name in kernels):
+            return None
+        return f"attention was computed by {' and '.join(sorted(kernels)) or 'no kernel of torch for it'}"
+
+    def _optimizer(self, form: str) -> str | None:
+        if not self._changes.switched:
+            return self._changes.refused_form or "no optimizer of torch stepped, so that none could be changed"
+        if self._changes.refused_form is not None or form not in _FORMS:
+            return self._changes.refused_form
+        for optimizer, watch in self._forms:
+            if not all(group.get(form) for group in optimizer.param_groups):
+                return f"the script has set {type(optimizer).__name__} back from its {form} form"
+            if not watch.ran:
+                return f"{type(optimizer).__name__} steps by a function of its own, which has no {form} form"
+        return None
+
+    def _threads(self, count: int | None) -> str | None:
+        import torch
+
+        now = torch.get_num_threads()
+        return None if count is None or now == count else f"the script itself sets {now} threads"
+
+    def _allocator(self, allocator: str) -> str | None:
+        if allocator != "tuned":
+            return None
+        if self._device == "cpu":
+            return other_allocator()
+        return expandable_reason() if self._device == "cuda" else None
+
+    def _search(self, on: bool) -> str | None:
+        import torch
+
+        return None if torch.backends.cudnn.benchmark == on else "the script itself sets torch.backends.cudnn.benchmark"
+
+    def _overlap(self, on: bool) -> str | None:
+        copies = self._changes.copies
+        if not on or copies is None or copies.overlapped:
+            return None
+        return "no batch was copied out of page-locked memory by a .to() or .cuda() that waits"
+
+
+def of_loader(changed: dict[str, Any], stream: Stream, *, pinned: bool | None, device: str) -> dict[str, str]:
+    """The knobs of the loader that its iterator does not have, each with the reason.
+
+    Args:
+        changed: A value for each knob that is changed.
+        stream: What the script draws from.
+        pinned: Whether a batch had page-locked memory; None where that is not known.
+        device: Kind of the device.
+    """
+    iterator, found = stream.running, {}
+    for name, attribute in OF_ITERATOR.items():
+        has = getattr(iterator, attribute, None)
+        if name in changed and hasattr(iterator, attribute) and (has or None) != (changed[name] or None):
+            found[name] = f"the loader that was iterated has {name}={has}, not {changed[name]}"
+    if changed.get("pin_memory") and "pin_memory" not in found and pinned is False and device == "cuda":
+        found["pin_memory"] = "no tensor of its batches is page-locked: their class has no pin_memory()"
+    if "batch_size" in changed and stream.batch_size not in {None, changed["batch_size"]}:
+        found["batch_size"] = f"the loader that was iterated has batch_size={stream.batch_size}"
+    workers = getattr(iterator, "_workers", None)
+    if "num_workers" in changed and workers is not None and not all(one.is_alive() for one in workers):
+        found["num_workers"] = "a worker of the loader has ended"
+    return found
+
+
+class FormWatch:
+    """Sees whether an optimizer steps by the functions of torch.optim that compute a form.
+
+    Args:
+        optimizer: Any of torch's, or of a class that is derived from one.
+        form: ``fused`` or ``foreach``; any other is not watched.
+
+    Attributes:
+        ran: Whether they were called; true where there is nothing to watch.
+    """
+
+    def __init__(self, optimizer: Optimizer, form: str) -> None:
+        places = {kind.__module__ for kind in type(optimizer).__mro__ if kind.__module__.startswith("torch.optim.")}
+        modules = [sys.modules[place] for place in places - {"torch.optim.optimizer"} if place in sys.modules]
+        start = _FORMS.get(form)
+        named = [(one, name) for one in modules for name in vars(one) if start is not None and name.startswith(start)]
+        found = [(one, name) for one, name in named if callable(getattr(one, name))]
+        self.ran = not found
+        for module, name in found:
+            setattr(module, name, self._watched(getattr(module, name)))
+
+    def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            self.ran = True
+            return function(*args, **kwargs)
+
+        return called
+
+
+def graph_of(loss: torch.Tensor) -> tuple[set[str], set[Any]]:
+    """Names of the operations that a loss was computed by, and the types of floating point of what they returned.
+
+    The graph alone is read: what it has saved is not asked for, since a checkpoint would be computed again for it.
+    """
+    names: set[str] = set()
+    dtypes: set[Any] = set()
+    seen: set[Any] = set()
+    pending = [loss.grad_fn]
+    while pending and len(seen) < MOST_NODES:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        names.add(node.name())
+        with contextlib.suppress(AttributeError, RuntimeError):  # torch before 2.1 does not tell
+            dtypes |= {one.dtype for one in node._input_metadata if one.dtype.is_floating_point}
+        pending += [following for following, _ in node.next_functions]
+    return names, dtypes
+
+
+def compiled_graphs() -> int:
+    """Graphs that torch.compile has compiled in this process."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return int(utils.counters["stats"]["unique_graphs"]) if utils is not None else 0
+
+
+def why_not_compiled() -> str:
+    """What dynamo says of what it did not take, in a few words."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    told = [*utils.counters["unimplemented"], *utils.counters["graph_break"]] if utils is not None else []
+    return " ".join(str(told[0]).split())[:200] if told else "it was not called as a module"
+
+
+def other_allocator() -> str | None:
+    """Why glibc's settings mean nothing here; None where they do."""
+    with contextlib.suppress(OSError), open("/proc/self/maps") as told:
+        if (found := OTHER_ALLOCATORS.search(told.read())) is not None:
+            return f"memory comes from {found[1]}, which glibc's settings do not reach"
+    return None
+
+
+def expandable_reason() -> str | None:
+    """Why segments of CUDA's allocator do not grow; None where they do, or where it does not tell."""
+    import torch
+
+    if (backend := torch.cuda.get_allocator_backend()) != "native":
+        return f"CUDA's allocator is {backend}, which has no such setting"
+    with contextlib.suppress(Exception):
+        settings = torch.cuda.memory._snapshot()["allocator_settings"]
+        if not settings.get("expandable_segments", True):
+            return "the script itself sets CUDA's allocator"
+    return None

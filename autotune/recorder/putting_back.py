@@ -1,0 +1,291 @@
+"""Puts back what a script wrote to in its bursts, and removes what they made: as if nothing had run.
+
+`keeping` writes the journal that is read here; copies lie beside it. The parent does it, or its watch-dog where the
+parent was killed, or whoever tunes next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from typing import Any, Literal
+
+from .snapshot import MOST_FILES, differences, kept_snapshot, vanished_from
+
+JOURNAL, LOCK = "written.jsonl", "lock"
+KEPT_BYTES = 2**20
+"""What a script makes before it trains, of so much or more, is data that it downloaded or prepared: it stays until the
+end, so that not every start makes it again. Tiny Shakespeare has 1.1 MB."""
+Level = Literal["loop", "start", "end"]
+"""What is undone: what training did; what starting up did, too, but for data; all."""
+
+
+class Restored:
+    """What was done, by kind: lists of paths.
+
+    Attributes:
+        back: Changed by the script, and put back.
+        removed: Made by the script, and removed.
+        too_large: Written to, and too large to have been copied.
+        unsaved: Checkpoints that were not saved.
+        others: Changed, made or removed by code below Python, or by somebody else, and left.
+        missed: Sentences about what was not looked at.
+    """
+
+    def __init__(self) -> None:
+        self.back: list[str] = []
+        self.removed: list[str] = []
+        self.too_large: list[str] = []
+        self.unsaved: list[str] = []
+        self.others: list[str] = []
+        self.missed: list[str] = []
+
+
+def put_back(folder: str, level: Level, spared: tuple[str, ...] = ()) -> Restored:
+    """Undoes what a journal tells, the last first.
+
+    Args:
+        folder: Where the journal lies.
+        level: How much of it.
+        spared: What begins like one of these paths is not the script's, and stays.
+    """
+    done = Restored()
+    told = _told(folder)
+    roots = _kept_roots(told) if level == "start" else ()
+    left = [one for one in told if _stays(one, level, roots)]
+    stays = {id(one) for one in left}
+    gone = [one for one in reversed(told) if id(one) not in stays]
+    if not gone and level != "end":
+        return done
+    before = kept_snapshot(folder)
+    removing = _Removing(spared, vanished_from(before) if any(one.get("made") for one in gone) else {}, done)
+    for one in gone:
+        with contextlib.suppress(OSError):
+            _undo(one, done, removing)
+    for one in gone:
+        with contextlib.suppress(OSError):
+            os.remove(one.get("copy") or mark_of(folder, one["path"]))
+    _write(folder, left)
+    if level == "end":
+        elsewhere = {one["path"]: one["listed"] for one in told if "listed" in one}
+        known = {*done.too_large, *done.back}
+        found = [path for path in differences(before, elsewhere) if path not in known]
+        done.others = [path for path in found if not _is_spared(path, (*spared, folder))]
+        if not before["whole"]:
+            done.missed.append(f"only the first {MOST_FILES} files of the working directory were compared")
+    return done
+
+
+def locked(file: Any) -> bool:
+    """Locks a file against other processes until it is closed, if nobody else has; true where there are no locks."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def sentence(done: Restored, named: Callable[[list[str]], str]) -> str | None:
+    """What a person should know; None where nothing was.
+
+    Args:
+        done: What was done.
+        named: Writes a list of paths.
+    """
+    parts = [
+        ("put back as they were", done.back),
+        ("removed, since the script had made them", done.removed),
+        ("too large to be copied, and written to", done.too_large),
+        ("not written, though a checkpoint was saved there", done.unsaved),
+        ("changed by code below Python or by somebody else meanwhile, and left as they are", done.others),
+    ]
+    texts = [f"{what}: {named(_outermost(paths))}" for what, paths in parts if paths]
+    texts += done.missed if texts else []
+    return "files of the script's bursts: " + "; ".join(texts) if texts else None
+
+
+def _told(folder: str) -> list[dict[str, Any]]:
+    found = []
+    with contextlib.suppress(OSError), open(os.path.join(folder, JOURNAL), encoding="utf-8") as journal:
+        for line in journal:
+            with contextlib.suppress(ValueError):  # the last one may be torn
+                found.append(json.loads(line))
+    return found
+
+
+def _write(folder: str, left: list[dict[str, Any]]) -> None:
+    """A journal of what is still to be undone."""
+    path = os.path.join(folder, JOURNAL)
+    if not left:
+        with contextlib.suppress(OSError):
+            os.remove(path)
+        return
+    with open(path + ".part", "w", encoding="utf-8") as journal:
+        journal.write("".join(json.dumps(one) + "\n" for one in left))
+    os.replace(path + ".part", path)
+
+
+def mark_of(folder: str, place: str) -> str:
+    """The file that says that a path was told in a journal; its copy, where there is one."""
+    return os.path.join(folder, hashlib.sha256(place.encode("utf-8", "surrogateescape")).hexdigest()[:24])
+
+
+def _stays(one: dict[str, Any], level: Level, roots: tuple[str, ...]) -> bool:
+    """Whether an entry is for a later time."""
+    if level == "end":
+        return False
+    if "listed" in one or one.get("saved") or (level == "loop" and not one["in_loop"]):
+        return True
+    return not one["in_loop"] and _is_below(one["path"], roots)
+
+
+def _kept_roots(told: list[dict[str, Any]]) -> tuple[str, ...]:
+    """What start-up made whole and is large enough to be data; all of a folder or nothing, lest half a set be left."""
+    roots = _outermost([one["path"] for one in told if one.get("made") and not one["in_loop"]])
+    return tuple(path for path in roots if _size(path) >= KEPT_BYTES)
+
+
+def _outermost(paths: list[str]) -> list[str]:
+    """Those of some paths that lie below no other one."""
+    found: list[str] = []
+    for path in sorted(set(paths), key=lambda path: path.split(os.sep)):
+        if not found or not _is_below(path, (found[-1],)):
+            found.append(path)
+    return found
+
+
+def _is_below(path: str, roots: tuple[str, ...]) -> bool:
+    return any(path == root or path.startswith(root + os.sep) for root in roots)
+
+
+def _is_spared(path: str, spared: tuple[str, ...]) -> bool:
+    """Whether a path begins like one that is spared, or holds one."""
+    return path.startswith(spared) or any(one.startswith(path + os.sep) for one in spared)
+
+
+def _size(path: str) -> int:
+    total = 0
+    with contextlib.suppress(OSError):
+        total = os.lstat(path).st_size if not os.path.isdir(path) else 0
+    for place, _, names in os.walk(path):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(place, name)).st_size
+        if total >= KEPT_BYTES:
+            break
+    return total
+
+
+def _copied_back(copy: str, path: str) -> bool:
+    """Copies a file back where it is another one now; returns whether it was."""
+    kept = os.stat(copy)
+    if os.path.isfile(path) and not os.path.islink(path):
+        if os.path.samefile(copy, path):
+            return False
+        if os.path.getsize(path) == kept.st_size and _same(copy, path):
+            os.utime(path, ns=(kept.st_atime_ns, kept.st_mtime_ns))
+            return False
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    if os.path.islink(path):
+        os.remove(path)
+    if os.path.isfile(path):
+        shutil.copy2(copy, path)  # in place: others may hold it open, and links to it stay links
+    else:
+        try:
+            os.link(copy, path)
+        except OSError:
+            shutil.copy2(copy, path)
+    return True
+
+
+def _same(one: str, other: str) -> bool:
+    with open(one, "rb") as mine, open(other, "rb") as theirs:
+        while chunk := mine.read(2**20):
+            if chunk != theirs.read(2**20):
+                return False
+    return True
+
+
+def _undo(one: dict[str, Any], done: Restored, removing: _Removing) -> None:
+    """One entry, as if it had not been.
+
+    Raises:
+        OSError: It cannot be.
+    """
+    path = one["path"]
+    if one.get("saved"):
+        done.unsaved.append(path)
+    elif one.get("too_large"):
+        done.too_large.append(path)
+    elif one.get("made"):
+        if removing.remove(path):
+            done.removed.append(path)
+    elif _is_back(one, path):
+        done.back.append(path)
+
+
+def _is_back(one: dict[str, Any], path: str) -> bool:
+    """Makes what was there before what it was; returns whether it was anything else."""
+    if "copy" in one:
+        return _copied_back(one["copy"], path)
+    if "moved_to" in one and os.path.isdir(one["moved_to"]) and not os.path.lexists(path):
+        os.rename(one["moved_to"], path)
+    elif "link_to" in one and not (os.path.islink(path) and os.readlink(path) == one["link_to"]):
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(path)
+        os.symlink(one["link_to"], path)
+    elif "folder" in one and not os.path.isdir(path):
+        os.makedirs(path)
+        os.chmod(path, one["folder"])
+    elif "size" in one and os.path.getsize(path) > one["size"]:
+        os.truncate(path, one["size"])
+    else:
+        return False
+    return True
+
+
+class _Removing:
+    """Removes what was made.
+
+    Args:
+        spared: What begins like one of these paths stays.
+        vanished: Files that have gone from the working directory: path, size and time of the last change by inode.
+        done: Told of what goes back.
+    """
+
+    def __init__(self, spared: tuple[str, ...], vanished: dict[int, tuple[str, int, int]], done: Restored) -> None:
+        self._spared = spared
+        self._vanished = vanished
+        self._done = done
+
+    def remove(self, path: str) -> bool:
+        """Removes it with all that is in it; what had been moved into it goes back to where it was.
+
+        Returns:
+            Whether nothing is left.
+        """
+        if not os.path.lexists(path) or path.startswith(self._spared):
+            return False
+        if os.path.isdir(path) and not os.path.islink(path):
+            for name in os.listdir(path):
+                self.remove(os.path.join(path, name))
+            if os.listdir(path):
+                return False
+            os.rmdir(path)
+            return True
+        seen = os.lstat(path)
+        home, size, changed = self._vanished.get(seen.st_ino, ("", -1, -1))
+        if home and (size, changed) == (seen.st_size, seen.st_mtime_ns) and not os.path.lexists(home):
+            os.rename(path, home)
+            self._done.back.append(home)
+            return False
+        os.remove(path)
+        return True

@@ -1,0 +1,112 @@
+"""Losses to the last bit: what only feeds a script must not change what it computes.
+
+How many processes load, how far ahead, and from which memory batches are copied decides no number that is computed: for
+these knobs torch promises the same samples in the same order. What a script's own code makes of them is another matter:
+a data set that counts its reads, shares a file among workers, or yields everything in each worker trains on other
+samples with workers. So the first steps run with such changes and without, from the same seeds, each sample being read
+under random numbers of its own index, and the losses must be the same numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from autotune.errors import AutotuneError
+from autotune.knobs.registry import of_loader
+from autotune.measuring import Agreement, Numerics, NumericsGuard, Point
+from autotune.measuring.numerics import FEWEST_STEPS
+
+NEUTRAL = tuple(name for name in of_loader() if name != "dataloader_in_order")
+"""Out of order, batches come as they are ready: that is what the knob asks for."""
+Losses = Callable[[Point, int, float], tuple[float, ...]]
+
+
+class ScriptNumerics(NumericsGuard):
+    """Checks arithmetic as ever, and that what is neutral changes no bit.
+
+    Args:
+        measure: Measures a point's agreement over so many steps, within a deadline in seconds.
+        baseline: The script as it is.
+        note: Told what is left out, and why.
+        losses: Of a point's first steps, within a deadline in seconds.
+    """
+
+    def __init__(
+        self,
+        measure: Callable[[Point, int, float], Agreement],
+        baseline: Point,
+        note: Callable[[str], None],
+        losses: Losses,
+    ) -> None:
+        super().__init__(measure, baseline, note)
+        self._losses = losses
+        self._own: tuple[float, ...] = ()
+        self._unrepeatable: str | None = None
+        self._bits: dict[tuple[object, ...], Numerics] = {}
+
+    def known(self, point: Point) -> Numerics | None:
+        """The verdict, if there is one already."""
+        if not self._feeds_otherwise(point):
+            return super().known(point)
+        bits = self._bits.get(point.config.pick(NEUTRAL))
+        if bits is None or bits.outcome == "disagrees":
+            return bits
+        verdict = super().known(point)
+        return bits if verdict is not None and verdict.outcome == "unchanged" else verdict
+
+    def check(self, point: Point, steps: int, deadline_seconds: float) -> Numerics:
+        """The verdict, measured if need be; a check that fails to run is no verdict against the config."""
+        if (known := self.known(point)) is not None:
+            return known
+        if not self._feeds_otherwise(point):
+            return super().check(point, steps, deadline_seconds)
+        neutral = point.config.pick(NEUTRAL)
+        if neutral not in self._bits and steps >= FEWEST_STEPS:
+            self._bits[neutral] = self._compared(point, steps, deadline_seconds)
+            if self._bits[neutral].outcome == "disagrees":
+                self._note(f"left out, since it trains on something else: {self._bits[neutral].reason}")
+        bits = self._bits.get(neutral)
+        if bits is not None and bits.outcome == "disagrees":
+            return bits
+        verdict = super().known(point) or super().check(point, steps, deadline_seconds)
+        return bits if bits is not None and verdict.outcome == "unchanged" else verdict
+
+    def _feeds_otherwise(self, point: Point) -> bool:
+        return point.config.pick(NEUTRAL) != self._baseline.config.pick(NEUTRAL)
+
+    def _compared(self, point: Point, steps: int, deadline_seconds: float) -> Numerics:
+        """A point's neutral changes beside the script as it is, which must agree with itself first."""
+        fed = {name: getattr(point.config, name) for name in NEUTRAL}
+        try:
+            if len(self._own) < FEWEST_STEPS and self._unrepeatable is None:
+                self._own, again = (self._losses(self._baseline, steps, deadline_seconds) for _ in range(2))
+                if (step := first_difference(self._own, again)) is not None:
+                    self._unrepeatable = (
+                        "two runs of the script as it is, from the same seeds, have other losses from step "
+                        f"{step + 1} on, so that changes of its loader cannot be compared to the last bit"
+                    )
+                    self._note(self._unrepeatable)
+            if self._unrepeatable is not None:
+                return Numerics(outcome="unchanged", reason=f"it computes as the baseline does; {self._unrepeatable}")
+            changed = Point(config=self._baseline.config.replace(**fed))
+            found = self._losses(changed, steps, deadline_seconds)
+        except AutotuneError as error:
+            return Numerics(outcome="unchecked", reason=f"comparing losses did not end well: {error}")
+        compared = min(len(found), len(self._own))
+        if (step := first_difference(self._own, found)) is None:
+            reason = f"it computes as the baseline does: the losses of {compared} steps are the same to the last bit"
+            return Numerics(outcome="unchanged", reason=reason, steps=compared)
+        reason = (
+            f"{changed.changes_text(self._baseline, ', ')} must not change a bit, but the loss of step {step + 1} is "
+            f"{found[step]!r} instead of {self._own[step]!r}: the data set is not read alike"
+        )
+        return Numerics(outcome="disagrees", reason=reason, steps=compared)
+
+
+def first_difference(mine: tuple[float, ...], theirs: tuple[float, ...]) -> int | None:
+    """The first place where two runs have other losses; None where all that both have are the same numbers."""
+    for place, (one, other) in enumerate(zip(mine, theirs, strict=False)):
+        if one != other and not (math.isnan(one) and math.isnan(other)):
+            return place
+    return None

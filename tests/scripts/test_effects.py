@@ -1,0 +1,161 @@
+"""Whether a change came into effect: the loader that runs, weights, the optimizer, and the loss's graph are asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Outcome
+from autotune.recorder.changes import Changes
+from autotune.recorder.effects import Effects, of_loader
+from autotune.recorder.stream import Stream
+from autotune.scripts import ScriptIsolation
+from autotune.scripts.changes import changes_of
+from tests.example_scripts import START_SECONDS, alone, script
+
+DATA = TensorDataset(torch.zeros(32, 3, 8, 8), torch.zeros(32))
+
+
+class Net(nn.Module):
+    """A convolution that can be called past the module that is outermost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 1))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """One figure an image."""
+        out: torch.Tensor = self.body(images)
+        return out
+
+
+class OwnStep(torch.optim.SGD):
+    """An optimizer of a script's own, which steps by itself."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Moves each weight a little."""
+        with torch.no_grad():
+            for group in self.param_groups:
+                for weight in group["params"]:
+                    weight.sub_(group["lr"] * weight.grad)
+
+
+def effects_of(**changes: Any) -> tuple[Effects, Changes]:
+    """Those of some knobs, beside the defaults; nothing is applied."""
+    baseline = TrainConfig()
+    told = Changes(changes_of(baseline.replace(**changes), baseline))
+    return Effects(told, "cpu"), told
+
+
+def missing_after(model: Net, call: nn.Module, optimizer: torch.optim.Optimizer | None = None, **changes: Any) -> Any:
+    """What is missing after one step, whose loss comes of calling a module."""
+    effects, told = effects_of(**changes)
+    told.on_models([model])
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
+    loss = call(torch.randn(2, 3, 8, 8)).mean()
+    effects.before_backward(loss)
+    loss.backward()
+    told.on_optimizer(optimizer)
+    effects.before_step()
+    optimizer.step()
+    return effects.missing(None, reads_only=False)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"precision": "bf16"}, {"memory_format": "channels_last"}, {"optimizer_impl": "fused"}]
+)
+def test_what_came_into_effect_is_not_missing(changes: dict[str, Any]) -> None:
+    """Where the script calls the model as a module, and steps by torch's own functions."""
+    model = Net()
+    assert missing_after(model, model, **changes) == {}
+
+
+def test_half_precision_that_nothing_was_computed_in_is_missing() -> None:
+    """The script calls a part of the model, past the forward that casts."""
+    model = Net()
+    found = missing_after(model, model.body, precision="bf16")
+    assert found == {"precision": "nothing that the loss depends on was computed in bf16, only in float32"}
+
+
+def test_a_model_that_is_not_called_is_not_compiled() -> None:
+    """Nor does dynamo see anything of it."""
+    model = Net()
+    found = missing_after(model, model.body, compile_mode="default")
+    assert "torch.compile compiled nothing of the model" in found["compile_mode"]
+
+
+def test_weights_that_are_laid_out_again_are_missing() -> None:
+    """As those that are computed anew for each call."""
+    model, effects = Net(), effects_of(memory_format="channels_last")
+    effects[1].on_models([model])
+    model.body[0].weight.data = model.body[0].weight.data.contiguous()
+    assert "are not channels_last" in effects[0].missing(None, reads_only=False)["memory_format"]
+
+
+def test_an_optimizer_that_steps_by_itself_has_no_fused_form() -> None:
+    """Though it says so."""
+    model = Net()
+    found = missing_after(model, model, OwnStep(model.parameters(), lr=0.1), optimizer_impl="fused")
+    assert found == {"optimizer_impl": "OwnStep steps by a function of its own, which has no fused form"}
+
+
+def test_an_optimizer_without_the_form_steps_as_it_is() -> None:
+    """The reason is told, and nothing is raised in the script."""
+    model = Net()
+    found = missing_after(model, model, torch.optim.Rprop(model.parameters()), optimizer_impl="fused")
+    assert found == {"optimizer_impl": "Rprop has no such form"}
+
+
+def test_a_model_that_was_not_found_is_told() -> None:
+    """For each knob that would have changed it."""
+    effects, _ = effects_of(precision="bf16", memory_format="channels_last")
+    assert effects.missing(None, reads_only=False).keys() == {"precision", "memory_format"}
+
+
+def test_a_loader_that_has_what_it_was_given_is_in_effect() -> None:
+    """Its own iterator is asked; one that has something else is told."""
+    _, told = effects_of(num_workers=1, prefetch_factor=4, persistent_workers=True)
+    stream = Stream(DataLoader(DATA, batch_size=8), told, 0, lambda: None)
+    next(stream)
+    assert of_loader(told.changed, stream, pinned=None, device="cpu") == {}
+    found = of_loader({"num_workers": 2, "prefetch_factor": 4}, stream, pinned=None, device="cpu")
+    assert found == {"num_workers": "the loader that was iterated has num_workers=1, not 2"}
+
+
+def test_batches_that_cannot_be_pinned_are_told() -> None:
+    """On a GPU, a class of the script's own without ``pin_memory()``."""
+    _, told = effects_of(pin_memory=True)
+    stream = Stream(DataLoader(DATA, batch_size=8, pin_memory=True), Changes({}), 0, lambda: None)
+    next(stream)
+    stream.running._pin_memory = True  # type: ignore[union-attr]  # what a machine with a GPU says
+    found = of_loader(told.changed, stream, pinned=False, device="cuda")
+    assert found == {"pin_memory": "no tensor of its batches is page-locked: their class has no pin_memory()"}
+
+
+def test_a_burst_whose_change_the_script_takes_back_is_unsupported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The knob is named, so that the search tries it no more."""
+    monkeypatch.chdir(tmp_path)
+    with ScriptIsolation(script("insisting")) as isolation:
+        isolation.start(START_SECONDS)
+        burst = alone(isolation, num_threads=1, allocator="tuned")
+    assert burst.outcome is Outcome.UNSUPPORTED
+    assert burst.without_effect == ("num_threads",)
+    assert burst.reason == "num_threads did not come into effect: the script itself sets 2 threads"
+
+
+@pytest.mark.slow
+def test_a_compiled_model_is_seen_to_be_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames that dynamo took, in half precision besides."""
+    monkeypatch.chdir(tmp_path)
+    with ScriptIsolation(script("plain")) as isolation:
+        isolation.start(START_SECONDS)
+        burst = alone(isolation, 120.0, compile_mode="default", precision="bf16")
+    assert burst.outcome is Outcome.OK, burst.reason

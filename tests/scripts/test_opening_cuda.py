@@ -1,0 +1,41 @@
+"""A script that opens CUDA on its way to the loop is forked just before that; what each job makes goes with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from autotune.measuring.records import Outcome
+from autotune.recorder.opening_cuda import before_cuda
+from autotune.scripts import ScriptIsolation
+from tests.example_scripts import START_SECONDS, alone, played, script
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_the_moment_comes_before_cuda_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time, with torch's own opener at hand; what that returns is returned."""
+    told: list[str] = []
+    monkeypatch.setattr(torch._C, "_cuda_init", lambda: told.append("opened") or 7, raising=False)
+    before_cuda(lambda own: told.append(f"before {own is not torch._C._cuda_init}"))
+    assert torch._C._cuda_init() == 7
+    assert told == ["before True", "opened"]
+
+
+def test_a_burst_goes_on_from_where_cuda_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It neither imports nor prepares again; the models, made before the fork, are found and changed after it."""
+    monkeypatch.chdir(tmp_path)
+    with ScriptIsolation(script("prepares")) as isolation:
+        isolation.start(START_SECONDS)
+        isolation.seen["cuda_opened"] = True  # what a look sees where there is a GPU
+        burst = alone(isolation, precision="bf16", num_threads=1)
+        bursts = played(isolation, {"num_workers": 1})
+        trace = (tmp_path / "trace").read_text()
+    assert isolation.fork_unsafe_reason is None
+    assert burst.outcome is Outcome.OK, burst.reason
+    assert trace == "prepared opened opened opened "
+    assert [one.outcome for one in bursts] == [Outcome.OK, Outcome.OK]  # side by side they make the same folder
+    assert not list(tmp_path.iterdir())
