@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import atexit
+import functools
+import multiprocessing
 import os
 import sys
 import threading
+from collections.abc import Callable
+from multiprocessing import util
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from .wire import Wire
 
+FIRST = 1000
+"""Above the priorities with which `multiprocessing` ends its own things."""
 GRACE_SECONDS = 3.0
 """For what a script does in its ``finally``. Chosen."""
 OUT_OF_MEMORY_TEXTS = (
@@ -25,12 +31,23 @@ class BurstEnded(BaseException):
     """The burst is over; not for the script to catch."""
 
 
+_ended = [False]
+
+
+def has_ended() -> bool:
+    """Whether the burst is over, though the script goes on: it has caught what was not for it to catch."""
+    return _ended[0]
+
+
 def end_burst() -> None:
-    """Leaves the script, whose ``finally`` still runs; it has a moment.
+    """Leaves the script, whose ``finally`` still runs; it has a moment, unless it caught the first word of it.
 
     Raises:
         BurstEnded: Always.
     """
+    if _ended[0]:
+        os._exit(0)
+    _ended[0] = True
     timer = threading.Timer(GRACE_SECONDS, os._exit, (0,))
     timer.daemon = True
     timer.start()
@@ -55,11 +72,45 @@ def tell_how_it_ends(wire: Wire, doing: list[str]) -> None:
         os._exit(0)
 
     def ended() -> None:
-        wire.send("failure", outcome="crashed", reason=f"the script ended while it was {doing[-1]}")
+        error, status = last_error(), statuses[-1]
+        if has_ended():
+            pass
+        elif error is not None:  # another hook than ours was told of it
+            wire.send("failure", outcome=outcome_of(error), reason=f"{type(error).__name__}: {first_line(error)}")
+        elif error is None and status in {None, 0} and doing[-1] == "training":
+            wire.send("trained")
+        else:
+            how = "" if status in {None, 0} else f", by sys.exit({status!r})"
+            wire.send("failure", outcome="crashed", reason=f"the script ended while it was {doing[-1]}{how}")
         os._exit(0)
 
+    statuses: list[object] = [0]
+    leave = sys.exit
+
+    @functools.wraps(leave)
+    def leaving(status: Any = None, /) -> NoReturn:
+        statuses.append(status)
+        leave(status)
+
+    sys.exit = leaving
     sys.excepthook = hook
-    atexit.register(ended)
+    at_exit(ended)
+
+
+def last_error() -> BaseException | None:
+    """What ends the script, or a process of it, should it be an error: Python keeps it before it calls any hook."""
+    error = sys.exc_info()[1] or getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if isinstance(error, SystemExit) and error.code not in {None, 0}:
+        error = error.__context__  # as torch.multiprocessing ends a process that failed
+    is_error = isinstance(error, Exception) and not _is_caused_by_end(error)
+    return error if is_error else None
+
+
+def at_exit(then: Callable[[], None]) -> None:
+    """Calls a function at the end of this process, be it one that `multiprocessing` has started."""
+    atexit.register(then)
+    if multiprocessing.parent_process() is not None:
+        util.Finalize(None, then, exitpriority=FIRST)
 
 
 def outcome_of(error: BaseException) -> str:

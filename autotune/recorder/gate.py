@@ -7,7 +7,7 @@ import math
 from time import perf_counter  # by name: the script may replace what `time` holds
 from typing import TYPE_CHECKING, Any
 
-from .ending import end_burst
+from .ending import end_burst, has_ended
 from .gradients import Gradients
 from .usage import MemoryWatch, Processors
 
@@ -68,12 +68,15 @@ class Gate:
         self._lap: dict[str, Any] = {}
         self._steps: list[tuple[float, float]] = []
         self._step_began = 0.0
+        self._cycles = 0
         self._updates, self._update_seconds = 0, 0.0
         self._drawn_when_filled, self._waited = 0, False
         self._last_pass = self._opened
         self._gradients = Gradients(request["trace"]) if request["job"] == "numerics" else None
         compiled = request["changes"].get("knobs", {}).get("compile_mode") is not None
-        self._opening = max(self._accumulation + 1, COMPILED_BATCHES if compiled else 0)
+        passes = self._accumulation if loop["loaders"] else 1  # of the gate, in a step
+        self._opening = max(passes + 1, COMPILED_BATCHES if compiled else 0)
+        self._passes = passes
 
     def before_draw(self) -> None:
         """All that was drawn has been trained on."""
@@ -84,23 +87,41 @@ class Gate:
         """An optimizer is about to step."""
         self._step_began = perf_counter()
         if self._gradients is not None:
-            self._gradients.before_step(optimizer)
+            self._gradients.before_step([weight for group in optimizer.param_groups for weight in group["params"]])
 
     def after_step(self, _: Optimizer) -> None:
         """An optimizer has stepped."""
         self._steps.append((self._step_began, perf_counter()))
+        self._trace_step()
+        if not self._loop["loaders"] and len(self._steps) % self._loop["optimizers"] == 0:
+            self._pass_step()
+
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """A backward pass begins; a script that changes its weights by itself has done so since the one before."""
+        if self._gradients is not None:
+            self._gradients.losses.append(loss.detach())
+        if self._loop["updates_itself"] and not self._loop["loaders"]:
+            if self._cycles:
+                self._pass_step()
+            self._cycles += 1
+
+    def after_backward(self, weights: list[torch.Tensor]) -> None:
+        """A backward pass has ended."""
+        if self._gradients is not None and self._loop["updates_itself"]:
+            self._gradients.before_step(weights)
+            self._trace_step()
+
+    def _trace_step(self) -> None:
+        """A step whose numbers are compared."""
         if self._gradients is not None and self._gradients.after_step():
             self._wire.send("result", value=self._gradients.trace())
             end_burst()
-        if self.stream is None and not self._loop["loaders"] and len(self._steps) % self._loop["optimizers"] == 0:
-            samples = self._loop["step_samples"]
-            self._position += samples
-            self._pass(self._position, samples)
 
-    def losses_seen(self, loss: torch.Tensor) -> None:
-        """A backward pass begins."""
-        if self._gradients is not None:
-            self._gradients.losses.append(loss.detach())
+    def _pass_step(self) -> None:
+        """The gate, in a loop without a loader."""
+        samples = self._loop["step_samples"] * self._accumulation
+        self._position += samples
+        self._pass(self._position, samples)
 
     def drain(self) -> None:
         """Draws batches that nobody trains on, for as long as the plan says: what the loader alone could reach."""
@@ -111,6 +132,8 @@ class Gate:
 
     def _pass(self, position: int, samples: int) -> None:
         """The gate: goes on at once while there is something to train, else reports and waits."""
+        if has_ended():
+            end_burst()
         if self._gradients is not None:
             return
         now = perf_counter()
@@ -144,7 +167,7 @@ class Gate:
             reads_batches=self._loop["reads_batches"],
             start_seconds=self.start_seconds,
             opening_seconds=perf_counter() - self._opened,
-            opening_steps=self._passed / self._accumulation,
+            opening_steps=self._passed / self._passes,
         )
         self._doing.append("training")
         self._go_on(position)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
-    from torch.optim import Optimizer
 
 MOST_ELEMENTS = 20_000_000
 """Of a gradient, that are compared: of more, every so manieth. 80 MB."""
@@ -26,17 +26,19 @@ class Gradients:
         self.losses: list[torch.Tensor] = []
         self._wanted = wanted
         self._steps = 0
+        self._is_compared = False
         self._norm, self._cosine = 0.0, 1.0
 
-    def before_step(self, optimizer: Optimizer) -> None:
-        """The first step's gradient is complete."""
-        if self._steps or self._wanted["file"] is None:
+    def before_step(self, weights: Iterable[torch.Tensor]) -> None:
+        """The gradient of these weights is complete; the first one is compared."""
+        if self._is_compared or self._wanted["file"] is None:
             return
         import torch
 
-        gradients = [w.grad for group in optimizer.param_groups for w in group["params"] if w.grad is not None]
-        if not gradients:
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        if not gradients:  # an optimizer whose step calls the model first
             return
+        self._is_compared = True
         stride = max(1, math.ceil(sum(one.numel() for one in gradients) / MOST_ELEMENTS))
         flat = torch.cat([one.detach().float().cpu().contiguous().reshape(-1)[::stride] for one in gradients])
         self._norm = math.sqrt(sum(float(one.detach().double().pow(2).sum()) for one in gradients))

@@ -1,11 +1,12 @@
-"""Where torch lets somebody else look at a training loop: loaders, losses, optimizers."""
+"""Where torch lets somebody else look at a training loop: loaders, losses, models, optimizers."""
 
 from __future__ import annotations
 
 import functools
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+
+from .naming import class_of, find_models, model_key
 
 if TYPE_CHECKING:
     import torch
@@ -13,28 +14,21 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 Iterate = Callable[["DataLoader[Any]"], Iterator[Any]]
-
-
-_home = [os.getpid()]
-"""The process that is looked at: not the workers that it forks."""
+MOST_CALLS = 100
+"""Of models in training, among which the ones that were tuned are looked for. Chosen."""
 
 
 def on_iterate(then: Callable[[DataLoader[Any], Iterate], Iterator[Any]]) -> None:
-    """Calls ``then(loader, iterate)`` in the place of each ``iter(loader)`` of this process, not of its workers."""
-    from torch.utils.data import DataLoader
+    """Calls ``then(loader, iterate)`` in the place of each ``iter(loader)``, but for those within workers."""
+    from torch.utils.data import DataLoader, get_worker_info
 
     original = DataLoader.__iter__
 
     @functools.wraps(original)
     def iterate(self: DataLoader[Any]) -> Iterator[Any]:
-        return then(self, original) if _home[0] == os.getpid() else original(self)
+        return then(self, original) if get_worker_info() is None else original(self)
 
     DataLoader.__iter__ = iterate  # type: ignore[assignment]
-
-
-def move_home() -> None:
-    """To be called in a process that was forked to go on with the script: it is the one to look at now."""
-    _home[0] = os.getpid()
 
 
 def on_step(before: Callable[[Optimizer], None], after: Callable[[Optimizer], None]) -> None:
@@ -51,33 +45,51 @@ def on_step(before: Callable[[Optimizer], None], after: Callable[[Optimizer], No
     optimizer.register_optimizer_step_post_hook(ended)
 
 
-def on_backward(then: Callable[[torch.Tensor], None]) -> None:
-    """Calls ``then(loss)`` before each ``loss.backward()``."""
+def on_backward(before: Callable[[torch.Tensor], None], after: Callable[[], None] = lambda: None) -> None:
+    """Calls ``before(loss)`` and ``after()`` around each ``loss.backward()``."""
     import torch
 
     original: Any = torch.Tensor.backward
 
     @functools.wraps(original)
     def backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        then(self)
-        return original(self, *args, **kwargs)
+        before(self)
+        returned = original(self, *args, **kwargs)
+        after()
+        return returned
 
     torch.Tensor.backward = backward  # type: ignore[method-assign]
 
 
-def on_outermost_forward(before: Callable[[Any, tuple[Any, ...]], None]) -> Callable[[], None]:
-    """Calls a function before each call of a module that no other module calls; returns what ends that."""
+def on_outermost_forward(
+    before: Callable[[Any, tuple[Any, ...]], None], inside: Callable[[tuple[Any, ...]], None] = lambda _: None
+) -> Callable[[], None]:
+    """Calls a function before each call of a module that no other module calls; returns what ends that.
+
+    Args:
+        before: Told the module, and what it is called with.
+        inside: Told what each module within is called with.
+    """
+    import torch
     from torch.nn.modules import module as modules
 
+    # Known to torch.compile, which leaves out what comes after it: the script's graphs are the same as ever.
+    is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)
     depth = 0
 
     def entering(module: Any, arguments: tuple[Any, ...]) -> None:
+        if is_compiling():
+            return
         nonlocal depth
         depth += 1
         if depth == 1:
             before(module, arguments)
+        else:
+            inside(arguments)
 
     def left(*_: Any) -> None:
+        if is_compiling():
+            return
         nonlocal depth
         depth -= 1
 
@@ -91,3 +103,30 @@ def on_outermost_forward(before: Callable[[Any, tuple[Any, ...]], None]) -> Call
             handle.remove()
 
     return end
+
+
+def when_called(keys: Sequence[str], then: Callable[[list[Any]], None], most_calls: int | None = MOST_CALLS) -> None:
+    """Calls ``then(models)`` once, before the first call in training of a model of these names, or of what holds one.
+
+    Args:
+        keys: As `naming.model_key` makes them.
+        then: Told all models of these names.
+        most_calls: In training, after which nobody is waited for any longer; None: waits for ever.
+    """
+    import torch
+
+    named = {key.split(" ", 1)[0] for key in keys}
+    calls = 0
+
+    def before(called: Any, _: tuple[Any, ...]) -> None:
+        nonlocal calls
+        if not torch.is_grad_enabled():
+            return
+        calls += 1
+        if any(class_of(part) in named and model_key(part) in keys for part in called.modules()):
+            end()
+            then(find_models(list(keys)))
+        elif most_calls is not None and calls >= most_calls:
+            end()
+
+    end = on_outermost_forward(before)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import importlib.util
 import os
@@ -10,23 +9,15 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from time import perf_counter, process_time, time
+from time import perf_counter, time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from . import hooks, keeping
 from .blocks import count_blocks
-from .ending import BurstEnded, end_burst, first_line
-from .naming import (
-    batches_of,
-    class_of,
-    is_own_batch_sampler,
-    length_of,
-    loader_key,
-    model_key,
-    shapes_hash,
-    tensors_in,
-)
+from .ending import BurstEnded, at_exit, end_burst, first_line, last_error
+from .loop import described, holders_of, implementations, is_compiled, merged, ranks, reading, sums_of, trained_beside
+from .naming import loader_key, model_key, shapes_hash, tensors_in
 from .sites import Sites
 from .stream import Watched, count_of
 from .wire import Wire
@@ -37,9 +28,10 @@ if TYPE_CHECKING:
 
 STEPS, SECONDS, FEWEST_STEPS = 6, 4.0, 3
 """Of the optimizer that steps first: so many, or fewer where they take long."""
+STEPS_OF_A_BATCH = 24
+"""After so many, no further batch will be drawn from a loader that was drawn from before. Chosen."""
 SMALL_OPERATOR_MICROSECONDS = 20.0
 """Below, an operator is mostly what calling it costs."""
-SAMPLE_SECONDS, MOST_SAMPLES = 0.3, 16
 
 
 def begin(orders: dict[str, Any]) -> None:
@@ -55,7 +47,8 @@ class Look:
     """
 
     def __init__(self, orders: dict[str, Any]) -> None:
-        self._wire = Wire.to(orders["socket"])
+        self._socket, self._process_id = orders["socket"], os.getpid()
+        self._wire = Wire.to(self._socket)
         self._began = time()
         self._loaders: dict[int, Any] = {}
         self._iterated: Counter[str] = Counter()
@@ -67,15 +60,21 @@ class Look:
         self._steps: list[int] = []
         self._marks: list[int] = []  # draws at each step of the optimizer that steps first
         self._first_step = 0.0
-        self._facts: dict[str, Any] = {"precision": None, "images": False, "attention": False, "thread": None}
+        self._steps_now = False
+        self._sums: list[float] = []  # of the weights; where they change without an optimizer, the script changes them
+        self._updates_itself = False
+        self._threads: dict[str, set[str]] = {"draw": set(), "train": set()}
+        self._calls: Counter[int] = Counter()  # of each model, and under 0 backward passes; since the first step
+        self._facts: dict[str, Any] = {"precision": None, "images": False, "attention": False}
         self._profile: Any = None
         self._sites = Sites()
         self._forwards = 0
         self._done = False
         keeping.keep(orders["keep"])
         hooks.on_iterate(self._on_iterate)
-        hooks.on_step(lambda _: None, self._on_step)
-        self._end_of_forwards = hooks.on_outermost_forward(self._on_forward)
+        hooks.on_step(self._before_step, self._on_step)
+        hooks.on_backward(self._before_backward)
+        self._end_of_forwards = hooks.on_outermost_forward(self._on_forward, self._on_inner_forward)
         self._watch_attention()
         self._tell_of_end()
 
@@ -92,62 +91,103 @@ class Look:
     def _on_draw(self, loader: DataLoader[Any], batch: Any) -> None:
         import torch
 
-        if not torch.is_grad_enabled() or self._done:
+        if not torch.is_grad_enabled():
             return
-        if threading.current_thread() is not threading.main_thread():
-            self._facts["thread"] = threading.current_thread().name
+        if self._done:
+            end_burst()
+        self._threads["draw"].add(threading.current_thread().name)
         samples = count_of(batch)
         self._draws.append((id(loader), samples))
         tensors = list(tensors_in(batch))
         self._facts["images"] |= any(tensor.dim() == 4 for tensor in tensors)
         self._facts["batch_bytes"] = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         self._batches.append([tuple(tensor.shape) for tensor in tensors])
-        if len(self._marks) == 2:
-            self._start_profile()
-        elif self._profile is not None:
-            self._end_profile()
-        if self._steps and self._is_enough():
+        self._turn_profile()
+        if self._marks and self._is_enough():
             self._finish()
 
     def _on_forward(self, model: Any, arguments: tuple[Any, ...]) -> None:
         import torch
 
         self._forwards += 1
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or self._done:
             return
         self._models[id(model)] = model
         self._sites.on_forward(model)
         self._facts["images"] |= any(tensor.dim() == 4 for tensor in tensors_in(arguments))
-        if not self._loaders:
-            tensor = next((one for one in tensors_in(arguments) if one.dim()), None)
-            self._facts["step_samples"] = int(tensor.shape[0]) if tensor is not None else 1
-        device = next((weight.device.type for weight in model.parameters()), "cpu")
-        self._facts["device"] = device
-        if (casts_to := autocast_dtype(device)) is not None:
-            self._facts["precision"] = casts_to
+        if self._marks and not self._steps_now:
+            self._calls[id(model)] += 1
+        if not self._draws_feed:
+            self._turn_profile()
         weight = next(model.parameters(), None)
-        if weight is not None and weight.dtype in {torch.bfloat16, torch.float16}:
-            self._facts["precision"] = str(weight.dtype).removeprefix("torch.")
-        compiled = getattr(model, "_compiled_call_impl", None) is not None
-        if compiled or type(model).__name__ == "OptimizedModule":
-            self._facts["compiled"] = True
+        if weight is not None:  # a loss has none
+            self._facts["device"] = weight.device.type
+            if weight.dtype in {torch.bfloat16, torch.float16}:
+                self._facts["precision"] = str(weight.dtype).removeprefix("torch.")
+        self._on_inner_forward(arguments)
+
+    def _on_inner_forward(self, arguments: tuple[Any, ...]) -> None:
+        """What a module within is called with: frameworks choose a precision there."""
+        if "step_samples" not in self._facts:
+            tensor = next((one for one in tensors_in(arguments) if one.dim()), None)
+            if tensor is not None:
+                self._facts["step_samples"] = int(tensor.shape[0])
+        if (casts_to := autocast_dtype(self._facts.get("device", "cpu"))) is not None:
+            self._facts["precision"] = casts_to
+
+    def _before_step(self, _: Optimizer) -> None:
+        self._steps_now = True
 
     def _on_step(self, optimizer: Optimizer) -> None:
+        self._steps_now = False
         if self._done:
             return
-        if not self._steps:
-            self._first_step = perf_counter()
         self._optimizers[id(optimizer)] = optimizer
         self._steps.append(id(optimizer))
         if id(optimizer) == self._steps[0]:
-            self._marks.append(len(self._draws))
-        if not self._draws and self._is_enough():
+            self._mark()
+
+    def _before_backward(self, _: Any) -> None:
+        """Where no optimizer of torch steps: the script may change its weights by itself."""
+        if self._marks and not self._steps_now:
+            self._calls[0] += 1
+        if self._steps or self._done:
+            return
+        sums = sums_of(self._models.values())
+        if self._sums and len(sums) == len(self._sums) and sums != self._sums:
+            self._updates_itself = True
+            self._mark()
+        self._sums = sums
+
+    def _mark(self) -> None:
+        """A step was taken."""
+        if not self._marks:
+            self._first_step = perf_counter()
+            if os.getpid() != self._process_id:  # the script trains in a process that it has forked
+                self._wire, self._process_id = Wire.to(self._socket), os.getpid()
+            self._wire.send("training", pid=os.getpid())
+        self._threads["train"].add(threading.current_thread().name)
+        self._marks.append(len(self._draws))
+        draws_no_more = len(self._marks) >= STEPS_OF_A_BATCH if self._draws else True
+        if not self._draws_feed and draws_no_more and self._is_enough():
             self._finish()
+
+    @property
+    def _draws_feed(self) -> bool:
+        """Whether batches are drawn between steps."""
+        return len(self._draws) > (self._marks[0] if self._marks else 0)
 
     def _is_enough(self) -> bool:
         count = len(self._marks)
         slow = perf_counter() - self._first_step > SECONDS
         return self._profile is None and (count >= STEPS or (slow and count >= FEWEST_STEPS))
+
+    def _turn_profile(self) -> None:
+        """One step is profiled, the third."""
+        if self._profile is not None:
+            self._end_profile()
+        elif len(self._marks) == 2:
+            self._start_profile()
 
     def _start_profile(self) -> None:
         import torch
@@ -184,20 +224,23 @@ class Look:
     def _seen(self) -> dict[str, Any]:
         import torch
 
-        between = self._draws[self._marks[0] : self._marks[-1]] if self._marks else []
+        drawn = merged(self._draws, {one: loader_key(loader) for one, loader in self._loaders.items()})
+        between = drawn[self._marks[0] : self._marks[-1]] if self._marks else []
         rounds = max(1, len(self._marks) - 1)
-        feeding = Counter(loader for loader, _ in between or self._draws[: self._marks[0] if self._marks else 0])
-        loaders = [self._loaders[one] for one, _ in feeding.most_common()] if between else []
+        loaders = [self._loaders[one] for one, _ in Counter(loader for loader, _ in between).most_common()]
         main = loaders[0] if loaders else None
         draws = sum(1 for loader, _ in between if main is not None and loader == id(main))
         samples = [count for loader, count in between if main is not None and loader == id(main)]
         per_optimizer = Counter(self._steps)
-        models = list(self._models.values())
+        models = [model for model in self._models.values() if next(model.parameters(), None) is not None]
         first = self._optimizers[self._steps[0]] if self._steps else None
-        sample_seconds, wait_fraction = _reading(main)
+        if in_compiled_code := not models:
+            models = holders_of(self._optimizers.values())
+        sample_seconds, wait_fraction = reading(main)
+        apart = self._threads["draw"] - self._threads["train"] if self._threads["train"] else set()
         return {
             "device": "cpu",
-            "compiled": False,
+            "compiled": in_compiled_code or any(is_compiled(model) for model in models),
             "small_operators_fraction": 0.0,
             "batch_bytes": 0,
             "step_samples": 1,
@@ -208,10 +251,11 @@ class Look:
             "steps": len(self._marks),
             "optimizers": len(per_optimizer),
             "optimizer": type(first).__name__ if first is not None else None,
-            "optimizer_impls": _implementations(first),
-            "accumulation": max(1, round(draws / rounds)),
+            "optimizer_impls": implementations(first),
+            "updates_itself": self._updates_itself and not self._steps,
+            "accumulation": max(1, round((draws if main is not None else self._calls_between) / rounds)),
             "samples": samples[:20],
-            "loaders": [self._described(loader) for loader in loaders],
+            "loaders": [described(loader, self._passed.get(id(loader), 0)) for loader in loaders],
             "models": [model_key(model) for model in models],
             "model_names": [type(model).__name__ for model in models],
             "tensors": sum(1 for model in models for _ in model.parameters()),
@@ -222,7 +266,9 @@ class Look:
             "fixed_shapes": len({str(shapes) for shapes in self._batches[1:]}) <= 1,
             "sample_seconds": sample_seconds,
             "sample_wait_fraction": wait_fraction,
-            "ranks": int(os.environ.get("WORLD_SIZE", "1")),
+            "ranks": ranks(),
+            "beside": trained_beside(),
+            "thread": min(apart, default=None),
             "threads": torch.get_num_threads(),
             "source": self._sites.told(loaders, [self._optimizers[one] for one in per_optimizer], models),
             "frameworks": [name for name in ("lightning", "transformers", "accelerate") if name in sys.modules],
@@ -237,28 +283,10 @@ class Look:
     def _seconds_to_loop(self) -> float:
         return time() - self._began
 
-    def _described(self, loader: Any) -> dict[str, Any]:
-        """A loader, in the words of DataLoader."""
-        from torch.utils.data import IterableDataset
-
-        dataset = loader.dataset
-        iterable = isinstance(dataset, IterableDataset)
-        size = None if is_own_batch_sampler(loader) else batches_of(loader)[1]
-        return {
-            "key": loader_key(loader),
-            "passed": self._passed.get(id(loader), 0),
-            "dataset": class_of(dataset),
-            "samples": length_of(dataset),
-            "iterable": iterable,
-            "own_batches": is_own_batch_sampler(loader) or size is None,
-            "batch_size": size,
-            "num_workers": loader.num_workers,
-            "prefetch_factor": loader.prefetch_factor,
-            "pin_memory": bool(loader.pin_memory),
-            "persistent_workers": bool(loader.persistent_workers),
-            "in_order": bool(getattr(loader, "in_order", True)),
-            "reads_batches": iterable or hasattr(dataset, "__getitems__"),
-        }
+    @property
+    def _calls_between(self) -> int:
+        """Micro-batches since the first step, in a loop without a loader: what every model and each backward shares."""
+        return min(self._calls.values(), default=0)
 
     def _tell_of_end(self) -> None:
         """Should the script end before it has trained, the parent hears what was seen."""
@@ -274,14 +302,16 @@ class Look:
         def ended() -> None:
             if self._done:
                 os._exit(0)
-            self._wire.send("ended", error=None, **self._outline())
+            error = last_error()  # where another hook than ours was told of it
+            told = f"{type(error).__name__}: {first_line(error)}" if error is not None else None
+            self._wire.send("ended", error=told, **self._outline())
 
         sys.excepthook = hook
-        atexit.register(ended)
+        at_exit(ended)
 
     def _outline(self) -> dict[str, Any]:
         return {
-            "steps": len(self._steps),
+            "steps": len(self._steps) or len(self._marks),
             "forwards": self._forwards,
             "draws": len(self._draws),
             "loaders": len(self._loaders),
@@ -305,32 +335,3 @@ def autocast_dtype(device: str) -> str | None:
         on = torch.is_autocast_enabled() if device == "cuda" else torch.is_autocast_cpu_enabled()
         dtype = torch.get_autocast_gpu_dtype() if device == "cuda" else torch.get_autocast_cpu_dtype()
     return str(dtype).removeprefix("torch.") if on else None
-
-
-def _reading(loader: Any) -> tuple[float, float]:
-    """Seconds to read a sample, and the share of them in which no processor computed."""
-    dataset: Any = getattr(loader, "dataset", None)
-    length = length_of(dataset)
-    if not length or not hasattr(dataset, "__getitem__"):
-        return 1e-4, 1.0
-    began, worked, read = perf_counter(), process_time(), 0
-    try:
-        while read < min(length, MOST_SAMPLES) and perf_counter() - began < SAMPLE_SECONDS:
-            dataset.__getitem__((read * 7919) % length)
-            read += 1
-    except Exception:  # noqa: BLE001 - a data set that is read by lists of indices, say
-        return 1e-4, 1.0
-    seconds = max(perf_counter() - began, 1e-9)
-    return seconds / max(1, read), min(1.0, max(0.0, 1 - (process_time() - worked) / seconds))
-
-
-def _implementations(optimizer: Optimizer | None) -> list[str]:
-    """Forms that an optimizer accepts, as it was made."""
-    import torch
-
-    if optimizer is None:
-        return []
-    found: list[str] = [form for form in ("foreach", "fused") if form in optimizer.defaults]
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-    unfit = optimizer.defaults.get("differentiable") or not all(torch.is_floating_point(weight) for weight in weights)
-    return [] if unfit else found

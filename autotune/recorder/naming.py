@@ -32,9 +32,13 @@ def is_own_batch_sampler(loader: Any) -> bool:
 
 
 def loader_kind(key: str) -> tuple[str, str]:
-    """What is alike of a loader where its batch size or its data set's length is another: classes of both its parts."""
+    """What is alike of a loader where its batch size or its data set's length is another: classes of both its parts.
+
+    Under several ranks each draws its share of what one alone shuffles.
+    """
     parts = key.split()
-    return parts[0], parts[3] if len(parts) > 3 else parts[-1]
+    sampler = parts[3] if len(parts) > 3 else parts[-1]
+    return parts[0], "RandomSampler" if sampler == "DistributedSampler" else sampler
 
 
 def batches_of(loader: Any) -> tuple[Any, int | None, bool]:
@@ -50,21 +54,43 @@ def model_key(model: nn.Module) -> str:
 
 def shapes_hash(*models: nn.Module) -> str:
     """Hash of the shapes of all weights."""
-    shapes = sorted(str(tuple(weight.shape)) for model in models for weight in model.parameters())
+    shapes = sorted(_shape_of(weight) for model in models for weight in model.parameters())
     return hashlib.sha256("\n".join(shapes).encode()).hexdigest()[:16]
 
 
-def find_models(keys: list[str]) -> list[nn.Module]:
-    """The models of these names that live in this process; empty unless each is there once.
+def _shape_of(weight: torch.Tensor) -> str:
+    try:
+        return str(tuple(weight.shape))
+    except RuntimeError:  # of a lazy module that has not been called yet
+        return "not known yet"
 
+
+def find_models(keys: list[str]) -> list[nn.Module]:
+    """The models of these names that live in this process, one for each; empty unless all are there.
+
+    Of several that are alike, such as a model and an average of its weights, those come first that an optimizer has.
     By the type of each object alone: asking the object itself might run code of the script's.
     """
     from torch import nn
+    from torch.optim import Optimizer
 
     named = {key.split(" ", 1)[0] for key in keys}
-    modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module) and class_of(one) in named]
-    found = [next((one for one in modules if model_key(one) == key), None) for key in keys]
-    return [one for one in found if one is not None] if None not in found else []
+    alike: dict[str, list[nn.Module]] = {}
+    stepped: set[int] = set()
+    for one in gc.get_objects():
+        kind = type(one)
+        if issubclass(kind, nn.Module) and class_of(one) in named:
+            alike.setdefault(model_key(one), []).append(one)
+        elif issubclass(kind, Optimizer):
+            groups = one.__dict__.get("param_groups", ())
+            stepped |= {id(weight) for group in groups for weight in group["params"]}
+    found: list[nn.Module] = []
+    for key in keys:
+        free = [one for one in alike.get(key, ()) if not any(one is other for other in found)]
+        if not free:
+            return []
+        found.append(next((one for one in free if any(id(weight) in stepped for weight in one.parameters())), free[0]))
+    return found
 
 
 def class_of(thing: object) -> str:

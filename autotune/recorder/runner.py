@@ -1,7 +1,7 @@
 """A script as a runner: it goes on from its training loop, and trains blocks as it is told.
 
 Its gate is the moment before a batch is drawn, when all that was drawn has been trained on; in a script without a
-loader, the end of an optimizer step.
+loader, the end of an optimizer step, or the backward pass that follows on one of the script's own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from . import ending, hooks, keeping
 from .changes import Changes
 from .effects import Effects
 from .gate import Gate
-from .naming import find_models, loader_key, model_key
+from .naming import find_models, loader_key
 from .opening_cuda import Opener, before_cuda, open_in_fork
 from .order import seed_all
 from .server import serve, unsafe_reason
@@ -56,16 +56,17 @@ class Runner:
         self._effects = Effects(self._changes, "cpu")
         self._models: list[Any] = []
         self._passed = 0
-        self._main: Stream | None = None
+        self._streams: dict[str, list[Stream]] = {}
+        self._known: dict[int, tuple[Any, Stream]] = {}  # the loader too, so that no other one gets its id
         self._doing = ["being started"]
         self._threads: int | None = None
         self._set_threads: Callable[[int], None] = lambda _: None
         keeping.keep(orders["keep"])
         hooks.on_iterate(self._on_iterate)
         hooks.on_step(self._before_step, self._after_step)
-        hooks.on_backward(self._on_backward)
+        hooks.on_backward(self._before_backward, self._after_backward)
         if not self._loop["loaders"]:
-            self._end_of_search = hooks.on_outermost_forward(self._on_forward)
+            hooks.when_called(self._loop["models"], lambda _: self._arrive_once(), most_calls=None)
         if orders["role"] == "serve":
             self._postpone_threads()
             if orders["before_cuda"] == sys.argv:  # not what the script starts besides
@@ -78,17 +79,26 @@ class Runner:
         key = loader_key(loader)
         if key not in keys or not torch.is_grad_enabled():
             return iterate(loader)
-        is_main = key == keys[0]
         gate = self._gate
         if gate is None:
-            if not is_main:
+            if key != keys[0]:
                 return iterate(loader)
             self._passed += 1
             if self._passed <= self._loop["passed"]:
                 return iterate(loader)
             gate = self._arrive()
-        if is_main and self._main is not None:
-            return self._main  # the script left it, and begins again: the stream goes on
+        if id(loader) not in self._known:
+            self._known[id(loader)] = (loader, self._stream_for(loader, key, gate))
+        return self._known[id(loader)][1]  # where the script left it and begins again, the stream goes on
+
+    def _stream_for(self, loader: DataLoader[Any], key: str, gate: Gate) -> Stream:
+        """A stream of a loader that was not iterated before; where it was made again, the one that it had."""
+        keys: list[str] = self._loop["loaders"]
+        streams = self._streams.setdefault(key, [])
+        alike: int = keys.count(key)
+        if len(streams) == alike:
+            return streams[len(self._known) % alike]
+        is_main = key == keys[0] and not streams
         before_draw = gate.before_draw if is_main else lambda: None
         part = self._request["plan"]["part"]
         stream = Stream(
@@ -100,18 +110,16 @@ class Runner:
             cached=part == "compute",
             seeds_reading=bool((self._request["trace"] or {}).get("exact")),
         )
+        streams.append(stream)
         if is_main:
-            self._main = gate.stream = stream
+            gate.stream = stream
             if part == "loader":
                 gate.drain()
         return stream
 
-    def _on_forward(self, model: Any, _: tuple[Any, ...]) -> None:
-        """Without a loader: the first call of the model in training is where the loop begins."""
-        import torch
-
-        if self._gate is None and torch.is_grad_enabled() and model_key(model) in self._loop["models"]:
-            self._end_of_search()
+    def _arrive_once(self) -> None:
+        """Without a loader: the first call of the model in training is where the loop begins, or the first step."""
+        if self._gate is None and not self._loop["loaders"]:
             self._arrive()
 
     def _on_cuda(self, own: Opener) -> None:
@@ -157,7 +165,6 @@ class Runner:
         reason = unsafe_reason(try_out)
         self._told_to.send("ready", pid=os.getpid(), fork_unsafe_reason=reason)
         self._wire, self._request = serve(self._told_to, reason)
-        hooks.move_home()
         import torch
 
         if self._threads is not None:
@@ -178,6 +185,8 @@ class Runner:
         self._effects = Effects(self._changes, self._loop["device"])
         self._changes.on_process(torch.device(self._loop["device"]))
         self._changes.on_models(self._models)
+        if self._changes.wants_models:  # they are made, or called for the first time, after the loop has begun
+            hooks.when_called(self._loop["models"], self._changes.on_models)
         seed_all(request["seed"] + (request["trace"] or {}).get("noise", 0))
         gate = self._gate = Gate(wire, request, self._loop, self._effects, memory, self._doing)
         gate.start_seconds = max(0.0, time() - request["asked_at"])
@@ -197,6 +206,7 @@ class Runner:
         torch.set_num_threads = remember  # type: ignore[assignment]
 
     def _before_step(self, optimizer: Optimizer) -> None:
+        self._arrive_once()
         if self._gate is not None:
             self._changes.on_optimizer(optimizer)
             self._effects.before_step()
@@ -206,11 +216,17 @@ class Runner:
         if self._gate is not None:
             self._gate.after_step(optimizer)
 
-    def _on_backward(self, loss: torch.Tensor) -> None:
+    def _before_backward(self, loss: torch.Tensor) -> None:
+        if self._loop["updates_itself"]:
+            self._arrive_once()
         if self._gate is not None:
             self._gate.last_loss = loss.detach() if loss.numel() == 1 else None
-            self._gate.losses_seen(loss)
+            self._gate.before_backward(loss)
             self._effects.before_backward(loss)
+
+    def _after_backward(self) -> None:
+        if self._gate is not None:
+            self._gate.after_backward([weight for model in self._models for weight in model.parameters()])
 
 
 def _exceeded(wire: Wire, request: dict[str, Any], seen: int) -> None:

@@ -35,6 +35,16 @@ def unsafe_reason(try_out: Callable[[], None] | None = None) -> str | None:
         return f"{sys.platform} has no safe fork"
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return "the script has opened CUDA before its training loop"
+    return _of_others() or _canary(try_out)
+
+
+def _of_others() -> str | None:
+    """Threads and processes that a fork would not have."""
+    import torch
+
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return "the script has opened a process group, which runs threads"
     others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
     if others:
         return f"the script runs threads ({', '.join(others[:3])})"
@@ -43,7 +53,7 @@ def unsafe_reason(try_out: Callable[[], None] | None = None) -> str | None:
     with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children") as listed:
         if listed.read().split():
             return "the script has started processes"
-    return _canary(try_out)
+    return None
 
 
 def _canary(try_out: Callable[[], None] | None) -> str | None:

@@ -40,6 +40,11 @@ def held_knobs(seen: dict[str, Any], *, batch_is_free: bool) -> dict[str, str]:
         held["batch_size"] = "the script makes its batches itself"
     elif not batch_is_free:
         held["batch_size"] = "the script accumulates by itself; --effective-batch free tries other batches"
+    if seen["loaders"] and seen["loaders"][0]["iterable"] and not seen["loaders"][0]["num_workers"]:
+        held["num_workers"] = (
+            "an iterable data set repeats its samples in every worker unless it shards them itself; "
+            "if it does, give the script workers to have more of them tried"
+        )
     if seen["precision"] is not None:
         held["precision"] = f"the script chooses {seen['precision']} itself"
     if seen["compiled"]:

@@ -15,6 +15,7 @@ from autotune.results.sites import Site, SourceRecord
 from autotune.scripts.script import Script
 
 _HALF = {"bfloat16": "bf16", "float16": "fp16"}
+MOST_NAMED = 3
 BUILD = "write a build() for it, as the README shows"
 
 
@@ -30,7 +31,7 @@ def facts_of(seen: dict[str, Any], script: Script) -> WorkloadFacts:
             "name": script.name,
             "fingerprint": hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16],
             "model": {
-                "name": " and ".join(seen["model_names"]) or "unknown",
+                "name": names_of(seen["model_names"]),
                 "tensors": seen["tensors"],
                 "weights": seen["weights"],
                 "shapes": seen["shapes"],
@@ -78,10 +79,18 @@ def baseline_of(seen: dict[str, Any]) -> TrainConfig:
     return TrainConfig(**values)
 
 
+def names_of(models: list[str]) -> str:
+    """The models of a script, a few of them by name."""
+    more = len(models) - MOST_NAMED
+    return " and ".join([*models[:MOST_NAMED], *([f"{more} more"] if more > 0 else [])]) or "unknown"
+
+
 def notes_on(seen: dict[str, Any]) -> tuple[str, ...]:
     """What a person should know of how the script was seen."""
     notes = []
-    if not seen["loaders"]:
+    if seen["updates_itself"]:
+        notes.append("no optimizer of torch steps, the script changes its weights itself: backward passes are counted")
+    elif not seen["loaders"]:
         notes.append("the script draws its batches without a DataLoader: steps are counted, and the order is its own")
     elif seen["loaders"][0]["iterable"]:
         notes.append("the data set is iterable: sides of a duet are paired by time, not by samples")
@@ -127,15 +136,25 @@ def require_trainable(seen: dict[str, Any], script: Script) -> None:
         WorkloadError: With what was seen, and what to do.
     """
     if seen["ranks"] > 1:
-        raise WorkloadError(f"{script.name}: expected one process that trains, got {seen['ranks']} ranks; start one")
+        raise WorkloadError(
+            f"{script.name}: expected one process that trains, got {seen['ranks']} ranks; tune with one, as with "
+            "--nproc-per-node 1, and 'autotune launch' trains with all of them"
+        )
+    if seen["processes"] > 1:
+        raise WorkloadError(
+            f"{script.name}: expected one process that trains, got {seen['processes']} that it has started; tune with "
+            "one, and 'autotune launch' trains with all of them"
+        )
     if seen["thread"] is not None:
         raise WorkloadError(
-            f"{script.name}: its batches are drawn in a thread of its own ({seen['thread']}), which cannot be timed "
-            f"from outside; {BUILD}"
+            f"{script.name}: a thread of its own ({seen['thread']}) draws batches ahead of training, so that nobody "
+            f"outside can tell which ones were trained on; leave that to the loader's workers, or {BUILD}"
         )
 
 
-def why_not(ended: list[dict[str, Any]], printed: str, script: Script, waited: float | None) -> WorkloadError:
+def why_not(
+    ended: list[dict[str, Any]], printed: str, script: Script, waited: float | None, status: int | None
+) -> WorkloadError:
     """Why no training was seen.
 
     Args:
@@ -143,6 +162,7 @@ def why_not(ended: list[dict[str, Any]], printed: str, script: Script, waited: f
         printed: The last lines that it printed.
         script: The command.
         waited: Seconds after which nobody waited any longer; None: it ended by itself.
+        status: With which it exited, if it did.
     """
     if waited is not None:
         return WorkloadError(
@@ -151,9 +171,11 @@ def why_not(ended: list[dict[str, Any]], printed: str, script: Script, waited: f
         )
     last = printed.splitlines()[-1].strip()[:300] if printed else "nothing"
     if not ended:
+        how, before = (f" with exit status {status}", "failed before, ") if status else ("", "")
         return WorkloadError(
-            f"{script.name}: it ended without importing torch in an interpreter that could be watched (it was started "
-            f"with -I, -E or -S, or is no Python); last output: {last}"
+            f"{script.name}: it ended{how} without importing torch in an interpreter that could be watched (it {before}"
+            "was started with -I, -E or -S, by something that sets PYTHONPATH anew or clears the environment, or is no "
+            f"Python); last output: {last}"
         )
     most = max(ended, key=lambda one: one["forwards"])
     if (error := next((one["error"] for one in ended if one["error"]), None)) is not None:
@@ -163,7 +185,8 @@ def why_not(ended: list[dict[str, Any]], printed: str, script: Script, waited: f
             f"{script.name}: it ended after {most['steps']} optimizer steps, too few to measure; give it more data or "
             "epochs"
         )
+    output = "" if most["forwards"] else f"; last output: {last}"
     return WorkloadError(
         f"{script.name}: it ended without a step of an optimizer of torch ({most['forwards']} calls of models, "
-        f"{most['loaders']} loaders were seen); name the command that trains, or {BUILD}"
+        f"{most['loaders']} loaders were seen); name the command that trains, or {BUILD}{output}"
     )

@@ -23,14 +23,18 @@ from autotune.errors import AutotuneError, Interrupted, WorkloadError
 from autotune.knobs import TrainConfig, affecting
 from autotune.measuring import Point
 from autotune.scripts.account import Account
+from autotune.scripts.again import Course, take_over
 from autotune.scripts.changes import changes_of
 from autotune.scripts.child import ScriptChild
 from autotune.scripts.facts import baseline_of, facts_of, require_trainable, why_not
 from autotune.scripts.kept import Kept
 from autotune.scripts.script import QUIET, Script
 
+_OF_LOOP = ("models", "optimizers", "updates_itself", "accumulation", "step_samples", "device")
 LAP_SECONDS = 0.1
 """Of a burst that trains alone, a block."""
+OTHERS_SECONDS = 3.0
+"""Within which other processes of a script that were started with the one that trains would train too. Chosen."""
 
 
 class ScriptIsolation(Isolation):
@@ -52,6 +56,7 @@ class ScriptIsolation(Isolation):
         self._script = script
         self._children = 0
         self._accounts: dict[int, Account] = {}
+        self._courses: dict[int, Course] = {}
         self._traced: dict[int, dict[str, Any]] = {}
         self._without_effect: set[str] = set()
         self._kept = Kept(self._folder, note)
@@ -64,7 +69,7 @@ class ScriptIsolation(Isolation):
             "loaders": [loader["key"] for loader in seen["loaders"]],
             "passed": seen["loaders"][0]["passed"] if seen["loaders"] else 0,
             "reads_batches": any(loader["reads_batches"] for loader in seen["loaders"]),
-            **{name: seen[name] for name in ("models", "optimizers", "accumulation", "step_samples", "device")},
+            **{name: seen[name] for name in _OF_LOOP},
         }
 
     def start(self, deadline_seconds: float) -> None:
@@ -125,14 +130,27 @@ class ScriptIsolation(Isolation):
         return self._burst(request, deadline)
 
     def wait(self, live: Live, deadline: float) -> dict[str, Any] | None:
-        """The next event of a job, as a runner tells it."""
+        """The next event of a job, as a runner tells it; a script that has trained all that it trains begins again."""
         event = super().wait(live, deadline)
+        while event is not None and event["event"] == "trained":
+            began = time.monotonic()
+            self._begin_again(live, deadline)
+            deadline += time.monotonic() - began
+            event = super().wait(live, deadline)
+        if event is not None and event["event"] == "block":
+            self._courses[live.number].fruitless = False
         return self._accounts[live.number].translated(event) if event is not None else None
+
+    def command(self, live: Live, command: Command) -> None:
+        """Tells a live runner what to do next."""
+        self._courses[live.number].note(command)
+        super().command(live, command)
 
     def end(self, live: Live, deadline: float) -> Ended:
         """Waits for the end of a job, kills it at the deadline, and leaves no process of it."""
         ended = super().end(live, deadline)
         account = self._accounts.pop(live.number)
+        self._courses.pop(live.number)
         self._restore()
         message = ended.message
         self._tell_without_effect(message or {})
@@ -150,7 +168,28 @@ class ScriptIsolation(Isolation):
         """Asks for a job; `wait` tells what comes of it, and `end` must follow."""
         live = super().open(request, deadline_seconds)
         self._accounts[live.number] = Account(_config_of(request))
+        self._courses[live.number] = Course(request)
         return live
+
+    def _begin_again(self, live: Live, deadline: float) -> None:
+        """Starts a job once more, in the place where its script has ended, and has it train what it was to train."""
+        number, course = live.number, self._courses[live.number]
+        if course.fruitless:
+            reason = "the script ended before one block was trained; have it train longer, by more steps or epochs"
+            live.ended = dataclasses.replace(
+                live.ended, message={"event": "failure", "outcome": "crashed", "reason": reason}
+            )
+            return
+        self._kill(live)
+        if not live.forked:
+            live.child.close()
+        new = super().open(course.request, max(0.0, deadline - time.monotonic()))
+        self._live.remove(new)
+        take_over(live, new)
+        self._accounts[live.number] = self._accounts.pop(number)
+        self._courses[live.number] = self._courses.pop(number)
+        if super().wait(live, deadline) is not None:  # it has taken its first steps
+            super().command(live, course.again())
 
     def _child_for_job(self, deadline: float) -> ScriptChild:
         """The script at its loop; a new run of it where it cannot be forked."""
@@ -222,6 +261,8 @@ class ScriptIsolation(Isolation):
         """What a look at the script tells."""
         deadline = time.monotonic() + seconds
         ended: list[dict[str, Any]] = []
+        seen: dict[str, Any] | None = None
+        training: set[int] = set()
         with self._attending(child):
             while True:
                 event = child.next_event(deadline)
@@ -229,13 +270,18 @@ class ScriptIsolation(Isolation):
                     break
                 if event["event"] == "woken":
                     raise Interrupted
-                if event["event"] == "result":
-                    return dict(event["value"])
+                if event["event"] == "training":
+                    training.add(event["pid"])
+                if event["event"] == "result" and seen is None:
+                    seen = dict(event["value"])
+                    deadline = time.monotonic() + (OTHERS_SECONDS if seen["beside"] else 0.0)
                 if event["event"] == "ended":
                     ended.append(event)
-        if (seen := next((one["seen"] for one in ended if one["seen"] is not None), None)) is not None:
-            return dict(seen)
-        raise why_not(ended, child.stderr_tail(), self._script, seconds if event is None else None)
+        seen = seen or next((one["seen"] for one in ended if one["seen"] is not None), None)
+        if seen is not None:
+            return {**seen, "processes": max(1, len(training))}
+        waited, status = (seconds, None) if event is None else (None, child.exit_status())
+        raise why_not(ended, child.stderr_tail(), self._script, waited, status)
 
     def _burst(self, request: Request, deadline: float) -> Ended:
         """A runner that trains alone: block after block, until the plan's time is spent."""

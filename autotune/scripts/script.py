@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shlex
@@ -15,6 +16,8 @@ from autotune.errors import UsageError
 from autotune.recorder.arrival import ORDERS
 
 RECORDER = Path(__file__).parents[1] / "recorder"
+LAUNCHERS = ("torch.distributed.", "accelerate.")
+"""Modules that start a script."""
 QUIET = {
     "AUTOTUNE_BURST": "1", "WANDB_MODE": "disabled", "COMET_MODE": "disabled", "NEPTUNE_MODE": "debug",
     "CLEARML_OFFLINE_MODE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DISABLE_MLFLOW_INTEGRATION": "TRUE",
@@ -51,9 +54,14 @@ class Script:
 
     @property
     def name(self) -> str:
-        """What its files are called: the first Python file of the command, without its ending."""
+        """What its files are called: the first Python file of the command, without its ending, or the module's name."""
         files = [Path(word).stem for word in self.command if word.endswith((".py", ".sh"))]
-        return (files or [Path(self.command[0]).name])[0]
+        modules = [
+            name.rpartition(".")[2]
+            for flag, name in itertools.pairwise(self.command)
+            if flag in {"-m", "--module"} and not name.startswith(LAUNCHERS)
+        ]
+        return [*files, *modules, Path(self.command[0]).name][0]
 
     @property
     def text(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from autotune.knobs import Space, format_scalar
+from autotune.scripts.facts import names_of
 from autotune.units import format_seconds
 from autotune.wording import as_text, labelled
 
@@ -15,8 +16,8 @@ from autotune.wording import as_text, labelled
 def look_lines(seen: dict[str, Any], space: Space) -> RenderableType:
     """For a person."""
     rows = {
-        "model": " and ".join(seen["model_names"]) + f", {seen['weights']:,} weights",
-        "optimizer": f"{seen['optimizer']}" + (f" and {seen['optimizers'] - 1} more" if seen["optimizers"] > 1 else ""),
+        "model": names_of(seen["model_names"]) + f", {seen['weights']:,} weights",
+        "optimizer": _optimizer(seen),
         "loader": _loader(seen),
         "an optimizer step": f"{space.baseline.effective_batch} samples, in {seen['accumulation']} micro-batches",
         "precision": seen["precision"] or "fp32",
@@ -44,6 +45,12 @@ def look_json(seen: dict[str, Any], space: Space) -> str:
     choices = {knob: list(choice.values) for knob, choice in space.choices.items()}
     found = {"seen": seen, "choices": choices, "skipped": dict(space.skipped)}
     return json.dumps(found, indent=2, default=str)
+
+
+def _optimizer(seen: dict[str, Any]) -> str:
+    if seen["updates_itself"]:
+        return "none of torch: the script changes its weights itself"
+    return f"{seen['optimizer']}" + (f" and {seen['optimizers'] - 1} more" if seen["optimizers"] > 1 else "")
 
 
 def _loader(seen: dict[str, Any]) -> str:

@@ -1,0 +1,163 @@
+"""What a look at a script makes of what it has seen: its loaders, optimizers, models, and who trains beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+from collections.abc import Iterable
+from time import perf_counter, process_time
+from typing import TYPE_CHECKING, Any
+
+from .naming import batches_of, class_of, is_own_batch_sampler, length_of, loader_key
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+SAMPLE_SECONDS, MOST_SAMPLES = 0.3, 16
+
+
+def merged(draws: list[tuple[int, int]], keys: dict[int, str]) -> list[tuple[int, int]]:
+    """Draws, those of a loader that was made again told as those of the first one.
+
+    A loader is made again where one like it is drawn from for the first time when the other has been drawn from for
+    the last time; two that are alike and drawn from in turn stay two.
+
+    Args:
+        draws: Of which loader, how many samples; in order.
+        keys: What each loader is known by.
+    """
+    spans: dict[int, list[int]] = {}
+    for place, (loader, _) in enumerate(draws):
+        spans.setdefault(loader, [place, place])[1] = place
+    stands_for: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    for loader, (first, last) in spans.items():
+        former = (one for one, end in ends.items() if keys[one] == keys[loader] and end < first)
+        stands_for[loader] = next(former, loader)
+        ends[stands_for[loader]] = last
+    return [(stands_for[loader], count) for loader, count in draws]
+
+
+def described(loader: Any, passed: int) -> dict[str, Any]:
+    """A loader, in the words of DataLoader.
+
+    Args:
+        loader: The script's.
+        passed: How often one like it was gone through before it fed training.
+    """
+    from torch.utils.data import IterableDataset
+
+    dataset = loader.dataset
+    iterable = isinstance(dataset, IterableDataset)
+    size = None if is_own_batch_sampler(loader) else batches_of(loader)[1]
+    return {
+        "key": loader_key(loader),
+        "passed": passed,
+        "dataset": class_of(dataset),
+        "samples": length_of(dataset),
+        "iterable": iterable,
+        "own_batches": is_own_batch_sampler(loader) or size is None,
+        "batch_size": size,
+        "num_workers": loader.num_workers,
+        "prefetch_factor": loader.prefetch_factor,
+        "pin_memory": bool(loader.pin_memory),
+        "persistent_workers": bool(loader.persistent_workers),
+        "in_order": bool(getattr(loader, "in_order", True)),
+        "reads_batches": iterable or hasattr(dataset, "__getitems__"),
+    }
+
+
+def reading(loader: Any) -> tuple[float, float]:
+    """Seconds to read a sample, and the share of them in which no processor computed."""
+    dataset: Any = getattr(loader, "dataset", None)
+    length = length_of(dataset)
+    if not length or not hasattr(dataset, "__getitem__"):
+        return 1e-4, 1.0
+    began, worked, read = perf_counter(), process_time(), 0
+    try:
+        while read < min(length, MOST_SAMPLES) and perf_counter() - began < SAMPLE_SECONDS:
+            dataset.__getitem__((read * 7919) % length)
+            read += 1
+    except Exception:  # noqa: BLE001 - a data set that is read by lists of indices, say
+        return 1e-4, 1.0
+    seconds = max(perf_counter() - began, 1e-9)
+    return seconds / max(1, read), min(1.0, max(0.0, 1 - (process_time() - worked) / seconds))
+
+
+def implementations(optimizer: Optimizer | None) -> list[str]:
+    """Forms that an optimizer accepts, as it was made."""
+    import torch
+
+    if optimizer is None:
+        return []
+    found: list[str] = [form for form in ("foreach", "fused") if form in optimizer.defaults]
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    unfit = optimizer.defaults.get("differentiable") or not all(torch.is_floating_point(weight) for weight in weights)
+    return [] if unfit else found
+
+
+def holders_of(optimizers: Iterable[Optimizer]) -> list[nn.Module]:
+    """The outermost models that hold what optimizers step, called or not: nobody sees a call in compiled code."""
+    from torch import nn
+
+    stepped = {id(weight) for each in optimizers for group in each.param_groups for weight in group["params"]}
+    modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
+    holding = [one for one in modules if any(id(weight) in stepped for weight in one.parameters())]
+    within = {id(part) for one in holding for part in one.modules() if part is not one}
+    return [one for one in holding if id(one) not in within]
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether the script has compiled a model, or a part of it."""
+    return any(
+        getattr(part, "_compiled_call_impl", None) is not None or type(part).__name__ == "OptimizedModule"
+        for part in model.modules()
+    )
+
+
+def sums_of(models: Iterable[nn.Module]) -> list[float]:
+    """The sum of each weight: another one when it has been changed."""
+    import torch
+
+    sums = []
+    with torch.no_grad():
+        for model in models:
+            for weight in model.parameters():
+                with contextlib.suppress(RuntimeError):  # of a lazy module that has not been called yet
+                    sums.append(float(weight.detach().sum()))
+    return sums
+
+
+def ranks() -> int:
+    """Processes that train together."""
+    import torch
+
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_world_size())
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def trained_beside() -> int:
+    """Other processes that the one which has started this one has started too, where torch or Python does that."""
+    import multiprocessing
+
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return 0
+    others = 0
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{parent.pid}/task"):
+            with open(f"/proc/{parent.pid}/task/{task}/children") as listed:
+                for child in map(int, listed.read().split()):
+                    others += child != os.getpid() and not _is_tracker(child)
+    return others
+
+
+def _is_tracker(process: int) -> bool:
+    """Whether it is the process in which Python keeps account of what is shared."""
+    with contextlib.suppress(OSError), open(f"/proc/{process}/cmdline", "rb") as told:
+        return b"resource_tracker" in told.read()
+    return True

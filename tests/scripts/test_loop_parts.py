@@ -1,0 +1,131 @@
+"""What a look makes of what it has seen, how models are found again, and what a script's files are called."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from autotune.bursts.protocol import Command, Request
+from autotune.recorder import ending, hooks
+from autotune.recorder.loop import holders_of, merged
+from autotune.recorder.naming import find_models, loader_kind, model_key
+from autotune.scripts import Script
+from autotune.scripts.again import Course
+from autotune.scripts.facts import names_of
+
+
+class Net(nn.Module):
+    """With weights of a shape that no other test has."""
+
+    def __init__(self, width: int = 7) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "told"),
+    [
+        ([1, 1, 2, 2, 3], [1, 1, 1, 1, 1]),
+        ([1, 2, 1, 2], [1, 2, 1, 2]),
+        ([1, 2, 1, 2, 3, 4, 3, 4], [1, 2, 1, 2, 1, 2, 1, 2]),
+        ([1, 9, 2, 9], [1, 9, 1, 9]),
+    ],
+    ids=["made again", "zipped", "zipped and made again", "beside another"],
+)
+def test_loaders_that_were_made_again_are_told_as_the_first(drawn: list[int], told: list[int]) -> None:
+    """All are alike, but for the ninth."""
+    keys = {loader: "other" if loader == 9 else "alike" for loader in drawn}
+    assert [loader for loader, _ in merged([(one, 4) for one in drawn], keys)] == told
+
+
+def test_of_models_that_are_alike_those_are_found_that_are_trained() -> None:
+    """An average of the weights is as old as they are; two that are trained are both found."""
+    average, first, second = Net(11), Net(11), Net(11)
+    optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()])
+    key = model_key(average)
+    assert find_models([key])[0] is not average
+    assert {id(one) for one in find_models([key, key])} == {id(first), id(second)}
+    assert len(find_models([key] * 4)) == 0
+    assert optimizer.param_groups
+
+
+def test_the_outermost_model_is_found_that_an_optimizer_steps() -> None:
+    """In compiled code nobody sees it called."""
+    wrapper, other = nn.Sequential(Net(17)), Net(17)
+    assert holders_of([torch.optim.SGD(wrapper.parameters())]) == [wrapper]
+    assert other.inner.out_features == 17
+
+
+def test_a_lazy_model_has_a_name_too() -> None:
+    """Its weights have no shapes yet, and asking for them raises."""
+    assert model_key(nn.LazyLinear(4)) == model_key(nn.LazyLinear(8))
+
+
+def test_a_model_is_found_within_the_one_that_wraps_it() -> None:
+    """As under several ranks, where the wrapper is called; once found, nothing looks on any more."""
+    model = Net(13)
+    wrapper = nn.Sequential(nn.ReLU(), model)
+    found: list[Any] = []
+    hooks.when_called([model_key(model)], found.append)
+    with torch.no_grad():
+        wrapper(torch.ones(1, 3))
+    assert found == []
+    wrapper(torch.ones(1, 3))
+    wrapper(torch.ones(1, 3))
+    assert found == [[model]]
+
+
+def test_a_loader_of_several_ranks_is_known_again_by_what_one_shuffles() -> None:
+    """Each draws its share."""
+    assert loader_kind("a.Data 64 8 DistributedSampler False") == loader_kind("a.Data 64 8 RandomSampler False")
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("python train.py --lr 1", "train"),
+        ("env A=1 nohup python run/fit.py", "fit"),
+        ("bash train.sh", "train"),
+        ("python -m package.train -m more", "train"),
+        ("python -m torch.distributed.run --standalone -m package.train", "train"),
+        ("torchrun --nproc-per-node 1 fit.py", "fit"),
+        ("make train", "make"),
+    ],
+)
+def test_a_script_is_called_by_its_file_or_module(words: str, name: str) -> None:
+    """Whatever launches it."""
+    assert Script(tuple(words.split())).name == name
+
+
+def test_a_few_models_are_named_and_the_rest_counted() -> None:
+    """Their names stand in tables."""
+    assert names_of([]) == "unknown"
+    assert names_of(["A", "B"]) == "A and B"
+    assert names_of(["A", "B", "C", "D", "E"]) == "A and B and C and 2 more"
+
+
+def test_a_job_that_begins_again_trains_the_block_that_it_was_told_to() -> None:
+    """From where the block before had ended."""
+    course = Course(Request(job="runner"))
+    course.note(Command(start=10, until=20))
+    assert course.again() == Command(start=10, until=20)
+    course.note(Command(until=35, leads_in=True))
+    course.note(Command(report=True))
+    assert course.again() == Command(start=20, until=35, leads_in=True)
+
+
+def test_an_error_that_another_hook_has_taken_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not the end of a burst, nor what it caused."""
+    monkeypatch.setattr(sys, "last_value", ValueError("no"), raising=False)
+    assert isinstance(ending.last_error(), ValueError)
+    caused = ValueError("while leaving")
+    caused.__context__ = ending.BurstEnded()
+    monkeypatch.setattr(sys, "last_value", caused, raising=False)
+    assert ending.last_error() is None
