@@ -88,6 +88,13 @@ def format_seconds(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} m"
 
 
+def format_flops(flops_per_second: float) -> str:
+    """Floating-point operations a second: ``312 TFLOP/s``, ``41.2 GFLOP/s`` or ``0.59 MFLOP/s``."""
+    scales = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"))
+    scale, unit = next((one for one in scales if flops_per_second >= one[0]), scales[-1])
+    return f"{flops_per_second / scale:,.4g} {unit}"
+
+
 def format_rate(samples_per_second: float) -> str:
     """A rate with three significant digits: ``12,300 samples/s`` or ``1.25 samples/s``."""
     if samples_per_second < 100 or not math.isfinite(samples_per_second):

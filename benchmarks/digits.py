@@ -86,11 +86,11 @@ def loss(model: nn.Module, batch: Any) -> torch.Tensor:
     return functional.cross_entropy(model(images), labels)
 
 
-def build(channels: int = 64) -> Workload:
+def build(channels: int = 64, augment: bool = True) -> Workload:
     """The workload as it is trained today: PyTorch's defaults at batch 64."""
     return Workload(
         model=make_model(channels),
-        dataset=Digits(train=True, augment=True),
+        dataset=Digits(train=True, augment=augment),
         loss=loss,
         optimizer=lambda params: torch.optim.AdamW(params, lr=2e-3, weight_decay=0.01),
         batch_size=64,

@@ -12,7 +12,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -54,7 +54,10 @@ class Loop:
         model.train()
         self.model = compiled(checkpointed(model, config.checkpointing), config.compile_mode)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.precision == "fp16")
-        self.loader = make_loader(workload, config)
+        collates_once = config.data_placement != "loader"
+        self.loader: Iterable[tuple[int, Any]] = (
+            Collated(workload, config, self.device) if collates_once else make_loader(workload, config)
+        )
         self.epochs = 0
         self.batches = 0
         self.last_loss = torch.tensor(float("nan"))
@@ -168,6 +171,45 @@ class Counted:
     def __call__(self, samples: list[Any]) -> tuple[int, Any]:
         """A batch with how many samples it holds."""
         return len(samples), self.collate(samples)
+
+
+class Collated:
+    """The whole data set as one batch, in memory or on the device; an epoch's batches are rows of it.
+
+    Args:
+        workload: Whose data set is read, once.
+        config: Says where it lies, and how large batches are.
+        device: That is trained on.
+    """
+
+    def __init__(self, workload: Workload, config: TrainConfig, device: torch.device) -> None:
+        dataset: Any = workload.dataset
+        self._samples = len(dataset)
+        _, whole = Counted(workload)([dataset[index] for index in range(self._samples)])
+        self._device = device if config.data_placement == "device" else torch.device("cpu")
+        self._whole = _each_tensor(whole, lambda tensor: tensor.to(self._device))
+        self._sampler = workload.sampler
+        self._batch_size = config.batch_size
+        self._drops = config.compile_mode is not None
+        self._pins = config.pin_memory and device.type == "cuda"
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        order = torch.randperm(self._samples) if self._sampler is None else torch.tensor(list(self._sampler))
+        for rows in order.split(self._batch_size):
+            if not self._drops or len(rows) == self._batch_size:
+                chosen = rows.to(self._device)
+                batch = _each_tensor(self._whole, lambda tensor: tensor[chosen])  # noqa: B023 - used at once
+                yield len(rows), _each_tensor(batch, torch.Tensor.pin_memory) if self._pins else batch
+
+
+def _each_tensor(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """A batch of tensors, in lists, tuples and dicts, each of them changed."""
+    if isinstance(batch, dict):
+        return {name: _each_tensor(part, change) for name, part in batch.items()}
+    if isinstance(batch, (list, tuple)):
+        parts = [_each_tensor(part, change) for part in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else parts
+    return change(batch)
 
 
 def make_loader(workload: Workload, config: TrainConfig) -> DataLoader[Any]:

@@ -14,24 +14,28 @@ from typing import Any, cast
 
 import psutil
 import torch
-from torch.utils.data import default_collate
+from torch.utils.data import IterableDataset, default_collate
 from torch.utils.flop_counter import FlopCounterMode
 
+from autotune.bursts.evaluator import evaluated
 from autotune.bursts.largest_batch import find_largest
 from autotune.bursts.launches import pace_of
 from autotune.bursts.trainer import make_loader
-from autotune.errors import WorkloadError
+from autotune.errors import ConfigError, WorkloadError
 from autotune.knobs import WorkloadFacts, with_what_is_in_force
 from autotune.recorder.blocks import count_blocks
 from autotune.recorder.look import small_fraction
+from autotune.training.placement import look_at
 from autotune.training.tuned import Tuned, torch_device
 from autotune.workload.batches import tensors_in
 from autotune.workload.fingerprint import fingerprint, length_of, model_facts
 from autotune.workload.user_errors import described, wrap_user_error
-from autotune.workload.workload import Workload, draw_samples
+from autotune.workload.workload import Workload, draw_samples, indices_of
 
 FETCH_SECONDS = 4.0
 """A batch that takes longer to fetch is tried in part."""
+DRAWN_INDICES = 8
+"""Of the sampler, to see what it draws."""
 AGAIN_SECONDS = 2.0
 """A loss that takes longer is not computed once more to see its operators warm."""
 
@@ -50,7 +54,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     """
     config = with_what_is_in_force(workload.baseline_config, torch_device(device))
     # Eager and in this process: what is checked is the user's code, and compiling or starting workers takes long.
-    tuned = Tuned(config.replace(compile_mode=None, num_workers=0), device=device)
+    tuned = Tuned(config.replace(compile_mode=None, num_workers=0, data_placement="loader"), device=device)
     with _blaming(f"{target}: torch's DataLoader refuses the dataset or the sampler"):
         make_loader(workload, tuned)  # for example, a sampler for an iterable dataset
     read_before = _bytes_read()
@@ -76,6 +80,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
         with _blaming(f"{target}: looking for the largest samples raised"):
             largest = find_largest(workload)
     blocks, recomputable = (count_blocks(workload.model, recomputable=again) for again in (False, True))
+    placeable_bytes, unplaceable_reason = _placeable(workload, sample_seconds)
     full_batch = config.batch_size if length is None else min(config.batch_size, length)
     return WorkloadFacts(
         target=target,
@@ -83,6 +88,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
         fingerprint=fingerprint(workload, optimizer, samples[0]),
         model=model_facts(workload.model, optimizer),
         samples=length,
+        evaluation_samples=length_of(evaluated(workload).dataset),
         baseline=config,
         parameters=sum(parameter.numel() for parameter in workload.model.parameters()),
         batch_bytes=round(sum(t.nbytes for t in tensors_in(batch)) * full_batch / len(batch_samples)),
@@ -99,6 +105,8 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
         step_seconds=pace.step_seconds if pace is not None else None,
         device_busy_fraction=pace.busy_fraction if pace is not None else None,
         fixed_shapes=fixed_shapes,
+        placeable_bytes=placeable_bytes,
+        unplaceable_reason=unplaceable_reason,
         largest_samples=largest,
         notes=(*(f"bursts leave out {note}" for note in workload.notes), *_lost(held, workload, optimizer)),
         optimizer_impls=tuple(name for name in ("foreach", "fused") if name in optimizer.defaults),
@@ -132,6 +140,17 @@ def _fetch_samples(workload: Workload, count: int, target: str) -> tuple[list[An
     seconds = time.perf_counter() - started
     waited = max(0.0, 1 - (time.process_time() - computed) / max(seconds, 1e-9))
     return samples, seconds / len(samples), waited
+
+
+def _placeable(workload: Workload, sample_seconds: float) -> tuple[int | None, str | None]:
+    """The bytes of the whole data set, collated once; or None, and why it cannot be."""
+    if isinstance(workload.dataset, IterableDataset):
+        return None, "it has no length by which all its samples could be read"
+    drawn = list(itertools.islice(indices_of(workload), DRAWN_INDICES))
+    try:
+        return look_at(workload.dataset, workload.collate_fn or default_collate, drawn, sample_seconds), None
+    except (ConfigError, MemoryError) as error:
+        return None, str(error) or "there is no memory for a few of its samples"
 
 
 def _bytes_read() -> int:

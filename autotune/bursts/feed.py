@@ -191,4 +191,9 @@ class DeviceFeed(Feed):
             raise NoBatchError("the loader yields no batch")
         for item in itertools.cycle(self._cached):
             self.drawn += 1
+            self.position += item[0]
             yield item
+
+    def restart(self, position: int = 0) -> None:
+        """Goes on with the same batches, at another place in the stream."""
+        self.position = position

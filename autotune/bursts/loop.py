@@ -14,22 +14,28 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter  # by name: the user's module may replace what `time` holds
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset
 
 from autotune.bursts.clock import clock_of
 from autotune.bursts.epochs import Lap, charge
+from autotune.bursts.evaluator import Evaluator, evaluated
 from autotune.bursts.feed import RESTART_LIMIT_SECONDS, DeviceFeed, Feed
 from autotune.bursts.protocol import BurstPlan, Part
 from autotune.bursts.trainer import Drain, NonFiniteLossError, Stepper, Trainer, WorkerKilledError, make_loader
 from autotune.measuring import Measurement
 from autotune.recorder.gate import COMPILED_BATCHES, WAITED_SHARE
+from autotune.training.placement import placement_seconds
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload
 
 if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
     from autotune.bursts.telemetry import Telemetry
+
+    Load = Callable[[Workload, Tuned], DataLoader[Any]]
 
 MEDIAN_ERROR_PER_MAD = 1.2533 * 1.4826
 """Standard error of a median over n normal values is 1.2533 σ/√n, and σ is 1.4826 MAD."""
@@ -107,7 +113,7 @@ class Timing:
     def restart(self, position: int = 0) -> None:
         """Restarts the loader, whose queue has filled, at a place in the stream of samples; a slow one goes on."""
         feed = self.trainer.feed
-        if feed.starts[0].wait_seconds < RESTART_LIMIT_SECONDS:
+        if not feed.starts or feed.starts[0].wait_seconds < RESTART_LIMIT_SECONDS:
             feed.restart(position)
         else:
             feed.position = position  # as if it did: other samples, but as many
@@ -163,6 +169,7 @@ class Timing:
             build_seconds=0.0,
             warmup_seconds=self.warmup_seconds,
             compile_seconds=max(0.0, compiling) if tuned.config.compile_mode and part != "loader" else None,
+            placement_seconds=placement_seconds(feed.loader.dataset),
             epoch_samples=_epoch_samples(feed, tuned.batch_size),
             epoch_boundary_seconds=boundary_seconds,
             skipped_steps=self.skipped_steps,
@@ -295,7 +302,7 @@ def measure_burst(
         NoBatchError: The dataset yields no batch.
         WorkerKilledError: A DataLoader worker was ended by a signal.
     """
-    timing = Timing(_make_stepper(workload, tuned, plan.part), plan)
+    timing = Timing(stepper_of(workload, tuned, plan.part), plan)
     with told_of_killed_workers(timing.trainer.feed):
         timing.warm_up()
         timing.trainer.check_loss()
@@ -326,13 +333,23 @@ def told_of_killed_workers(feed: Feed) -> Iterator[None]:
         raise
 
 
-def _make_stepper(workload: Workload, tuned: Tuned, part: Part) -> Stepper:
-    if part == "compute":  # no workers: they would go on preparing batches that nobody draws
-        in_process = Tuned(tuned.config.replace(num_workers=0), device=tuned.device)
-        return Trainer(workload, tuned, DeviceFeed(lambda: make_loader(workload, in_process), tuned))
+def stepper_of(workload: Workload, tuned: Tuned, part: Part, load: Load = make_loader) -> Stepper:
+    """What a burst times, for a part of training.
+
+    Args:
+        workload: What is trained.
+        tuned: The config at work.
+        part: Of training.
+        load: Makes the loader of a workload under a config; called again where the loader is restarted.
+    """
+    if part == "compute":  # a few batches: workers would go on preparing others, and the whole set is not needed
+        here = Tuned(tuned.config.replace(num_workers=0, data_placement="loader"), device=tuned.device)
+        return Trainer(workload, tuned, DeviceFeed(lambda: load(workload, here), tuned))
     if part == "loader":
-        return Drain(tuned, Feed(lambda: make_loader(workload, tuned)))
-    return Trainer(workload, tuned, Feed(lambda: make_loader(workload, tuned), clock=clock_of(tuned.device)))
+        return Drain(tuned, Feed(lambda: load(workload, tuned)))
+    data = evaluated(workload) if part == "evaluation" else workload
+    feed = Feed(lambda: load(data, tuned), clock=clock_of(tuned.device))
+    return Evaluator(workload, tuned, feed) if part == "evaluation" else Trainer(workload, tuned, feed)
 
 
 def _epoch_batches(feed: Feed) -> int | None:

@@ -71,7 +71,8 @@ def _agreement(request: Request, reporter: Reporter, point: Point) -> Agreement:
     torch.manual_seed(request.seed)
     workload = load_workload(request.importable, point.parameters)
     model = workload.model
-    batches = _batches(workload, Tuned(point.config, device=device), max(parts, request.steps // parts * parts))
+    loading = Tuned(point.config.replace(data_placement="loader"), device=device)
+    batches = _batches(workload, loading, max(parts, request.steps // parts * parts))
     _silence_dropout(model)
     state = copy.deepcopy(model.state_dict())
     reporter.phase("eager fp32")

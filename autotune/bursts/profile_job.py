@@ -56,7 +56,7 @@ def run_profile(request: Request, reporter: Reporter) -> Profile:
     torch.manual_seed(request.seed)
     cap_memory(request)
     with Telemetry(request.memory_limit_bytes, end_over_limit(request, reporter)):
-        tuned = Tuned(point.config.replace(num_workers=0), device=request.device or "cpu")
+        tuned = Tuned(point.config.replace(num_workers=0, data_placement="loader"), device=request.device or "cpu")
         tuned.apply_process_settings()
         workload = load_workload(request.importable, point.parameters)
         reporter.phase("sample")

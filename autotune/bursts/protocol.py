@@ -23,8 +23,9 @@ REPORTED_ERRORS: dict[str, type[AutotuneError]] = {
 }
 
 
-Part = Literal["all", "compute", "loader"]
-"""Training as it is; on a few batches that stay on the device; or only the loader, whose batches nobody trains on."""
+Part = Literal["all", "compute", "loader", "evaluation"]
+"""Training as it is; on a few batches that stay on the device; only the loader, whose batches nobody trains on; or
+forward passes alone, as training is evaluated."""
 
 
 class BurstPlan(BaseModel):

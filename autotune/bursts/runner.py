@@ -235,7 +235,9 @@ class ProcessRunner:
         """Plays a candidate against the incumbent, which lives on between challenges, as the winner does."""
         self._count += 1
         wanted = self._candidate(candidate, plan)
-        partner = self._request_for(incumbent, plan, self._request.seed) if incumbent is not None else None
+        # Computing alone is compared with the whole; what is evaluated, with what is.
+        whole = plan.model_copy(update={"part": "all"}) if plan.part == "compute" else plan
+        partner = self._request_for(incumbent, whole, self._request.seed) if incumbent is not None else None
         began = time.monotonic()
         try:
             came = self._contest.challenge(partner, wanted, plan, began + deadline_seconds, told)

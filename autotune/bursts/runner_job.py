@@ -14,17 +14,18 @@ from time import perf_counter  # by name: the user's module may replace what `ti
 from typing import TYPE_CHECKING, Any
 
 from autotune.bursts.burst_job import Prepared, prepared
-from autotune.bursts.clock import clock_of
 from autotune.bursts.epochs import Lap, charge
-from autotune.bursts.feed import Feed
-from autotune.bursts.loop import Timing, told_of_killed_workers
+from autotune.bursts.loop import Timing, stepper_of, told_of_killed_workers
 from autotune.bursts.protocol import Command, Commands, Reporter, Request
-from autotune.bursts.trainer import NonFiniteLossError, Trainer, make_loader
+from autotune.bursts.trainer import NonFiniteLossError, make_loader
 from autotune.measuring import Measurement, TelemetrySummary, merged
 from autotune.workload.fingerprint import length_of
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
+
+    from autotune.training.tuned import Tuned
+    from autotune.workload.workload import Workload
 
 
 def run_runner(request: Request, reporter: Reporter, commands: Commands) -> Measurement | None:
@@ -38,9 +39,9 @@ def run_runner(request: Request, reporter: Reporter, commands: Commands) -> Meas
     own = os.getpid()
     with prepared(request, reporter) as ready:
         reporter.phase("warm up")
-        stream = _Stream(ready, request.seed)
-        feed = Feed(stream, clock_of(ready.tuned.device))
-        timing = Timing(Trainer(ready.workload, ready.tuned, feed), request.plan)
+        stream = _Stream(request.seed)
+        timing = Timing(stepper_of(ready.workload, ready.tuned, request.plan.part, stream), request.plan)
+        feed = timing.trainer.feed
         run = _Run(ready, timing, request.largest_samples)
         with told_of_killed_workers(feed):
             began = perf_counter()
@@ -78,13 +79,12 @@ class _Stream:
         start: Place in the stream of samples where the next one begins.
     """
 
-    def __init__(self, ready: Prepared, seed: int) -> None:
+    def __init__(self, seed: int) -> None:
         self.start = 0
-        self._ready = ready
         self._seeds = itertools.count(seed)
 
-    def __call__(self) -> DataLoader[Any]:
-        return make_loader(self._ready.workload, self._ready.tuned, next(self._seeds), self.start)
+    def __call__(self, workload: Workload, tuned: Tuned) -> DataLoader[Any]:
+        return make_loader(workload, tuned, next(self._seeds), self.start)
 
 
 class _Run:

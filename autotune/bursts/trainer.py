@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 from autotune.bursts.feed import CountedCollate, Feed
 from autotune.bursts.largest_batch import WORST_STEPS, worst_batch
 from autotune.recorder.order import EpochOrder, SeededSampler
+from autotune.training.placement import PlacedDataset, place
 
 if TYPE_CHECKING:
     from autotune.training.tuned import Tuned
@@ -154,11 +155,16 @@ class Trainer:
 def make_loader(workload: Workload, tuned: Tuned, seed: int | None = None, start: int = 0) -> DataLoader[Any]:
     """The workload's loader under a config: its own sampler, else shuffled; its batches come with their samples.
 
+    A data set that is to be collated once is, before anything is timed.
+
     Args:
         workload: What is trained.
         tuned: The config at work.
         seed: Of the order of samples, which does not depend on the config; the process's own when None.
         start: Place in the stream of samples where it begins.
+
+    Raises:
+        ConfigError: It cannot be collated once.
     """
     seed = torch.initial_seed() if seed is None else seed
     sampler: Any = None
@@ -166,9 +172,13 @@ def make_loader(workload: Workload, tuned: Tuned, seed: int | None = None, start
         sampler = SeededSampler(workload.sampler, seed, start)
     elif not isinstance(workload.dataset, IterableDataset):
         sampler = EpochOrder(len(workload.dataset), seed, start)  # type: ignore[arg-type]
-    return tuned.dataloader(
+    loader = tuned.dataloader(
         workload.dataset,
         sampler=sampler,
-        collate_fn=CountedCollate(workload.collate_fn or default_collate),
+        collate_fn=workload.collate_fn or default_collate,
         worker_init_fn=workload.worker_init_fn,
     )
+    if type(loader.dataset) is PlacedDataset:
+        place(loader.dataset)
+    loader.collate_fn = CountedCollate(loader.collate_fn)
+    return loader

@@ -42,6 +42,7 @@ class Options:
         explored: Values for keyword arguments of ``build()``.
         warm_start: Result files of other machines, whose configs are tried first.
         script: The command that trains, where a script is tuned; the target is its text.
+        evaluation: Whether a batch size to evaluate with is looked for as well.
         fit: Whether all changes are told that make a baseline fit into memory, rather than the first.
         allow_numerics: Whether arithmetic may be searched that is coarser than half precision.
     """
@@ -65,6 +66,7 @@ class Options:
     resume: bool = False
     fit: bool = False
     allow_numerics: bool = False
+    evaluation: bool = False
     script: tuple[str, ...] = ()
 
     @property

@@ -40,6 +40,9 @@ def tune(
     fit: Annotated[
         bool, typer.Option("--fit", help="Tell what each change gives to a baseline that runs out of memory.")
     ] = False,
+    evaluation: Annotated[
+        bool, typer.Option("--evaluation", help="Find the batch size to evaluate with, too.")
+    ] = False,
     json: Json = False,
     quiet: Quiet = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
@@ -76,6 +79,7 @@ def tune(
         storage=storage,
         resume=resume,
         fit=fit,
+        evaluation=evaluation,
     )
     raise typer.Exit(tune_and_tell(wanted, as_json=json, quiet=quiet))
 

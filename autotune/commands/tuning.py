@@ -18,17 +18,18 @@ from autotune.commands.tuning_result import Setting, make_result
 from autotune.doctor import Examination, examine_quickly, known_examination
 from autotune.errors import AutotuneError, Interrupted, UsageError
 from autotune.hardware import DeviceKind, Hardware, why_no_energy
-from autotune.knobs import Space, build_space
+from autotune.knobs import Space, WorkloadFacts, build_space
 from autotune.measuring import SAMPLES_PER_JOULE, NumericsGuard, Point, Profile, objective_named
-from autotune.results.result import Result
+from autotune.results.result import Evaluation, Result
 from autotune.scripts import Script, ScriptIsolation
 from autotune.scripts.changes import held_knobs
 from autotune.scripts.facts import source_of
 from autotune.scripts.sameness import ScriptNumerics
 from autotune.search.driver import Search
+from autotune.search.evaluation import evaluation_batch, kept_seconds
 from autotune.search.interrupts import Interrupts
 from autotune.search.progress import Progress
-from autotune.search.stopping import Budget, sufficient_budget
+from autotune.search.stopping import Budget, plan_for, sufficient_budget
 from autotune.search.storage import open_study
 from autotune.search.trials import TrialLog
 from autotune.search.warm_start import candidates, read_results
@@ -90,12 +91,13 @@ class Tuning:
             tried = candidates(
                 elsewhere, space, hardware, fingerprint=facts.fingerprint, device=device, memory_limit_bytes=limit
             )
+            kept = kept_seconds(self.budget.seconds) if options.evaluation else 0.0
             search = Search(
                 space,
                 baseline,
                 runner,
                 log,
-                self.budget,
+                self.budget.shortened(kept),
                 self.progress,
                 first=[candidate.proposal for candidate in tried if candidate.proposal is not None],
                 utilization_target=options.utilization_target,
@@ -106,11 +108,15 @@ class Tuning:
                 numerics=self._numerics(runner, baseline),
                 every_fit=options.fit,
                 note=self._note,
+                headroom=script is None or bool(script.loop["loaders"]),
             )
             profiles: dict[Point, Profile] = {}
+            evaluation: Evaluation | None = None
             try:
                 stopped_by = search.run()
                 search.confirmation.ablate()
+                if options.evaluation:
+                    evaluation = self._evaluation(runner, search, facts)
                 profiles = self._profile(runner, search)
             except Interrupted:
                 if search.log.incumbent() is None:  # a result without a figure would serve nobody
@@ -119,7 +125,7 @@ class Tuning:
         seconds = self.budget.elapsed
         result = make_result(
             search, setting, stopped_by, profiles=profiles, tried=tried, notes=self._notes, seconds=seconds
-        )
+        ).model_copy(update={"evaluation": evaluation})
         return result, out
 
     def look(self) -> tuple[dict[str, Any], Space]:
@@ -189,6 +195,15 @@ class Tuning:
             self.progress.stage("profiling")
             with contextlib.suppress(AutotuneError):  # a profile that fails explains nothing, and costs nothing else
                 found[point] = runner.profile(point, self.budget.remaining)
+        return found
+
+    def _evaluation(self, runner: ProcessRunner, search: Search, facts: WorkloadFacts) -> Evaluation | None:
+        """The batch to evaluate with; None, which is told, where there was no time, or it failed."""
+        self.progress.stage("evaluation")
+        plan, answer = plan_for(self.budget.seconds), search.confirmation.answer()
+        found = evaluation_batch(answer, runner, plan, self.budget, facts.evaluation_samples, self._note)
+        if found is None:
+            self._note("no batch size to evaluate with was found: there was no time for it, or evaluating failed")
         return found
 
     def _look_at_machine(self, isolation: Isolation) -> tuple[Hardware, DeviceKind]:

@@ -138,7 +138,9 @@ def make_result(
             warm_start=records(tried, trials, best, search.baseline),
         ),
         trials=tuple(trial_record(trial, search.baseline) for trial in trials),
-        diagnosis=diagnose(_evidence(search, after, setting, profiles.get(best)), profiles.get(search.baseline)),
+        diagnosis=diagnose(
+            _evidence(search, after, setting, profiles.get(best)), profiles.get(search.baseline), search.headroom
+        ),
     )
 
 

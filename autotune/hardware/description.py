@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from autotune.hardware.model import Cpu, Gpu, Hardware, Memory, Peaks, Software
-from autotune.units import format_bytes
+from autotune.units import format_bytes, format_flops
 from autotune.wording import percent
 
 
@@ -103,7 +103,4 @@ def _peak_lines(peaks: Peaks) -> Iterator[str]:
 
 
 def _flops(flops_per_second: float | None) -> str:
-    if flops_per_second is None:
-        return "not measured"
-    scale, unit = (1e12, "TFLOP/s") if flops_per_second >= 1e12 else (1e9, "GFLOP/s")
-    return f"{flops_per_second / scale:,.4g} {unit}"
+    return "not measured" if flops_per_second is None else format_flops(flops_per_second)

@@ -77,7 +77,7 @@ def apply(
         What could not be applied.
     """
     tuned.compare_workload(model, optimizers[0] if optimizers else None)
-    missing: Missing = {}
+    missing: Missing = {"device_prefetch": "it copies batches itself"} if tuned.config.device_prefetch else {}
     config = tuned.config.replace(**{knob: KNOBS[knob].default for knob in leave})
     if device.type != tuned.device.type:
         missing["device"] = f"it trains on {device}"
@@ -134,6 +134,26 @@ def tuned_loader(tuned: Tuned, loader: DataLoader[Any]) -> tuple[DataLoader[Any]
     if tuned.config.num_workers:
         settings |= {"timeout": loader.timeout, "multiprocessing_context": loader.multiprocessing_context}
     return tuned.dataloader(loader.dataset, **settings), missing
+
+
+def evaluation_loader(tuned: Tuned, loader: Any) -> Any:
+    """A loader to evaluate with, of the same samples in the same order, in batches of the size found for that.
+
+    What makes its own batches stays as it is, and so does all where no such size was looked for.
+    """
+    if tuned.result is None or tuned.result.evaluation is None or not isinstance(loader, DataLoader):
+        return loader
+    parts = read_loader(loader)
+    if parts.batch_size is None:
+        return loader
+    return tuned.eval_dataloader(
+        parts.loader.dataset,
+        sampler=parts.sampler,
+        collate_fn=parts.loader.collate_fn,
+        worker_init_fn=parts.loader.worker_init_fn,
+        generator=parts.loader.generator,
+        drop_last=parts.drop_last,
+    )
 
 
 def loader_differences(tuned: Tuned, loader: object) -> Missing:

@@ -50,6 +50,8 @@ def trainer_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
 def tuned_datamodule(tuned: Tuned, datamodule: Any) -> Any:
     """The same LightningDataModule (or LightningModule), whose `train_dataloader` has the tuned settings from now on.
 
+    Where a batch size to evaluate with was found, `val_dataloader` and `test_dataloader` have that one.
+
     Its samples are drawn and collated as before. Warns, when it loads, of what is not in effect: batches that a batch
     sampler of your own makes stay as they are, and so does what is no single DataLoader.
     """
@@ -65,7 +67,23 @@ def tuned_datamodule(tuned: Tuned, datamodule: Any) -> Any:
         return loader
 
     datamodule.train_dataloader = train_dataloader
+    if tuned.result is not None and tuned.result.evaluation is not None:
+        for name in ("val_dataloader", "test_dataloader"):
+            setattr(datamodule, name, _evaluating(tuned, getattr(datamodule, name)))
     return datamodule
+
+
+def _evaluating(tuned: Tuned, original: Any) -> Any:
+    """A hook that gives loaders to evaluate with, which have the batch size found for that."""
+
+    @functools.wraps(original)
+    def loaders() -> Any:
+        found = original()
+        if isinstance(found, (list, tuple)):
+            return type(found)(common.evaluation_loader(tuned, loader) for loader in found)
+        return common.evaluation_loader(tuned, found)
+
+    return loaders
 
 
 def tuned_callback(tuned: Tuned) -> Any:

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 def training_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
     """Keyword arguments of ``TrainingArguments``. Yours are added, and win.
 
-    Batch size, accumulation, bf16, fp16, tf32, torch_compile and its mode, the fused AdamW, workers, prefetching,
-    persistence, pinning, non_blocking and use_cpu are said in its words; give the Trainer that is made with them to
-    `tune_trainer`, which applies the other knobs. Warns of what transformers cannot do.
+    Batch sizes (of evaluation too, where one was found), accumulation, bf16, fp16, tf32, torch_compile and its mode,
+    the fused AdamW, workers, prefetching, persistence, pinning, non_blocking and use_cpu are said in its words; give
+    the Trainer that is made with them to `tune_trainer`, which applies the other knobs. Warns of what transformers
+    cannot do.
     """
     words, missing = _words(tuned)
     if tuned.device.index:
@@ -58,6 +59,8 @@ def _words(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
         "accelerator_config": {"non_blocking": config.non_blocking},
         "use_cpu": tuned.device.type == "cpu",
     }
+    if tuned.result is not None and tuned.result.evaluation is not None:
+        words["per_device_eval_batch_size"] = tuned.eval_batch_size
     if config.precision == "tf32" and tuned.device.type == "cuda":
         words["tf32"] = True
     if common.compiles_itself(tuned):

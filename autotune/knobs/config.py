@@ -21,6 +21,7 @@ Checkpointing = Literal["none", "blocks"]
 OptimizerImpl = Literal["default", "foreach", "fused"]
 SdpaBackend = Literal["default", "math", "flash_attention", "efficient_attention", "cudnn_attention"]
 Allocator = Literal["default", "tuned"]
+DataPlacement = Literal["loader", "collated", "device"]
 
 Scalar = bool | int | float | str | None
 Parameters = dict[str, Scalar]
@@ -60,12 +61,16 @@ class TrainConfig(BaseModel):
     optimizer_impl: OptimizerImpl = Field(default="default", description="default: what torch chooses")
     cudnn_benchmark: bool = False
     sdpa_backend: SdpaBackend = Field(default="default", description="default: what torch chooses")
+    data_placement: DataPlacement = Field(
+        default="loader", description="collated: the whole data set, once; device: and kept there"
+    )
     num_workers: Count = Field(default=0, ge=0, description="DataLoader processes; 0: in the training process")
     prefetch_factor: Count | None = Field(default=None, ge=1, description="batches a worker; None: torch's 2")
     pin_memory: bool = False
     persistent_workers: bool = False
     dataloader_in_order: bool = Field(default=True, description="false: a batch that is ready need not wait for others")
     non_blocking: bool = False
+    device_prefetch: bool = Field(default=False, description="copies on a stream of their own, beside computing")
     num_threads: Count | None = Field(default=None, ge=1, description="CPU intra-op; None: torch's own")
     allocator: Allocator = "default"
 
@@ -73,12 +78,18 @@ class TrainConfig(BaseModel):
     def _canonical(self) -> TrainConfig:
         """Resets what has no effect in combination with the rest (validated values: "0" is 0 here)."""
         resets: dict[str, Scalar] = {}
-        if self.num_workers == 0:
+        if self.data_placement != "loader":  # there is nothing left to load
+            resets["num_workers"] = 0
+        if self.num_workers == 0 or "num_workers" in resets:
             resets |= {"prefetch_factor": None, "persistent_workers": False, "dataloader_in_order": True}
         elif self.prefetch_factor is None:
             resets["prefetch_factor"] = 2
-        if not self.pin_memory:
-            resets["non_blocking"] = False
+        if self.data_placement == "device":  # nor to copy
+            resets["pin_memory"] = False
+        if not self.pin_memory or "pin_memory" in resets:
+            resets |= {"non_blocking": False, "device_prefetch": False}
+        elif self.device_prefetch:  # which waits for no copy
+            resets["non_blocking"] = True
         self.__dict__.update(resets)  # the model is frozen, and nobody has seen it yet
         return self
 

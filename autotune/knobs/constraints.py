@@ -28,6 +28,11 @@ def check_constraints(
     if max_workers is not None and max_workers < 0:
         raise ConfigError(f"max_workers={max_workers} cannot be used: expected 0 or more")
     workers = pinned.get("num_workers")
+    if workers and pinned.get("data_placement", "loader") != "loader":
+        raise ConfigError(
+            f"data_placement={pinned['data_placement']} and num_workers={workers} are pinned, but a data set that is "
+            "collated once leaves workers nothing to load; pin only one"
+        )
     if max_workers is not None and isinstance(workers, int) and workers > max_workers:
         raise ConfigError(
             f"num_workers={workers} is pinned, but at most {max_workers} workers are allowed; "

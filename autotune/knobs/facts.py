@@ -33,6 +33,7 @@ class WorkloadFacts(BaseModel):
     fingerprint: str = Field(description="hash of what is trained: model, samples, optimizer, effective batch")
     model: ModelFacts | None = Field(default=None, description="None in recordings of earlier versions")
     samples: int | None = Field(description="length of the dataset; None for an iterable one without")
+    evaluation_samples: int | None = Field(default=None, description="length of the dataset to evaluate on")
     baseline: TrainConfig
     parameters: int = Field(description="of the model, in all")
     batch_bytes: int = Field(description="tensor bytes of one collated batch of the baseline")
@@ -60,6 +61,10 @@ class WorkloadFacts(BaseModel):
         default=None, ge=0, le=1, description="of a micro-step, that a GPU computes; the rest it waits for launches"
     )
     fixed_shapes: bool = Field(description="two batches had equal shapes")
+    placeable_bytes: int | None = Field(
+        default=None, ge=0, description="of the whole data set as one collated batch; None: it cannot be kept so"
+    )
+    unplaceable_reason: str | None = Field(default=None, description="why it cannot")
     largest_samples: tuple[int, ...] = Field(default=(), description="indices, largest first, where sizes vary")
     optimizer_impls: tuple[str, ...] = Field(description="that this optimizer accepts")
     notes: tuple[str, ...] = Field(default=(), description="what a person should know of it, a sentence each")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Set
 
-from autotune.hardware import DeviceKind
+from autotune.hardware import DeviceKind, Gpu
 from autotune.knobs.batch import batch_sizes, spread
 from autotune.knobs.circumstances import Choices, Circumstances, offer
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.knob import Knob
-from autotune.units import format_bytes
+from autotune.units import format_bytes, format_seconds
 
 _MOST_COUNTS = 8
 _COUNTS = (0, 1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -21,6 +21,11 @@ is likely to be what training waits for."""
 _SPARE, _FASTER = 1.3, 2.0
 """What feeds a GPU at its pace of today is not enough: the first keeps a queue, the second is for what the other first
 guesses make faster (both chosen)."""
+_PLACED_SHARE = 0.2
+"""Of the memory that is free, for the whole data set: the sides of a duet have a copy each. Chosen."""
+_READING_SHARE = 0.02
+"""Of the budget, for reading the whole data set: each process that trains with it does so again. Chosen: a search that
+ends in it starts about a dozen."""
 _OWN_MEMORY: Set[DeviceKind] = frozenset({"cuda", "rocm"})
 _MADE_WITH_IT = "the train loader is made with it"
 
@@ -28,6 +33,31 @@ _MADE_WITH_IT = "the train loader is made with it"
 def is_costly(of: Circumstances) -> bool:
     """Whether data loading is likely to be what training waits for."""
     return of.batch_seconds >= _COSTLY_BATCH_SECONDS
+
+
+def _placements(of: Circumstances) -> Choices | str:
+    """Where samples that are always the same may lie, collated once."""
+    facts, memory = of.facts, of.hardware.memory.available_bytes
+    needed, samples = facts.placeable_bytes, facts.samples
+    if needed is None or samples is None:
+        return f"the data set cannot be collated once: {facts.unplaceable_reason or 'nobody has looked at its samples'}"
+    if "num_workers" in of.fixed and of.start.num_workers:
+        return f"{of.start.num_workers} workers are asked for, and a data set that is collated once leaves them no work"
+    reading = samples * facts.sample_seconds
+    if reading > _READING_SHARE * of.budget_seconds:
+        return (
+            f"reading the whole data set takes about {format_seconds(reading)}, and each burst would have to; with "
+            f"--budget {math.ceil(reading / _READING_SHARE / 60)}m it would be tried"
+        )
+    values: list[Scalar] = ["loader"]
+    if needed <= _PLACED_SHARE * memory:
+        values.append("collated")
+    free = of.record.free_bytes or of.record.memory_total_bytes if isinstance(of.record, Gpu) else None
+    if free is not None and needed <= _PLACED_SHARE * free:
+        values.append("device")
+    size = f"the whole data set takes {format_bytes(needed)}"
+    reason = f"its samples are always the same, and {size}: batches are selected from it rather than read again"
+    return offer(values, reason, f"{size}, more than {_PLACED_SHARE:.0%} of the memory that is free")
 
 
 def worker_counts(of: Circumstances) -> tuple[int, ...]:
@@ -48,6 +78,8 @@ def _workers(of: Circumstances) -> Choices | str:
     limit = f"at most {of.worker_limit} ({'as asked' if of.worker_limit < cpu.budget else why})"
     if of.worker_limit == 0:
         return "no workers are allowed, as asked"
+    if of.start.data_placement != "loader" and "data_placement" in of.fixed:
+        return "the data set is collated once, so that workers have nothing to load"
     if not _fits(of, 1, _least_prefetch(of)):
         return "not even one worker's batches fit into shared memory; enlarge it (docker run --shm-size)"
     return offer(_worker_counts(of), f"workers load data beside training; {limit}", limit)
@@ -60,12 +92,14 @@ def _worker_counts(of: Circumstances) -> tuple[int, ...]:
     return spread(counts, _MOST_COUNTS, of.start.num_workers)
 
 
-def _preferred_workers(of: Circumstances, _: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
+def _preferred_workers(of: Circumstances, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
     """Beside a GPU as many as feed it; on the CPU, where training needs the same cores, few or none.
 
     A GPU whose pace is not known gets half of the CPUs, or all of a few.
     """
     cheap = of.batch_seconds < _CHEAP_BATCH_SECONDS
+    if picked.get("data_placement", "loader") != "loader":
+        return (0,)
     if of.device != "cpu" and cheap:
         most = of.start.num_workers
     elif of.device != "cpu" and of.facts.step_seconds is not None:
@@ -140,7 +174,21 @@ def _asynchrony(of: Circumstances) -> Choices | str:
     return Choices((False, True), "copies from page-locked memory can overlap with computing")
 
 
+def _side_stream(of: Circumstances) -> Choices | str:
+    """Copies beside computing."""
+    if isinstance(asynchrony := _asynchrony(of), str):
+        return asynchrony
+    return Choices((False, True), "a copy in a stream of its own need not wait for what the device computes")
+
+
 KNOBS = (
+    Knob(
+        name="data_placement", when="map-style data, the same samples each time, of one shape, that fit into memory",
+        why="a data set that is read and collated once need not be again in each epoch: batches are selected from it",
+        candidates=_placements, prefers=("device", "collated"), priority={"gpu": 35, "cpu": 45}, guide=25,
+        part="loader", affects={"memory", "host memory"},
+        without_word="the train loader selects its batches from the collated set",
+    ),
     Knob(
         name="num_workers", why="processes load data beside training, which else waits for it",
         when="within the CPUs, `--max-workers`, memory and /dev/shm; for iterable data where the baseline has some",
@@ -182,5 +230,12 @@ KNOBS = (
         on_copies=True,
         words={"transformers": ("accelerator_config",), "accelerate": ("dataloader_config",)},
         without_word="no copy from pinned memory is ever waited for; a warning says so where that was not tuned",
+    ),
+    Knob(
+        name="device_prefetch", when="with pin_memory, in your own loop", goes_with="pin_memory",
+        why="a batch is copied in a stream of its own while the device still computes, and takes no time of its own",
+        candidates=_side_stream, priority={"gpu": 95}, guide=75, devices=_OWN_MEMORY, part="loader",
+        affects={"memory"},  # the next batch is there while this one is trained on
+        without_word="it copies batches itself; a warning says that this is not in effect",
     ),
 )  # fmt: skip

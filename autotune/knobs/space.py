@@ -178,6 +178,12 @@ def build_space(
     record = hardware.device(device)
     if isinstance(record, Cpu) != (device == "cpu"):
         raise ConfigError(f"expected a device of this machine, got {device!r}; use --device cpu")
+    if pinned.get("data_placement", "loader") != "loader" and facts.placeable_bytes is None:
+        why = held.get("data_placement") or facts.unplaceable_reason or "nobody has looked at its samples"
+        raise ConfigError(
+            f"data_placement={pinned['data_placement']} is pinned, but the data set cannot be collated once: {why}; "
+            "pin it to loader"
+        )
     searched = searched_knobs(pinned, only, effective_batch)
     room = LoaderRoom.of(hardware.memory, facts)
     budget = hardware.cpu.budget

@@ -18,7 +18,7 @@ from autotune.measuring.numerics import (
 )
 from autotune.measuring.objective import SAMPLES_PER_JOULE, SAMPLES_PER_SECOND, Objective, objective_named
 from autotune.measuring.pairs import Pair, pair_of
-from autotune.measuring.profiles import Operator, Profile, SampleCost, SamplePart, Synchronisation
+from autotune.measuring.profiles import Headroom, Operator, Profile, SampleCost, SamplePart, Synchronisation
 from autotune.measuring.ratios import Scatter, block_error, paired, warm_up_length
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point, compiler_text, pool, worst
 from autotune.measuring.speedup import FEWEST_PAIRS, Speedup, comparable, speedup_in
@@ -27,9 +27,9 @@ from autotune.measuring.telemetry_summary import SLOWDOWNS, TelemetrySummary, be
 
 __all__ = [
     "CAVEAT", "FEWEST_PAIRS", "FEWEST_STEPS", "MOST_STEPS", "SAMPLES_PER_JOULE", "SAMPLES_PER_SECOND", "SLOWDOWNS",
-    "Agreement", "Block", "Burst", "Interval", "KnownInterval", "Line", "Measurement", "MemoryModel", "Numerics",
-    "NumericsGuard", "Objective", "Operator", "Outcome", "Pair", "Point", "Profile", "SampleCost", "SamplePart",
-    "Scatter", "Speedup", "Synchronisation", "TelemetrySummary", "Trace", "bearable", "block_error", "comparable",
-    "compiler_text", "judge_agreement", "merged", "objective_named", "pair_of", "paired", "pool", "speedup_in",
-    "warm_up_length", "worst",
+    "Agreement", "Block", "Burst", "Headroom", "Interval", "KnownInterval", "Line", "Measurement", "MemoryModel",
+    "Numerics", "NumericsGuard", "Objective", "Operator", "Outcome", "Pair", "Point", "Profile", "SampleCost",
+    "SamplePart", "Scatter", "Speedup", "Synchronisation", "TelemetrySummary", "Trace", "bearable", "block_error",
+    "comparable", "compiler_text", "judge_agreement", "merged", "objective_named", "pair_of", "paired", "pool",
+    "speedup_in", "warm_up_length", "worst",
 ]  # fmt: skip

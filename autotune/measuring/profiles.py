@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from autotune.measuring.statistics import KnownInterval
 from autotune.stored import Figure, Seconds, Stored
 
 
@@ -36,6 +37,19 @@ class Synchronisation(Stored):
     operator: str
     where: str
     calls: Figure = Field(description="a micro-step")
+
+
+class Headroom(Stored):
+    """What a faster loader could bring at most: training on a few batches that are there already, beside training."""
+
+    ratio: Figure = Field(gt=0, description="its rate over that of training with the loader")
+    ci95: KnownInterval | None = Field(description="of that ratio; null where the two did not run side by side")
+    cached_samples_per_second: Figure
+
+    @property
+    def loader_fraction(self) -> float:
+        """Of the time of training, what loading costs."""
+        return max(0.0, 1 - 1 / self.ratio)
 
 
 class Profile(Stored):

@@ -62,6 +62,9 @@ class Measurement(Stored):
     build_seconds: Seconds = Field(description="the user's build()")
     warmup_seconds: Seconds = Field(description="compile included")
     compile_seconds: Seconds | None = Field(default=None, description="of the warm-up; null when eager")
+    placement_seconds: Seconds | None = Field(
+        default=None, description="reading and collating the data set, once; null where batches are loaded"
+    )
     device_memory_bytes: Whole | None = Field(
         default=None, description="peak: reserved on the GPU; PSS of the process tree on the CPU"
     )
@@ -233,6 +236,7 @@ def pool(measurements: Sequence[Measurement]) -> Measurement:
             "build_seconds": mean([m.build_seconds for m in measurements]),
             "warmup_seconds": mean([m.warmup_seconds for m in measurements]),
             "compile_seconds": mean([m.compile_seconds for m in measurements]),
+            "placement_seconds": mean([m.placement_seconds for m in measurements]),
             "epoch_boundary_seconds": mean([m.epoch_boundary_seconds for m in measurements]),
             "device_memory_bytes": worst([m.device_memory_bytes for m in measurements]),
             "host_memory_bytes": worst([m.host_memory_bytes for m in measurements]),

@@ -52,6 +52,8 @@ def rates(result: Result) -> list[Block]:
         blocks.append(Text("No knob was changed: nothing faster was found than what you train with today."))
     if (even := summary.break_even(result)) is not None:
         blocks.append(Text(f"{even[0].upper()}{even[1:]}."))
+    if (evaluating := summary.evaluation_text(result)) is not None:
+        blocks.append(Text(f"{evaluating[0].upper()}{evaluating[1:]}."))
     configs = [side.config.model_dump() for side in (result.baseline, result.best)]
     whole = tuple((knob, *(summary.knob_text(knob, config[knob]) for config in configs)) for knob in KNOB_NAMES)
     return [*blocks, Folded("Every knob", (Table("All knobs, changed or not", KNOBS, whole),))]

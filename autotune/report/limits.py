@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from autotune.measuring import Interval
 from autotune.report.blocks import Block, Bullets, Folded, Pair, Picture, Table, Text
-from autotune.report.charts import ceilings_picture, shares_picture
+from autotune.report.charts import NO_INTERVAL, Bar, ceilings_picture, rates_picture, shares_picture
+from autotune.report.drawing import BEFORE, PART
 from autotune.report.footprint import Footprint, footprint
 from autotune.report.pairs import rounds_of
 from autotune.report.scatters import blocks_picture, memory_picture
 from autotune.report.telemetry import telemetry_rows, telemetry_shares
 from autotune.results.result import Result
-from autotune.results.summary import UNKNOWN, ceilings_text, operators, sample_parts
+from autotune.results.summary import (
+    INTERVAL,
+    UNKNOWN,
+    ceilings_text,
+    headroom_text,
+    operators,
+    rate_interval,
+    sample_parts,
+)
 from autotune.units import format_bytes, format_rate
 from autotune.wording import or_dash, percent
 
@@ -25,9 +35,10 @@ BOTTLENECKS = {
 def ceilings(result: Result) -> list[Block]:
     """What was reached, beside what each part alone could reach."""
     svg, words = ceilings_picture(result), ceilings_text(result)
+    found = _headroom(result)
     if svg is None or words is None or result.best.measurement is None:
         why = "No part of the training was measured alone: there was no time, or it failed."
-        return [Text(f"{words}." if words else why, "note")]
+        return [*found, Text(f"{words}." if words else why, "note")]
     reached = result.best.measurement.samples_per_second
     rows = [("reached, end to end", format_rate(reached), "")]
     for part, rate in result.diagnosis.ceilings.items():
@@ -36,6 +47,7 @@ def ceilings(result: Result) -> list[Block]:
     finding = f"Reached: {format_rate(reached)}; {words}."
     legend = "dot: reached; diamond: a part alone, as a multiple of what was reached"
     return [
+        *found,
         Text(
             "A part alone is the training without the others: batches that stay on the device, a loader without a "
             "model, the copy to the device. Training can hardly run faster than its slowest part."
@@ -45,6 +57,27 @@ def ceilings(result: Result) -> list[Block]:
             Table("What each part alone could reach", ("", "rate", "share reached"), tuple(rows), numeric=RIGHT),
         ),
     ]
+
+
+def _headroom(result: Result) -> list[Block]:
+    """What a faster loader could have brought, as it was measured before the search."""
+    headroom, before = result.diagnosis.headroom, result.baseline.measurement
+    if headroom is None:
+        return []
+    finding = headroom_text(headroom)
+    told = Text(f"{finding[0].upper()}{finding[1:]}.")
+    if before is None:
+        return [told]
+    cached = before.samples_per_second * headroom.ratio
+    spread = headroom.ci95
+    interval = Interval(*(before.samples_per_second * end for end in spread)) if spread is not None else NO_INTERVAL
+    bars = [
+        Bar("before, with its loader", before.samples_per_second, rate_interval(result.baseline), BEFORE),
+        Bar("before, on batches at hand", cached, interval, PART),
+    ]
+    svg = rates_picture(bars, "headroom")
+    legend = f"bar: samples/s; line across its end: {INTERVAL}"
+    return [told] if svg is None else [told, Picture(svg, f"{finding}.", legend)]
 
 
 def memory(result: Result) -> list[Block]:

@@ -23,6 +23,7 @@ SHARES = {
     "GPU: other programs": "foreign_gpu_fraction",
 }
 WAITING = "waiting for data"
+UTILISED = "FLOP/s, of the fastest matrix product"
 FIGURES: tuple[tuple[str, str, Words], ...] = (
     ("GPU clock, median", "sm_clock_mhz", "{:,.0f} MHz".format),
     ("GPU clock, lowest", "sm_clock_min_mhz", "{:,.0f} MHz".format),
@@ -47,6 +48,7 @@ COSTS: tuple[tuple[str, str, Words], ...] = (
     ("build()", "build_seconds", format_seconds),
     ("warm-up", "warmup_seconds", format_seconds),
     ("compiling, part of the warm-up", "compile_seconds", format_seconds),
+    ("collating the data set, before training", "placement_seconds", format_seconds),
     ("timed part", "measure_seconds", format_seconds),
     ("restart of the loader between epochs", "epoch_boundary_seconds", format_seconds),
     ("optimizer steps skipped by the GradScaler", "skipped_steps", "{:d}".format),
@@ -60,6 +62,7 @@ def telemetry_shares(result: Result) -> list[Share]:
     """All shares that were read on either side."""
     sides, telemetry = _records(result)
     found = [Share(WAITING, *_both(sides, "data_wait_fraction"))]
+    found += [Share(UTILISED, *(result.flops_fraction(side) for side in (result.baseline, result.best)))]
     found += [Share(label, *_both(telemetry, field)) for label, field in SHARES.items()]
     return [share for share in found if share.before is not None or share.after is not None]
 

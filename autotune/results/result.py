@@ -11,6 +11,7 @@ from autotune.hardware import DeviceKind, Hardware, Software
 from autotune.knobs import KNOBS, ModelFacts, Parameters, Scalar, TrainConfig
 from autotune.measuring import (
     SAMPLES_PER_SECOND,
+    Headroom,
     KnownInterval,
     Measurement,
     Numerics,
@@ -155,9 +156,28 @@ class Diagnosis(Stored):
     bottleneck: str | None
     ceilings: dict[str, Figure | None] = Field(default_factory=dict)
     data_wait_fraction: Figure | None
+    headroom: Headroom | None = Field(default=None, description="of the baseline, before the search")
     advice: tuple[str, ...] = Field(default=(), description="what only the user can change, with what it could gain")
     before: Profile | None = Field(default=None, description="of the baseline")
     after: Profile | None = Field(default=None, description="of best")
+
+
+class EvaluationBatch(Stored):
+    """A batch size that was tried for evaluating."""
+
+    batch_size: Whole = Field(ge=1)
+    outcome: Outcome
+    samples_per_second: Figure | None = Field(description="forward only")
+    ratio: Figure | None = Field(description="its speed over that of the best before; null for the first, and failures")
+
+
+class Evaluation(Stored):
+    """The batch to evaluate with, whatever training's own is."""
+
+    batch_size: Whole = Field(ge=1)
+    samples_per_second: Figure | None = Field(description="forward only")
+    ratio: Figure = Field(gt=0, description="its speed over that of training's own batch, evaluated")
+    tried: tuple[EvaluationBatch, ...] = ()
 
 
 class Result(Document):
@@ -180,6 +200,7 @@ class Result(Document):
     speedup_reason: str | None = Field(default=None, description="why there is no confirmed speed-up")
     ablation: tuple[AblationRow, ...] = ()
     numerics: Numerics | None = Field(default=None, description="of best, beside eager fp32")
+    evaluation: Evaluation | None = Field(default=None, description="of best, with --evaluation")
     constraints: Constraints
     stopped_by: Literal["budget", "target", "plateau", "exhausted", "interrupted"]
     search: SearchRecord
@@ -212,11 +233,16 @@ class Result(Document):
         The model FLOPs utilisation (MFU), with one peak for both sides, whatever their precision. None where the
         model's operations or the peak are not known.
         """
-        flops, peaks = self.workload.flops_per_sample, self.hardware.peaks
+        reached, peaks = self.flops_per_second(side), self.hardware.peaks
         known = [peak for peak in peaks.matmul_flops_per_second.values() if peak] if peaks is not None else []
-        if flops is None or not known or side.measurement is None:
+        return None if reached is None or not known else reached / max(known)
+
+    def flops_per_second(self, side: Side) -> float | None:
+        """A side's floating-point operations a second, those of the model's matrix products; None: not known."""
+        flops = self.workload.flops_per_sample
+        if flops is None or side.measurement is None:
             return None
-        return side.measurement.samples_per_second * flops / max(known)
+        return side.measurement.samples_per_second * flops
 
     @property
     def changed_knobs(self) -> dict[str, tuple[Any, Any]]:

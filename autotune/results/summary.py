@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from autotune.knobs import KNOB_NAMES, format_scalar
-from autotune.measuring import CAVEAT, FEWEST_PAIRS, Interval, Speedup
+from autotune.measuring import CAVEAT, FEWEST_PAIRS, Headroom, Interval, Speedup
 from autotune.results.result import Result, Side, TrialRecord, WarmStartRecord
-from autotune.units import format_bytes, format_rate, format_seconds
+from autotune.units import format_bytes, format_flops, format_rate, format_seconds
 from autotune.wording import percent, ratio_text
 
 UNKNOWN = "not measured"
@@ -179,8 +179,8 @@ def rate_interval(side: Side) -> Interval:
 
 
 def _flops_fraction(result: Result, side: Side) -> str:
-    fraction = result.flops_fraction(side)
-    return UNKNOWN if fraction is None else percent(fraction)
+    fraction, reached = result.flops_fraction(side), result.flops_per_second(side)
+    return UNKNOWN if fraction is None or reached is None else f"{percent(fraction)} ({format_flops(reached)})"
 
 
 def _measured(side: Side, field: str, text: Callable[[Any], str]) -> str:
@@ -247,20 +247,27 @@ def duet_text(trial: TrialRecord) -> str | None:
 
 
 def break_even(result: Result) -> str | None:
-    """After how many optimizer steps compiling has paid for itself, by the confirmed speed-up."""
+    """After how many optimizer steps what is done once, before training, has paid for itself, by the speed-up."""
     before, after, speedup = result.baseline.measurement, result.best.measurement, result.speedup
-    if before is None or after is None or not after.compile_seconds:
+    if before is None or after is None:
+        return None
+    once = {
+        "compiling": (after.compile_seconds or 0.0) - (before.compile_seconds or 0.0),
+        "collating the data set": (after.placement_seconds or 0.0) - (before.placement_seconds or 0.0),
+    }
+    once = {what: seconds for what, seconds in once.items() if seconds > 0}
+    if not once:
         return None
     if speedup is None or not speedup.confirmed or speedup.ratio <= 1 or not result.objective.is_rate:
         return None
-    compiled_steps = after.compile_seconds * before.samples_per_second / result.best.config.effective_batch
+    steps_missed = sum(once.values()) * before.samples_per_second / result.best.config.effective_batch
 
     def steps(ratio: float) -> str:
-        return f"{compiled_steps * ratio / (ratio - 1):,.0f}"
+        return f"{steps_missed * ratio / (ratio - 1):,.0f}"
 
     spread = f"{INTERVAL} {steps(speedup.ci95.high)} – {steps(speedup.ci95.low)}"
-    cost = format_seconds(after.compile_seconds)
-    return f"compiling takes {cost}; break-even after about {steps(speedup.ratio)} optimizer steps ({spread})"
+    cost = " and ".join(f"{what} takes {format_seconds(seconds)}" for what, seconds in once.items())
+    return f"{cost}; break-even after about {steps(speedup.ratio)} optimizer steps ({spread})"
 
 
 def numerics_text(result: Result) -> str | None:
@@ -277,6 +284,32 @@ def ceilings_text(result: Result) -> str | None:
     """What each part alone could reach; None where no part was measured."""
     known = [f"{part} {format_rate(rate)}" for part, rate in result.diagnosis.ceilings.items() if rate is not None]
     return f"what each part alone could reach: {', '.join(known)}" if known else None
+
+
+def headroom_text(headroom: Headroom) -> str:
+    """What loading costs before tuning, and what a faster loader could bring at most."""
+    spread = f" ({INTERVAL} {ratios(headroom.ci95)})" if headroom.ci95 is not None else ""
+    if headroom.ratio <= 1:
+        return f"before tuning, loading costs nothing that could be measured{spread}"
+    return (
+        f"before tuning, loading costs {percent(headroom.loader_fraction)} of the time: at most "
+        f"{ratio_text(headroom.ratio)} to be had from a faster loader{spread}"
+    )
+
+
+def evaluation_text(result: Result) -> str | None:
+    """The batch to evaluate with, and why no larger one; None where that was not asked for."""
+    found = result.evaluation
+    if found is None:
+        return None
+    last, training = found.tried[-1] if found.tried else None, result.best.config.batch_size
+    why = ""
+    if last is not None and last.batch_size > found.batch_size:
+        came = f"{ratio_text(last.ratio)} as fast" if last.ratio is not None else f"ended as {last.outcome.value}"
+        why = f"; {last.batch_size} {came}" if last.ratio is None else f"; {last.batch_size} is {came}"
+    faster = f", {ratio_text(found.ratio)} as fast as batches of {training}" if found.batch_size != training else ""
+    rate = f" at {format_rate(found.samples_per_second)}" if found.samples_per_second is not None else ""
+    return f"evaluate in batches of {found.batch_size}{rate}{faster}{why}"
 
 
 def search_text(result: Result) -> str:

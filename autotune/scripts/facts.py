@@ -50,6 +50,7 @@ def facts_of(seen: dict[str, Any], script: Script) -> WorkloadFacts:
             "recomputable_blocks": seen["recomputable_blocks"],
             "small_operators_fraction": min(1.0, seen["small_operators_fraction"]),
             "fixed_shapes": seen["fixed_shapes"],
+            "unplaceable_reason": "a script's loader is not looked into",
             "optimizer_impls": seen["optimizer_impls"],
             "notes": notes_on(seen),
             "fork_safe": True,

@@ -17,12 +17,15 @@ def reverted(winner: Point, baseline: Point) -> dict[str, Point]:
     """The winner with each changed knob or argument of `build()` reverted to the baseline's, in the guides' order.
 
     The accumulation goes with the batch size, so that the effective batch stays; a knob is left out where reverting it
-    has no effect, as that of a prefetch factor that is torch's own.
+    has no effect, as that of a prefetch factor that is torch's own. It is reverted along with what it means something
+    with again: workers with the loader that a data set collated once has made needless.
     """
     found: dict[str, Point] = {}
     before = baseline.config
+    was = {name: value for name, (value, _) in winner.config.changes_from(before).items()}
+    idle = {name: value for name, value in was.items() if winner.changed({name: value}) == winner}
     for knob in in_guides_order():
-        found[knob] = winner.changed({name: getattr(before, name) for name in (knob, *following(knob))})
+        found[knob] = winner.changed(idle | {name: getattr(before, name) for name in (knob, *following(knob))})
     for name in sorted(winner.parameters):
         kept = {key: value for key, value in winner.parameters.items() if key != name}
         own = {name: baseline.parameters[name]} if name in baseline.parameters else {}

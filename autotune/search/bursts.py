@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 from autotune.bursts.protocol import Part
 from autotune.bursts.runner import Runner
-from autotune.measuring import Burst, Pair, Point
+from autotune.measuring import Burst, Headroom, Pair, Point
 from autotune.search.progress import Progress
+from autotune.search.stages import HEADROOM
 from autotune.search.stopping import Budget, burst_deadline, plan_for, predicted_seconds, round_plan
 from autotune.search.trials import Trial, TrialLog
 from autotune.search.turns import Turns
@@ -175,6 +176,25 @@ class Bursts:
         return self._runner.run(
             point, plan, burst_deadline(point.config, self.trials, plan, self.budget.remaining)
         ).rate
+
+    def headroom(self, point: Point) -> Headroom | None:
+        """What a faster loader could bring to a point that was measured: the same training on batches at hand.
+
+        The two play a duet where memory holds both; else it is compared with what the point was measured to do.
+        """
+        self.show_stage(HEADROOM)
+        plan = self.plan.model_copy(update={"part": "compute", "fastest_wins": False})
+        deadline = burst_deadline(point.config, self.trials, plan, self.budget.remaining)
+        pair: Pair | None = None
+        if self.side_by_side:
+            burst, pair = self._runner.challenge(point, point, plan, deadline, lambda _: None)
+        if not self.side_by_side or burst.outcome.is_memory:
+            burst = self._runner.run(point, plan, deadline)
+        known = self.log.measurement(point)
+        if burst.rate is None or known is None:
+            return None
+        ratio = pair.ratio if pair is not None else burst.rate / known.samples_per_second
+        return Headroom(ratio=ratio, ci95=pair.ci95 if pair is not None else None, cached_samples_per_second=burst.rate)
 
     def rounds(self, stage: str) -> list[Round]:
         """The rounds of a stage so far, those of an interrupted run included."""

@@ -42,6 +42,10 @@ class Ceilings:
         """Samples per second of the loader alone; None when there was no time, or it failed."""
         return self._rate(point, "loader")
 
+    def learn(self, point: Point, part: Part, rate: float) -> None:
+        """Keeps a rate that was measured on another occasion."""
+        self._known[_key(point, part)] = rate
+
     def of(self, point: Point) -> dict[str, float | None]:
         """What is known of a point's parts, without running anything."""
         return {part: self._known.get(_key(point, part)) for part in PARTS}

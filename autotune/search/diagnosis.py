@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from autotune.hardware import Hardware
 from autotune.knobs import TrainConfig, WorkloadFacts
-from autotune.measuring import SLOWDOWNS, Measurement, Profile, SampleCost, TelemetrySummary, compiler_text
+from autotune.measuring import SLOWDOWNS, Headroom, Measurement, Profile, SampleCost, TelemetrySummary, compiler_text
 from autotune.results.result import Diagnosis
 from autotune.search.ceilings import boundary_fraction
 from autotune.units import format_bytes, format_seconds
@@ -58,17 +58,18 @@ class Evidence:
         return self.measured.telemetry or TelemetrySummary(seconds=0)
 
 
-def diagnose(evidence: Evidence | None, before: Profile | None = None) -> Diagnosis:
+def diagnose(evidence: Evidence | None, before: Profile | None = None, headroom: Headroom | None = None) -> Diagnosis:
     """The bottleneck of the chosen config, None where that was not measured, and what would lift it.
 
-    `before` is the baseline's profile.
+    `before` is the baseline's profile, and `headroom` what a faster loader could have brought to it.
     """
     if evidence is None:
-        return Diagnosis(bottleneck=None, data_wait_fraction=None)
+        return Diagnosis(bottleneck=None, data_wait_fraction=None, headroom=headroom)
     return Diagnosis(
         bottleneck=_bottleneck(evidence),
         ceilings=dict(evidence.ceilings),
         data_wait_fraction=evidence.measured.data_wait_fraction,
+        headroom=headroom,
         advice=tuple(line for tree in _TREES for line in tree(evidence)),
         before=before,
         after=evidence.profile,

@@ -13,7 +13,8 @@ from typing import Literal
 from autotune.bursts.runner import Runner
 from autotune.hardware import DeviceKind
 from autotune.knobs import Space
-from autotune.measuring import MemoryModel, NumericsGuard, Point
+from autotune.measuring import Headroom, MemoryModel, NumericsGuard, Point
+from autotune.results.summary import headroom_text
 from autotune.search.ahead import Ahead
 from autotune.search.bursts import Bursts
 from autotune.search.ceilings import Ceilings
@@ -27,6 +28,8 @@ from autotune.search.trials import TrialLog
 
 StoppedBy = Literal["budget", "target", "plateau", "exhausted", "interrupted"]
 SAMPLER_TRIES = 50
+HEADROOM_SHARE = 0.08
+"""Of the budget, at most, for what a faster loader could bring: in shorter ones the search needs it more. Chosen."""
 
 
 class Search:
@@ -50,6 +53,10 @@ class Search:
         note: Told what the result should say as well; the progress alone when None.
         staged: Whether stages come before the sampler; without, only the baseline does.
         sampled: Whether a sampler comes after them.
+        headroom: Whether the search begins by asking what a faster loader could bring at most.
+
+    Attributes:
+        headroom: What came of that; None where it was not asked, or there was no time.
     """
 
     def __init__(
@@ -72,6 +79,7 @@ class Search:
         note: Callable[[str], None] | None = None,
         staged: bool = True,
         sampled: bool = True,
+        headroom: bool = False,
     ) -> None:
         self.space = space
         self.baseline = baseline
@@ -94,6 +102,8 @@ class Search:
         )
         self._memory_limit_bytes, self._device = memory_limit_bytes, device
         self._staged, self._sampled = staged, sampled
+        self.headroom: Headroom | None = None
+        self._asks_headroom, self._progress = headroom, progress
         self._ahead = Ahead(self._bursts, cpus, device, memory_limit_bytes)
         self._searched = False
 
@@ -111,10 +121,13 @@ class Search:
 
     def _search(self) -> StoppedBy:
         self._fit()  # of an interrupted run the baseline's end is known
+        if self.log.trials:
+            self._look_for_headroom()
         while (proposal := self._ahead.next(self._affordable_proposal)) is not None:
             self._bursts.search(proposal.point, proposal.stage, proposal.reason)
             if proposal.stage == BASELINE:
                 self._fit()
+                self._look_for_headroom()
             if all_fail_alike(self.log.trials):
                 return "exhausted"
         if not self._affordable(self.baseline):
@@ -137,6 +150,17 @@ class Search:
             self.log.widen(self.space)
             self.confirmation = self._confirmation()
             self._stages = replace(self._stages, space=self.space, baseline=fitted)
+
+    def _look_for_headroom(self) -> None:
+        """Tells, before the search spends its time, what a faster loader could bring at most."""
+        plan, known = self._bursts.plan, self.log.measurement(self.baseline)
+        seconds = self._bursts.seconds_of(self.baseline) + plan.measure_seconds  # both sides train for as long
+        if not self._asks_headroom or known is None or seconds > HEADROOM_SHARE * self._budget.seconds:
+            return
+        self.headroom = self._bursts.headroom(self.baseline)
+        if self.headroom is not None:
+            self.ceilings.learn(self.baseline, "compute", self.headroom.cached_samples_per_second)
+            self._progress.note(headroom_text(self.headroom))
 
     def _confirmation(self) -> Confirmation:
         knobs = [*self.space.choices, *self.space.parameters]

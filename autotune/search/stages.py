@@ -18,6 +18,7 @@ from autotune.search.trials import Trial, incumbent_of
 BASELINE, FIT, WARM, SUGGESTED, FED = "baseline", "fitting into memory", "warm start", "suggestions", "loader-bound"
 WORKERS, LARGEST = "fewest workers", "largest batch"
 SINGLE, SAMPLER = "one knob at a time", "sampler"
+HEADROOM = "headroom"
 CONFIRM, ABLATION = "confirm", "ablation"
 NOTABLY_LARGER = 1.25
 """The largest batch that memory allows is worth a burst from this many times the fastest one's. Chosen."""

@@ -103,6 +103,10 @@ class Budget:
         """Seconds that the ablation may still take: what remains less what profiles need; never negative."""
         return max(0.0, self.remaining - self._kept(PROFILE_SHARE, PROFILE_MAX_SECONDS, PROFILE_MIN_BUDGET_SECONDS))
 
+    def shortened(self, seconds: float) -> Budget:
+        """The same, for what must leave so many seconds for something else."""
+        return Budget(max(0.0, self.seconds - seconds), clock=self._clock, started=self._started)
+
     def _kept(self, share: float, most_seconds: float, least_budget_seconds: float = 0.0) -> float:
         """What is kept back for a part that begins to be worth it with some budget."""
         return min(share * self.seconds, most_seconds) if self.seconds >= least_budget_seconds else 0.0

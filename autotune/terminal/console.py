@@ -51,6 +51,8 @@ def result_table(result: Result) -> RenderableType:
     parts += ["", _before_after(result), "", labelled(words, reason, "bold green" if confirmed else "bold yellow")]
     if (even := summary.break_even(result)) is not None:
         parts.append(as_text(even))
+    if (evaluating := summary.evaluation_text(result)) is not None:
+        parts.append(as_text(evaluating))
     return Group(*parts, *_numerics_lines(result), *_diagnosis_lines(result), *_search_lines(result))
 
 
@@ -113,6 +115,8 @@ def _numerics_lines(result: Result) -> Iterator[Text]:
 def _diagnosis_lines(result: Result) -> Iterator[Text]:
     diagnosis = result.diagnosis
     yield as_text(f"bottleneck: {diagnosis.bottleneck or 'not found'}")
+    if diagnosis.headroom is not None:
+        yield as_text(summary.headroom_text(diagnosis.headroom))
     if (ceilings := summary.ceilings_text(result)) is not None:
         yield as_text(ceilings)
     for advice in diagnosis.advice:

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from autotune.errors import ConfigError
 from autotune.knobs import DATALOADER_ARGUMENTS, KNOBS, TrainConfig, going_with, loader_arguments
 from autotune.recorder.telling import autocast
 from autotune.results.result import Result
+from autotune.training.copying import SideStream
+from autotune.training.placement import PlacedDataset, unfit, unpacked
 from autotune.workload.batches import MicroBatches, move
 from autotune.workload.fingerprint import length_of, model_differences, model_facts
 
@@ -52,6 +54,8 @@ class Tuned:
         self.result = result
         self.source = source
         self._compared = False
+        self._side_stream: SideStream | None = None
+        self._placed: list[tuple[Any, Any, PlacedDataset]] = []
         self.strict = strict
 
     @property
@@ -64,6 +68,12 @@ class Tuned:
         """Micro-steps of one optimizer step."""
         return self.config.accumulation_steps
 
+    @property
+    def eval_batch_size(self) -> int:
+        """Samples to evaluate at once: as ``--evaluation`` has found it, else as many as training takes."""
+        evaluation = self.result.evaluation if self.result is not None else None
+        return evaluation.batch_size if evaluation is not None else self.batch_size
+
     def dataloader_kwargs(self) -> dict[str, Any]:
         """The keyword arguments of ``DataLoader`` that were tuned."""
         return loader_arguments(self.config)
@@ -72,7 +82,8 @@ class Tuned:
         """A ``DataLoader`` with the tuned settings; keyword arguments go to ``DataLoader`` and win.
 
         A compiled model gets no incomplete last batch (unless you pass ``drop_last``): another shape would
-        compile again.
+        compile again. Where the data set is to be collated once (``data_placement``), the first batch does so, with a
+        warning where it cannot be; its samples come in the same order as ever.
         """
         settings = self.dataloader_kwargs() | kwargs
         if settings["num_workers"] == 0:  # yours, to debug in one process: what was tuned for workers does not apply
@@ -84,7 +95,34 @@ class Tuned:
             source = kwargs.get("sampler")
             length = length_of(dataset if source is None else source)
             settings.setdefault("drop_last", length is None or length >= settings["batch_size"])
+        if self._places(dataset, settings):
+            dataset, settings["collate_fn"] = self._place(dataset, settings.get("collate_fn")), unpacked
         return DataLoader(dataset, **settings)
+
+    def eval_dataloader(self, dataset: Dataset[Any], **kwargs: Any) -> DataLoader[Any]:
+        """A ``DataLoader`` to evaluate with: every sample, in order, in batches of `eval_batch_size`.
+
+        Loads as in training. Keyword arguments go to ``DataLoader`` and win.
+        """
+        return self.dataloader(dataset, **{"batch_size": self.eval_batch_size, "drop_last": False, **kwargs})
+
+    def _places(self, dataset: Any, settings: dict[str, Any]) -> bool:
+        """Whether a loader's batches are selected from a data set that is collated once."""
+        wanted = self.config.data_placement != "loader" and settings["num_workers"] == 0
+        batched = settings.get("batch_size") is not None or settings.get("batch_sampler") is not None
+        return wanted and batched and unfit(dataset) is None
+
+    def _place(self, dataset: Any, collate: Any) -> PlacedDataset:
+        """The data set as it will be placed: once, however many loaders are made of it."""
+        if type(dataset) is PlacedDataset:  # isinstance() would ask the user's own class
+            return dataset
+        for known, its_collate, placed in self._placed:
+            if known is dataset and its_collate is collate:
+                return placed
+        device = self.device if self.config.data_placement == "device" else torch.device("cpu")
+        placed = PlacedDataset(dataset, collate or default_collate, device)
+        self._placed.append((dataset, collate, placed))
+        return placed
 
     def prepare(self, model: Model, optimizer: Optimizer | None = None) -> tuple[Model, Optimizer | None]:
         """Moves, lays out, checkpoints and compiles the model, and switches the optimizer's implementation, in place.
@@ -131,7 +169,15 @@ class Tuned:
         """The batch on the device: tensors in mappings, sequences and dataclasses; anything with ``.to``."""
         config = self.config
         channels_last = config.memory_format == "channels_last"
-        return move(batch, self.device, non_blocking=config.non_blocking, channels_last=channels_last)
+
+        def copy(batch: Any) -> Any:
+            return move(batch, self.device, non_blocking=config.non_blocking, channels_last=channels_last)
+
+        if not config.device_prefetch or self.device.type != "cuda":
+            return copy(batch)
+        if self._side_stream is None:
+            self._side_stream = SideStream(self.device)
+        return self._side_stream.move(batch, copy)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """``torch.autocast`` for the tuned precision; does nothing for fp32 and tf32."""

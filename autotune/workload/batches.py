@@ -49,6 +49,20 @@ def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
         yield from tensors_in(part)
 
 
+def with_tensors(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """A batch of the same structure, each tensor in it changed; None stays None.
+
+    Raises:
+        TypeError: It holds what is neither, nor a mapping, a sequence or a dataclass.
+    """
+    if batch is None or isinstance(batch, torch.Tensor):
+        return batch if batch is None else change(batch)
+    changed = _rebuild(batch, lambda part: with_tensors(part, change))
+    if changed is batch:
+        raise TypeError(f"a batch holds a {type(batch).__name__}, which is no tensor")
+    return changed
+
+
 class MicroBatches:
     """The micro-batches of one optimizer step: iterate once; ``len()`` is how many to expect."""
 

@@ -146,7 +146,9 @@ def adapt(built: Any, target: str) -> Workload:
             f"or a transformers.Trainer, got {described(built)}; see 'How to write a build()' in the README"
         )
     _check_parts(built, target)
-    _check_dataset(built, target)
+    _check_dataset(built, "dataset", target)
+    if built.evaluation is not None:
+        _check_dataset(built, "evaluation", target)
     return built
 
 
@@ -224,15 +226,16 @@ def _check_baseline(workload: Workload, target: str) -> None:
             )
 
 
-def _check_dataset(workload: Workload, target: str) -> None:
-    """The dataset is one that a DataLoader takes, and holds something."""
+def _check_dataset(workload: Workload, part: str, target: str) -> None:
+    """The dataset to train or to evaluate on is one that a DataLoader takes, and holds something."""
     from torch.utils.data import DataLoader, IterableDataset
 
-    def wrong(remedy: str) -> WorkloadError:
-        got = described(workload.dataset)
-        return WorkloadError(f"{target}: expected a map-style or iterable Dataset as dataset, got {got}; {remedy}")
+    dataset: Any = getattr(workload, part)
 
-    dataset: Any = workload.dataset
+    def wrong(remedy: str) -> WorkloadError:
+        got = described(dataset)
+        return WorkloadError(f"{target}: expected a map-style or iterable Dataset as {part}, got {got}; {remedy}")
+
     if isinstance(dataset, DataLoader):
         raise wrong("pass loader.dataset: autotune makes the DataLoader itself")
     if isinstance(dataset, Mapping) and 0 not in dataset:
@@ -242,7 +245,7 @@ def _check_dataset(workload: Workload, target: str) -> None:
     if not isinstance(dataset, IterableDataset):
         if not hasattr(dataset, "__getitem__"):
             raise wrong("derive it from torch.utils.data.IterableDataset, or DataLoader will not iterate it")
-        if not hasattr(dataset, "__len__") and workload.sampler is None:
+        if not hasattr(dataset, "__len__") and (workload.sampler is None or part != "dataset"):
             raise wrong("give it __len__, or give a sampler: it cannot be shuffled without")
     try:
         length = len(dataset) if hasattr(dataset, "__len__") else None

@@ -37,6 +37,8 @@ class Workload:
         clip_grad_norm: Applied in every burst: it costs time in training too.
         sample_size: ``sample -> relative size``, for variable-length data.
         name: Shown to people; the target's name when None.
+        evaluation: A map-style or iterable dataset to evaluate on, which ``--evaluation`` finds a batch size for; the
+            training data when None.
         notes: What your own training does and bursts do not; adapters of frameworks state it.
     """
 
@@ -53,6 +55,7 @@ class Workload:
     clip_grad_norm: float | None = None
     sample_size: Callable[[Any], float] | None = None
     name: str | None = None
+    evaluation: Dataset[Any] | None = None
     notes: tuple[str, ...] = ()
 
     @property

@@ -218,6 +218,22 @@ def loader() -> str:
     return _table(("an epoch", "claimed, over no workers", "true", "error"), rows)
 
 
+def resident() -> str:
+    """What a data set that is collated once is worth."""
+    rows = [
+        [
+            row["workload"],
+            _ratio(row["collated_over_loader"]),
+            _ratio(row["claimed"]),
+            f"{_ratio(row['collated_over_fastest_loader'])}, {row['fastest_loader']}",
+            f"{row['placement_seconds']:.2f} s",
+        ]
+        for row in read("resident_data")["rows"]
+    ]
+    head = ("workload", "over no workers", "it had claimed", "over the fastest loader", "collating, once")
+    return _table(head, rows)
+
+
 def warm_up() -> str:
     """Where the beginning is cut off, and what that does to the ratio."""
     rows = []
@@ -246,5 +262,5 @@ TABLES = {
     "costs": costs, "frameworks": frameworks, "guides": guides, "guides-together": guides_together, "loader": loader,
     "memory": memory, "peers": peers, "peers-together": peers_together,
     "replay-early": replay_early, "replay-late": replay_late, "replay-seconds": replay_seconds,
-    "replicate": replicate, "same": same, "warm-up": warm_up,
+    "replicate": replicate, "resident": resident, "same": same, "warm-up": warm_up,
 }  # fmt: skip

@@ -156,6 +156,21 @@ def test_groups_of_parameters_keep_their_settings() -> None:
     ]
 
 
+@pytest.mark.parametrize("sampler", [None, [4, 2, 0]])
+def test_a_data_set_is_collated_once(sampler: Any) -> None:
+    """All rows in a new order each epoch, or those that the sampler draws; a compiled model gets full batches."""
+    data = TensorDataset(torch.arange(5.0)[:, None].expand(5, 3))
+    workload = Workload(nn.Linear(3, 1), data, lambda model, batch: model(batch[0]).mean(), sampler=sampler)
+    full = [2, 2] if sampler is None else [2]
+    for mode, counts in ((None, [*full, 1]), ("default", full)):
+        config = TrainConfig(batch_size=2, data_placement="collated", compile_mode=mode)
+        batches = list(plain.Collated(workload, config, torch.device("cpu")))
+        assert [count for count, _ in batches] == counts
+        rows = [int(row[0]) for _, (part,) in batches for row in part]
+        assert rows == sampler[: sum(counts)] if sampler else set(rows) <= set(range(5))
+    assert next(make_loop(data_placement="collated").steps()) == 2
+
+
 def test_default_optimizer_is_left_as_it_is() -> None:
     """Torch chooses."""
     assert plain.make_optimizer(make_workload(), "default").param_groups[0]["fused"] is None

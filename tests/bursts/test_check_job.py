@@ -214,7 +214,7 @@ def test_a_slow_batch_is_tried_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
         return torch.ones(4), 0
 
     facts = facts_of(dataset=mistakes.Mapped(slow), batch_size=64)
-    assert len(read) < 10
+    assert len(read) < 64  # a look at whether samples are always the same reads some of them again
     assert facts.batch_bytes == 64 * (4 * 4 + 8)
     assert facts.sample_seconds >= 0.02
 
@@ -324,3 +324,16 @@ def test_no_worker_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DataLoader, "__iter__", started)
     baseline = TrainConfig(batch_size=8, num_workers=2, compile_mode="default")
     assert facts_of(baseline=baseline).baseline == baseline
+
+
+def test_a_data_set_whose_samples_never_change_may_be_collated_once() -> None:
+    """Its bytes are told; of one that draws by chance, or cannot be collated so, the reason."""
+    sound = facts_of()
+    assert sound.placeable_bytes is not None
+    assert sound.samples is not None
+    assert sound.placeable_bytes == pytest.approx(sound.batch_bytes / sound.baseline.batch_size * sound.samples)
+    augmented = facts_of(dataset=mistakes.Mapped(lambda index: (torch.randn(4), index % 2)))
+    assert augmented.placeable_bytes is None
+    assert "differ from time to time" in (augmented.unplaceable_reason or "")
+    streamed = facts_of(dataset=mistakes.Stream(64))
+    assert "no length" in (streamed.unplaceable_reason or "")

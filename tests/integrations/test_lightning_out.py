@@ -11,7 +11,11 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
+from autotune.knobs.config import TrainConfig
+from autotune.results.result import Evaluation
+from autotune.training.placement import placement_seconds
 from autotune.training.tuned import Tuned
+from tests.factories import make_result
 
 pytest.importorskip("lightning")
 
@@ -295,6 +299,34 @@ def test_batches_of_the_users_own_are_kept_and_told() -> None:
     with pytest.warns(UserWarning, match=r"batch_size=8 \(the loader's own batches are kept\)"):
         loader = tuned_datamodule(setting, Own()).train_dataloader()
     assert (loader.num_workers, len(next(iter(loader))[1])) == (1, 2)
+
+
+def test_a_data_set_is_collated_once() -> None:
+    """Lightning trains on the batches that are selected from it, and nothing is missing."""
+    trainer, module, told = fit(tuned(batch_size=4, data_placement="collated"))
+    assert told == []
+    assert module.steps.count == 7
+    assert placement_seconds(trainer.train_dataloader.dataset) is not None
+
+
+def test_evaluation_has_its_own_batch_size() -> None:
+    """Where one was found; the module's other loaders, and batches of its own, stay as they are."""
+
+    class Evaluating(Data):
+        def val_dataloader(self) -> Any:
+            return [DataLoader(images(), batch_size=2), DataLoader(images(), batch_size=None)]
+
+        def test_dataloader(self) -> Any:
+            return DataLoader(images(), batch_size=2, drop_last=True)
+
+    evaluation = Evaluation(batch_size=16, samples_per_second=None, ratio=1.5)
+    result = make_result().model_copy(update={"evaluation": evaluation})
+    data = tuned_datamodule(Tuned(TrainConfig(batch_size=4), result=result), Evaluating())
+    sizes = [[len(batch[0]) for batch in loader] for loader in (data.val_dataloader()[0], data.test_dataloader())]
+    assert sizes == [[16, 10], [16]]
+    assert data.val_dataloader()[1].batch_size is None
+    plain = tuned_datamodule(tuned(batch_size=4), Evaluating())
+    assert plain.test_dataloader().batch_size == 2
 
 
 def test_several_loaders_are_told_and_stay() -> None:

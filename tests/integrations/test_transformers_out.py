@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from autotune.knobs.config import TrainConfig
+from autotune.results.result import Evaluation
+from autotune.training.placement import placement_seconds
 from autotune.training.tuned import Tuned
 
 pytest.importorskip("transformers")
@@ -17,6 +20,7 @@ pytest.importorskip("accelerate")
 from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
 
 from autotune.integrations.transformers import training_kwargs, tune_trainer
+from tests.factories import make_result
 from tests.integrations.models import (
     KNOBS,
     LOADER,
@@ -178,3 +182,18 @@ def test_copies_may_be_asynchronous() -> None:
     """``non_blocking`` goes with pinned memory, through Accelerate's settings."""
     words = training_kwargs(tuned(pin_memory=True, non_blocking=True))
     assert (words["dataloader_pin_memory"], words["accelerator_config"]) == (True, {"non_blocking": True})
+
+
+def test_evaluation_has_its_own_batch_size() -> None:
+    """In transformers' word for it, where one was found."""
+    evaluation = Evaluation(batch_size=16, samples_per_second=None, ratio=1.5)
+    result = make_result().model_copy(update={"evaluation": evaluation})
+    assert training_kwargs(Tuned(TrainConfig(batch_size=4), result=result))["per_device_eval_batch_size"] == 16
+    assert "per_device_eval_batch_size" not in training_kwargs(tuned(batch_size=4))
+
+
+def test_a_data_set_is_collated_once(tmp_path: Path) -> None:
+    """The Trainer trains on the batches that are selected from it, and nothing is missing."""
+    run = Run(tuned(batch_size=4, data_placement="collated"), tmp_path)
+    assert run.told == []
+    assert placement_seconds(run.loader.dataset) is not None

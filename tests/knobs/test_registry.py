@@ -26,14 +26,14 @@ from docs._scripts import knob_table
 from tests.factories import make_measurement
 from tests.spaces import cpu_machine, gpu_machine, make_facts, space_of
 
-GIB = 2**30
+GIB, MIB = 2**30, 2**20
 each_knob = pytest.mark.parametrize("knob", KNOBS.values(), ids=KNOBS)
 OTHER: dict[str, Any] = {
     "batch_size": 16, "accumulation_steps": 2, "precision": "bf16", "memory_format": "channels_last",
     "compile_mode": "max-autotune", "optimizer_impl": "fused", "cudnn_benchmark": True, "sdpa_backend": "math",
     "num_workers": 2, "prefetch_factor": 4, "pin_memory": True, "persistent_workers": True, "non_blocking": True,
     "num_threads": 1, "allocator": "tuned", "dataloader_in_order": False, "checkpointing": "blocks",
-    "fp8_linear": True,
+    "fp8_linear": True, "data_placement": "collated", "device_prefetch": True,
 }  # fmt: skip
 """Of each knob a value that is not the default."""
 
@@ -41,7 +41,7 @@ OTHER: dict[str, Any] = {
 def circumstances(device: DeviceKind) -> Circumstances:
     """A workload that gives each knob a use, on a machine with this kind of device."""
     hardware = cpu_machine() if device == "cpu" else gpu_machine()
-    facts = make_facts(num_workers=2, recomputable_blocks=2, has_torchao=True)
+    facts = make_facts(num_workers=2, recomputable_blocks=2, has_torchao=True, placeable_bytes=MIB, sample_seconds=1e-5)
     if device in {"rocm", "mps"}:
         gpu = Gpu(kind=device, index=0, name="a GPU", precisions=("fp32", "fp16"), precision_reason="it has fp16")
         hardware = hardware.model_copy(update={"gpus": (gpu,)})
@@ -131,7 +131,7 @@ def test_no_two_knobs_share_a_place() -> None:
 def test_every_knob_reaches_torch_one_way(knob: Knob) -> None:
     """By DataLoader, by a function of its family, or as part of the loop that `Tuned` itself is."""
     ways = [knob.dataloader_argument, knob.on_process, knob.on_model, knob.on_optimizer]
-    by_loop = knob.name in {"accumulation_steps", "non_blocking"}
+    by_loop = knob.name in {"accumulation_steps", "non_blocking", "data_placement", "device_prefetch"}
     assert sum(way is not None for way in ways) == (0 if by_loop else 1)
 
 
@@ -174,10 +174,10 @@ def test_every_knob_stands_in_the_table_with_a_reason(knob: Knob) -> None:
             "memory",
             {
                 "precision", "memory_format", "compile_mode", "optimizer_impl", "sdpa_backend", "allocator",
-                "checkpointing", "fp8_linear",
+                "checkpointing", "fp8_linear", "data_placement", "device_prefetch",
             },
         ),
-        ("host memory", {"allocator", "num_threads", "num_workers", "prefetch_factor"}),
+        ("host memory", {"allocator", "num_threads", "num_workers", "prefetch_factor", "data_placement"}),
         (
             "arithmetic",
             {
@@ -206,7 +206,7 @@ def test_which_part_of_training_a_knob_belongs_to() -> None:
     assert {name for name, knob in KNOBS.items() if knob.part == "both"} == {"batch_size", "num_threads"}
     assert set(registry.of_loader()) == {
         "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "dataloader_in_order",
-        "non_blocking",
+        "non_blocking", "data_placement", "device_prefetch",
     }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.numerics import Gate, Numerics
-from autotune.measuring.profiles import Operator, Profile, SampleCost, SamplePart
+from autotune.measuring.profiles import Headroom, Operator, Profile, SampleCost, SamplePart
 from autotune.measuring.records import Outcome
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
@@ -67,7 +67,9 @@ def full_result(**changes: Any) -> Result:
             gates=(Gate(name="cosine of the first step's gradients", value=0.99, limit=0.95, passed=True),),
         ),
         "diagnosis": Diagnosis(
-            bottleneck="compute", ceilings={"compute": 2600.0, "loader": 9000.0, "copy": None},
+            bottleneck="compute",
+            headroom=Headroom(ratio=1.4, ci95=Interval(1.35, 1.45), cached_samples_per_second=2380.0),
+            ceilings={"compute": 2600.0, "loader": 9000.0, "copy": None},
             data_wait_fraction=0.02, advice=("mind the cooling",), before=profile, after=profile,
         ),
     }  # fmt: skip

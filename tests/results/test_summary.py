@@ -33,7 +33,7 @@ def test_operations_are_told_as_a_share_of_the_fastest_product_measured() -> Non
         rows = figures(make_result(flops_per_sample=flops_per_sample))
         return [(row.before, row.after) for row in rows if row.label == "of the peak FLOP/s"]
 
-    assert shares(1.84e7) == [("10 %", "15 %")]
+    assert shares(1.84e7) == [("10 % (18.36 GFLOP/s)", "15 % (27.61 GFLOP/s)")]
     assert shares(None) == []
 
 

@@ -46,6 +46,8 @@ class SurfaceRunner:
         compile_cost: float = 0.0,
         bytes_of: Rate | None = None,
         loader_rate: Rate | None = None,
+        compute_rate: Rate | None = None,
+        evaluation_rate: Rate | None = None,
         wait: float = 0.0,
         activity: float | None = None,
         seed: int = 0,
@@ -57,7 +59,7 @@ class SurfaceRunner:
         self.cost = cost
         self.compile_cost = compile_cost
         self.bytes_of = bytes_of
-        self.loader_rate = loader_rate
+        self.rates = {"loader": loader_rate, "compute": compute_rate, "evaluation": evaluation_rate}
         self.wait = wait
         self.activity = activity
         self.fails: str | None = None
@@ -83,8 +85,7 @@ class SurfaceRunner:
             return Burst(point=point, outcome=Outcome.CRASHED, reason=self.fails, seconds=spent)
         if point.config.batch_size > self.oom_above or not self.fits(point.config):
             return Burst(point=point, outcome=Outcome.OOM, reason="out of memory", seconds=spent)
-        alone = self.loader_rate if plan.part == "loader" and self.loader_rate is not None else self.rate
-        rate = alone(point.config) * self._rng.gauss(1, self.noise)
+        rate = (self.rates.get(plan.part) or self.rate)(point.config) * self._rng.gauss(1, self.noise)
         blocks = tuple(
             Block(samples=1000, seconds=seconds, data_wait_seconds=self.wait * seconds)
             for seconds in (1000 / (rate * self._rng.gauss(1, 0.005)) for _ in range(8))
@@ -117,7 +118,8 @@ class SurfaceRunner:
         burst = self.run(candidate, plan, deadline_seconds)
         if incumbent is None or burst.measurement is None:
             return burst, None
-        rate = self.rate(incumbent.config)
+        whole = plan.part != "evaluation"
+        rate = (self.rate if whole else self.rates["evaluation"] or self.rate)(incumbent.config)
         theirs = [block.samples / (rate * self._rng.gauss(1, 0.005)) for block in burst.measurement.blocks]
         pair = pair_of(incumbent, theirs, burst.measurement.block_seconds)
         if pair is not None:
@@ -180,7 +182,7 @@ def make_search(
     storage: optuna.storages.BaseStorage | None = None, utilization_target: float = 0.95,
     memory_limit_bytes: int | None = None, numerics: NumericsGuard | None = None, first: Sequence[Proposal] = (),
     objective: Objective = SAMPLES_PER_SECOND, cpus: int = 1, every_fit: bool = False,
-    note: Callable[[str], None] | None = None,
+    note: Callable[[str], None] | None = None, headroom: bool = False,
     **runner: object,
 ) -> tuple[Search, SurfaceRunner]:  # fmt: skip
     """A search on a made-up surface, and its runner."""
@@ -196,7 +198,7 @@ def make_search(
         space, Point(config=space.baseline), surface, TrialLog(study, space, objective=objective), budget,
         Quiet(),
         utilization_target=utilization_target, seed=seed, memory_limit_bytes=memory_limit_bytes,
-        numerics=numerics, first=first, cpus=cpus, every_fit=every_fit, note=note,
+        numerics=numerics, first=first, cpus=cpus, every_fit=every_fit, note=note, headroom=headroom,
     )  # fmt: skip
     return search, surface
 

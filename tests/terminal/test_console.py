@@ -152,6 +152,17 @@ def test_compiling_is_shown_with_the_steps_that_win_it_back() -> None:
     assert "compiling takes 10 s; break-even after about 2,000 optimizer steps (95 % interval 1,500 – 3,000)" in text
 
 
+def test_collating_once_is_paid_back_as_compiling_is() -> None:
+    """What is done once, before training, is told together: ten seconds of each cost as many steps again."""
+    best = Side(
+        config=TrainConfig(compile_mode="default", data_placement="collated"),
+        measurement=make_measurement(2000, spread=0, compile_seconds=10.0, placement_seconds=10.0),
+    )
+    speedup = Speedup(ratio=2.0, ci95=Interval(1.9, 2.1), pairs=5)
+    text = shown(result_table(make_result(best=best, speedup=speedup)))
+    assert "compiling takes 10 s and collating the data set takes 10 s; break-even after about " in text
+
+
 def test_compiling_without_a_confirmed_gain_wins_nothing_back() -> None:
     """A break-even point of a gain that may be none would be a claim."""
     best = Side(config=TrainConfig(compile_mode="default"), measurement=make_measurement(2000, compile_seconds=10))

@@ -1,0 +1,74 @@
+"""Evaluates a micro-batch at a time, as training is interrupted to: forward only, beside all that training holds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from autotune.bursts.largest_batch import worst_batch
+
+if TYPE_CHECKING:
+    from autotune.bursts.feed import Feed
+    from autotune.training.tuned import Tuned
+    from autotune.workload.workload import Workload
+
+
+def evaluated(workload: Workload) -> Workload:
+    """The workload as it is evaluated: on its own data for that, else on the training data."""
+    if workload.evaluation is None:
+        return workload
+    return dataclasses.replace(workload, dataset=workload.evaluation, sampler=None)
+
+
+class Evaluator:
+    """Computes the loss of a micro-batch at a time in evaluation mode, without gradients.
+
+    Weights and the optimizer's state lie in memory as in training, so that what fits here fits there.
+
+    Args:
+        workload: What is trained.
+        tuned: The config at work.
+        feed: Gives the batches.
+    """
+
+    def __init__(self, workload: Workload, tuned: Tuned, feed: Feed) -> None:
+        self.workload = workload
+        self.tuned = tuned
+        self.feed = feed
+        self.scaler = torch.amp.GradScaler(enabled=False)
+        self.updates: list[tuple[Any, Any]] = []
+        self._optimizer = workload.make_optimizer()
+        self._model, _ = tuned.prepare(workload.model, self._optimizer)
+        self._make_state()
+        self._model.eval()
+        self._batches = iter(feed)
+
+    def micro_step(self) -> int:
+        """Evaluates the next micro-batch; returns its samples."""
+        samples, batch = next(self._batches)
+        self._evaluate(batch)
+        return samples
+
+    def train_on_worst(self, largest_samples: Sequence[int]) -> None:
+        """Evaluates a batch of the largest samples: memory must hold for them too."""
+        if largest_samples:
+            self._evaluate(worst_batch(self.workload, largest_samples, self.tuned.batch_size))
+            self.feed.clock.synchronize()
+
+    def check_loss(self) -> None:
+        """Nobody trains: a loss that is not finite says nothing about the batch."""
+
+    def _evaluate(self, batch: Any) -> None:
+        with torch.no_grad(), self.tuned.autocast():
+            self.workload.loss(self._model, self.tuned.to_device(batch))
+
+    def _make_state(self) -> None:
+        """One step on gradients of zero, by which an optimizer makes its state."""
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = torch.zeros_like(parameter)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)

@@ -1,0 +1,336 @@
+"""A data set collated once: its samples are the rows of a few large tensors, in memory or on the device.
+
+A batch is then a selection of rows, instead of samples that are read, and put together again, in each epoch. The loader
+around it stays torch's own, with the user's sampler, so that samples come in the order in which they always did.
+
+Only a data set whose samples are always the same can be kept so. That is tried out, never assumed: samples are read
+again under other random numbers, and batches of other samples and sizes are collated by the user's own function, and
+all must equal the rows that would be selected for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter  # by name: the user's module may replace what `time` holds
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset, IterableDataset, Subset
+
+from autotune.errors import ConfigError
+from autotune.hardware.host import read_memory
+from autotune.recorder.order import random_numbers
+from autotune.units import format_bytes, format_seconds
+from autotune.workload.batches import tensors_in, with_tensors
+from autotune.workload.fingerprint import length_of
+
+Collate = Callable[[Any], Any]
+CHUNK_SAMPLES, CHUNK_BYTES = 1024, 2**26
+"""Read at once at most: what is collated and copied into its place takes memory twice."""
+FIRST_SAMPLES = 16
+"""Of the first chunk, which tells how large samples are."""
+PROBED_SAMPLES, FEWEST_PROBED, PROBED_SECONDS, MOST_PROBED_SECONDS = 32, 4, 1.0, 3.0
+"""Samples that a look reads, in about so many seconds; the last is the most that it takes.
+
+An augmentation that changes one sample in five escapes the comparisons of so many once in 10⁶ times: 0.8 to the power
+of the 26 samples and of the 42 that are read again. Reading the whole set compares others once more."""
+COMPARED_SEEDS = (11, 23)
+COMPARED_SAMPLES = 16
+FEW = 16
+"""Parts of a list that are looked at for changes, at each batch: more would take as long as the batch."""
+MOST_OF_FREE = 0.5
+"""Of the memory that is free, at most, for the whole set. Chosen: activations need the rest."""
+
+
+class Rows:
+    """What a placed data set hands to the loader's collation: a whole batch.
+
+    Args:
+        batch: As the user's own collation would have made it.
+        count: Its samples.
+    """
+
+    __slots__ = ("batch", "count")
+
+    def __init__(self, batch: Any, count: int) -> None:
+        self.batch = batch
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+
+def unpacked(rows: Rows) -> Any:
+    """The collation of a loader whose data set is placed."""
+    return rows.batch
+
+
+class PlacedDataset(Dataset[Any]):
+    """The user's data set, which it behaves as in all but one thing: batches are selected from what was collated once.
+
+    The first batch reads it all, unless `place` has before. What turns out not to be placeable is read sample by
+    sample, as ever, after a warning; so is what the user changes afterwards.
+
+    Args:
+        dataset: The user's.
+        collate: Makes a batch of a list of its samples.
+        device: Where the rows lie.
+    """
+
+    _OWN = frozenset({"_dataset", "_collate", "_device", "_whole", "_state", "_refused", "_seconds"})
+
+    def __init__(self, dataset: Any, collate: Collate, device: torch.device) -> None:
+        self._dataset = dataset
+        self._collate = collate
+        self._device = device
+        self._whole: Any = None
+        self._state: list[Any] = []
+        self._refused = False
+        self._seconds: float | None = None
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """For ``isinstance``, that of the user's data set."""
+        return type(self._dataset)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_dataset" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in PlacedDataset._OWN:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._dataset, name, value)
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._dataset[index]
+
+    def __getitems__(self, indices: Sequence[Any]) -> Rows:
+        if not self._refused:
+            try:
+                place(self)
+                self._require_unchanged()
+                return Rows(self._selected(indices), len(indices))
+            except (ConfigError, MemoryError, torch.OutOfMemoryError) as error:
+                self._refused, self._whole = True, None
+                warnings.warn(f"the data set is loaded sample by sample from here on: {error}", stacklevel=2)
+        return Rows(self._collate(_fetch(self._dataset, indices)), len(indices))
+
+    def _read(self) -> Any:
+        """The whole set as one batch, chunk by chunk."""
+        samples = len(self._dataset)
+        size = min(samples, FIRST_SAMPLES)
+        whole: Any = None
+        rows: list[torch.Tensor] = []
+        first = 0
+        while first < samples:
+            indices = range(first, min(first + size, samples))
+            batch = self._collate(_fetch(self._dataset, indices))
+            parts = _rows_of(batch, len(indices))
+            if whole is None:
+                sample_bytes = sum(part.nbytes for part in parts) / len(indices)
+                self._require_room(round(sample_bytes * samples))
+                size = max(1, min(CHUNK_SAMPLES, int(CHUNK_BYTES / max(sample_bytes, 1))))
+                rows = [part.new_empty((samples, *part.shape[1:]), device=self._device) for part in parts]
+                unused = iter(rows)
+                whole = with_tensors(batch, lambda _: next(unused))  # noqa: B023 - called here and now
+            if [part.shape[1:] for part in parts] != [row.shape[1:] for row in rows]:
+                raise ConfigError("its samples are not of one shape")
+            for row, part in zip(rows, parts, strict=True):
+                row[first : first + len(indices)] = part
+            first += len(indices)
+        return whole
+
+    def _require_unchanged(self) -> None:
+        if not _unchanged(self._state, state_of(self._dataset)):
+            raise ConfigError("it was changed after it had been collated")
+
+    def _require_room(self, needed: int) -> None:
+        if self._device.type == "cuda":
+            free = torch.cuda.mem_get_info(self._device)[0]
+        else:
+            free = read_memory({}).available_bytes
+        if needed > MOST_OF_FREE * free:
+            size = format_bytes(needed)
+            raise ConfigError(f"it takes {size}, more than half of the {format_bytes(free)} of memory that are free")
+
+    def _compare(self) -> None:
+        """Batches of other samples, read under other random numbers, must be what is selected for them.
+
+        Raises:
+            ConfigError: They are not.
+        """
+        samples = len(self._dataset)
+        for seed in COMPARED_SEEDS:
+            chosen = random.Random(seed).sample(range(samples), min(samples, COMPARED_SAMPLES))
+            for indices in (chosen, chosen[: max(1, len(chosen) // 3)]):
+                with random_numbers(seed):
+                    expected = self._collate(_fetch(self._dataset, indices))
+                if not alike(expected, self._selected(indices)):
+                    raise ConfigError("its samples, or the batches that are made of them, differ from time to time")
+
+    def _selected(self, indices: Sequence[Any]) -> Any:
+        try:
+            index = torch.as_tensor(indices, dtype=torch.int64)
+        except (TypeError, ValueError, RuntimeError):
+            raise ConfigError("its sampler draws no whole numbers") from None
+        index = torch.where(index < 0, index + len(self._dataset), index).to(self._device, non_blocking=True)
+        return with_tensors(self._whole, lambda rows: rows.index_select(0, index))
+
+
+def place(dataset: PlacedDataset) -> None:
+    """Reads and collates the whole set, unless that was done before; compares some of it with what is read again.
+
+    Random numbers are left as they were.
+
+    Raises:
+        ConfigError: Its samples, or its collation, are not what they would have to be, or there is no memory for it.
+    """
+    if dataset._whole is not None:
+        return
+    began = perf_counter()
+    with _told():
+        if (why := unfit(dataset._dataset)) is not None:
+            raise ConfigError(why)
+        with random_numbers(0):
+            dataset._whole = dataset._read()
+        try:
+            dataset._compare()
+        except BaseException:
+            dataset._whole = None
+            raise
+    dataset._state = state_of(dataset._dataset)
+    dataset._seconds = perf_counter() - began
+
+
+def placement_seconds(dataset: object) -> float | None:
+    """What reading and collating a data set took; None where that was not asked for, or has not happened."""
+    return dataset._seconds if type(dataset) is PlacedDataset else None
+
+
+def state_of(dataset: Any, depth: int = 3) -> list[Any]:
+    """What a data set holds, and others that it wraps: by it a change is noticed, if not one within what it holds.
+
+    Of tensors, changes in place are noticed as well.
+    """
+    found: list[Any] = []
+    for value in getattr(dataset, "__dict__", {}).values():
+        found.append(value)
+        held = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else (value,)
+        for part in held if len(held) <= FEW else ():
+            if isinstance(part, Dataset) and depth:
+                found += state_of(part, depth - 1)
+            elif isinstance(part, torch.Tensor) and not part.is_inference():
+                found.append(part._version)
+    return found
+
+
+def _unchanged(before: Sequence[Any], now: Sequence[Any]) -> bool:
+    return len(before) == len(now) and all(
+        a is b or (isinstance(a, (bool, int, float, str)) and type(a) is type(b) and a == b)
+        for a, b in zip(before, now, strict=True)
+    )
+
+
+def look_at(dataset: Any, collate: Collate, drawn: Sequence[Any], sample_seconds: float) -> int:
+    """The bytes that a data set would take when it is placed, by a few of its samples.
+
+    Args:
+        dataset: The user's.
+        collate: Makes a batch of a list of its samples.
+        drawn: Some of what its sampler draws.
+        sample_seconds: What reading one takes.
+
+    Raises:
+        ConfigError: It cannot be placed; the message says why.
+    """
+    with _told():
+        if (why := unfit(dataset)) is not None:
+            raise ConfigError(why)
+        if not all(isinstance(index, int) for index in drawn):
+            raise ConfigError("its sampler draws no whole numbers")
+        samples, again = len(dataset), 1 + 2 * len(COMPARED_SEEDS)
+        if FEWEST_PROBED * again * sample_seconds > MOST_PROBED_SECONDS:
+            seconds = format_seconds(sample_seconds)
+            raise ConfigError(f"reading a sample takes {seconds}, too long to find out whether it is always the same")
+        affordable = int(PROBED_SECONDS / (max(sample_seconds, 1e-9) * again))
+        count = min(samples, max(FEWEST_PROBED, min(PROBED_SAMPLES, affordable)))
+        indices = [round(place * (samples - 1) / max(1, count - 1)) for place in range(count)]
+        probe = PlacedDataset(Subset(dataset, indices), collate, torch.device("cpu"))
+    place(probe)
+    return round(sum(rows.nbytes for rows in tensors_in(probe._whole)) / count * samples)
+
+
+def unfit(dataset: Any) -> str | None:
+    """Why a data set cannot be placed whatever its samples are, or None."""
+    if isinstance(dataset, IterableDataset) or not length_of(dataset):
+        return "it has no length by which all its samples could be read"
+    if hasattr(dataset, "set_epoch"):
+        return "its samples may be others in each epoch, since it has a set_epoch()"
+    return None
+
+
+def alike(batch: Any, other: Any) -> bool:
+    """Whether two batches are of one structure, with equal tensors of one type; NaN equals NaN."""
+    structure, its_structure = (with_tensors(one, lambda _: None) for one in (batch, other))
+    mine, theirs = list(tensors_in(batch)), list(tensors_in(other))
+    if type(batch) is not type(other) or structure != its_structure or len(mine) != len(theirs):
+        return False
+    return all(_equal(tensor, its.to(tensor.device)) for tensor, its in zip(mine, theirs, strict=True))
+
+
+def _equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    if tensor.shape != other.shape or tensor.dtype != other.dtype:
+        return False
+    return bool(((tensor == other) | ((tensor != tensor) & (other != other))).all())  # noqa: PLR0124 - only NaN is not
+
+
+def _rows_of(batch: Any, count: int) -> list[torch.Tensor]:
+    """The tensors of a batch, each with a row a sample.
+
+    Raises:
+        ConfigError: It has others, or holds what is no tensor.
+    """
+    parts: list[torch.Tensor] = []
+
+    def keep(part: torch.Tensor) -> torch.Tensor:
+        plain = type(part) is torch.Tensor and part.layout is torch.strided and not part.requires_grad
+        if not plain or part.device.type != "cpu" or not part.dim() or part.shape[0] != count:
+            raise ConfigError("its batches hold tensors that have not one row a sample")
+        parts.append(part)
+        return part
+
+    try:
+        with_tensors(batch, keep)
+    except TypeError as error:
+        raise ConfigError(str(error)) from None
+    if not parts:
+        raise ConfigError("its batches hold no tensors")
+    return parts
+
+
+def _fetch(dataset: Any, indices: Sequence[Any]) -> Any:
+    """Samples, as torch's loader reads them."""
+    if getattr(dataset, "__getitems__", None):
+        return dataset.__getitems__(list(indices))
+    return [dataset[index] for index in indices]
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """What the user's code raises while all is read is a reason not to."""
+    try:
+        yield
+    except (ConfigError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        said = (str(error).splitlines() or [""])[0][:200]
+        raise ConfigError(f"reading all of it raised {type(error).__name__}: {said}") from error
