@@ -1,6 +1,7 @@
 """Finds the fastest correct way to train a PyTorch model on the machine at hand, and proves it.
 
-``autotune --model train:build --budget 10m`` measures; ``autotune.load(path)`` uses what was found.
+``autotune --model train:build --budget 10m`` measures, as does ``autotune.tune("train:build", budget="10m")``;
+``autotune.load(path)`` uses what was found.
 Importing this package does not import torch.
 """
 
@@ -10,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from autotune.commands.calling import tune
     from autotune.errors import AutotuneError
     from autotune.knobs import TrainConfig
     from autotune.scripts.launching import apply
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from autotune.workload.workload import Workload
 
 __version__ = "0.1.0"
-__all__ = ["AutotuneError", "TrainConfig", "Tuned", "Workload", "__version__", "apply", "load"]
+__all__ = ["AutotuneError", "TrainConfig", "Tuned", "Workload", "__version__", "apply", "load", "tune"]
 
 _HOMES = {
     "AutotuneError": "errors",
@@ -27,6 +29,7 @@ _HOMES = {
     "Workload": "workload.workload",
     "apply": "scripts.launching",
     "load": "training.loading",
+    "tune": "commands.calling",
 }
 
 

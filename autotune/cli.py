@@ -14,6 +14,7 @@ from autotune.commands.cross import cross
 from autotune.commands.doctor import doctor
 from autotune.commands.keep import keep
 from autotune.commands.launch import launch
+from autotune.commands.mcp import mcp
 from autotune.commands.probe import probe
 from autotune.commands.report import report
 from autotune.commands.run import run
@@ -29,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.callback(invoke_without_command=True)(tune)
-for command in (probe, doctor, show, report, card, compare, cross, check, keep, schema):
+for command in (probe, doctor, show, report, card, compare, cross, check, keep, schema, mcp):
     app.command()(command)
 for trains in (run, launch):  # what follows the command that trains is its own
     app.command(context_settings={"allow_interspersed_args": False})(trains)

@@ -48,6 +48,11 @@ def budget(seconds: float) -> str:
     return f"{seconds * slowness():.0f}s"
 
 
+def has_measured(journal: Path) -> bool:
+    """Whether a first burst has ended well in a tuning: from then on there is something to keep."""
+    return journal.exists() and '"state":1' in journal.read_text()
+
+
 def heed_signals() -> None:
     """For a process that is about to start: a test run in the background, or under nohup, ignores some signals."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -56,6 +56,7 @@ def test_the_public_names_are_the_promised_ones() -> None:
         "__version__",
         "apply",
         "load",
+        "tune",
     }
     for name in autotune.__all__:
         assert getattr(autotune, name) is not None

@@ -28,6 +28,8 @@ from autotune.bursts.cleanup import GRACE_SECONDS, RUN_VARIABLE
 from autotune.bursts.live import Ended, Live
 from autotune.bursts.protocol import Command, Request, raise_reported
 from autotune.errors import Interrupted, IsolationError, WorkloadError
+from autotune.workload.sent import ENDING as SENT_ENDING
+from autotune.workload.sent import Sent
 
 if TYPE_CHECKING:
     import psutil
@@ -47,13 +49,17 @@ class Isolation:
     Args:
         target: The user's ``module:attr``; empty when only the machine is probed.
         note: Told what a person should know.
+        sent: A function that no import would find: it is written where the processes read it.
 
     Raises:
         IsolationError: There is no temporary folder.
     """
 
-    def __init__(self, target: str = "", note: Callable[[str], None] = lambda _: None) -> None:
-        self.target = target
+    def __init__(
+        self, target: str = "", note: Callable[[str], None] = lambda _: None, sent: Sent | None = None
+    ) -> None:
+        self.target = target if sent is None else sent.target
+        self._sent = sent
         self._note = note
         self._lost = 0
         self.fork_unsafe_reason: str | None = None
@@ -121,7 +127,7 @@ class Isolation:
         began = time.monotonic()
         self._count += 1
         # Numbered, so that a late word of one job's processes is not taken for the next one's.
-        request = request.model_copy(update={"number": self._count, "import_as": _absolute(request.target)})
+        request = request.model_copy(update={"number": self._count, "import_as": self._import_as(request.target)})
         child = self._child_for_job(began + deadline_seconds)
         forked = child is self._forkserver
         live = Live(request.number, child, forked=forked, began=began, kills_before=cleanup.kernel_kills())
@@ -273,7 +279,7 @@ class Isolation:
 
     def _start_forkserver(self, mode: str, import_seconds: float) -> Child:
         """Starts a forkserver and waits until it is ready."""
-        arguments = [_absolute(self.target), str(self._folder), str(os.getpid()), mode]
+        arguments = [self._import_as(self.target), str(self._folder), str(os.getpid()), mode]
         forkserver = self._forkserver = Child("forkserver", arguments, self._environment(), self._folder)
         with self._attending(forkserver):
             event = forkserver.next_event(time.monotonic() + COLD_START_SECONDS)
@@ -338,9 +344,19 @@ class Isolation:
             forkserver.close()
             cleanup.end_processes(lambda: cleanup.members_of_run(str(self._folder), forkserver.pid))
 
+    @property
+    def _sent_file(self) -> Path:
+        return self._folder / f"build{SENT_ENDING}"
+
+    def _import_as(self, target: str) -> str:
+        """The target as a child finds it, from any working directory."""
+        return _absolute(target) if self._sent is None else str(self._sent_file)
+
     def _environment(self) -> dict[str, str]:
         """The user's environment, with temporary files in the run's folder, to be removed with it."""
         self._folder.mkdir(exist_ok=True)  # the forkserver removes it when it ends
+        if self._sent is not None and not self._sent_file.exists():
+            self._sent.write(self._sent_file)
         # One cache for all bursts, and the one that torch uses by itself: the user's training then starts warm.
         cache = Path(tempfile.gettempdir()) / f"torchinductor_{_user_name()}"
         return {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from autotune.commands import options
+from autotune.errors import UsageError
 from autotune.units import parse_duration
 
 Objective = Annotated[
@@ -37,8 +39,10 @@ Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted 
 
 def options_of(
     *,
+    target: str,
     budget: str,
     device: str,
+    effective_batch: str,
     memory_target: str,
     utilization_target: str,
     pin: list[str] | None,
@@ -48,6 +52,7 @@ def options_of(
     sampler: str,
     seed: str,
     storage: str,
+    explore: list[str] | None = None,
     **others: Any,
 ) -> options.Options:
     """What was typed, as it is meant; the others are meant already.
@@ -56,16 +61,36 @@ def options_of(
         UsageError: It cannot be meant.
     """
     return options.Options(
+        target=target,
         budget_seconds=parse_duration(budget),
         device=options.parse_device(device),
+        effective_batch=options.parse_effective_batch(effective_batch),
         memory_target=options.parse_share("--memory-target", memory_target, options.LEAST_MEMORY),
         utilization_target=options.parse_share("--utilization-target", utilization_target),
         pinned=options.parse_pins(pin or ()),
         only=options.parse_only(only),
         max_workers=options.parse_whole("--max-workers", max_workers, 0, options.MOST_WORKERS) if max_workers else None,
+        explored=options.parse_explored(explore or ()),
         warm_start=tuple(warm_start or ()),
         sampler=options.one_of("--sampler", sampler, options.SAMPLERS),
         seed=options.parse_whole("--seed", seed, 0, options.MOST_SEED),
         storage=storage or None,
         **others,
     )
+
+
+def script_options(command: Sequence[str], *, effective_batch: str, **typed: Any) -> options.Options:
+    """The same for a script.
+
+    Raises:
+        UsageError: It cannot be meant, or there is no such program.
+    """
+    from autotune.scripts.script import Script
+
+    script = Script.of(command)
+    if effective_batch not in {"", "free"}:
+        raise UsageError(
+            f"--effective-batch: expected 'free' for a script, which accumulates by itself, got {effective_batch!r}; "
+            "leave it out, or pass 'free'"
+        )
+    return options_of(target=script.text, script=script.command, effective_batch=effective_batch, **typed)

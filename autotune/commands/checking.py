@@ -13,7 +13,7 @@ from autotune.measuring import FEWEST_PAIRS, SAMPLES_PER_SECOND, Burst, Objectiv
 from autotune.results.check import Check
 from autotune.results.result import Result
 from autotune.scripts import Script
-from autotune.search.interrupts import Interrupts
+from autotune.search.interrupts import Stop
 from autotune.search.progress import Progress
 from autotune.search.stopping import Budget, burst_deadline, plan_for, predicted_seconds, round_plan
 from autotune.search.trials import Trial
@@ -28,7 +28,7 @@ FIRST_SHARE = 0.7
 
 
 def check_result(
-    result: Result, target: str | Script, budget: Budget, progress: Progress, interrupts: Interrupts | None = None
+    result: Result, target: str | Script, budget: Budget, progress: Progress, interrupts: Stop | None = None
 ) -> Check:
     """Trains both sides of a result in interleaved bursts.
 

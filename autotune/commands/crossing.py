@@ -19,7 +19,7 @@ from autotune.measuring import Burst, Measurement, Outcome, Point, Speedup, pool
 from autotune.results.cross_file import RESULTS, Cross, OwnSide, origin_of
 from autotune.results.result import Result, Side, WorkloadRecord, read_result
 from autotune.scripts import Script
-from autotune.search.interrupts import Interrupts
+from autotune.search.interrupts import Stop
 from autotune.search.progress import Progress
 from autotune.search.stopping import Budget
 from autotune.search.verify import MIN_ROUNDS, Round, speedup_of
@@ -46,7 +46,7 @@ def cross_result(
     target: str | Script,
     budget: Budget,
     progress: Progress,
-    interrupts: Interrupts | None = None,
+    interrupts: Stop | None = None,
     *,
     against: NamedResult | None = None,
     results: Path = RESULTS,

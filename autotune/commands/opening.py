@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 
 from autotune.bursts.isolation import Isolation
 from autotune.hardware import pin_gpu
 from autotune.scripts import Script, ScriptIsolation
-from autotune.search.interrupts import Interrupts
+from autotune.search.interrupts import Stop
 from autotune.search.progress import Progress
 from autotune.search.stopping import Budget
+from autotune.workload.sent import Sent
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 @contextlib.contextmanager
 def opened(
-    target: str | Script,
+    target: str | Script | Sent,
     budget: Budget,
     progress: Progress,
-    interrupts: Interrupts | None,
+    interrupts: Stop | None,
     note: Callable[[str], None],
     *,
     on_gpu: bool = True,
@@ -29,7 +33,7 @@ def opened(
         target: What trains.
         budget: A share of it is for the start.
         progress: Who is told.
-        interrupts: The signals that end the burst that runs.
+        interrupts: What ends the burst that runs.
         note: Told what a person should know.
         on_gpu: Whether a GPU may be trained on: then the freest one is chosen.
 
@@ -37,12 +41,33 @@ def opened(
         TargetError, WorkloadError: It cannot be imported, or does not train.
         Interrupted: Asked to end.
     """
-    if on_gpu and (chosen := pin_gpu()) is not None:
-        note(chosen)
     script = target if isinstance(target, Script) else None
-    with ScriptIsolation(script, note) if script is not None else Isolation(str(target), note) as isolation:
+    with contextlib.ExitStack() as stack:
+        if on_gpu:
+            stack.enter_context(_one_gpu(note))
+        isolation = stack.enter_context(
+            ScriptIsolation(script, note) if script is not None else _isolation(target, note)
+        )
         if interrupts is not None:
             interrupts.pass_on_to(isolation.interrupt)
         progress.stage("importing" if script is None else "looking at the script")
         isolation.start(budget.preparing)
         yield isolation
+
+
+def _isolation(target: str | Script | Sent, note: Callable[[str], None]) -> Isolation:
+    return Isolation(sent=target, note=note) if isinstance(target, Sent) else Isolation(str(target), note)
+
+
+@contextlib.contextmanager
+def _one_gpu(note: Callable[[str], None]) -> Iterator[None]:
+    """While open, processes see one GPU; a process that goes on afterwards, such as a notebook's, sees all again."""
+    before = os.environ.get(_VISIBLE)
+    if (chosen := pin_gpu()) is not None:
+        note(chosen)
+    try:
+        yield
+    finally:
+        if chosen is not None:
+            os.environ.pop(_VISIBLE)
+            os.environ |= {_VISIBLE: before} if before is not None else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -13,6 +13,7 @@ from autotune.units import parse_fraction, quoted
 if TYPE_CHECKING:
     from autotune.hardware import DeviceKind, Hardware
     from autotune.knobs import Scalar
+    from autotune.workload.sent import Sent
 
 SAMPLERS = ("tpe", "gp", "random")
 COMPARISON_FORMATS = ("table", "md", "csv", "json", "html")
@@ -43,6 +44,7 @@ class Options:
         warm_start: Result files of other machines, whose configs are tried first.
         script: The command that trains, where a script is tuned; the target is its text.
         evaluation: Whether a batch size to evaluate with is looked for as well.
+        sent: The function, where one is tuned that only this process has; the target is its name.
         fit: Whether all changes are told that make a baseline fit into memory, rather than the first.
         allow_numerics: Whether arithmetic may be searched that is coarser than half precision.
     """
@@ -68,6 +70,11 @@ class Options:
     allow_numerics: bool = False
     evaluation: bool = False
     script: tuple[str, ...] = ()
+    sent: Sent | None = None
+
+    def of(self, sent: Sent) -> Options:
+        """The same of a function."""
+        return replace(self, target=sent.target, sent=sent)
 
     @property
     def name(self) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autotune.commands.common import Json, reported, say
 from autotune.commands.options import parse_device
+
+if TYPE_CHECKING:
+    from autotune.hardware import Hardware
+    from autotune.search.interrupts import Stop
 
 PROBE_SECONDS, PEAK_SECONDS = 120.0, 1.5
 """For everything, and for each peak that is measured. Chosen, not measured."""
@@ -18,14 +22,33 @@ def probe(
     device: Annotated[str, typer.Option(help="Measure this one: cpu, cuda, rocm or mps.")] = "", json: Json = False
 ) -> None:
     """Shows what this machine has, and what limits it."""
-    from autotune.bursts.isolation import Isolation
-    from autotune.bursts.runner import look_at_machine
     from autotune.terminal.console import hardware_table, make_console
 
-    with Isolation() as isolation:
-        isolation.start(PROBE_SECONDS)
-        hardware = look_at_machine(isolation, PROBE_SECONDS, device=parse_device(device), peak_seconds=PEAK_SECONDS)
+    hardware = probed(device)
     if json:
         say(hardware.model_dump_json(indent=2))
     else:
         make_console().print(hardware_table(hardware))
+
+
+def probed(device: str, stop: Stop | None = None) -> Hardware:
+    """What this machine has, by the host and by torch.
+
+    Args:
+        device: The kind whose peaks are measured, as it is typed; empty for the first accelerator.
+        stop: Ends it early.
+
+    Raises:
+        UsageError: There is no such kind.
+        IsolationError: torch cannot be imported.
+        Interrupted: Asked to end.
+    """
+    from autotune.bursts.isolation import Isolation
+    from autotune.bursts.runner import look_at_machine
+
+    kind = parse_device(device)
+    with Isolation() as isolation:
+        if stop is not None:
+            stop.pass_on_to(isolation.interrupt)
+        isolation.start(PROBE_SECONDS)
+        return look_at_machine(isolation, PROBE_SECONDS, device=kind, peak_seconds=PEAK_SECONDS)

@@ -8,7 +8,6 @@ import typer
 
 from autotune.commands import asked, options
 from autotune.commands.common import STARTED, Json, Quiet, reported, say
-from autotune.errors import UsageError
 
 Words = Annotated[
     list[str] | None,
@@ -47,21 +46,13 @@ def run(
 ) -> None:
     """Tunes a training script without changing a line of it: autotune run -- python train.py --epochs 90."""
     from autotune.commands.tune import tune_and_tell
-    from autotune.scripts.script import Script
 
-    script = Script.of(command or ())
-    if effective_batch not in {"", "free"}:
-        raise UsageError(
-            f"--effective-batch: expected 'free' for a script, which accumulates by itself, got {effective_batch!r}; "
-            "leave it out, or pass 'free'"
-        )
-    wanted = asked.options_of(
-        target=script.text,
-        script=script.command,
+    wanted = asked.script_options(
+        command or (),
         budget=budget,
         device=device,
         out=out,
-        effective_batch=options.parse_effective_batch(effective_batch),
+        effective_batch=effective_batch,
         memory_target=memory_target,
         utilization_target=utilization_target,
         pin=pin,

@@ -65,14 +65,14 @@ def tune(
         budget=budget,
         device=device,
         out=out,
-        effective_batch=options.parse_effective_batch(effective_batch),
+        effective_batch=effective_batch,
         memory_target=memory_target,
         utilization_target=utilization_target,
         pin=pin,
         only=only,
         allow_numerics=allow_numerics,
         max_workers=max_workers,
-        explored=options.parse_explored(explore or ()),
+        explore=explore,
         warm_start=warm_start,
         sampler=sampler,
         seed=seed,
@@ -94,9 +94,9 @@ def tune_and_tell(wanted: options.Options, *, as_json: bool, quiet: bool, keepin
         keeping: Whether a script is changed in the end as the result says.
     """
     from autotune.commands.keep import after_run
-    from autotune.commands.tuning import Tuning
+    from autotune.commands.keeping import Kept
     from autotune.measuring import objective_named
-    from autotune.results.files import keep_document, to_json
+    from autotune.results.files import to_json
     from autotune.search.interrupts import Interrupts
     from autotune.search.stopping import Budget
     from autotune.terminal.console import make_console, result_table, usage_lines
@@ -105,36 +105,28 @@ def tune_and_tell(wanted: options.Options, *, as_json: bool, quiet: bool, keepin
     console = make_console()
     budget = Budget(wanted.budget_seconds, started=STARTED)
     with Interrupts() as interrupts:
+        progress = make_progress(
+            console, quiet=quiet, objective=objective_named(wanted.objective), seconds=budget.remaining
+        )
         try:
-            with make_progress(
-                console, quiet=quiet, objective=objective_named(wanted.objective), seconds=budget.remaining
-            ) as progress:
-                result, path = Tuning(wanted, progress, budget, interrupts).run()
-        except Interrupted:
-            console.print("interrupted before the first burst ended; nothing was written")
+            kept = Kept.of(wanted, progress, budget, interrupts)
+        except Interrupted as interrupted:
+            console.print(str(interrupted))
             return INTERRUPTED_STATUS
-        with interrupts.held():
-            failure: AutotuneError | None
-            place, failure = keep_document(result, path)
+        failure: AutotuneError | None = kept.failure
         if failure is not None or not quiet:
-            console.print(result_table(result))
-        page = None  # nor is it wanted where the result had to be written elsewhere
-        if place is not None and failure is None:
-            try:
-                from autotune.report import write_report
-
-                page = write_report(result, place)
-            except Exception as error:  # noqa: BLE001 - the result is written, and its picture is no reason to fail
-                told = f"the report could not be made: {error}; 'autotune report {place}' tries again"
-                console.print(told, markup=False)
-        if place is not None and not quiet:
-            console.print(usage_lines(place, page, wanted.script))
-        if place is not None and failure is None:
-            kept, failure = after_run(result, place, keeping=keeping)
-            if kept is not None and not quiet:
-                console.print(kept)
+            console.print(result_table(kept.result))
+        page, why_none = kept.write_page()
+        if why_none is not None:
+            console.print(why_none, markup=False)
+        if kept.path is not None and not quiet:
+            console.print(usage_lines(kept.path, page, wanted.script))
+        if kept.path is not None and failure is None:
+            patched, failure = after_run(kept.result, kept.path, keeping=keeping)
+            if patched is not None and not quiet:
+                console.print(patched)
         if as_json:
-            say(to_json(result))
+            say(to_json(kept.result))
         if failure is not None:
             raise failure
-    return INTERRUPTED_STATUS if result.status == "partial" else 0
+    return INTERRUPTED_STATUS if kept.result.status == "partial" else 0

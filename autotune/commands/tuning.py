@@ -27,7 +27,7 @@ from autotune.scripts.facts import source_of
 from autotune.scripts.sameness import ScriptNumerics
 from autotune.search.driver import Search
 from autotune.search.evaluation import evaluation_batch, kept_seconds
-from autotune.search.interrupts import Interrupts
+from autotune.search.interrupts import Stop
 from autotune.search.progress import Progress
 from autotune.search.stopping import Budget, plan_for, sufficient_budget
 from autotune.search.storage import open_study
@@ -47,7 +47,7 @@ class Tuning:
     options: Options
     progress: Progress
     budget: Budget
-    interrupts: Interrupts | None = None
+    interrupts: Stop | None = None
     _notes: list[str] = field(default_factory=list, init=False)
 
     def run(self) -> tuple[Result, Path]:
@@ -128,16 +128,23 @@ class Tuning:
         ).model_copy(update={"evaluation": evaluation})
         return result, out
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person was told."""
+        return tuple(self._notes)
+
     def look(self) -> tuple[dict[str, Any], Space]:
-        """What a look at a script finds, and what would be searched.
+        """What a look at a script finds, and what would be searched; of a model nothing is seen but that.
 
         Raises:
+            UsageError: An option or the target is wrong.
             WorkloadError: It cannot be tuned as it is.
             Interrupted: Asked to end.
         """
         with self._opened() as isolation:
             hardware, device = self._look_at_machine(isolation)
-            facts = make_runner(isolation, hardware, device, memory_target=self.options.memory_target).check(0.0)
+            runner = make_runner(isolation, hardware, device, memory_target=self.options.memory_target)
+            facts = runner.check(self.budget.preparing, self.options.explored)
             setting = Setting(self.options, hardware, device, facts)
             seen = isolation.seen if isinstance(isolation, ScriptIsolation) else {}
             return seen, self._space(setting, isolation)
@@ -146,7 +153,7 @@ class Tuning:
     def _opened(self) -> Iterator[Isolation]:
         """Where bursts come from."""
         options = self.options
-        target = Script(options.script) if options.script else options.target
+        target = Script(options.script) if options.script else options.sent or options.target
         on_gpu = options.device in {None, "cuda"}
         with opened(target, self.budget, self.progress, self.interrupts, self._note, on_gpu=on_gpu) as isolation:
             if isolation.fork_unsafe_reason is not None:

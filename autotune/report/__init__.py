@@ -18,7 +18,7 @@ from autotune.results.result import Result
 from autotune.results.summary import unfinished
 from autotune.units import format_seconds
 
-__all__ = ["render_report", "write_report"]
+__all__ = ["render_first_screen", "render_report", "write_report"]
 
 
 def render_report(result: Result, source: Path | None = None) -> str:
@@ -28,28 +28,17 @@ def render_report(result: Result, source: Path | None = None) -> str:
         result: Any that can be read, a partial one included.
         source: Its file, as the page names it; None for a result without one.
     """
-    workload, limits, why = result.workload, result.constraints, unfinished(result)
-    torch = f"torch {result.software.torch} · " if result.software.torch else ""
-    when = f"{result.created:%Y-%m-%d %H:%M %Z}".strip()
-    budget = format_seconds(limits.budget_seconds)
-    return render(
-        Page(
-            title=f"{workload.name} on {result.machine} – autotune",
-            heading=workload.name,
-            about=(
-                f"{workload.target} · {result.machine} · device {limits.device}",
-                f"{when} · {torch}budget {budget} · stopped by: {result.stopped_by}",
-            ),
-            warning=f"PARTIAL: {why}" if why is not None else None,
-            headline=headline(result),
-            sections=_sections(result, source),
-            raw=RawData(
-                name=source.name if source is not None else "result.json",
-                text=to_json(result),
-                place=str(source) if source is not None else "the result file",
-            ),
-        )
+    raw = RawData(
+        name=source.name if source is not None else "result.json",
+        text=to_json(result),
+        place=str(source) if source is not None else "the result file",
     )
+    return render(_page(result, _sections(result, source), raw))
+
+
+def render_first_screen(result: Result) -> str:
+    """What is first seen of that page, as a page of its own: the answer, and before and after."""
+    return render(_page(result, [_before_and_after(result)], None))
 
 
 def write_report(result: Result, path: Path) -> Path:
@@ -72,13 +61,37 @@ def write_report(result: Result, path: Path) -> Path:
     return place
 
 
+def _page(result: Result, sections: list[Section], raw: RawData | None) -> Page:
+    """A page about a result."""
+    workload, limits, why = result.workload, result.constraints, unfinished(result)
+    torch = f"torch {result.software.torch} · " if result.software.torch else ""
+    when = f"{result.created:%Y-%m-%d %H:%M %Z}".strip()
+    budget = format_seconds(limits.budget_seconds)
+    return Page(
+        title=f"{workload.name} on {result.machine} – autotune",
+        heading=workload.name,
+        about=(
+            f"{workload.target} · {result.machine} · device {limits.device}",
+            f"{when} · {torch}budget {budget} · stopped by: {result.stopped_by}",
+        ),
+        warning=f"PARTIAL: {why}" if why is not None else None,
+        headline=headline(result),
+        sections=sections,
+        raw=raw,
+    )
+
+
+def _before_and_after(result: Result) -> Section:
+    return Section("rates", "Before and after", "Before and after", rates(result))
+
+
 def _sections(result: Result, source: Path | None) -> list[Section]:
     """In the order in which a reader asks: how much, why, and what now."""
     rows = tuple((label, "\n".join(lines)) for label, lines in hardware_rows(result.hardware))
     machine = Table(result.hardware.hostname, ("", ""), rows)
     pairs = confirmation(result)
     return [
-        Section("rates", "Before and after", "Before and after", rates(result)),
+        _before_and_after(result),
         *([Section("pairs", "The proof, pair by pair", "Proof", pairs)] if pairs else []),
         Section("ablation", "What each change was worth", "Worth", ablation(result)),
         Section("ceilings", "Ceilings, and what was reached", "Ceilings", ceilings(result)),

@@ -29,7 +29,7 @@ class Page(NamedTuple):
 
     Attributes:
         about: Lines below the heading.
-        raw: The data, shown in the last section.
+        raw: The data, shown in the last section; None on a first screen, which stands in somebody else's page.
         warning: What to know before all else.
         headline: The answer; None where there is no single one.
     """
@@ -38,7 +38,7 @@ class Page(NamedTuple):
     heading: str
     about: tuple[str, ...]
     sections: Sequence[Section]
-    raw: RawData
+    raw: RawData | None
     warning: str | None = None
     headline: Headline | None = None
 
@@ -79,7 +79,8 @@ def _render(page: Page, detail: _Detail) -> str:
         """A text without control characters, and not longer than a reader can take; escaping comes after this."""
         if not isinstance(value, str) or isinstance(value, Markup):
             return value
-        cut = len(value) > detail.characters and value is not page.raw.text
+        is_raw = page.raw is not None and value is page.raw.text
+        cut = len(value) > detail.characters and not is_raw
         shown = f"{value[: detail.characters]}… ({len(value):,} characters)" if cut else value
         return spelled(shown)
 
@@ -96,7 +97,7 @@ def _render(page: Page, detail: _Detail) -> str:
     environment.globals["most_rows"] = detail.rows
     return environment.get_template("page.html.jinja").render(
         page=page,
-        sections=[*page.sections, _raw_section(page.raw, detail)],
+        sections=[*page.sections, *([_raw_section(page.raw, detail)] if page.raw is not None else [])],
         style=files("autotune.report").joinpath("style.css").read_text(encoding="utf-8"),
         weight=_WEIGHT,
     )

@@ -6,15 +6,46 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 INTERRUPTED_STATUS = 130
 _SHOW_CURSOR = b"\x1b[?25h"
 
 
-class Interrupts:
+class Stop:
+    """Asks a search to end in good order, from another thread or from a signal's handler."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._held = False
+        self._pass_on: Callable[[], None] = lambda: None
+
+    def pass_on_to(self, interrupt: Callable[[], None]) -> None:
+        """Calls `interrupt` when asked to stop; at once if that has happened already."""
+        self._pass_on = interrupt
+        if self._asked:
+            interrupt()
+
+    def ask(self) -> None:
+        """Asks it."""
+        self._asked = True
+        if not self._held:
+            self._pass_on()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """While open, whatever asks is only noted: what is done is short, and must not be cut short."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+
+
+class Interrupts(Stop):
     """While open, the first signal is passed on to whoever waits for a burst; a second one ends the process.
 
     Nothing is raised where the signal happens to strike, so that neither a trial nor a result is torn while it is
@@ -22,16 +53,16 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
-        self._received = False
-        self._held = False
-        self._pass_on: Callable[[], None] = lambda: None
+        super().__init__()
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
+        if threading.current_thread() is not threading.main_thread():
+            return self  # only the main thread is told of signals
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # SIGHUP does not exist everywhere
             number = getattr(signal, name, None)
             # What is ignored already stays so: nohup means that the terminal may close.
-            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            if number is not None and signal.getsignal(number) not in {signal.SIG_IGN, None}:
                 self._previous[number] = signal.signal(number, self._handle)
         return self
 
@@ -39,27 +70,38 @@ class Interrupts:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def pass_on_to(self, interrupt: Callable[[], None]) -> None:
-        """Calls `interrupt` at the first signal, from its handler; at once if there was one already."""
-        self._pass_on = interrupt
-        if self._received:
-            interrupt()
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self._asked and not self._held:
+            self._end_at_once(number)
+        self.ask()
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """While open, even a second signal is only noted: what is done is short, and must not be cut short."""
-        self._held = True
-        try:
-            yield
-        finally:
-            self._held = False
+    def _end_at_once(self, _number: int) -> None:
+        """Does what a second signal asks for."""
+        with contextlib.suppress(OSError, ValueError):  # a display that is redrawn in place hides the cursor
+            if sys.stderr.isatty():
+                os.write(sys.stderr.fileno(), _SHOW_CURSOR)
+        os._exit(INTERRUPTED_STATUS)
 
-    def _handle(self, _number: int, _frame: FrameType | None) -> None:
-        if self._received and not self._held:
-            with contextlib.suppress(OSError, ValueError):  # a display that is redrawn in place hides the cursor
-                if sys.stderr.isatty():
-                    os.write(sys.stderr.fileno(), _SHOW_CURSOR)
-            os._exit(INTERRUPTED_STATUS)
-        self._received = True
-        if not self._held:
-            self._pass_on()
+
+class CallInterrupts(Interrupts):
+    """The same around a call in somebody else's process, which must live on: a notebook's kernel, a script.
+
+    A second signal raises KeyboardInterrupt. What asks the whole process to end, does so once the call is over.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ending: int | None = None
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__(*_)
+        if self._ending is not None:
+            signal.raise_signal(self._ending)
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if number != signal.SIGINT:
+            self._ending = number
+        super()._handle(number, _frame)
+
+    def _end_at_once(self, _number: int) -> NoReturn:
+        raise KeyboardInterrupt

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Protocol
 
 import rich.live
 from rich.table import Column, Table
@@ -62,7 +62,7 @@ class Lines(Quiet):
 
     def __init__(self, console: Console, objective: Objective = SAMPLES_PER_SECOND) -> None:
         self._console = lasting(console)
-        self._tally = _Tally(objective)
+        self._tally = Tally(objective)
 
     def stage(self, name: str) -> None:
         """Prints the stage."""
@@ -92,6 +92,21 @@ class Lines(Quiet):
         self._console.print(as_text(line), soft_wrap=True)
 
 
+class Screen(Protocol):
+    """What draws a live display again and again."""
+
+    transient: bool
+
+    def start(self, refresh: bool = False) -> None:
+        """Begins, in a thread of its own; with `refresh` draws at once."""
+
+    def refresh(self) -> None:
+        """Draws now."""
+
+    def stop(self) -> None:
+        """Ends; where `transient`, what was drawn goes."""
+
+
 class Live(Quiet):
     """A display on the terminal that is redrawn in place; notes scroll by above it.
 
@@ -100,6 +115,7 @@ class Live(Quiet):
         clock: Monotonic seconds.
         objective: What is shown of a burst.
         seconds: What is left of the budget; None where it is not known before the first burst.
+        screen: Draws what `render` returns; on the terminal when None.
     """
 
     def __init__(
@@ -108,10 +124,11 @@ class Live(Quiet):
         clock: Callable[[], float] = time.monotonic,
         objective: Objective = SAMPLES_PER_SECOND,
         seconds: float | None = None,
+        screen: Screen | None = None,
     ) -> None:
         self._console = lasting(console)
         self._clock = clock
-        self._tally = _Tally(objective)
+        self._tally = Tally(objective)
         self._last = self._best = ""
         self._stages: dict[str, float] = {}  # the seconds of each, up to when the present one began
         self._since = clock()
@@ -119,7 +136,7 @@ class Live(Quiet):
         self._deadline = self._since + seconds if seconds is not None else None
         # Twice a second: more would only take time from what is being measured. stdout is left alone: with --json it
         # belongs to another program.
-        self._live = rich.live.Live(
+        self._live: Screen = screen or rich.live.Live(
             console=self._console, get_renderable=self.render, refresh_per_second=2.0, redirect_stdout=False
         )
 
@@ -184,6 +201,14 @@ class Live(Quiet):
             grid.add_row("time", _beside(BudgetBar(stages, max(0.0, left)), f"{_ticking(left)} left"))
         return grid
 
+    @property
+    def spent(self) -> float:
+        """The share of the budget that is spent; 0 where that is not known."""
+        if self._deadline is None:
+            return 0.0
+        passed = sum(self._seconds_by_stage().values())
+        return passed / max(passed, passed + self._deadline - self._clock())
+
     def _seconds_by_stage(self) -> dict[str, float]:
         """The time that each stage has taken, the present one's until now included."""
         stage = self._tally.stage
@@ -226,7 +251,7 @@ class Duet:
         return f"{ratio_text(self.ratio)} ({ratios(self.interval)})"
 
 
-class _Tally:
+class Tally:
     """What has happened so far; the first burst that went well is the baseline of all ratios."""
 
     def __init__(self, objective: Objective) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from autotune.errors import ConfigError, TargetError, WorkloadError
 from autotune.knobs import Parameters, TrainConfig
+from autotune.workload.sent import is_sent, load_sent
 from autotune.workload.user_errors import described, wrap_user_error
 from autotune.workload.workload import Workload
 
@@ -40,6 +41,9 @@ def import_target(target: str) -> Build:
         TargetError: The module or the attribute does not exist, or is not callable.
         WorkloadError: The module's own code raised while it was imported.
     """
+    if is_sent(target):
+        name, build = load_sent(target)
+        return _callable(build, name)
     named, attribute = split_target(target)
     path = Path(named).resolve() if named.endswith(".py") else None
     folder, module_name = _locate(path, target) if path else (Path.cwd(), named)
@@ -82,8 +86,6 @@ def _locate(path: Path, target: str) -> tuple[Path, str]:
 
 def _find_build(module: Any, attribute: str, target: str) -> Build:
     """The callable at a dotted attribute of a module."""
-    from torch import nn
-
     found = module
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -97,6 +99,13 @@ def _find_build(module: Any, attribute: str, target: str) -> Build:
                 f"callables that it defines: {', '.join(names[:8]) or 'none'}"
             )
         found = getattr(found, part)
+    return _callable(found, target)
+
+
+def _callable(found: Any, target: str) -> Build:
+    """What a target leads to, if it can be called for a workload."""
+    from torch import nn
+
     if not callable(found) or isinstance(found, nn.Module):
         raise TargetError(
             f"{target!r}: expected a function that returns a Workload, got {described(found)}; "
@@ -113,6 +122,8 @@ def load_workload(target: str, parameters: Parameters | None = None) -> Workload
         WorkloadError: The user's code raised, or returned what cannot be adapted.
     """
     build = import_target(target)
+    if is_sent(target):
+        target = load_sent(target)[0]
     parameters = parameters or {}
     check_signature(build, target, parameters)
     import torch

@@ -1,0 +1,108 @@
+"""`autotune.tune`: the command's tuning, called from a notebook or a script."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from autotune.bursts.cleanup import RUN_VARIABLE
+from autotune.commands import asked
+from autotune.commands.parameters import parameters_of, typed
+from autotune.commands.tune import tune as command
+from autotune.errors import AutotuneError, Interrupted, TargetError, UsageError
+
+if TYPE_CHECKING:
+    from autotune.report.saved import SavedResult
+
+OPTIONS = parameters_of(command, without={"model"})
+"""Those of ``autotune --model``, which is the target here."""
+
+
+def tune(target: str | Callable[..., Any], *, quiet: bool | None = None, **options: Any) -> SavedResult:
+    """Tunes a model, as ``autotune --model`` does, and returns the result, which is saved too.
+
+    Ctrl-C, or a notebook's "interrupt", ends it early: what was measured by then is saved and returned. A second one
+    raises KeyboardInterrupt at once, as does one that comes before anything was measured.
+
+    Args:
+        target: ``"train:build"``, ``"folder/train.py:build"``, or the function itself, wherever it is defined: in a
+            notebook's cell, in the script that runs, inside another function. It is sent to the bursts with all that
+            it uses.
+        quiet: Whether no progress is shown; None shows it in a notebook and at a prompt, and not in a script.
+        options: Those of the command, by the same names with ``_`` for ``-``, as texts or as Python writes them:
+            ``budget=600``, ``only=["num_workers", "precision"]``, ``pin={"batch_size": 64}``,
+            ``explore={"max_len": [256, 384]}``, ``resume=True``.
+
+    Returns:
+        The result, with ``path``, its file, for `autotune.load`, and ``page``, its report. A notebook shows it as the
+        report's first screen.
+
+    Raises:
+        AutotuneError: As the command tells it: UsageError, WorkloadError, NothingFeasibleError, IsolationError.
+        TypeError: There is no such option.
+        KeyboardInterrupt: Interrupted before anything was measured, or twice.
+    """
+    wanted_options = typed(OPTIONS, options)
+    if os.environ.get(RUN_VARIABLE):
+        raise UsageError(
+            "autotune.tune was called where autotune itself runs this code, which would never end; "
+            'put the call under `if __name__ == "__main__":`'
+        )
+    if not (callable(target) or isinstance(target, str)):
+        raise TargetError(f"expected a function or a text such as 'train:build', got {target!r:.60}; pass one of them")
+
+    from autotune.commands.keeping import Kept
+    from autotune.measuring import objective_named
+    from autotune.report.saved import SavedResult
+    from autotune.search.interrupts import CallInterrupts
+    from autotune.search.stopping import Budget
+    from autotune.workload.sent import Sent
+
+    sent = None if isinstance(target, str) else Sent.of(target)
+    wanted = asked.options_of(target=sent.target if sent else str(target), **wanted_options)
+    if sent is not None:
+        wanted = wanted.of(sent)
+    budget = Budget(wanted.budget_seconds)
+    progress = _progress(quiet, objective_named(wanted.objective), budget.remaining)
+    with CallInterrupts() as interrupts:
+        try:
+            kept = Kept.of(wanted, progress, budget, interrupts)
+        except Interrupted as interrupted:
+            raise KeyboardInterrupt(str(interrupted)) from None
+        except AutotuneError as error:
+            if (trace := getattr(error, "trace", None)) is not None and hasattr(error, "add_note"):  # Python 3.11
+                error.add_note(f"In the burst:\n{trace}")
+            raise
+        page, why_none = kept.write_page()
+    for told in (kept.failure, why_none):
+        if told is not None:  # the result is here all the same
+            warnings.warn(str(told), stacklevel=2)
+    return SavedResult.of(kept.result, kept.path, page)
+
+
+def _progress(quiet: bool | None, objective: Any, seconds: float) -> Any:
+    """What shows how it goes where this is called from."""
+    from autotune.terminal.console import make_console
+    from autotune.terminal.notebook import at_prompt, in_notebook, make_notebook_progress
+    from autotune.terminal.progress import Quiet, make_progress
+
+    if quiet or (quiet is None and not at_prompt()):
+        return Quiet()
+    if in_notebook():
+        return make_notebook_progress(objective, seconds)
+    return make_progress(make_console(), quiet=False, objective=objective, seconds=seconds)
+
+
+def _signature() -> inspect.Signature:
+    """The function's own, with the command's options in place of ``**options``: editors and help show them."""
+    own = inspect.signature(tune)
+    fixed = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    named = [inspect.Parameter(one.name, keyword, default=one.default) for one in OPTIONS.values()]
+    return own.replace(parameters=[*fixed, *named])
+
+
+tune.__signature__ = _signature()  # type: ignore[attr-defined]

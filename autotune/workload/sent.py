@@ -1,0 +1,218 @@
+"""A function that is sent to the bursts by value: from a notebook's cell, from a running script, or out of a closure.
+
+What it needs goes with it: functions and classes of other cells, data that it closes over, where modules are looked
+for, and what torch was told. In a burst all that is `__main__` again, so that the user's script is not imported there,
+and nothing of it runs but the function. The bytes may differ from kernel to kernel: a workload is known by its name and
+its fingerprint, never by them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import linecache
+import os
+import pickle
+import sys
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import IsolationError, UsageError
+from autotune.recorder.telling import matmul_precision
+from autotune.workload.user_errors import wrap_user_error
+
+ENDING = ".sent"
+_CELL_PREFIXES = ("<ipython-input", "<stdin", "<python-input")
+_loaded: dict[str, tuple[str, Callable[..., Any]]] = {}
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A function on its way to the bursts.
+
+    Attributes:
+        build: The function.
+        target: What it is called in results: ``digits.ipynb:build``, ``train.py:build``, ``models.digits:build``.
+    """
+
+    build: Callable[..., Any]
+    target: str
+
+    @classmethod
+    def of(cls, build: Callable[..., Any]) -> Sent:
+        """The function, under a name that is the same in every kernel."""
+        plain = _plain(build)
+        name = getattr(plain, "__qualname__", None) or type(plain).__qualname__
+        module = getattr(plain, "__module__", None) or type(plain).__module__
+        return cls(build, f"{_main_name() if module == '__main__' else module}:{name}")
+
+    def write(self, path: Path) -> None:
+        """Writes it, with all that it needs.
+
+        Raises:
+            UsageError: Something that it needs cannot be sent.
+            IsolationError: The file cannot be written.
+        """
+        try:
+            with path.open("wb") as file:
+                pickle.dump(_surroundings(self.target), file)
+                _pickler(file, self.build).dump(self.build)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise IsolationError(
+                f"{self.target} could not be written to {path.parent} ({error.strerror or error}); "
+                "free some space, or point TMPDIR at a folder that has more"
+            ) from error
+        except Exception as error:
+            path.unlink(missing_ok=True)
+            what = next(_unsendable(self.build), None)
+            because = f"what it uses as {what} cannot" if what is not None else "it cannot"
+            text = " ".join(str(error).split())[:200]
+            raise UsageError(
+                f"{self.target} runs in other processes, and {because} be sent there ({type(error).__name__}: {text}); "
+                "make it within the function, or put the function into a module and name that: 'module:build'"
+            ) from error
+
+
+def is_sent(target: str) -> bool:
+    """Whether a target is the file of a function that was sent."""
+    return target.endswith(ENDING)
+
+
+def load_sent(path: str) -> tuple[str, Callable[..., Any]]:
+    """The target's name and its function, from a file that `Sent.write` made; read once in a process.
+
+    Raises:
+        WorkloadError: A module that it needs could not be imported here.
+    """
+    if path not in _loaded:
+        with open(path, "rb") as file:
+            told = pickle.load(file)  # noqa: S301 - written a moment ago by the process that started this one
+            sys.path[:] = [*told["path"], *(place for place in sys.path if place not in told["path"])]
+            linecache.cache.update(told["sources"])
+            _tell_torch(told["torch"])
+            _main_globals(told["package"])
+            try:
+                build = pickle.load(file)  # noqa: S301
+            except (Exception, SystemExit) as error:
+                raise wrap_user_error(error, f"{told['target']}: what it needs could not be loaded") from error
+        _loaded[path] = told["target"], build
+    return _loaded[path]
+
+
+class _Globals(dict[str, Any]):
+    """Stands for the globals of `__main__` on the way; it arrives as those of the `__main__` there."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _main_globals, ()
+
+
+def _main_globals(package: str | None = None) -> dict[str, Any]:
+    """The globals of a fresh `__main__`, which takes the place of this process's own.
+
+    It must be a module: torch.compile looks up by its name what a function finds in its globals.
+
+    Args:
+        package: That relative imports inside functions begin from.
+    """
+    main = sys.modules["__main__"]
+    if not isinstance(main, _Main):
+        main = sys.modules["__main__"] = _Main("__main__")
+        main.__package__ = package
+    return vars(main)
+
+
+class _Main(types.ModuleType):
+    """What a function that was sent knows as `__main__`."""
+
+
+def _plain(build: Any) -> Any:
+    """What a partial call calls in the end."""
+    while isinstance(build, functools.partial):
+        build = build.func
+    return build
+
+
+def _pickler(file: Any, build: Any) -> Any:
+    """Pickles by value what lies in `__main__` or in a function, and by name what can be imported."""
+    import cloudpickle
+
+    pickler = cloudpickle.Pickler(file)
+    # Functions of one namespace keep one, which this makes the `__main__` of where they arrive. The function's own may
+    # be another than that of `__main__`: a script that a console has run leaves its functions behind.
+    own = getattr(_plain(build), "__globals__", {})
+    for namespace in (vars(sys.modules["__main__"]), own):
+        if namespace.get("__name__") == "__main__":
+            pickler.globals_ref[id(namespace)] = _Globals(__name__="__main__")
+    return pickler
+
+
+def _main_name() -> str:
+    """What `__main__` is called: the script, the notebook where its file is known, else ``notebook``."""
+    main = vars(sys.modules["__main__"])
+    if (file := main.get("__file__")) is not None:
+        path = Path(file).resolve()
+        return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+    known = (str(main.get("__vsc_ipynb_file__", "")), os.environ.get("JPY_SESSION_NAME", ""))
+    names = [Path(one).name.replace(":", "-") for one in known if one.endswith(".ipynb")]
+    return names[0] if names else "notebook"
+
+
+def _surroundings(target: str) -> dict[str, Any]:
+    """What a function finds around it besides what it refers to."""
+    cells = {name: entry for name, entry in linecache.cache.items() if _is_cell(name) and len(entry) == 4}
+    path = [os.path.abspath(place) for place in sys.path]
+    package = vars(sys.modules["__main__"]).get("__package__")
+    return {"target": target, "path": path, "package": package, "sources": cells, "torch": _told_to_torch()}
+
+
+def _is_cell(name: str) -> bool:
+    """Whether code of this name was typed into a notebook or a console: it has no file that a burst could read."""
+    return name.startswith(_CELL_PREFIXES) or f"{os.sep}ipykernel_" in name
+
+
+def _told_to_torch() -> dict[str, Any] | None:
+    """What training in this process would run under; None where torch was not imported."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return None
+    return {
+        "threads": torch.get_num_threads(),
+        "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        "precision": matmul_precision(),  # None: only the newer interface was used
+        "newer_precision": getattr(torch.backends.cuda.matmul, "fp32_precision", "none"),
+        "benchmark": torch.backends.cudnn.benchmark,
+    }
+
+
+def _tell_torch(told: dict[str, Any] | None) -> None:
+    """Tells torch here what differs."""
+    if told is None:
+        return
+    import torch
+
+    if torch.get_num_threads() != told["threads"]:
+        torch.set_num_threads(told["threads"])
+    if told["precision"] is not None:
+        torch.set_float32_matmul_precision(told["precision"])
+    elif told["newer_precision"] == "tf32":
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+    torch.set_default_dtype(getattr(torch, told["dtype"]))
+    torch.backends.cudnn.benchmark = told["benchmark"]
+
+
+def _unsendable(build: Any) -> Iterator[str]:
+    """The names of what a function uses directly and that cannot be sent."""
+    try:
+        used = inspect.getclosurevars(inspect.unwrap(build))
+    except (TypeError, ValueError):  # no plain function
+        return
+    for name, value in {**used.nonlocals, **used.globals}.items():
+        with open(os.devnull, "wb") as nowhere:
+            try:
+                _pickler(nowhere, build).dump(value)
+            except Exception:  # noqa: BLE001 - a user's class may raise anything
+                yield f"{name!r}"

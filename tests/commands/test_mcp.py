@@ -1,0 +1,353 @@
+"""`autotune mcp` through the SDK's own client, over stdio: tools, progress, cancellation, a client that is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import psutil
+import pytest
+
+from autotune.commands import mcp as mcp_command
+from autotune.commands.parameters import OF_THE_TERMINAL
+from autotune.commands.run import run as run_command
+from autotune.commands.tune import tune as tune_command
+from autotune.results.files import write_document
+from autotune.results.result import read_result
+from tests.factories import make_result
+from tests.inside import run_inside
+from tests.processes import ROOT, budget, has_measured, heed_signals, slowness, temporary_of
+
+pytest.importorskip("mcp", reason="the SDK: pip install mcp")
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+
+TINY = "tests.workloads.tiny:build"
+SCRIPT = """
+import torch
+print("a script prints to stdout")
+data = torch.utils.data.TensorDataset(torch.randn(512, 16), torch.randint(0, 4, (512,)))
+model = torch.nn.Linear(16, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(1000):
+    for features, labels in torch.utils.data.DataLoader(data, batch_size=32, shuffle=True):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(features), labels).backward()
+        optimizer.step()
+"""
+
+
+def server(folder: Path) -> StdioServerParameters:
+    """The server in a folder, with a folder for temporary files of its own."""
+    environment = {"PYTHONPATH": str(ROOT), "TMPDIR": str(temporary_of(folder)), "PATH": os.environ["PATH"]}
+    return StdioServerParameters(
+        command=sys.executable, args=["-m", "autotune", "mcp"], env=environment, cwd=str(folder)
+    )
+
+
+def served(folder: Path, use: Callable[[Client], Awaitable[Any]], log: Path | None = None) -> Any:
+    """What comes of using a server in a folder; nothing of it may be left afterwards."""
+
+    async def main() -> Any:
+        async with Client(server(folder)) as client:
+            return await use(client)
+
+    found = anyio.run(main)
+    assert left(folder) == []
+    return found
+
+
+def left(folder: Path) -> list[str]:
+    """Processes and temporary folders of runs in a folder."""
+    temporary = temporary_of(folder)
+    deadline = time.monotonic() + 5
+    while (found := _of(temporary)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
+
+
+def _of(temporary: Path) -> list[str]:
+    marked = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get("AUTOTUNE_RUN", "").startswith(str(temporary)):
+                marked.append(str(process))
+    return [*marked, *(path.name for path in temporary.glob("autotune-*"))]
+
+
+def called(folder: Path, tool: str, **arguments: Any) -> Any:
+    """The answer of one tool; its structure is checked against the schema by the client."""
+
+    async def use(client: Client) -> Any:
+        await client.list_tools()
+        return await client.call_tool(tool, arguments)
+
+    return served(folder, use)
+
+
+def text_of(answer: Any) -> str:
+    """What a model reads."""
+    return "\n".join(part.text for part in answer.content)
+
+
+def test_every_tool_has_the_options_of_its_command(tmp_path: Path) -> None:
+    """By the same names, with the same defaults and words; answers have a schema."""
+
+    async def use(client: Client) -> Any:
+        return await client.list_tools()
+
+    tools = {tool.name: tool for tool in served(tmp_path, use).tools}
+    assert tools.keys() == {"probe", "dry_run", "run", "show", "check", "compare"}
+    for tool in tools.values():
+        assert tool.input_schema["additionalProperties"] is False
+        assert {"answer", "next"} <= tool.output_schema["properties"].keys()
+    options = inspect.signature(tune_command).parameters
+    assert tools["run"].input_schema["properties"].keys() == options.keys() - OF_THE_TERMINAL | {"command"}
+    assert (
+        inspect.signature(run_command).parameters.keys() - OF_THE_TERMINAL - {"dry_run"}
+        <= tools["run"].input_schema["properties"].keys()
+    )
+    for name, told in tools["run"].input_schema["properties"].items():
+        assert told["description"]
+        if name != "command":
+            assert told.get("default") == options[name].default
+
+
+def test_show_tells_figures_with_intervals_and_what_to_do_next(tmp_path: Path) -> None:
+    """As data and as text."""
+    file = tmp_path / "a.json"
+    result = make_result()
+    write_document(result, file)
+    answer = called(tmp_path, "show", file="a.json", why=True)
+    data = answer.structured_content
+    assert result.speedup is not None
+    assert data["speedup"] == {
+        "value": result.speedup.ratio, "low": result.speedup.ci95.low, "high": result.speedup.ci95.high,
+        "pairs": result.speedup.pairs,
+    }  # fmt: skip
+    assert data["before"]["low"] < data["before"]["value"] < data["before"]["high"]
+    assert "autotune.load" in data["next"][0]
+    assert data["file"] == str(file)
+    assert len(data["bursts"]) == len(result.trials)
+    assert data["answer"] in text_of(answer)
+
+
+def test_compare_puts_results_side_by_side(tmp_path: Path) -> None:
+    """With the intervals of their rates."""
+    write_document(make_result(), tmp_path / "a.json")
+    answer = called(tmp_path, "compare", paths=["."])
+    (group,) = answer.structured_content["comparison"]["groups"]
+    assert group["rows"][0]["after_ci95"]
+    assert "digits" in text_of(answer)
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "typed"),
+    [
+        ("run", {"model": TINY, "budget": "soon"}, ["--model", TINY, "--budget", "soon"]),
+        ("run", {"model": TINY, "pin": {"num_worker": 1}}, ["--model", TINY, "--pin", "num_worker=1"]),
+        ("run", {"command": ["no-such-program"]}, ["run", "--", "no-such-program"]),
+        ("show", {"file": "nowhere.json"}, ["show", "nowhere.json"]),
+        ("check", {"file": "nowhere.json"}, ["check", "nowhere.json"]),
+        ("probe", {"device": "tpu"}, ["probe", "--device", "tpu"]),
+    ],
+)
+def test_errors_are_the_commands_sentences(
+    tool: str, arguments: dict[str, Any], typed: list[str], tmp_path: Path
+) -> None:
+    """As errors of the tool, which a model reads."""
+    answer = called(tmp_path, tool, **arguments)
+    assert answer.is_error
+    assert " ".join(text_of(answer).split()) in " ".join(run_inside(typed, tmp_path).err.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"budgte": "10m", "model": TINY}, "budgte"),
+        ({}, "expected either model, such as train:build, or command"),
+        ({"model": TINY, "command": ["python", "train.py"]}, "expected either model"),
+        ({"command": [sys.executable, "train.py"], "explore": {"width": [1]}}, "--explore is for models"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any], words: str, tmp_path: Path) -> None:
+    """Nothing is left out in silence."""
+    answer = called(tmp_path, "run", **arguments)
+    assert answer.is_error
+    assert words in text_of(answer)
+
+
+@pytest.mark.slow
+def test_a_machine_is_probed_and_a_model_looked_at(tmp_path: Path) -> None:
+    """The machine as a record; what would be tried, each with its reason."""
+
+    async def use(client: Client) -> Any:
+        probe = await client.call_tool("probe", {})
+        return probe, await client.call_tool("dry_run", {"model": TINY, "only": ["num_workers"]})
+
+    probe, look = served(tmp_path, use)
+    assert probe.structured_content["hardware"]["cpu"]["budget"] >= 1
+    assert not look.is_error, text_of(look)
+    assert look.structured_content["would_try"].keys() == {"num_workers"}
+    assert look.structured_content["would_leave"]["precision"]
+
+
+@pytest.mark.slow
+def test_a_model_is_tuned_with_progress_and_checked(tmp_path: Path) -> None:
+    """Progress grows, names stage and comparison; the answer is the file's; a second run meanwhile is refused."""
+    told: list[tuple[float, float | None, str | None]] = []
+
+    async def progress(share: float, total: float | None, message: str | None) -> None:
+        told.append((share, total, message))
+
+    async def use(client: Client) -> Any:
+        arguments = {"model": TINY, "budget": budget(20), "out": "tiny.json", "pin": {"compile_mode": None}}
+        answers: dict[str, Any] = {}
+
+        async def run() -> None:
+            answers["run"] = await client.call_tool("run", arguments, progress_callback=progress)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            await anyio.sleep(3)
+            answers["second"] = await client.call_tool("run", arguments)
+        answers["check"] = await client.call_tool("check", {"file": "tiny.json", "model": TINY, "budget": "15s"})
+        return answers
+
+    answers = served(tmp_path, use)
+    assert answers["second"].is_error
+    assert "would disturb it; wait for its answer, or cancel it" in text_of(answers["second"])
+    assert not answers["run"].is_error, text_of(answers["run"])
+    data, result = answers["run"].structured_content, read_result(tmp_path / "tiny.json")
+    assert data["status"] == "complete"
+    assert data["confirmed"] == (result.speedup is not None and result.speedup.confirmed)
+    assert Path(data["report"]).is_file()
+    assert data["next"]
+    shares = [share for share, _, _ in told]
+    assert len(shares) > 3
+    assert shares == sorted(set(shares))
+    assert shares[-1] <= 1.0
+    assert any("comparing: " in (message or "") for *_, message in told)
+    assert any("best so far: " in (message or "") for *_, message in told)
+    assert answers["check"].structured_content["verdict"] in {"holds", "drifted", "no longer fits"}
+
+
+@pytest.mark.slow
+def test_a_script_is_looked_at(tmp_path: Path) -> None:
+    """What it prints is not mistaken for the protocol."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    answer = called(tmp_path, "dry_run", command=[sys.executable, "train.py"])
+    assert not answer.is_error, text_of(answer)
+    assert answer.structured_content["seen"]["loaders"][0]["samples"] == 512
+    assert "batch_size" in answer.structured_content["would_leave"]
+
+
+@pytest.mark.slow
+def test_a_cancelled_run_keeps_what_was_measured_and_leaves_nothing(tmp_path: Path) -> None:
+    """As Ctrl-C does; the server goes on to serve."""
+
+    async def use(client: Client) -> Any:
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.call_tool, "run", {"model": TINY, "budget": "10m", "out": "early.json"})
+            while not has_measured(tmp_path / "early.journal"):
+                await anyio.sleep(0.1)
+            group.cancel_scope.cancel()
+        deadline = time.monotonic() + 20 * slowness()
+        while not (tmp_path / "early.html").exists():  # it is written last
+            assert time.monotonic() < deadline
+            await anyio.sleep(0.1)
+        return left(tmp_path), await client.call_tool("show", {"file": "early.json"})
+
+    remains, answer = served(tmp_path, use)
+    assert remains == []
+    assert answer.structured_content["status"] == "partial"
+    assert "resume" in answer.structured_content["next"][0]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "tmp") == [
+        "early.html", "early.journal", "early.journal.lock", "early.json",
+    ]  # fmt: skip
+
+
+CLIENT = """
+import anyio, sys
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from mcp import Client
+from tests.commands.test_mcp import server, TINY
+async def main():
+    async with Client(server(Path({folder!r}))) as client:
+        await client.call_tool("run", {{"model": TINY, "budget": "10m", "out": "lost.json"}})
+anyio.run(main)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_client_ends_the_server_and_its_run(tmp_path: Path) -> None:
+    """The end of standard input is the end of everything; what was measured is kept."""
+    temporary_of(tmp_path)
+    client = subprocess.Popen([sys.executable, "-c", CLIENT.format(root=str(ROOT), folder=str(tmp_path))])
+    while not has_measured(tmp_path / "lost.journal"):
+        assert client.poll() is None
+        time.sleep(0.1)
+    below = psutil.Process(client.pid).children(recursive=True)
+    assert below
+    client.kill()
+    client.wait()
+    _, alive = psutil.wait_procs(below, timeout=20 * slowness())
+    assert alive == []
+    assert left(tmp_path) == []
+    assert read_result(tmp_path / "lost.json").status == "partial"
+
+
+@pytest.mark.slow
+def test_a_signal_to_the_server_keeps_what_was_measured(tmp_path: Path) -> None:
+    """A client that stops its server by SIGTERM loses nothing."""
+    parameters = server(tmp_path)
+    process = subprocess.Popen(
+        [parameters.command, *parameters.args], cwd=tmp_path, env={**os.environ, **(parameters.env or {})},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_signals,
+    )  # fmt: skip
+    assert process.stdin is not None
+    begin = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "0"}}
+    call = {"name": "run", "arguments": {"model": TINY, "budget": "10m", "out": "ended.json"}}
+    for message in (
+        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call},
+    ):
+        process.stdin.write(json.dumps(message) + "\n")
+        process.stdin.flush()
+    while not has_measured(tmp_path / "ended.journal"):
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 130
+    assert left(tmp_path) == []
+    assert read_result(tmp_path / "ended.json").stopped_by == "interrupted"
+    assert process.stdout is not None
+    for line in process.stdout.read().splitlines():  # nothing but the protocol
+        assert json.loads(line)["jsonrpc"] == "2.0"
+
+
+def test_without_the_sdk_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One sentence on stderr, nothing on stdout."""
+    monkeypatch.setattr(mcp_command, "find_spec", lambda _: None)
+    finished = run_inside(["mcp"], tmp_path)
+    assert (finished.status, finished.out) == (2, "")
+    assert "pip install 'autotune-torch[mcp]'" in finished.err
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """Before anything is served."""
+    finished = run_inside(["mcp", "--folder", "nowhere"], tmp_path)
+    assert finished.status == 2
+    assert "--folder: nowhere cannot be worked in" in finished.err
