@@ -10,15 +10,18 @@ from dataclasses import dataclass
 from time import perf_counter  # by name: the user's module may replace what `time` holds
 from time import time as wall_clock
 
+import psutil
 import torch
 
 from autotune.bursts import loop
 from autotune.bursts.gpu_telemetry import GpuTelemetry, open_gpu_telemetry
 from autotune.bursts.protocol import Reporter, Request
-from autotune.bursts.telemetry import Telemetry
+from autotune.bursts.ranks import Ranks
+from autotune.bursts.telemetry import Telemetry, Unwatched
 from autotune.hardware import CpuEnergy
 from autotune.knobs import TrainConfig
 from autotune.measuring import Measurement, Outcome, Point
+from autotune.training.ranks import this_rank
 from autotune.training.tuned import Tuned
 from autotune.workload.target import load_workload
 from autotune.workload.workload import Workload
@@ -66,16 +69,23 @@ def prepared(request: Request, reporter: Reporter) -> Iterator[Prepared]:
     reporter.phase("build")
     began = perf_counter()
     torch.manual_seed(request.seed)
-    gpu = open_gpu_telemetry(request.device_uuid)  # before our own context exists: who is there already is foreign
+    rank = this_rank()
+    # Before our own context exists: who is there already is foreign.
+    gpu = open_gpu_telemetry(request.device_uuid) if rank.number == 0 else None
     used_before = gpu.used_bytes() if gpu is not None else None
     cap_memory(request)
     tuned = Tuned(point.config, device=request.device or "cpu")
     energy = CpuEnergy.open() if tuned.device.type == "cpu" else None
     over_limit = end_over_limit(request, reporter)
     retries = functools.partial(allocator_retries, tuned.device)
-    with Telemetry(request.memory_limit_bytes, over_limit, gpu=gpu, energy=energy, retries=retries) as telemetry:
+    root = None if rank.alone else psutil.Process(os.getppid())  # the launcher, above all ranks
+    limit = request.memory_limit_bytes
+    watch = Telemetry(limit, over_limit, gpu=gpu, energy=energy, retries=retries, root=root)
+    with watch if rank.number == 0 else Unwatched() as telemetry:
         tuned.apply_process_settings()
         workload = load_workload(request.importable, point.parameters)
+        if not rank.alone:
+            torch.manual_seed(request.seed + rank.number)  # what is drawn from here on differs from rank to rank
         yield Prepared(workload, tuned, telemetry, start_seconds, perf_counter() - began, gpu, used_before)
 
 
@@ -101,7 +111,7 @@ def device_memory(
     """The measurement's fields on device memory; on the CPU the device's memory is the host's."""
     if tuned.device.type == "cpu":
         return {"device_memory_bytes": host["host_memory_bytes"]}
-    reserved, allocated = _peak_bytes(tuned.device)
+    reserved, allocated = (int(peak) for peak in Ranks().slowest(*_peak_bytes(tuned.device)))  # of one device each
     figures: dict[str, object] = {"device_allocated_bytes": allocated}
     if tuned.device.type == "cuda":
         stats = torch.cuda.memory_stats(tuned.device)

@@ -70,6 +70,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     loss, events = _loss(workload, tuned, batch, target)
     quick = time.perf_counter() - began <= AGAIN_SECONDS
     _update(workload, optimizer, loss, target)
+    unused = sum(weight.requires_grad and weight.grad is None for weight in workload.model.parameters())
     at_hand = tuned.to_device(batch)  # a copy from ordinary memory would wait for all that the device has to do
     pace = pace_of(lambda: _step(workload, tuned, optimizer, at_hand, target), tuned.device)
     flops = _flops(workload, tuned, optimizer, at_hand) if quick else None
@@ -104,6 +105,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
         small_operators_fraction=_small_fraction(events, lambda: _loss(workload, tuned, batch, target)[1]),
         step_seconds=pace.step_seconds if pace is not None else None,
         device_busy_fraction=pace.busy_fraction if pace is not None else None,
+        unused_parameters=unused,
         fixed_shapes=fixed_shapes,
         placeable_bytes=placeable_bytes,
         unplaceable_reason=unplaceable_reason,

@@ -169,7 +169,7 @@ class Duet:
         wanted = min(turn_seconds, self._plan.measure_seconds / LEAST_TURNS) / mean_pace(sides)
         wanted = max(wanted, min(max(side.least_samples for side in sides), LONGEST_BLOCK * wanted))
         steps = [side.config.effective_batch for side in sides]
-        micro_steps = [side.config.batch_size for side in sides]
+        micro_steps = [side.config.micro_batch for side in sides]
         # Parts of a step where it takes longer than a turn. The same samples are worth a longer block, some may be much
         # larger than others; only where batches have little in common it is about as many.
         step, common, batch = math.lcm(*steps), math.lcm(*micro_steps), max(micro_steps)

@@ -61,6 +61,9 @@ class Evaluator:
     def check_loss(self) -> None:
         """Nobody trains: a loss that is not finite says nothing about the batch."""
 
+    def check_weights(self) -> None:
+        """They are not changed."""
+
     def _evaluate(self, batch: Any) -> None:
         with torch.no_grad(), self.tuned.autocast():
             self.workload.loss(self._model, self.tuned.to_device(batch))

@@ -17,6 +17,7 @@ from torch.utils.data import IterableDataset, Subset
 
 from autotune.bursts.clock import Clock, HostClock, clock_of
 from autotune.bursts.epochs import Start
+from autotune.training.ranks import this_rank
 from autotune.workload.fingerprint import length_of
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Feed:
         start_seconds: Spent at them.
         epoch_batches: Batches of the last whole epoch, None before its end.
         epoch_samples: Its samples.
-        drawn: Batches drawn so far.
+        drawn: Batches drawn so far, by this rank.
         position: Samples of the stream that were passed, those of an incomplete last batch that was dropped included:
             what two configs that read the same stream have in common.
     """
@@ -74,6 +75,7 @@ class Feed:
         self.epoch_samples: int | None = None
         self.drawn = 0
         self.position = 0
+        self.ranks = this_rank().count
         self._batches: Iterator[Any] | None = None
         self._restarting = False
 
@@ -81,7 +83,7 @@ class Feed:
         end_seconds, after_epoch = 0.0, False
         while True:
             batches, samples = 0, 0
-            length = length_of(self.loader.sampler)
+            length = self.stream_length
             whole = not length or self.position % length == 0
             began = perf_counter()
             self._batches = iter(self.loader)
@@ -94,8 +96,11 @@ class Feed:
             while item is not None:
                 self.drawn += 1
                 batches += 1
+                item = self._of_all_ranks(item)
                 samples += item[0]
-                self.position += item[0]
+                # Ranks that share out their data themselves may end with batches of different sizes, but must come to
+                # one place after as many of them.
+                self.position += item[0] if length or self.ranks == 1 else self.ranks * (self.loader.batch_size or 1)
                 yield item
                 if self._restarting:
                     break
@@ -115,6 +120,16 @@ class Feed:
                     self.epoch_batches, self.epoch_samples = batches, samples
                 if length:
                     self.position += -self.position % length
+
+    @property
+    def stream_length(self) -> int | None:
+        """Samples that all ranks draw in an epoch; None where the loader does not know."""
+        length = length_of(self.loader.sampler)
+        return length * self.ranks if length is not None else None
+
+    def _of_all_ranks(self, item: tuple[int, Any]) -> tuple[int, Any]:
+        """A batch with the number of samples that all ranks draw while this one draws it."""
+        return item if self.ranks == 1 else (item[0] * self.ranks, item[1])
 
     @property
     def reads_batches(self) -> bool:
@@ -191,8 +206,9 @@ class DeviceFeed(Feed):
             raise NoBatchError("the loader yields no batch")
         for item in itertools.cycle(self._cached):
             self.drawn += 1
-            self.position += item[0]
-            yield item
+            everyones = self._of_all_ranks(item)
+            self.position += everyones[0]
+            yield everyones
 
     def restart(self, position: int = 0) -> None:
         """Goes on with the same batches, at another place in the stream."""

@@ -23,6 +23,7 @@ from autotune.bursts.epochs import Lap, charge
 from autotune.bursts.evaluator import Evaluator, evaluated
 from autotune.bursts.feed import RESTART_LIMIT_SECONDS, DeviceFeed, Feed
 from autotune.bursts.protocol import BurstPlan, Part
+from autotune.bursts.ranks import Ranks
 from autotune.bursts.trainer import Drain, NonFiniteLossError, Stepper, Trainer, WorkerKilledError, make_loader
 from autotune.measuring import Measurement
 from autotune.recorder.gate import COMPILED_BATCHES, WAITED_SHARE
@@ -55,6 +56,7 @@ class Timing:
     def __init__(self, trainer: Stepper, plan: BurstPlan) -> None:
         self.trainer = trainer
         self.plan = plan
+        self.ranks = Ranks()
         self.opening_seconds = 0.0
         self.opening_steps = 0.0
         self.opening_pace = 0.0
@@ -76,7 +78,7 @@ class Timing:
         if feed.loader.num_workers:
             self.restart()
         previous = None
-        while perf_counter() < cap:
+        while self._before(cap):
             lap = self._lap(self.steps_per_lap)
             self.after_restart.append(lap)
             resized = self._resize(lap)
@@ -101,7 +103,7 @@ class Timing:
         cap = perf_counter() + self.plan.warmup_seconds
         taken = 1 + lead / tuned.accumulation_steps
         least = max(tuned.accumulation_steps + 1, COMPILED_BATCHES if compiled else 0) / tuned.accumulation_steps
-        while taken < least and (compiled or perf_counter() < cap):
+        while taken < least and (compiled or self._before(cap)):
             last = self._timed(lambda done: done == 0)
             taken += (1 + lead) / tuned.accumulation_steps
         if compiled:
@@ -113,7 +115,8 @@ class Timing:
     def restart(self, position: int = 0) -> None:
         """Restarts the loader, whose queue has filled, at a place in the stream of samples; a slow one goes on."""
         feed = self.trainer.feed
-        if not feed.starts or feed.starts[0].wait_seconds < RESTART_LIMIT_SECONDS:
+        (waited,) = self.ranks.slowest(feed.starts[0].wait_seconds if feed.starts else 0.0)
+        if waited < RESTART_LIMIT_SECONDS:
             feed.restart(position)
         else:
             feed.position = position  # as if it did: other samples, but as many
@@ -141,7 +144,7 @@ class Timing:
         """
         laps: list[Lap] = []
         cap = perf_counter() + self.plan.measure_seconds
-        while len(laps) < 2 or (perf_counter() < cap and not self._narrow(laps)):
+        while len(laps) < 2 or (self._before(cap) and not self._narrow(laps)):
             laps.append(self._lap(self.steps_per_lap))
             self.trainer.check_loss()
         if not any(lap.samples for lap in laps):
@@ -176,6 +179,10 @@ class Timing:
             final_loss=self.trainer.check_loss(),
         )
 
+    def _before(self, cap: float) -> bool:
+        """Whether it is not yet so late, on any rank."""
+        return self.ranks.any(perf_counter() < cap)
+
     def _narrow(self, laps: list[Lap]) -> bool:
         """Whether the median is known well enough; a quick estimate (from the MAD, as for normal noise) decides."""
         if len(laps) < self.plan.min_blocks:
@@ -203,6 +210,7 @@ class Timing:
         clock.synchronize()
         for _ in range(clock.lead):
             trainer.micro_step()
+        self.ranks.meet()
         began = clock.mark()
         feed.waits.clear()
         trainer.updates.clear()
@@ -218,7 +226,9 @@ class Timing:
             self.skipped_steps += skipped
             self._skipped_share = skipped / updates
         seconds = clock.seconds(began, ended) + self._missing_updates(taken)
-        wait_seconds = feed.take_wait_seconds()
+        start_seconds = feed.start_seconds - start_seconds
+        # All went as fast as the slowest rank.
+        seconds, wait_seconds, start_seconds = self.ranks.slowest(seconds, feed.take_wait_seconds(), start_seconds)
         # The first batch of each worker may be waited for, however fast they are: they begin at the same time.
         if self._drawn_since_filled > feed.loader.num_workers and wait_seconds > WAITED_SHARE * seconds:
             self._waited = True
@@ -230,7 +240,7 @@ class Timing:
             wait_seconds=wait_seconds,
             batches=feed.drawn - drawn,
             starts=len(feed.starts) - starts,
-            start_seconds=feed.start_seconds - start_seconds,
+            start_seconds=start_seconds,
         )
 
     def _missing_updates(self, micro_steps: int) -> float:
@@ -247,7 +257,7 @@ class Timing:
         step_seconds = (lap.seconds - lap.start_seconds) / self.steps_per_lap
         if self._step_seconds is None and (workers := feed.loader.num_workers):
             # Too early to have waited: what the loader allows.
-            batch_seconds = feed.starts[-1].wait_seconds / workers
+            batch_seconds = self.ranks.slowest(feed.starts[-1].wait_seconds)[0] / workers
             step_seconds = max(step_seconds, batch_seconds * self.trainer.tuned.accumulation_steps)
         # The faster of two, so that one lap that was disturbed does not shrink those that count.
         usual = min(step_seconds, self._step_seconds or step_seconds)
@@ -271,7 +281,7 @@ class Timing:
                 return steps
         compute_seconds = (lap.seconds - lap.start_seconds - lap.wait_seconds) / max(lap.batches, 1)
         # Each worker needs so long for a batch: if training needs less for a round of them, they come in bunches.
-        if workers and feed.starts[-1].wait_seconds > 0.5 * workers * compute_seconds:
+        if workers and self.ranks.slowest(feed.starts[-1].wait_seconds)[0] > 0.5 * workers * compute_seconds:
             return workers // math.gcd(workers, accumulation)
         return 1
 
@@ -309,6 +319,7 @@ def measure_burst(
         if telemetry is not None:
             telemetry.begin()
         laps = timing.measure()
+        timing.trainer.check_weights()
         summary = telemetry.end() if telemetry is not None else None
         timing.trainer.train_on_worst(largest_samples)
     measured = timing.measurement(laps, plan.part)
@@ -369,7 +380,7 @@ def _epoch_samples(feed: Feed, batch_size: int) -> int | None:
     loader = feed.loader
     try:
         source = loader.dataset if isinstance(loader.dataset, IterableDataset) else loader.sampler
-        return min(len(loader) * batch_size, len(source)) or None  # type: ignore[arg-type]
+        return min(len(loader) * batch_size, len(source)) * feed.ranks or None  # type: ignore[arg-type]
     except TypeError:
         return None
 

@@ -53,7 +53,7 @@ class Request(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    job: Literal["probe", "check", "burst", "runner", "numerics", "profile"]
+    job: Literal["probe", "check", "burst", "runner", "numerics", "profile", "communication"]
     number: int = Field(default=0, description="of the job; its events carry it")
     target: str = ""
     import_as: str = Field(default="", description="the target with its path made absolute")
@@ -83,6 +83,12 @@ class Request(BaseModel):
     def from_line(cls, line: str | bytes) -> Request:
         """What `to_line` made."""
         return cls.model_validate(loads(line))
+
+    @property
+    def ranks(self) -> int:
+        """How many processes do it together."""
+        together = self.job in {"burst", "runner", "communication"} and self.point is not None
+        return self.point.config.ranks if together and self.point is not None else 1
 
     @property
     def importable(self) -> str:
@@ -141,6 +147,10 @@ class Reporter:
             PipeLostError: The pipe is closed on this side.
         """
         self._write(self._line(event, **content))
+
+    def pass_on(self, line: bytes) -> None:
+        """Writes an event that another process of the job has told."""
+        self._write(line + b"\n")
 
     def end_of(self, number: int, status: int) -> None:
         """Tells that the process of a job has ended, perhaps in the middle of a line."""

@@ -24,6 +24,10 @@ TOO_LARGE = (
     "the data set reads {} from files, more than the {} of memory that could keep them: sides of a duet train "
     "different samples, since whoever reads second would read from memory"
 )
+UNSHARED = (
+    "an iterable data set is not shared out among ranks: it must do so itself, by torch.distributed.get_rank(), or "
+    "each rank trains all of it"
+)
 MOST_HALVINGS = 12
 """Of a batch, to look at a workload with: 4,096 samples become one."""
 MEMORY = ("device_memory_bytes", "host_memory_bytes")
@@ -88,6 +92,7 @@ class ProcessRunner:
         memory_fraction: Cap on the GPU's memory.
         device_uuid: Of the NVIDIA GPU to watch.
         cache_bytes: Memory in which the system can keep the data set's files; None where that is not known.
+        ranks: Processes that train together in the baseline.
     """
 
     def __init__(
@@ -100,8 +105,10 @@ class ProcessRunner:
         memory_fraction: float | None = None,
         device_uuid: str | None = None,
         cache_bytes: int | None = None,
+        ranks: int = 1,
     ) -> None:
         self._isolation = isolation
+        self._ranks = ranks
         self._cache_bytes = cache_bytes
         self._same_samples = True
         self._count = 0
@@ -149,7 +156,27 @@ class ProcessRunner:
             self._same_samples = False
             told = TOO_LARGE.format(format_bytes(files_bytes), format_bytes(self._cache_bytes))
             facts = facts.model_copy(update={"notes": (*facts.notes, told)})
-        return facts
+        return facts if self._ranks == 1 else self._together(facts, deadline, remedy)
+
+    def _together(self, facts: WorkloadFacts, deadline: float, remedy: str) -> WorkloadFacts:
+        """What was found, for several ranks: the baseline is theirs, and what exchanging gradients takes is known.
+
+        Raises:
+            WorkloadError: They cannot train it together.
+        """
+        baseline = facts.baseline.replace(ranks=self._ranks, find_unused_parameters=facts.unused_parameters > 0)
+        request = self._request.model_copy(update={"job": "communication", "point": Point(config=baseline)})
+        ended = self._isolation.run(request, max(0.0, deadline - time.monotonic()))
+        notes = facts.notes
+        share = None
+        if ran_out_of_memory(ended):  # the search looks for what fits
+            notes = (*notes, "the baseline's ranks ran out of memory together")
+        else:
+            what = f"training on {self._ranks} ranks"
+            share = result_of(ended, what, remedy)["communication_fraction"]
+        if facts.samples is None:
+            notes = (*notes, UNSHARED)
+        return facts.model_copy(update={"baseline": baseline, "communication_fraction": share, "notes": notes})
 
     def agreement(self, point: Point, steps: int, deadline_seconds: float) -> Agreement:
         """Trains a point and eager fp32 side by side, from one state and on the same batches.
@@ -162,6 +189,7 @@ class ProcessRunner:
         Raises:
             AutotuneError: It crashed, hung, or ran out of memory.
         """
+        point = _on_one_rank(point)
         request = self._request.model_copy(update={"job": "numerics", "point": point, "steps": steps})
         value = result_of(self._isolation.run(request, deadline_seconds), "the numerics check")
         return Agreement.model_validate(value)
@@ -187,7 +215,7 @@ class ProcessRunner:
         Raises:
             AutotuneError: It crashed, hung, or ran out of memory.
         """
-        request = self._request.model_copy(update={"job": "profile", "point": point})
+        request = self._request.model_copy(update={"job": "profile", "point": _on_one_rank(point)})
         return Profile.model_validate(result_of(self._isolation.run(request, deadline_seconds), "the profile"))
 
     def run(self, point: Point, plan: BurstPlan, deadline_seconds: float) -> Burst:
@@ -289,8 +317,17 @@ class ProcessRunner:
         return burst.model_copy(update={"measurement": measured.model_copy(update=memory)})
 
 
+def _on_one_rank(point: Point) -> Point:
+    """What one rank of a point computes, on its part of the CPUs; where only that is looked at."""
+    config = point.config
+    if config.ranks == 1:
+        return point
+    threads = config.num_threads or max(1, probe_host().cpu.budget // config.ranks)
+    return point.model_copy(update={"config": config.replace(ranks=1, num_threads=threads)})
+
+
 def make_runner(
-    isolation: Isolation, hardware: Hardware, device: DeviceKind, *, memory_target: float, seed: int = 0
+    isolation: Isolation, hardware: Hardware, device: DeviceKind, *, memory_target: float, seed: int = 0, ranks: int = 1
 ) -> ProcessRunner:
     """Bursts on a device of this machine that may take a share of its memory.
 
@@ -300,6 +337,7 @@ def make_runner(
         device: The device to train on.
         memory_target: Share of the memory that may be used.
         seed: Each burst's seed is drawn from it.
+        ranks: Processes that train together in the baseline.
     """
     record = hardware.device(device)
     return ProcessRunner(
@@ -310,6 +348,7 @@ def make_runner(
         memory_fraction=None if device == "cpu" else memory_target * _free_share(record),
         device_uuid=record.uuid if isinstance(record, Gpu) else None,
         cache_bytes=hardware.memory.available_bytes,
+        ranks=ranks,
     )
 
 

@@ -19,7 +19,6 @@ from autotune.bursts.loop import Timing, stepper_of, told_of_killed_workers
 from autotune.bursts.protocol import Command, Commands, Reporter, Request
 from autotune.bursts.trainer import NonFiniteLossError, make_loader
 from autotune.measuring import Measurement, TelemetrySummary, merged
-from autotune.workload.fingerprint import length_of
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -47,12 +46,10 @@ def run_runner(request: Request, reporter: Reporter, commands: Commands) -> Meas
             began = perf_counter()
             timing.open()
             timing.trainer.check_loss()
+            timing.trainer.check_weights()
             timing.warmup_seconds = perf_counter() - began
             reporter.send(
-                "ready",
-                pace=timing.opening_pace,
-                epoch_samples=length_of(feed.loader.sampler),
-                reads_batches=feed.reads_batches,
+                "ready", pace=timing.opening_pace, epoch_samples=feed.stream_length, reads_batches=feed.reads_batches
             )
             while not (command := _next_command(commands, own)).ends:
                 if command.report:
@@ -67,6 +64,7 @@ def run_runner(request: Request, reporter: Reporter, commands: Commands) -> Meas
                     block = run.train(command.until, leads_in=command.leads_in)
                     reporter.send("block", drained=timing.drained, **block)
             reporter.phase("end")
+            timing.trainer.check_weights()
             measured = run.report()
             feed.release_workers()
             return measured

@@ -96,8 +96,8 @@ class Side:
             return
         ready = self._told(deadline, deadline)
         if ready is not None:
-            batch = self.config.batch_size
-            waiting = LEAST_BATCHES * batch if ready["reads_batches"] else LEAST_SAMPLES
+            batch = self.config.micro_batch
+            waiting = LEAST_BATCHES * batch if ready["reads_batches"] else LEAST_SAMPLES * self.config.ranks
             waiting = math.ceil(self.request.sample_wait_fraction * waiting)
             self.least_samples = self.config.num_workers * max(batch, waiting)
             self.epoch_samples = ready["epoch_samples"]
@@ -161,12 +161,12 @@ class Side:
 
     @property
     def _queue_samples(self) -> int:
-        return self.config.num_workers * (self.config.prefetch_factor or 0) * self.config.batch_size
+        return self.config.num_workers * (self.config.prefetch_factor or 0) * self.config.micro_batch
 
     def _unit(self, samples: float) -> int:
         """What so many samples are rounded to."""
         step = self.config.effective_batch
-        return step if step <= samples else self.config.batch_size
+        return step if step <= samples else self.config.micro_batch
 
     def train(self, position: int, deadline: float, *, leads_in: bool = False) -> None:
         """One block, all others being stopped.

@@ -53,6 +53,7 @@ class Telemetry:
         gpu: Watched too, if given.
         energy: Of the processors, if it is theirs that counts.
         retries: How often the device's allocator has had to ask again so far; None: nobody counts it.
+        root: The process whose tree is watched; this one when None.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Telemetry:
         gpu: GpuTelemetry | None = None,
         energy: CpuEnergy | None = None,
         retries: Callable[[], int | None] = lambda: None,
+        root: psutil.Process | None = None,
     ) -> None:
         self._limit_bytes = limit_bytes
         self._on_limit = on_limit
@@ -70,7 +72,7 @@ class Telemetry:
         self._energy = energy
         self._joules_before: float | None = None
         self._retries, self._retries_before = retries, retries()
-        self._process = psutil.Process()
+        self._process = root or psutil.Process()
         self._children: list[psutil.Process] = []
         # The forkserver and the command are ours too: their work is no foreign load.
         self._ancestors = self._process.parents()[:2]
@@ -156,6 +158,30 @@ class Telemetry:
             return None
         busy, idle, stolen = (_sum(times, fields) for fields in (_BUSY_FIELDS, _IDLE_FIELDS, ("steal",)))
         return CpuSeconds(at=monotonic(), busy=busy, idle=idle, stolen=stolen, own=own)
+
+
+class Unwatched(Telemetry):
+    """Watches nothing: of several ranks the first watches all."""
+
+    def __init__(self) -> None:
+        super().__init__(None, lambda _: None)
+
+    def __enter__(self) -> Unwatched:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def begin(self) -> None:
+        """Nothing."""
+
+    def end(self) -> TelemetrySummary:
+        """Nothing was seen."""
+        return TelemetrySummary(seconds=0.0)
+
+    def peak_bytes(self) -> int:
+        """Nothing was seen."""
+        return 0
 
 
 def _spent(before: float | None, after: float | None) -> float | None:

@@ -12,8 +12,11 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from autotune.bursts.feed import CountedCollate, Feed
 from autotune.bursts.largest_batch import WORST_STEPS, worst_batch
+from autotune.bursts.ranks import Ranks
 from autotune.recorder.order import EpochOrder, SeededSampler
 from autotune.training.placement import PlacedDataset, place
+from autotune.training.ranks import SharedSampler, place_in_data, this_rank
+from autotune.workload.fingerprint import length_of
 
 if TYPE_CHECKING:
     from autotune.training.tuned import Tuned
@@ -51,6 +54,9 @@ class Stepper(Protocol):
     def check_loss(self) -> float | None:
         """The last loss, if there is one."""
 
+    def check_weights(self) -> None:
+        """Makes sure that all ranks train the same model."""
+
 
 class Drain:
     """Draws batches as training would, and drops them: what the loader alone could reach."""
@@ -72,6 +78,9 @@ class Drain:
 
     def check_loss(self) -> None:
         """There is no loss."""
+
+    def check_weights(self) -> None:
+        """There are none."""
 
 
 class Trainer:
@@ -96,6 +105,7 @@ class Trainer:
         self.scaler = tuned.scaler()
         self.loss: torch.Tensor | None = None
         self.updates: list[tuple[Any, Any]] = []
+        self._ranks = Ranks()
         self._steps = self._train()
 
     def micro_step(self) -> int:
@@ -151,6 +161,14 @@ class Trainer:
             raise NonFiniteLossError(f"the loss became {value} after {self.feed.drawn} batches")
         return value
 
+    def check_weights(self) -> None:
+        """Makes sure that all ranks train the same model.
+
+        Raises:
+            RanksDifferError: They do not.
+        """
+        self._ranks.require_equal(weight for group in self.optimizer.param_groups for weight in group["params"])
+
 
 def make_loader(workload: Workload, tuned: Tuned, seed: int | None = None, start: int = 0) -> DataLoader[Any]:
     """The workload's loader under a config: its own sampler, else shuffled; its batches come with their samples.
@@ -166,13 +184,17 @@ def make_loader(workload: Workload, tuned: Tuned, seed: int | None = None, start
     Raises:
         ConfigError: It cannot be collated once.
     """
-    seed = torch.initial_seed() if seed is None else seed
+    rank = this_rank()
+    seed = torch.initial_seed() - rank.number if seed is None else seed  # one order, of which each rank has its part
     sampler: Any = None
     if workload.sampler is not None:
-        sampler = SeededSampler(workload.sampler, seed, start)
+        sampler = SeededSampler(workload.sampler, seed, place_in_data(start, length_of(workload.sampler), rank))
     elif not isinstance(workload.dataset, IterableDataset):
-        sampler = EpochOrder(len(workload.dataset), seed, start)  # type: ignore[arg-type]
-    loader = tuned.dataloader(
+        length = len(workload.dataset)  # type: ignore[arg-type]
+        sampler = EpochOrder(length, seed, place_in_data(start, length, rank))
+    if sampler is not None and not rank.alone:
+        sampler = SharedSampler(sampler, rank)
+    loader = tuned.loader(
         workload.dataset,
         sampler=sampler,
         collate_fn=workload.collate_fn or default_collate,

@@ -12,11 +12,12 @@ import sys
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn, cast
 
 import psutil
 
 from autotune.bursts import cleanup
+from autotune.bursts.launcher import run_ranks
 from autotune.bursts.protocol import PIPE_LOST_STATUS, Commands, PipeLostError, Reporter, Request, claim_stdio
 from autotune.errors import AutotuneError, ConfigError
 from autotune.measuring import Outcome
@@ -43,13 +44,31 @@ def run(request: Request, reporter: Reporter, commands: Commands | None = None) 
         reporter: Told how far it has come, and how it ended.
         commands: What a live runner is told to do.
     """
+    if request.ranks == 1:
+        return run_rank(request, reporter, commands)
+    return _reported(request, reporter, lambda: run_ranks(request, reporter, cast("BinaryIO", commands), run_rank))
+
+
+def run_rank(
+    request: Request, reporter: Reporter, commands: Commands | None = None, begin: Callable[[], None] = lambda: None
+) -> int:
+    """Runs what one process does of a job, likewise; `begin` comes first."""
+
+    def work() -> None:
+        begin()
+        value = _run_runner(request, reporter, commands) if commands else _JOBS[request.job](request, reporter)
+        reporter.send("result", value=value)
+
+    return _reported(request, reporter, work)
+
+
+def _reported(request: Request, reporter: Reporter, work: Callable[[], None]) -> int:
+    """Does some work, and tells what goes wrong; returns the status to exit with."""
     try:
         try:
-            value = _run_runner(request, reporter, commands) if commands else _JOBS[request.job](request, reporter)
+            work()
         except BaseException as error:  # noqa: BLE001 - the user's code may raise anything, SystemExit too
             _report(error, request, reporter)
-        else:
-            reporter.send("result", value=value)
     except PipeLostError:
         return PIPE_LOST_STATUS
     return 0
@@ -81,13 +100,14 @@ def classify(error: BaseException, *, compiled: bool = False, device: str = "cpu
         compiled: Whether the config compiles, so that a failure in the compiler is the config's.
         device: The device kind; host memory that runs out under a GPU is ``host_oom``.
     """
+    from autotune.bursts.ranks import RanksDifferError
     from autotune.bursts.trainer import NonFiniteLossError
 
     chain = _chain(error)
     for cause in chain:
         if (outcome := _resource_outcome(cause, device)) is not None:
             return outcome, _sentence(cause)
-        if isinstance(cause, NonFiniteLossError):
+        if isinstance(cause, (NonFiniteLossError, RanksDifferError)):
             return Outcome.INVALID, str(cause)
     from_compiler = compiled and any(type(cause).__module__.startswith(_COMPILER_MODULES) for cause in chain)
     if from_compiler or isinstance(error, (ConfigError, NotImplementedError)):
@@ -196,6 +216,12 @@ def _profile(request: Request, reporter: Reporter) -> dict[str, Any]:
     return run_profile(request, reporter).model_dump(mode="json")
 
 
+def _communication(request: Request, reporter: Reporter) -> dict[str, Any]:
+    from autotune.bursts.communication_job import run_communication
+
+    return {"communication_fraction": run_communication(request, reporter)}
+
+
 def _compiled(request: Request) -> bool:
     return request.point is not None and request.point.config.compile_mode is not None
 
@@ -206,6 +232,7 @@ _JOBS: dict[str, Callable[[Request, Reporter], dict[str, Any]]] = {
     "burst": _burst,
     "numerics": _numerics,
     "profile": _profile,
+    "communication": _communication,
 }
 
 

@@ -46,7 +46,8 @@ def check_result(
     objective = result.objective  # one that this version does not know is refused before anything runs
     if result.ignored is not None:
         progress.note(result.ignored)
-    with opened(target, budget, progress, interrupts, progress.note) as isolation:
+    on_gpu = result.best.config.ranks == 1  # several ranks train on all of them
+    with opened(target, budget, progress, interrupts, progress.note, on_gpu=on_gpu) as isolation:
         device = result.constraints.device
         runner = make_runner(isolation, probe_host(), device, memory_target=result.constraints.memory_target)
         progress.stage("checking the workload")

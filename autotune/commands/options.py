@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +28,8 @@ MOST_SEED = 2**32 - 1
 """The highest that numpy's random generator takes, from which the samplers draw."""
 MOST_VALUES = 64
 """Of one argument, to explore: each costs a burst or more, and a search has a few hundred."""
+MOST_RANKS = 256
+"""More than the devices of any machine: each is a process that holds the model."""
 MOST_CHARACTERS = 200
 """Of one typed value: it stands in every row of the result's tables."""
 LEAST_MEMORY = 0.01
@@ -45,6 +48,7 @@ class Options:
         script: The command that trains, where a script is tuned; the target is its text.
         evaluation: Whether a batch size to evaluate with is looked for as well.
         sent: The function, where one is tuned that only this process has; the target is its name.
+        ranks: Processes that train together, as `torchrun` starts them; 0: as many as there are devices.
         fit: Whether all changes are told that make a baseline fit into memory, rather than the first.
         allow_numerics: Whether arithmetic may be searched that is coarser than half precision.
     """
@@ -66,6 +70,7 @@ class Options:
     seed: int = 0
     storage: str | None = None
     resume: bool = False
+    ranks: int = 1
     fit: bool = False
     allow_numerics: bool = False
     evaluation: bool = False
@@ -117,6 +122,29 @@ def parse_effective_batch(text: str) -> int | str | None:
     return parse_whole("--effective-batch", text, 1, MOST_SAMPLES, "or pass 'free'")
 
 
+def parse_ranks(text: str) -> int:
+    """A number of ranks; 0 for ``auto``."""
+    return 0 if text == "auto" else parse_whole("--nproc-per-node", text, 1, MOST_RANKS, "or 'auto'")
+
+
+def ranks_on(hardware: Hardware, device: DeviceKind, wanted: int) -> int:
+    """How many ranks train on a machine: as many as were wanted, else one a device, and one a CPU where that trains.
+
+    Raises:
+        UsageError: There are fewer devices than that, or no process groups for them.
+    """
+    if wanted == 1:
+        return 1
+    gpus = sum(gpu.kind == device for gpu in hardware.gpus)
+    found = hardware.cpu.budget if device == "cpu" else gpus
+    ranks = wanted or found
+    if ranks > 1 and (device == "mps" or sys.platform != "linux"):
+        raise UsageError("--nproc-per-node: expected 1 here, since several ranks need Linux, and a CPU or NVIDIA GPUs")
+    if device != "cpu" and ranks > gpus:
+        raise UsageError(f"--nproc-per-node: expected one rank a GPU, so {gpus} at most, got {ranks}; start fewer")
+    return ranks
+
+
 def parse_whole(option: str, text: str, least: int, most: int, remedy: str = "or leave it out") -> int:
     """A whole number from `least` to `most`; `remedy` is what else can be done."""
     digits = text.strip()
@@ -142,6 +170,8 @@ def parse_pins(texts: Iterable[str]) -> dict[str, Scalar]:
     from autotune.knobs import parse_knob
 
     pinned = {knob: parse_knob(knob, value) for knob, value in split_pairs("--pin", texts)}
+    if "ranks" in pinned:
+        raise UsageError(f"--pin: ranks are not pinned, but started; use --nproc-per-node {pinned['ranks']}")
     for knob, most in MOST_PINNED.items():
         value = pinned.get(knob)
         if isinstance(value, int) and value > most:

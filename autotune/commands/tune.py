@@ -37,6 +37,12 @@ def tune(
     seed: asked.Seed = "0",
     storage: asked.Storage = "",
     resume: asked.Resume = False,
+    nproc_per_node: Annotated[
+        str,
+        typer.Option(
+            help="Train on so many processes together, as torchrun does; 'auto': one a device.", metavar="NUMBER"
+        ),
+    ] = "1",
     fit: Annotated[
         bool, typer.Option("--fit", help="Tell what each change gives to a baseline that runs out of memory.")
     ] = False,
@@ -78,6 +84,7 @@ def tune(
         seed=seed,
         storage=storage,
         resume=resume,
+        ranks=options.parse_ranks(nproc_per_node),
         fit=fit,
         evaluation=evaluation,
     )

@@ -13,7 +13,7 @@ from typing import Any
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.runner import ProcessRunner, look_at_machine, make_runner
 from autotune.commands.opening import opened
-from autotune.commands.options import Options, missing_device, parse_device
+from autotune.commands.options import Options, missing_device, parse_device, ranks_on
 from autotune.commands.tuning_result import Setting, make_result
 from autotune.doctor import Examination, examine_quickly, known_examination
 from autotune.errors import AutotuneError, Interrupted, UsageError
@@ -68,7 +68,10 @@ class Tuning:
             self.progress.stage("probing")
             hardware, device = self._look_at_machine(isolation)
             self.progress.stage("checking the workload")
-            runner = make_runner(isolation, hardware, device, memory_target=options.memory_target, seed=options.seed)
+            ranks = ranks_on(hardware, device, options.ranks)
+            runner = make_runner(
+                isolation, hardware, device, memory_target=options.memory_target, seed=options.seed, ranks=ranks
+            )
             began, deadline = self.budget.elapsed, self.budget.preparing
             enough = sufficient_budget(began + 2 * deadline, 2 * deadline)
             facts = runner.check(deadline, options.explored, f"try --budget {enough:.0f}s")
@@ -154,7 +157,7 @@ class Tuning:
         """Where bursts come from."""
         options = self.options
         target = Script(options.script) if options.script else options.sent or options.target
-        on_gpu = options.device in {None, "cuda"}
+        on_gpu = options.device in {None, "cuda"} and options.ranks == 1  # else all of them train
         with opened(target, self.budget, self.progress, self.interrupts, self._note, on_gpu=on_gpu) as isolation:
             if isolation.fork_unsafe_reason is not None:
                 self._note(f"each burst starts a fresh interpreter: {isolation.fork_unsafe_reason}")

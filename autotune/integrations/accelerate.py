@@ -21,7 +21,7 @@ def accelerator_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
     Precision, accumulation, non_blocking, compiling and the CPU are said in its words; `prepare` applies the other
     knobs. Warns of what Accelerate cannot do.
     """
-    from accelerate.utils import DataLoaderConfiguration, TorchDynamoPlugin
+    from accelerate.utils import DataLoaderConfiguration, DistributedDataParallelKwargs, TorchDynamoPlugin
 
     config = tuned.config
     half, missing = common.half_precision(tuned)
@@ -35,8 +35,17 @@ def accelerator_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
     }
     if common.compiles_itself(tuned):
         words["dynamo_plugin"] = TorchDynamoPlugin(backend="inductor", mode=config.compile_mode)
+    settings, unsaid = common.ddp_settings(tuned)
+    missing |= unsaid
+    if settings:
+        words["kwargs_handlers"] = [DistributedDataParallelKwargs(**_without_none(settings))]
     common.tell("Accelerate", tuned, missing)
     return {**words, **yours}
+
+
+def _without_none(settings: dict[str, Any]) -> dict[str, Any]:
+    """Accelerate's own defaults where nothing is said: its bucket's is torch's."""
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def prepare(

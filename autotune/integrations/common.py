@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from autotune.knobs import DATALOADER_ARGUMENTS, HALF, KNOBS, OWN_MODES, keep_gradients
+from autotune.knobs import DATALOADER_ARGUMENTS, HALF, KNOBS, OWN_MODES, ddp_arguments, keep_gradients
 from autotune.training.tuned import Tuned
 from autotune.workload.adapters.loaders import read_loader
 
@@ -44,6 +44,21 @@ def other_copies(tuned: Tuned) -> Missing:
     if tuned.device.type == "cuda" and config.pin_memory and not config.non_blocking:
         return {"non_blocking": "it never waits for a copy from pinned memory"}
     return {}
+
+
+def ddp_settings(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
+    """How several ranks exchange gradients, in the words of ``DistributedDataParallel``; nothing for a single one.
+
+    And what a framework cannot do: it leaves out the exchange in the very first micro-batch, on which DDP fails an
+    assertion under ``static_graph`` (seen with torch 2.13), where `Tuned.accumulate` does not.
+    """
+    config = tuned.config
+    if config.ranks == 1:
+        return {}, {}
+    if config.static_graph and config.accumulation_steps > 1:
+        why = "it accumulates from the first micro-batch on, on which DDP's static graph fails"
+        return ddp_arguments(config.replace(static_graph=False)), {"static_graph": why}
+    return ddp_arguments(config), {}
 
 
 def compiles_itself(tuned: Tuned) -> bool:
@@ -86,12 +101,12 @@ def apply(
         if form != "default" and form not in optimizer.defaults:
             missing["optimizer_impl"] = f"{type(optimizer).__name__} has no such form"
             config = config.replace(optimizer_impl="default")
-    Tuned(config, device=device).prepare(model, optimizers[0] if optimizers else None)
+    Tuned(config, device=device).apply(model, optimizers[0] if optimizers else None)
     if "compile_mode" in leave:
         keep_gradients(model, tuned.config)
     others = Tuned(config.replace(compile_mode=None), device=device)
     for optimizer in optimizers[1:]:
-        others.prepare(nn.Identity(), optimizer)
+        others.apply(nn.Identity(), optimizer)
     return missing
 
 
@@ -133,7 +148,7 @@ def tuned_loader(tuned: Tuned, loader: DataLoader[Any]) -> tuple[DataLoader[Any]
         settings["drop_last"] = True
     if tuned.config.num_workers:
         settings |= {"timeout": loader.timeout, "multiprocessing_context": loader.multiprocessing_context}
-    return tuned.dataloader(loader.dataset, **settings), missing
+    return tuned.loader(loader.dataset, **settings), missing
 
 
 def evaluation_loader(tuned: Tuned, loader: Any) -> Any:

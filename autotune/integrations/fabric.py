@@ -24,6 +24,12 @@ def fabric_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
     what Fabric cannot do. `setup` applies the other knobs.
     """
     words, missing = placement(tuned)
+    settings, unsaid = common.ddp_settings(tuned)
+    missing |= unsaid
+    if settings:
+        from lightning.fabric.strategies import DDPStrategy  # type: ignore[attr-defined]
+
+        words["strategy"] = DDPStrategy(**settings)
     if tuned.accumulation_steps > 1:
         missing["accumulation_steps"] = "it leaves that to your loop: for micro_batches in tuned.accumulate(loader)"
     common.tell("Fabric", tuned, missing)
@@ -58,10 +64,10 @@ def setup(
 def placement(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
     """Where to train and in which precision, in the words of Fabric and of Lightning; and what they cannot do."""
     half, missing = common.half_precision(tuned)
-    device = tuned.device
+    device, ranks = tuned.device, tuned.config.ranks
     words = {
         "accelerator": device.type,
-        "devices": 1 if device.index is None or device.type != "cuda" else [device.index],
+        "devices": ranks if ranks > 1 or device.index is None or device.type != "cuda" else [device.index],
         "precision": PRECISIONS[half],
     }
     return words, missing

@@ -35,6 +35,10 @@ def trainer_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
     `tuned_callback`, which is among the callbacks, applies the other knobs. Warns of what Lightning cannot do.
     """
     words, missing = placement(tuned)
+    settings, unsaid = common.ddp_settings(tuned)
+    missing |= unsaid
+    if settings:
+        words["strategy"] = importlib.import_module(f"{_package_name()}.strategies").DDPStrategy(**settings)
     callbacks = yours.pop("callbacks", None) or []
     callbacks = list(callbacks) if isinstance(callbacks, Sequence) else [callbacks]
     common.tell("Lightning", tuned, missing | common.other_copies(tuned))
@@ -96,6 +100,11 @@ def tuned_callback(tuned: Tuned) -> Any:
     imported = [sys.modules[name] for name in _PACKAGES if name in sys.modules]
     bases = tuple(package.Callback for package in imported or [_import_package()])
     return _callback_class(bases)(tuned)
+
+
+def _package_name() -> str:
+    """The name under which Lightning is in use already, else the one under which it is found."""
+    return next((name for name in _PACKAGES if name in sys.modules), None) or str(_import_package().__name__)
 
 
 def _import_package() -> Any:
@@ -202,7 +211,8 @@ class _Hooks:
     def _wrap_step(self, pl_module: Any, device: torch.device) -> None:
         """Compiles `training_step`, which is what Lightning calls."""
         original = pl_module.training_step
-        step, _ = Tuned(self.tuned.config, device=device).prepare(_Step(original))
+        step = _Step(original)
+        Tuned(self.tuned.config, device=device).apply(step)
 
         @functools.wraps(original)  # Lightning reads its signature
         def training_step(*args: Any, **kwargs: Any) -> Any:

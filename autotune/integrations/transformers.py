@@ -65,8 +65,24 @@ def _words(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
         words["tf32"] = True
     if common.compiles_itself(tuned):
         words |= {"torch_compile": True, "torch_compile_mode": config.compile_mode}
+    more, unsaid = _exchanging(tuned)
+    words, missing = words | more, missing | unsaid
     if config.optimizer_impl != "default":  # transformers' own default is the fused AdamW
         words["optim"] = "adamw_torch_fused" if config.optimizer_impl == "fused" else "adamw_torch"
+    return words, missing
+
+
+def _exchanging(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
+    """How several ranks exchange gradients, in the words of ``TrainingArguments``, and what they cannot say."""
+    from transformers import TrainingArguments
+
+    settings, missing = common.ddp_settings(tuned)
+    words: dict[str, Any] = {}
+    for name, value in settings.items():
+        if (word := f"ddp_{name}") in TrainingArguments.__dataclass_fields__:
+            words |= {word: value} if value is not None else {}
+        elif value:
+            missing[name] = "its arguments have no word for it"
     return words, missing
 
 

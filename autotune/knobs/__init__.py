@@ -23,6 +23,7 @@ from autotune.knobs.registry import (
     KNOBS,
     affecting,
     buying_memory,
+    ddp_arguments,
     following,
     framework_arguments,
     going_with,
@@ -37,7 +38,8 @@ from autotune.recorder.telling import HALF, OWN_MODES, keep_gradients, matmul_pr
 __all__ = [
     "DATALOADER_ARGUMENTS", "HALF", "KNOBS", "KNOB_NAMES", "OWN_MODES", "Choices", "ModelFacts", "Parameters",
     "Precision", "Scalar", "Space", "TrainConfig", "WorkloadFacts", "affecting", "build_space", "buying_memory",
-    "divisors", "following", "format_scalar", "framework_arguments", "going_with", "idle_knobs", "in_guides_order",
+    "ddp_arguments", "divisors", "following", "format_scalar", "framework_arguments", "going_with", "idle_knobs",
+    "in_guides_order",
     "keep_gradients", "loader_arguments", "matmul_precision", "parse_knob", "parse_scalar", "torch_dtype",
     "unknown_knob", "with_what_is_in_force",
 ]  # fmt: skip

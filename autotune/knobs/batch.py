@@ -41,11 +41,11 @@ def batch_sizes(of: Circumstances) -> tuple[int, ...]:
     own = of.start.batch_size
     if "batch_size" in of.fixed:
         return (own,)
-    if of.effective_batch is not None:
-        fits = [value for value in divisors(of.effective_batch) if value == own or _in_data_set(value, of)]
+    if of.rank_batch is not None:
+        fits = [value for value in divisors(of.rank_batch) if value == own or _in_data_set(value, of)]
         if _is_whole(of) and not of.asked & {"batch_size", "accumulation_steps"}:
             return (own,)
-        floor = min(own, of.effective_batch) / _SMALLEST_SHARE
+        floor = min(own, of.rank_batch) / _SMALLEST_SHARE
         return spread([value for value in fits if value >= floor], _MOST_SIZES, own)
     grown = [own * 2**power for power in range(1, _LARGEST_GROWTH + 1)]
     plausible = [value for value in grown if _in_data_set(value, of) and _in_memory(value, of)]
@@ -70,7 +70,7 @@ def _candidates(of: Circumstances) -> Choices | str:
 
 def _is_whole(of: Circumstances) -> bool:
     """Whether a GPU has room for the whole step at once: smaller micro-batches only launch more kernels."""
-    return isinstance(of.record, Gpu) and of.start.batch_size == of.effective_batch
+    return isinstance(of.record, Gpu) and of.start.batch_size == of.rank_batch
 
 
 def _in_data_set(value: int, of: Circumstances) -> bool:

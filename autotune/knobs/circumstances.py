@@ -91,7 +91,7 @@ class Circumstances:
     """What the rules look at.
 
     Attributes:
-        hardware: The machine.
+        hardware: The machine, or what a rank has of it.
         facts: The workload.
         device: The kind of device to train on.
         record: Its record.
@@ -117,6 +117,11 @@ class Circumstances:
     asked: frozenset[str]
     fixed: frozenset[str]
     allow_numerics: bool = False
+
+    @property
+    def rank_batch(self) -> int | None:
+        """Samples of an optimizer step that each rank trains; None when free."""
+        return self.effective_batch // self.start.ranks if self.effective_batch is not None else None
 
     @property
     def capability(self) -> tuple[int, int] | None:

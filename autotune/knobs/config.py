@@ -43,7 +43,7 @@ class TrainConfig(BaseModel):
 
     A config is canonical: what has no effect is set to its default, so that two configs that train alike
     are equal (without workers there is no prefetching and nothing persists; without pinned memory a
-    copy to the device cannot be asynchronous).
+    copy to the device cannot be asynchronous; one rank has nobody to exchange gradients with).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -73,6 +73,13 @@ class TrainConfig(BaseModel):
     device_prefetch: bool = Field(default=False, description="copies on a stream of their own, beside computing")
     num_threads: Count | None = Field(default=None, ge=1, description="CPU intra-op; None: torch's own")
     allocator: Allocator = "default"
+    ranks: Count = Field(default=1, ge=1, description="processes that train together, one a device")
+    ddp_bucket_cap_mb: Count | None = Field(
+        default=None, ge=1, description="MiB of gradients a bucket; None: torch's 25"
+    )
+    gradient_as_bucket_view: bool = Field(default=False, description="gradients lie in DDP's buckets")
+    static_graph: bool = Field(default=False, description="promises DDP that each step uses the same parameters")
+    find_unused_parameters: bool = Field(default=False, description="DDP looks which parameters a step leaves out")
 
     @model_validator(mode="after")
     def _canonical(self) -> TrainConfig:
@@ -90,13 +97,21 @@ class TrainConfig(BaseModel):
             resets |= {"non_blocking": False, "device_prefetch": False}
         elif self.device_prefetch:  # which waits for no copy
             resets["non_blocking"] = True
+        if self.ranks == 1:
+            resets |= {"ddp_bucket_cap_mb": None, "gradient_as_bucket_view": False}
+            resets |= {"static_graph": False, "find_unused_parameters": False}
         self.__dict__.update(resets)  # the model is frozen, and nobody has seen it yet
         return self
 
     @property
     def effective_batch(self) -> int:
-        """Samples of one optimizer step."""
-        return self.batch_size * self.accumulation_steps
+        """Samples of one optimizer step, of all ranks together."""
+        return self.micro_batch * self.accumulation_steps
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples of one micro-step, of all ranks together."""
+        return self.batch_size * self.ranks
 
     def replace(self, **changes: Any) -> TrainConfig:
         """This config with some knobs changed, validated.
@@ -117,7 +132,7 @@ class TrainConfig(BaseModel):
 
 
 KNOB_NAMES: tuple[str, ...] = tuple(TrainConfig.model_fields)
-_ENABLING: dict[str, Scalar] = {"num_workers": 1, "pin_memory": True}
+_ENABLING: dict[str, Scalar] = {"num_workers": 1, "pin_memory": True, "ranks": 2}
 """With these each knob has an effect: a value that is typed is validated beside them, so that none is swallowed."""
 
 

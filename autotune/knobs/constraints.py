@@ -54,15 +54,27 @@ def searched_knobs(pinned: Mapping[str, Scalar], only: Collection[str] | None, e
     return searched - {"accumulation_steps"}
 
 
-def accumulation_of(effective_batch: int, batch_size: int) -> int:
+def accumulation_of(effective_batch: int, batch_size: int, ranks: int = 1) -> int:
     """Micro-steps that make up the effective batch."""
-    if effective_batch % batch_size:
-        allowed = ", ".join(map(str, spread(divisors(effective_batch), 12)))
+    own = share_of_rank(effective_batch, ranks)
+    if own % batch_size:
+        allowed = ", ".join(map(str, spread(divisors(own), 12)))
+        each = f", {own} for each of {ranks} ranks" if ranks > 1 else ""
         raise ConfigError(
-            f"batch_size={batch_size} does not divide the effective batch of {effective_batch}; "
+            f"batch_size={batch_size} does not divide the effective batch of {effective_batch}{each}; "
             f"use a divisor of it ({allowed}), or --effective-batch free"
         )
-    return effective_batch // batch_size
+    return own // batch_size
+
+
+def share_of_rank(effective_batch: int, ranks: int) -> int:
+    """Samples of an optimizer step that each rank trains."""
+    if effective_batch % ranks:
+        raise ConfigError(
+            f"the effective batch of {effective_batch} cannot be shared out evenly among {ranks} ranks; "
+            f"use --effective-batch {max(1, effective_batch // ranks) * ranks}, or 'free'"
+        )
+    return effective_batch // ranks
 
 
 def _batch(
@@ -70,26 +82,28 @@ def _batch(
 ) -> tuple[int, int]:
     """Batch size and accumulation that candidates start from."""
     batch, steps = pinned.get("batch_size"), pinned.get("accumulation_steps")
-    if effective_batch is None:
+    own = share_of_rank(effective_batch, baseline.ranks) if effective_batch is not None else None
+    if own is None or effective_batch is None:
         kept = baseline.accumulation_steps if not batch_free and batch is None else 1
         return int(batch or baseline.batch_size), int(steps or kept)
     if batch is not None:
-        derived = accumulation_of(effective_batch, int(batch))
+        derived = accumulation_of(effective_batch, int(batch), baseline.ranks)
         if steps not in {None, derived}:
+            would_be = int(batch) * int(steps or 1) * baseline.ranks
             raise ConfigError(
                 f"batch_size={batch} and accumulation_steps={steps} are pinned, but the effective batch is "
-                f"{effective_batch}; pin only one, or pass --effective-batch {int(batch) * int(steps or 1)}"
+                f"{effective_batch}; pin only one, or pass --effective-batch {would_be}"
             )
         return int(batch), derived
     if steps is not None:
-        if effective_batch % int(steps):
+        if own % int(steps):
             raise ConfigError(
                 f"accumulation_steps={steps} is pinned, but does not divide the effective batch of "
                 f"{effective_batch}; pin a divisor of it, or use --effective-batch free"
             )
-        return effective_batch // int(steps), int(steps)
-    nearest = max(value for value in divisors(effective_batch) if value <= baseline.batch_size)
-    return nearest, effective_batch // nearest
+        return own // int(steps), int(steps)
+    nearest = max(value for value in divisors(own) if value <= baseline.batch_size)
+    return nearest, own // nearest
 
 
 def start_config(

@@ -60,6 +60,10 @@ class WorkloadFacts(BaseModel):
     device_busy_fraction: float | None = Field(
         default=None, ge=0, le=1, description="of a micro-step, that a GPU computes; the rest it waits for launches"
     )
+    unused_parameters: int = Field(default=0, ge=0, description="tensors of weights that a step gives no gradient")
+    communication_fraction: float | None = Field(
+        default=None, ge=0, le=1, description="of a step of several ranks, that exchanging gradients takes"
+    )
     fixed_shapes: bool = Field(description="two batches had equal shapes")
     placeable_bytes: int | None = Field(
         default=None, ge=0, description="of the whole data set as one collated batch; None: it cannot be kept so"

@@ -54,6 +54,7 @@ class Knob:
         devices_of: Where some of its values have one, if not on all of them.
         conflict: Why a config cannot run with the value it has, or None.
         dataloader_argument: The keyword argument of ``DataLoader`` that takes its value.
+        ddp_argument: The keyword argument of ``DistributedDataParallel`` that takes its value.
         words: A framework's own keyword argument that takes its value; several, or a tuple of one, where the value is
             translated by `autotune.integrations`.
         without_word: How it comes into effect under a framework that has no word for it.
@@ -81,6 +82,7 @@ class Knob:
     devices_of: Mapping[Scalar, Set[DeviceKind]] = field(default_factory=dict)
     conflict: Callable[[TrainConfig], str | None] = lambda _: None
     dataloader_argument: str | None = None
+    ddp_argument: str | None = None
     words: Mapping[Framework, str | tuple[str, ...]] = field(default_factory=dict)
     without_word: str = ""
     on_process: Callable[[Any, torch.device], None] | None = None

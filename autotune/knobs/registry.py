@@ -8,14 +8,25 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.hardware import DeviceKind
-from autotune.knobs import attention, batch, checkpointing, compiling, layout, loader, optimizer, precision, process
+from autotune.knobs import (
+    attention,
+    batch,
+    checkpointing,
+    compiling,
+    layout,
+    loader,
+    optimizer,
+    precision,
+    process,
+    ranks,
+)
 from autotune.knobs.config import TrainConfig
 from autotune.knobs.knob import Effect, Framework, Knob
 
 if TYPE_CHECKING:
     import torch
 
-FAMILIES = (precision, batch, layout, attention, checkpointing, compiling, optimizer, loader, process)
+FAMILIES = (precision, batch, layout, attention, checkpointing, compiling, optimizer, loader, process, ranks)
 """In this order torch is told, and first guesses are made, each knowing those before."""
 KNOBS: Mapping[str, Knob] = {knob.name: knob for family in FAMILIES for knob in family.KNOBS}
 DATALOADER_ARGUMENTS: Mapping[str, str] = {
@@ -77,6 +88,14 @@ def with_what_is_in_force(config: TrainConfig, device: torch.device) -> TrainCon
 def loader_arguments(config: TrainConfig) -> dict[str, Any]:
     """The keyword arguments of ``DataLoader`` that a config decides."""
     return {argument: getattr(config, knob) for knob, argument in DATALOADER_ARGUMENTS.items()}
+
+
+def ddp_arguments(config: TrainConfig) -> dict[str, Any]:
+    """The keyword arguments of ``DistributedDataParallel`` that a config decides."""
+    told = {knob.ddp_argument: getattr(config, name) for name, knob in KNOBS.items() if knob.ddp_argument is not None}
+    if config.static_graph:  # which finds them once, and DDP warns of a wish for more
+        told["find_unused_parameters"] = False
+    return told
 
 
 def framework_arguments(framework: Framework, config: TrainConfig) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig, make_config
 from autotune.knobs.constraints import accumulation_of, check_constraints, searched_knobs, start_config
 from autotune.knobs.facts import WorkloadFacts
 from autotune.knobs.loader import is_costly
-from autotune.knobs.registry import KNOBS, affecting, by_priority, of_loader
+from autotune.knobs.registry import KNOBS, affecting, by_priority, following, of_loader
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Space:
         config = make_config({**self.start.model_dump(), **values, **self.pinned})
         if self.effective_batch is None:
             return config
-        accumulation = accumulation_of(self.effective_batch, config.batch_size)
+        accumulation = accumulation_of(self.effective_batch, config.batch_size, config.ranks)
         if accumulation != self.pinned.get("accumulation_steps", accumulation):
             raise ConfigError(
                 f"batch_size={config.batch_size} cannot be tried: accumulation_steps is pinned, and the "
@@ -185,6 +185,7 @@ def build_space(
             "pin it to loader"
         )
     searched = searched_knobs(pinned, only, effective_batch)
+    hardware = share_of_machine(hardware, facts.baseline.ranks)
     room = LoaderRoom.of(hardware.memory, facts)
     budget = hardware.cpu.budget
     worker_limit = budget if max_workers is None else min(budget, max_workers)
@@ -231,6 +232,21 @@ def build_space(
     return space
 
 
+def share_of_machine(hardware: Hardware, ranks: int) -> Hardware:
+    """What each of several ranks has of a machine: its part of the CPUs and of the memory, and a GPU of its own."""
+    if ranks == 1:
+        return hardware
+    cpu, memory = hardware.cpu, hardware.memory
+    parts = {name: getattr(cpu, name) for name in ("budget", "physical_cores")}
+    rooms = {name: getattr(memory, name) for name in ("available_bytes", "shm_bytes")}
+    return hardware.model_copy(
+        update={
+            "cpu": cpu.model_copy(update={name: n and max(1, n // ranks) for name, n in parts.items()}),
+            "memory": memory.model_copy(update={name: n and n // ranks for name, n in rooms.items()}),
+        }
+    )
+
+
 def _sound(knob: str, choice: Choices | str, unsound: Mapping[tuple[str, Scalar], str]) -> Choices | str:
     """The choices less what does not work here, or why nothing is left to choose."""
     if isinstance(choice, str) or not any((knob, value) in unsound for value in choice.values):
@@ -256,6 +272,7 @@ def _check_room(space: Space) -> None:
 def _skipped(found: Mapping[str, Choices | str], pinned: Mapping[str, Scalar], of: Circumstances) -> dict[str, str]:
     """Why a knob is neither searched nor pinned."""
     reasons = {knob: found.get(knob, "it is not among the knobs that --only names") for knob in KNOB_NAMES}
+    reasons |= {knob: f"it is set rather than searched: {KNOBS[knob].when}" for knob in (*following("ranks"), "ranks")}
     skipped = {knob: why for knob, why in reasons.items() if knob not in pinned and not isinstance(why, Choices)}
     if of.effective_batch is not None:
         if "accumulation_steps" in skipped:

@@ -235,7 +235,8 @@ class Result(Document):
         """
         reached, peaks = self.flops_per_second(side), self.hardware.peaks
         known = [peak for peak in peaks.matmul_flops_per_second.values() if peak] if peaks is not None else []
-        return None if reached is None or not known else reached / max(known)
+        devices = 1 if self.constraints.device == "cpu" else side.config.ranks  # the peak is that of one
+        return None if reached is None or not known else reached / (devices * max(known))
 
     def flops_per_second(self, side: Side) -> float | None:
         """A side's floating-point operations a second, those of the model's matrix products; None: not known."""

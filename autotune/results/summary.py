@@ -129,7 +129,7 @@ def figures(result: Result) -> Iterator[Figure]:
         epoch = f"epoch of {samples:,}"
         yield figure(epoch, lambda side: _epoch(side, samples))
         yield figure(INTERVAL, lambda side: _epoch_interval(side, samples), epoch)
-    yield figure("effective batch", lambda side: f"{side.config.effective_batch:,}")
+    yield figure("effective batch", _effective_batch)
     # Without a device of its own, the device's memory is the host's.
     if result.constraints.device != "cpu":
         yield figure("device memory", lambda side: _measured(side, "device_memory_bytes", format_bytes))
@@ -147,6 +147,11 @@ def changes(result: Result) -> list[Change]:
         Change(knob, knob_text(knob, before), knob_text(knob, after), worth.get(knob, ""))
         for knob, (before, after) in result.changed_knobs.items()
     ]
+
+
+def _effective_batch(side: Side) -> str:
+    config = side.config
+    return f"{config.effective_batch:,}" + (f" on {config.ranks} ranks" if config.ranks > 1 else "")
 
 
 def _rate(side: Side) -> str:

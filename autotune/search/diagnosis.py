@@ -183,7 +183,7 @@ def _device(evidence: Evidence) -> Iterator[str]:
                 f"are started one by one: fusing them, or larger micro-batches, could gain up to {gain}"
             )
     if profile.empty_cache_seconds is not None:
-        step = evidence.config.batch_size / evidence.rate
+        step = evidence.config.micro_batch / evidence.rate
         share = profile.empty_cache_seconds / (profile.empty_cache_seconds + CACHE_INTERVAL * step)
         if share >= NOTABLE_GAIN - 1:
             yield (

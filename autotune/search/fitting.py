@@ -88,7 +88,7 @@ def _steps(baseline: Point, space: Space, outcome: Outcome) -> Iterator[tuple[di
             yield {"num_workers": workers}, "fewer workers hold fewer batches"
         if workers:
             yield {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False}, "no worker holds a batch"
-    effective, size = config.effective_batch, config.batch_size
+    effective, size = config.batch_size * config.accumulation_steps, config.batch_size  # of a rank
     for smaller in sorted((value for value in divisors(effective) if value < size), reverse=True):
         if 2 * smaller <= size:
             size = smaller

@@ -181,7 +181,7 @@ def numerics_steps(config: TrainConfig, trials: Sequence[Trial], budget: Budget,
     rates = [rate for trial in trials if (rate := trial.burst.rate)]
     if not rates:
         return 0
-    step_seconds = 3 * config.batch_size / min(rates[0], statistics.median(rates))
+    step_seconds = 3 * config.micro_batch / min(rates[0], statistics.median(rates))
     share = min(NUMERICS_MAX_SECONDS, NUMERICS_SHARE * budget.seconds)
     alike = compiled_alike(config, trials)
     compiling = (1 - CACHE_SAVES) * _compile_seconds(alike)

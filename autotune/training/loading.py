@@ -11,6 +11,7 @@ import torch
 from autotune.errors import ConfigError, WorkloadError
 from autotune.hardware.host import read_cpu
 from autotune.results.result import Result, read_result
+from autotune.training.ranks import this_rank
 from autotune.training.tuned import Tuned, comparable
 from autotune.workload.fingerprint import fingerprint
 from autotune.workload.target import adapt
@@ -50,6 +51,7 @@ def load(
             "tune on this machine, or pass device= to use its settings on another device all the same"
         ) from error
     differences = _machine_differences(result, tuned.device)
+    differences += _ranks_differences(result)
     if workload is not None and _is_another(workload, result):
         differences.append(f"the workload is not {result.workload.name} ({result.workload.target}) as it was measured")
     if differences:
@@ -77,6 +79,18 @@ def _machine_differences(result: Result, device: torch.device) -> list[str]:
         cpu, measured = read_cpu({}), result.hardware.cpu
         found += [("CPU", measured.model, cpu.model), ("CPUs", measured.budget, cpu.budget)]
     return [f"{what} {there} there, {here} here" for what, there, here in found if there != here]
+
+
+def _ranks_differences(result: Result) -> list[str]:
+    """Whether another number of ranks trains than was measured, and what that makes of the effective batch."""
+    config, here = result.best.config, this_rank().count
+    if config.ranks == here:
+        return []
+    effective = config.replace(ranks=here).effective_batch
+    return [
+        f"ranks {config.ranks} there, {here} here, so that an optimizer step takes {effective:,} samples instead of "
+        f"{config.effective_batch:,}"
+    ]
 
 
 def _is_another(workload: Any, result: Result) -> bool:

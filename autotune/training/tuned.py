@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from autotune.errors import ConfigError
@@ -20,6 +21,7 @@ from autotune.recorder.telling import autocast
 from autotune.results.result import Result
 from autotune.training.copying import SideStream
 from autotune.training.placement import PlacedDataset, unfit, unpacked
+from autotune.training.ranks import Exchange, device_of_rank, join, on_all_ranks, shared_out, this_rank, threads_of_rank
 from autotune.workload.batches import MicroBatches, move
 from autotune.workload.fingerprint import length_of, model_differences, model_facts
 
@@ -50,12 +52,13 @@ class Tuned:
         strict: bool = False,
     ) -> None:
         self.config = config
-        self.device = torch_device(device)
+        self.device = device_of_rank(torch_device(device))
         self.result = result
         self.source = source
         self._compared = False
         self._side_stream: SideStream | None = None
         self._placed: list[tuple[Any, Any, PlacedDataset]] = []
+        self._exchange = Exchange()
         self.strict = strict
 
     @property
@@ -81,10 +84,17 @@ class Tuned:
     def dataloader(self, dataset: Dataset[Any], **kwargs: Any) -> DataLoader[Any]:
         """A ``DataLoader`` with the tuned settings; keyword arguments go to ``DataLoader`` and win.
 
-        A compiled model gets no incomplete last batch (unless you pass ``drop_last``): another shape would
-        compile again. Where the data set is to be collated once (``data_placement``), the first batch does so, with a
-        warning where it cannot be; its samples come in the same order as ever.
+        Under `torchrun`, or wherever ``torch.distributed`` has several ranks, each of them loads its own part of a
+        map-style data set, by a ``DistributedSampler`` that begins each epoch by itself. A compiled model gets no
+        incomplete last batch (unless you pass ``drop_last``): another shape would compile again. Where the data set is
+        to be collated once (``data_placement``), the first batch does so, with a warning where it cannot be; its
+        samples come in the same order as ever.
         """
+        rank = this_rank()
+        return self.loader(dataset, **(kwargs if rank.alone else shared_out(dataset, kwargs, rank)))
+
+    def loader(self, dataset: Dataset[Any], **kwargs: Any) -> DataLoader[Any]:
+        """What `dataloader` makes in a single process; for whoever shares samples out themselves, as frameworks do."""
         settings = self.dataloader_kwargs() | kwargs
         if settings["num_workers"] == 0:  # yours, to debug in one process: what was tuned for workers does not apply
             unused = {DATALOADER_ARGUMENTS[knob] for knob in going_with("num_workers")} - kwargs.keys()
@@ -130,11 +140,28 @@ class Tuned:
         Process-wide settings (threads, allocator, TF32, cuDNN, attention) are set too. State that the optimizer has
         already follows the parameters, and so does a checkpoint that it loads later.
 
+        Under `torchrun`, or wherever ``torch.distributed`` has several ranks, the model that is returned is a
+        ``DistributedDataParallel`` around yours, and must be the one that is called; yours is its ``module``, whose
+        ``state_dict()`` has the names that it has in a single process.
+
         Raises:
             ConfigError: When the optimizer has no such implementation; with `strict`, when another model or optimizer
                 was measured, which is else warned of.
         """
         self.compare_workload(model, optimizer)
+        rank = this_rank()
+        if not rank.alone:
+            join(self.device)
+        self.apply(model, optimizer)
+        if rank.alone:
+            return model, optimizer
+        shared = on_all_ranks(model, self.config, self.device)
+        if isinstance(shared, DistributedDataParallel):
+            self._exchange.add(shared)
+        return cast("Model", shared), optimizer
+
+    def apply(self, model: nn.Module, optimizer: Optimizer | None = None) -> None:
+        """What `prepare` does in a single process; for whoever puts the model on all ranks themselves."""
         self.apply_process_settings()
         model.to(self.device)
         for name, knob in KNOBS.items():
@@ -145,20 +172,20 @@ class Tuned:
                     knob.on_optimizer(optimizer, value := getattr(self.config, name))
                 except ValueError as error:
                     raise ConfigError(f"{name}={value} cannot be used: {error}; use {name}=default") from None
-        return model, optimizer
 
     def accumulate(self, loader: Iterable[Any]) -> Iterator[MicroBatches]:
         """Groups of micro-batches, one group an optimizer step; each batch is moved when it is drawn.
 
         With a sized loader the last group is as long as what is left, and its ``len()`` says so, for
-        ``loss / len(micro_batches)``.
+        ``loss / len(micro_batches)``. Several ranks exchange gradients in the last backward pass of a group.
         """
+        around = self._exchange.only_last if self._exchange else None
         batches = iter(loader)
         left = length_of(loader) or 0
         while True:
             # Unsized, or more than were told (several workers may each end with an incomplete batch): full groups.
             size = min(self.accumulation_steps, left) or self.accumulation_steps
-            group = MicroBatches(batches, size, self.to_device)
+            group = MicroBatches(batches, size, self.to_device, around)
             if not group.has_first:
                 return
             yield group
@@ -210,6 +237,8 @@ class Tuned:
         for name, knob in KNOBS.items():
             if knob.on_process is not None:
                 knob.on_process(getattr(self.config, name), self.device)
+        if self.config.num_threads is None and not this_rank().alone:
+            torch.set_num_threads(threads_of_rank())
 
 
 def comparable(model: torch.nn.Module, result: Result) -> bool:

@@ -63,12 +63,26 @@ def with_tensors(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     return changed
 
 
-class MicroBatches:
-    """The micro-batches of one optimizer step: iterate once; ``len()`` is how many to expect."""
+Around = Callable[[Iterable[Any], int], Iterator[Any]]
+"""Hands out the batches of a step, of which so many are expected."""
 
-    def __init__(self, batches: Iterator[Any], size: int, move: Callable[[Any], Any]) -> None:
+
+class MicroBatches:
+    """The micro-batches of one optimizer step: iterate once; ``len()`` is how many to expect.
+
+    Args:
+        batches: What is left of the loader's.
+        size: How many to expect.
+        move: Moves one.
+        around: Told of each, and of how many there are, before it is handed out.
+    """
+
+    def __init__(
+        self, batches: Iterator[Any], size: int, move: Callable[[Any], Any], around: Around | None = None
+    ) -> None:
         self._size = size
         self._move = move
+        self._around = around
         # The first is drawn at once: only so is the end of an unsized loader no empty group.
         first = list(itertools.islice(batches, 1))
         self.has_first = bool(first)
@@ -78,7 +92,8 @@ class MicroBatches:
         return self._size
 
     def __iter__(self) -> Iterator[Any]:
-        return map(self._move, self._left)
+        moved = map(self._move, self._left)
+        return moved if self._around is None else self._around(moved, self._size)
 
     def finish(self) -> None:
         """Draws what the caller left, so that the next group starts where it should."""

@@ -36,6 +36,7 @@ class Scenario:
         compile_mode: Of the config.
         deadline_seconds: Of the burst.
         memory_limit_bytes: The memory target.
+        ranks: Processes that train together.
     """
 
     where: str
@@ -46,6 +47,7 @@ class Scenario:
     compile_mode: str | None = None
     deadline_seconds: float = 20.0
     memory_limit_bytes: int | None = None
+    ranks: int = 1
 
     @property
     def target(self) -> str:
@@ -170,6 +172,37 @@ SCENARIOS = (
     Scenario(
         "compiling:crashes_the_compiler", "the compiler crashes the process", CRASHED, "SIGSEGV",
         compile_mode="default", deadline_seconds=100.0,
+    ),
+    # Several ranks: what happens to the second is the outcome of all.
+    Scenario(
+        "ranks:killed", "one of two ranks gets SIGKILL", CRASHED,
+        "on rank 1 of 2: the process was killed by SIGKILL", ranks=2,
+    ),
+    Scenario("ranks:killed_in_build", "one of two ranks gets SIGKILL in build()", CRASHED, "on rank 1 of 2", ranks=2),
+    Scenario(
+        "ranks:stops_itself", "one of two ranks stops itself with SIGSTOP", TIMEOUT,
+        "on rank 1 of 2: the process was stopped", ranks=2,
+    ),
+    Scenario(
+        "ranks:raises_in_loss", "the loss raises on one of two ranks", CRASHED,
+        "on rank 1 of 2: RuntimeError: the loss went wrong", ranks=2,
+    ),
+    Scenario(
+        "ranks:exits_quietly", "one of two ranks calls os._exit(0)", CRASHED,
+        "on rank 1 of 2: the process ended by itself", ranks=2,
+    ),
+    Scenario(
+        "ranks:out_of_memory_in_backward", "the address space of one of two ranks ends in a backward pass", Outcome.OOM,
+        "on rank 1 of 2", ranks=2,
+    ),
+    Scenario(
+        "ranks:sleeps_for_ever", "the loss of one of two ranks hangs", TIMEOUT,
+        "'train'", ranks=2, deadline_seconds=4.0,
+    ),
+    Scenario("ranks:nan_loss", "the loss of one of two ranks is NaN", Outcome.INVALID, "the loss became nan", ranks=2),
+    Scenario(
+        "ranks:past_the_model", "the loss goes past the model, so that ranks exchange no gradients", Outcome.INVALID,
+        "no longer train the same weights", ranks=2,
     ),
 )  # fmt: skip
 

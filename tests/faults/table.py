@@ -25,6 +25,7 @@ TITLES = {
     "leaving": "What a burst leaves behind",
     "meddling": "What user code changes under a burst",
     "compiling": "Compiling",
+    "ranks": "Several ranks",
 }
 HEAD = """# Faults
 

@@ -32,12 +32,13 @@ PARTNER_SECONDS = 20.0
 USUAL = {
     "memory:in_forward", "memory:killed_by_the_kernel", "memory:worker_bus_error", "ends:killed", "ends:worker_killed",
     "raising:in_loss", "raising:nan_loss", "hangs:in_forward", "leaving:daemon",
-    "compiling:no_compiler",
+    "compiling:no_compiler", "ranks:killed",
 }  # fmt: skip
 """Scenarios that every run of the tests tries."""
 BESIDE = USUAL - {"compiling:no_compiler"} | {
     "memory:in_build", "ends:stops_forkserver", "ends:kills_forkserver", "ends:stops_itself", "ends:forks_in_build",
     "hangs:in_build", "hangs:in_worker", "leaving:deaf_subprocess", "leaving:shared_tensors",
+    "ranks:stops_itself", "ranks:raises_in_loss",
 }  # fmt: skip
 """Scenarios that are tried beside a partner too: those in which two live jobs could get into each other's way."""
 
@@ -65,7 +66,9 @@ def counters(temporary: Path) -> Iterator[Path]:
 
 def run(isolation: Isolation, scenario: Scenario) -> Burst:
     """The burst of a scenario."""
-    config = TrainConfig(batch_size=32, num_workers=scenario.workers, compile_mode=scenario.compile_mode)
+    config = TrainConfig(
+        batch_size=32, num_workers=scenario.workers, compile_mode=scenario.compile_mode, ranks=scenario.ranks
+    )
     isolation.target = scenario.target
     runner = ProcessRunner(isolation, "cpu", memory_limit_bytes=scenario.memory_limit_bytes)
     return runner.run(Point(config=config), PLAN, scenario.deadline_seconds)
@@ -114,7 +117,9 @@ def test_a_fault_beside_a_partner_is_no_harm_to_it(
     residue = Residue(temporary)
     notes.write_text("")
     counters.write_text("oom_kill 7\n")
-    config = TrainConfig(batch_size=32, num_workers=scenario.workers, compile_mode=scenario.compile_mode)
+    config = TrainConfig(
+        batch_size=32, num_workers=scenario.workers, compile_mode=scenario.compile_mode, ranks=scenario.ranks
+    )
     sides = [(scenario.target, config), (f"{PACKAGE}.base:healthy", TrainConfig(batch_size=32))]
     requests = [
         Request(

@@ -13,13 +13,15 @@ from autotune.knobs.registry import KNOBS
 from tests.integrations.models import KNOBS as TUNED_KNOBS
 from tests.integrations.models import tuned
 
-BESIDES = {"accelerator", "devices", "callbacks", "use_cpu", "cpu"}
+BESIDES = {"accelerator", "callbacks", "use_cpu", "cpu"}
 """Arguments that no knob decides: where to train, and our callback."""
 
 
 def given(framework: Framework) -> dict[str, Any]:
     """The arguments that our integration gives for a config that uses its words."""
-    config = tuned(**TUNED_KNOBS | {"cudnn_benchmark": True, "compile_mode": "default"})
+    config = tuned(
+        **TUNED_KNOBS | {"cudnn_benchmark": True, "compile_mode": "default", "ranks": 2, "ddp_bucket_cap_mb": 5}
+    )
     if framework == "lightning":
         from autotune.integrations.lightning import trainer_kwargs
 

@@ -174,7 +174,7 @@ def test_no_pin_fails_in_another_way(knob: str, text: str) -> None:
     """Whatever is typed gives a value that the knob takes, or a ConfigError."""
     with contextlib.suppress(ConfigError):
         value = parse_knob(knob, text)
-        config = make_config({"num_workers": 1, "pin_memory": True, knob: value})
+        config = make_config({"num_workers": 1, "pin_memory": True, "ranks": 2, knob: value})
         assert value is None or getattr(config, knob) == value
 
 

@@ -33,7 +33,8 @@ OTHER: dict[str, Any] = {
     "compile_mode": "max-autotune", "optimizer_impl": "fused", "cudnn_benchmark": True, "sdpa_backend": "math",
     "num_workers": 2, "prefetch_factor": 4, "pin_memory": True, "persistent_workers": True, "non_blocking": True,
     "num_threads": 1, "allocator": "tuned", "dataloader_in_order": False, "checkpointing": "blocks",
-    "fp8_linear": True, "data_placement": "collated", "device_prefetch": True,
+    "fp8_linear": True, "data_placement": "collated", "device_prefetch": True, "ranks": 4, "ddp_bucket_cap_mb": 5,
+    "gradient_as_bucket_view": True, "static_graph": True, "find_unused_parameters": True,
 }  # fmt: skip
 """Of each knob a value that is not the default."""
 
@@ -41,7 +42,9 @@ OTHER: dict[str, Any] = {
 def circumstances(device: DeviceKind) -> Circumstances:
     """A workload that gives each knob a use, on a machine with this kind of device."""
     hardware = cpu_machine() if device == "cpu" else gpu_machine()
-    facts = make_facts(num_workers=2, recomputable_blocks=2, has_torchao=True, placeable_bytes=MIB, sample_seconds=1e-5)
+    facts = make_facts(
+        num_workers=2, ranks=2, recomputable_blocks=2, has_torchao=True, placeable_bytes=MIB, sample_seconds=1e-5
+    )
     if device in {"rocm", "mps"}:
         gpu = Gpu(kind=device, index=0, name="a GPU", precisions=("fp32", "fp16"), precision_reason="it has fp16")
         hardware = hardware.model_copy(update={"gpus": (gpu,)})
@@ -49,7 +52,7 @@ def circumstances(device: DeviceKind) -> Circumstances:
     assert record is not None
     return Circumstances(
         hardware=hardware, facts=facts, device=device, record=record, start=facts.baseline,
-        room=LoaderRoom.of(hardware.memory, facts), worker_limit=hardware.cpu.budget, effective_batch=32,
+        room=LoaderRoom.of(hardware.memory, facts), worker_limit=hardware.cpu.budget, effective_batch=64,
         budget_seconds=600.0, asked=frozenset({"dataloader_in_order", "checkpointing"}), fixed=frozenset(),
         allow_numerics=True,
     )  # fmt: skip
@@ -129,9 +132,9 @@ def test_no_two_knobs_share_a_place() -> None:
 
 @each_knob
 def test_every_knob_reaches_torch_one_way(knob: Knob) -> None:
-    """By DataLoader, by a function of its family, or as part of the loop that `Tuned` itself is."""
-    ways = [knob.dataloader_argument, knob.on_process, knob.on_model, knob.on_optimizer]
-    by_loop = knob.name in {"accumulation_steps", "non_blocking", "data_placement", "device_prefetch"}
+    """By DataLoader or DDP, by a function of its family, or as part of the loop that `Tuned` itself is."""
+    ways = [knob.dataloader_argument, knob.ddp_argument, knob.on_process, knob.on_model, knob.on_optimizer]
+    by_loop = knob.name in {"accumulation_steps", "non_blocking", "data_placement", "device_prefetch", "ranks"}
     assert sum(way is not None for way in ways) == (0 if by_loop else 1)
 
 
@@ -174,10 +177,11 @@ def test_every_knob_stands_in_the_table_with_a_reason(knob: Knob) -> None:
             "memory",
             {
                 "precision", "memory_format", "compile_mode", "optimizer_impl", "sdpa_backend", "allocator",
-                "checkpointing", "fp8_linear", "data_placement", "device_prefetch",
+                "checkpointing", "fp8_linear", "data_placement", "device_prefetch", "ranks", "ddp_bucket_cap_mb",
+                "gradient_as_bucket_view",
             },
         ),
-        ("host memory", {"allocator", "num_threads", "num_workers", "prefetch_factor", "data_placement"}),
+        ("host memory", {"allocator", "num_threads", "num_workers", "prefetch_factor", "data_placement", "ranks"}),
         (
             "arithmetic",
             {
@@ -189,7 +193,7 @@ def test_every_knob_stands_in_the_table_with_a_reason(knob: Knob) -> None:
             "compiled code",
             {
                 "compile_mode", "batch_size", "precision", "memory_format", "sdpa_backend", "num_threads",
-                "checkpointing", "fp8_linear",
+                "checkpointing", "fp8_linear", "ddp_bucket_cap_mb",
             },
         ),
         ("waiting batches", {"batch_size", "accumulation_steps", "num_workers", "prefetch_factor"}),

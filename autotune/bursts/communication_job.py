@@ -1,0 +1,54 @@
+"""What exchanging gradients costs: micro-batches with the exchange and without it, in turn."""
+
+from __future__ import annotations
+
+import statistics
+from time import perf_counter  # by name: the user's module may replace what `time` holds
+
+from autotune.bursts.burst_job import prepared
+from autotune.bursts.feed import DeviceFeed
+from autotune.bursts.protocol import Reporter, Request
+from autotune.bursts.ranks import Ranks
+from autotune.bursts.trainer import Trainer, make_loader
+from autotune.training.tuned import Tuned
+
+PARTS = 3
+"""Micro-batches of a step: the first finds no gradients, the second adds to them, the third adds and exchanges them."""
+WARM_STEPS, LEAST_STEPS, MOST_STEPS = 2, 3, 20
+SECONDS = 2.0
+"""That steps may take, once there are a few: enough to tell a hundredth from a tenth. Chosen."""
+
+
+def run_communication(request: Request, reporter: Reporter) -> float:
+    """The share of a step of one micro-batch that exchanging gradients takes, in the config as it is.
+
+    Batches stay on the device, so that the loader hides nothing.
+    """
+    with prepared(request, reporter) as ready:
+        reporter.phase("warm up")
+        ranks = Ranks()
+        plain = Tuned(ready.tuned.config.replace(num_workers=0, accumulation_steps=PARTS), device=ready.tuned.device)
+        feed = DeviceFeed(lambda: make_loader(ready.workload, plain, request.seed), plain)
+        trainer = Trainer(ready.workload, plain, feed)
+        for _ in range(WARM_STEPS):
+            trainer.step()
+        trainer.check_loss()
+        trainer.check_weights()
+        reporter.phase("train")
+
+        def part_seconds() -> float:
+            feed.clock.synchronize()
+            ranks.meet()
+            began = perf_counter()
+            trainer.micro_step()
+            feed.clock.synchronize()
+            return ranks.slowest(perf_counter() - began)[0]
+
+        shares: list[float] = []
+        began = perf_counter()
+        while len(shares) < LEAST_STEPS or (len(shares) < MOST_STEPS and ranks.any(perf_counter() - began < SECONDS)):
+            trainer.updates.clear()
+            _, without, with_it = (part_seconds() for _ in range(PARTS))
+            updating = sum(feed.clock.seconds(*marks) for marks in trainer.updates)
+            shares.append((with_it - updating - without) / with_it)
+    return min(1.0, max(0.0, statistics.median(shares)))

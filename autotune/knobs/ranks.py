@@ -1,0 +1,99 @@
+"""The knobs of training in several processes at once: how DistributedDataParallel exchanges gradients."""
+
+from __future__ import annotations
+
+from autotune.knobs.circumstances import Choices, Circumstances, offer
+from autotune.knobs.knob import Knob
+
+WORTH_SHARE = 0.02
+"""Of a step that exchanging gradients takes, below which nothing is searched: hiding all of it would gain less than
+what a duet settles on, two per cent (`autotune.measuring.pairs`)."""
+_BUCKETS = (1, 5, 100)
+"""MiB beside torch's 25: small ones start the exchange earlier, a large one exchanges all at once. Li et al. (*PyTorch
+Distributed*, VLDB 2020) tried 0 to 50 MB, and found the best among the small or the large depending on the network."""
+_WITHOUT_WORD = "your own `DistributedDataParallel` is made with it"
+
+
+def _too_little(of: Circumstances) -> str | None:
+    """Why there is nothing to gain from how gradients are exchanged, or None."""
+    if of.start.ranks == 1:
+        return "a single process trains, and exchanges nothing; --nproc-per-node starts several"
+    share = of.facts.communication_fraction
+    if share is not None and share < WORTH_SHARE:
+        return f"exchanging gradients takes {share:.1%} of a step: there is too little to gain"
+    return None
+
+
+def _buckets(of: Circumstances) -> Choices | str:
+    """Sizes of what is exchanged at once, up to one that holds all gradients."""
+    if (nothing := _too_little(of)) is not None:
+        return nothing
+    own, all_of_it = of.start.ddp_bucket_cap_mb, 4 * of.facts.parameters / 2**20
+    sizes = [size for size in _BUCKETS if size < all_of_it or size == 1]
+    if all_of_it > 25:  # else torch's own bucket holds all, as any larger one would
+        sizes = list(_BUCKETS)
+    reason = "smaller buckets are exchanged earlier, beside the backward pass; larger ones cost fewer exchanges"
+    return offer((None, *sizes), reason, own=own)
+
+
+def _views(of: Circumstances) -> Choices | str:
+    """Whether gradients are copied out of the buckets."""
+    if (nothing := _too_little(of)) is not None:
+        return nothing
+    return Choices((False, True), "gradients that lie in the buckets are not copied back, and take memory once")
+
+
+def _static(of: Circumstances) -> Choices | str:
+    """Whether DDP may rely on each step using the same parameters."""
+    if (nothing := _too_little(of)) is not None:
+        return nothing
+    if not of.facts.fixed_shapes and "static_graph" not in of.asked:
+        return "shapes vary from batch to batch, and what a step uses may vary with them; name it with --only if not"
+    return Choices((False, True), "DDP learns from the first step which gradients come when, and looks no more")
+
+
+KNOBS = (
+    Knob(
+        name="ranks", when="as many as `--nproc-per-node` says",
+        why="processes that train together: each its own micro-batches, all the same weights",
+        candidates=None, goes_with="accumulation_steps",  # with the batch they make up the effective one
+        affects={"memory", "host memory"},  # on the CPU that of all of them
+        words={"lightning": ("devices",), "fabric": ("devices",)},
+        without_word="`torchrun --nproc-per-node` starts as many",
+    ),
+    Knob(
+        name="ddp_bucket_cap_mb", when="several ranks that exchange notably much",
+        why="smaller buckets are exchanged beside the backward pass, larger ones in fewer exchanges",
+        candidates=_buckets, goes_with="ranks", priority={"gpu": 114, "cpu": 84}, guide=146, scale="logarithmic",
+        affects={"memory", "compiled code"},  # a bucket's end is a graph break
+        ddp_argument="bucket_cap_mb",
+        words={"lightning": ("strategy",), "fabric": ("strategy",), "transformers": ("ddp_bucket_cap_mb",),
+               "accelerate": ("kwargs_handlers",)},
+        without_word=_WITHOUT_WORD,
+    ),
+    Knob(
+        name="gradient_as_bucket_view", when="several ranks that exchange notably much",
+        why="gradients that lie in DDP's buckets are not copied back, and take memory once instead of twice",
+        candidates=_views, goes_with="ranks", prefers=(True,), priority={"gpu": 112, "cpu": 82}, guide=144,
+        affects={"memory"}, ddp_argument="gradient_as_bucket_view",
+        words={"lightning": ("strategy",), "fabric": ("strategy",), "accelerate": ("kwargs_handlers",)},
+        without_word=_WITHOUT_WORD,
+    ),
+    Knob(
+        name="static_graph", when="several ranks that exchange notably much, and shapes are fixed",
+        why="DDP learns from the first step which gradients come when, and looks for unused parameters no more",
+        candidates=_static, goes_with="ranks", priority={"gpu": 116, "cpu": 86}, guide=148,
+        ddp_argument="static_graph",
+        words={"lightning": ("strategy",), "fabric": ("strategy",), "transformers": ("ddp_static_graph",),
+               "accelerate": ("kwargs_handlers",)},
+        without_word=_WITHOUT_WORD,
+    ),
+    Knob(
+        name="find_unused_parameters", when="on where the check sees parameters without a gradient",
+        why="without it DDP waits for gradients that never come; with it each step looks for them",
+        candidates=None, goes_with="ranks", ddp_argument="find_unused_parameters",
+        words={"lightning": ("strategy",), "fabric": ("strategy",), "transformers": ("ddp_find_unused_parameters",),
+               "accelerate": ("kwargs_handlers",)},
+        without_word=_WITHOUT_WORD,
+    ),
+)  # fmt: skip

@@ -1,0 +1,229 @@
+"""Training in several processes, the ranks: who this one is, and one model on all of them.
+
+The bursts' own ranks, `torchrun` and whatever has initialised ``torch.distributed`` look alike from here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import itertools
+import math
+import os
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DistributedSampler, IterableDataset, Sampler
+
+from autotune.errors import ConfigError
+from autotune.hardware.host import read_cpu
+from autotune.knobs import TrainConfig, ddp_arguments
+from autotune.recorder.order import SeededSampler
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.utils.data import Dataset
+
+NO_DEADLINE = datetime.timedelta(days=7)
+"""Of a collective: who waits for other ranks is ended from outside, and a runner may be stopped in the middle of one
+for as long as its partner trains; torch's own 10 or 30 minutes would count that."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One of the processes that train together.
+
+    Attributes:
+        number: Its own, from 0.
+        count: How many there are, on all machines.
+        local: Its number on this machine, by which it has its device.
+        local_count: How many there are on this machine.
+    """
+
+    number: int = 0
+    count: int = 1
+    local: int = 0
+    local_count: int = 1
+
+    @property
+    def alone(self) -> bool:
+        """Whether a single process trains."""
+        return self.count == 1
+
+
+def this_rank() -> Rank:
+    """Who this process is: as ``torch.distributed`` knows it, or, before that is initialised, as `torchrun` says."""
+    if not distributed.is_available():
+        return Rank()
+    started, by_torchrun = distributed.is_initialized(), distributed.is_torchelastic_launched()
+    if not (started or by_torchrun):
+        return Rank()
+    number = distributed.get_rank() if started else _told("RANK")
+    count = distributed.get_world_size() if started else _told("WORLD_SIZE", 1)
+    return Rank(number, count, _told("LOCAL_RANK", number), _told("LOCAL_WORLD_SIZE", count))
+
+
+def _told(name: str, otherwise: int = 0) -> int:
+    with contextlib.suppress(ValueError):
+        return int(os.environ.get(name, otherwise))
+    return otherwise
+
+
+def device_of_rank(device: torch.device) -> torch.device:
+    """A kind of device as this rank has it: each a GPU of its own."""
+    rank = this_rank()
+    if rank.alone or device.type != "cuda" or device.index is not None:
+        return device
+    if rank.local >= torch.cuda.device_count():
+        raise ConfigError(
+            f"rank {rank.number} needs a GPU of its own, but this machine shows {torch.cuda.device_count()}; "
+            "start no more ranks than GPUs"
+        )
+    return torch.device("cuda", rank.local)
+
+
+def join(device: torch.device, **how: Any) -> None:
+    """Makes this process one of the ranks, unless it is already; `how` goes to ``init_process_group``."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if distributed.is_initialized():
+        return
+    # What is on the CPU goes through gloo beside NCCL too, as it does by torch's own default.
+    distributed.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", **how)
+
+
+def threads_of_rank() -> int:
+    """Threads of an operation that each rank may use: its part of the CPUs."""
+    return max(1, read_cpu({}).budget // this_rank().local_count)
+
+
+def on_all_ranks(model: nn.Module, config: TrainConfig, device: torch.device) -> nn.Module:
+    """The model in a ``DistributedDataParallel``, as the config's knobs say; as it is where nothing of it learns."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        return model
+    settings = ddp_arguments(config) if config.ranks > 1 else {}
+    return DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None, **settings)
+
+
+class Exchange:
+    """Says when the models on all ranks exchange their gradients: of a step's micro-batches only with the last."""
+
+    def __init__(self) -> None:
+        self._models: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
+        self._learning: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
+
+    def __bool__(self) -> bool:
+        return bool(self._models)
+
+    def add(self, model: DistributedDataParallel) -> None:
+        """A model that `on_all_ranks` has made."""
+        self._models.add(model)
+        if model.static_graph:
+            self._learning.add(model)
+
+    def only_last(self, batches: Iterable[Any], size: int) -> Iterator[Any]:
+        """The batches of a step, gradients being exchanged with the last of them; where data end before, after it."""
+        number = 0
+        try:
+            for number, batch in enumerate(batches, 1):
+                for model in self._models:  # what ``no_sync()`` does while it is open
+                    model.require_backward_grad_sync = number == size or model in self._learning
+                yield batch
+                self._learning.clear()  # under static_graph the very first backward pass must end with an exchange
+            if 0 < number < size:
+                self._exchange()
+        finally:
+            for model in self._models:
+                model.require_backward_grad_sync = True
+
+    def _exchange(self) -> None:
+        """Makes all ranks' gradients their mean, which no backward pass has done."""
+        for model in self._models:
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    distributed.all_reduce(parameter.grad)
+                    parameter.grad /= distributed.get_world_size()
+
+
+class SharedSampler(Sampler[Any]):
+    """What another sampler draws, shared out among ranks as ``DistributedSampler`` does it.
+
+    All ranks' batches together hold the samples that one process would draw. Where they cannot be shared out evenly,
+    the first of a pass are drawn again.
+
+    Args:
+        sampler: Draws the same on all ranks.
+        rank: Who draws here.
+    """
+
+    def __init__(self, sampler: Any, rank: Rank) -> None:
+        self._sampler = sampler
+        self._rank = rank
+
+    def __len__(self) -> int:
+        return math.ceil(len(self._sampler) / self._rank.count)
+
+    def __iter__(self) -> Iterator[Any]:
+        first: list[Any] = []
+        drawn = iter(self._sampler)
+        while group := list(itertools.islice(drawn, self._rank.count)):
+            first = first or group
+            whole = itertools.chain(group, itertools.cycle(first))
+            yield next(itertools.islice(whole, self._rank.number, None))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Passes it on to a sampler that wants to know."""
+        if hasattr(self._sampler, "set_epoch"):
+            self._sampler.set_epoch(epoch)
+
+
+def place_in_data(place: int, length: int | None, rank: Rank) -> int:
+    """A place in the stream of samples of all ranks, in that of a data set whose epochs have no sample twice."""
+    if rank.alone or not length:
+        return place
+    epoch, within = divmod(place, rank.count * math.ceil(length / rank.count))
+    return epoch * length + min(within, length - 1)
+
+
+class EpochSampler(DistributedSampler[Any]):
+    """A ``DistributedSampler`` that goes on to the next epoch by itself; ``set_epoch`` may still be called."""
+
+    def __iter__(self) -> Iterator[Any]:
+        drawn = super().__iter__()
+        self.epoch += 1
+        return drawn
+
+
+def shared_out(dataset: Dataset[Any], settings: dict[str, Any], rank: Rank) -> dict[str, Any]:
+    """Keyword arguments of a ``DataLoader`` whose samples are shared out among the ranks.
+
+    Args:
+        dataset: What is loaded.
+        settings: As they are in a single process.
+        rank: Who loads.
+
+    Raises:
+        ConfigError: Its batches are made by a batch sampler that knows nothing of ranks.
+    """
+    if isinstance(dataset, IterableDataset):
+        return settings  # which shares itself out, or cannot be
+    batches, sampler = settings.get("batch_sampler"), settings.get("sampler")
+    if batches is not None:
+        if not hasattr(batches, "num_replicas") and not hasattr(getattr(batches, "sampler", None), "num_replicas"):
+            raise ConfigError(
+                "the batches of a batch_sampler cannot be shared out among ranks: each would train all of them; "
+                "give it a torch.utils.data.DistributedSampler as its sampler, or pass sampler= instead"
+            )
+        return settings
+    if hasattr(sampler, "num_replicas"):
+        return settings  # shared out already
+    others = {name: value for name, value in settings.items() if name not in {"sampler", "shuffle"}}
+    if sampler is not None:
+        return {**others, "sampler": SharedSampler(SeededSampler(sampler, 0), rank)}
+    own = EpochSampler(dataset, rank.count, rank.number, shuffle=bool(settings.get("shuffle")))
+    return {**others, "sampler": own}

@@ -1,0 +1,175 @@
+"""A tuned config under torchrun: each rank its part of the data, one set of weights, as one process would train it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler, TensorDataset
+
+from autotune import TrainConfig, Tuned
+from autotune.errors import ConfigError
+from autotune.training import loading
+from autotune.training.ranks import Rank, SharedSampler, place_in_data, shared_out, this_rank
+from tests.processes import ROOT
+from tests.training.test_load import write
+
+TRAIN = """
+import json, sys, warnings
+import torch
+import autotune
+from autotune import TrainConfig, Tuned
+knobs, file = json.loads(sys.argv[1]), sys.argv[2]
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    tuned = autotune.load(knobs["load"]) if "load" in knobs else Tuned(TrainConfig(**knobs["config"]))
+torch.manual_seed(1)
+data = torch.utils.data.TensorDataset(torch.arange(float(knobs["samples"]))[:, None] / 10)
+model = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+loader = tuned.dataloader(data, shuffle=knobs.get("shuffle", False))
+whole = model
+model, optimizer = tuned.prepare(model, optimizer)
+drawn = []
+batches = iter(loader) if knobs.get("unsized") else loader
+for epoch in range(knobs.get("epochs", 1)):
+    for group in tuned.accumulate(batches):
+        for (batch,) in group:
+            drawn += (batch[:, 0] * 10).round().int().tolist()
+            (model(batch).pow(2).mean() / len(group)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+json.dump(
+    {
+        "weights": [weight.flatten().tolist() for weight in whole.parameters()], "drawn": drawn,
+        "kind": type(model).__name__, "threads": torch.get_num_threads(), "names": list(whole.state_dict()),
+        "warnings": [str(one.message) for one in caught],
+    },
+    open(f"{file}.{rank}", "w"),
+)
+if torch.distributed.is_initialized():
+    torch.distributed.destroy_process_group()
+"""
+
+
+def train(folder: Path, name: str, ranks: int = 1, **knobs: Any) -> list[dict[str, Any]]:
+    """What each rank of a training has to tell."""
+    script = folder / "train.py"
+    script.write_text(TRAIN)
+    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    subprocess.run(
+        [sys.executable, *start, str(script), json.dumps({"samples": 64, **knobs}), str(folder / name)],
+        check=True, timeout=120, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"},
+    )  # fmt: skip
+    return [json.loads((folder / f"{name}.{rank}").read_text()) for rank in range(ranks)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("more", "alone"),
+    [
+        ({"batch_size": 8, "accumulation_steps": 2}, 2),
+        ({"batch_size": 8, "accumulation_steps": 2, "static_graph": True, "gradient_as_bucket_view": True}, 2),
+        ({"batch_size": 4, "accumulation_steps": 3}, 3),
+    ],
+    ids=["ddp", "static", "incomplete"],
+)
+def test_ranks_train_as_one_process_does(tmp_path: Path, more: dict[str, Any], alone: int) -> None:
+    """Equal weights on both, and equal to those of a process with their batches together, also where data end early."""
+    unsized = alone == 3  # nobody knows that the last group will be incomplete
+    first, second = train(tmp_path, "together", 2, config={"ranks": 2, **more}, unsized=unsized)
+    config = {"batch_size": 2 * more["batch_size"], "accumulation_steps": more["accumulation_steps"]}
+    (single,) = train(tmp_path, "alone", config=config)
+    assert first["kind"] == "DistributedDataParallel"
+    assert first["weights"] == second["weights"]
+    assert first["names"] == single["names"]
+    assert sorted(first["drawn"] + second["drawn"]) == sorted(single["drawn"]) == list(range(64))
+    if not unsized:  # there one process takes len(group), three, for the sum of the two that were left
+        for ours, theirs in zip(first["weights"], single["weights"], strict=True):
+            torch.testing.assert_close(torch.tensor(ours), torch.tensor(theirs), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_each_epoch_is_shuffled_again_and_another_number_of_ranks_is_told(tmp_path: Path) -> None:
+    """Without a call of set_epoch(); and a result of one process says that two train other steps."""
+    path, _ = write(tmp_path)
+    ranks = train(tmp_path, "loaded", 2, load=str(path), shuffle=True, epochs=2)
+    told = " ".join(ranks[0]["warnings"])
+    assert "ranks 1 there, 2 here, so that an optimizer step takes 128 samples instead of 64" in told
+    drawn = [one["drawn"] for one in ranks]
+    assert sorted(drawn[0][:32] + drawn[1][:32]) == list(range(64))
+    assert drawn[0][:32] != drawn[0][32:]
+
+
+def test_the_same_number_of_ranks_is_not_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torchrun tells it, before anything is initialised; another number is, with what it makes of a step."""
+    path, result = write(tmp_path)
+    best = result.best.model_copy(update={"config": result.best.config.replace(ranks=4)})
+    told = loading._ranks_differences(result.model_copy(update={"best": best}))
+    assert told == ["ranks 4 there, 1 here, so that an optimizer step takes 64 samples instead of 256"]
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert this_rank() == Rank(1, 4, 1, 4)
+    assert loading._ranks_differences(result.model_copy(update={"best": best})) == []
+    assert path.exists()
+
+
+def test_what_another_launcher_left_in_the_environment_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single process under Slurm, say, has RANK and WORLD_SIZE of its own."""
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "1")
+    assert this_rank().alone
+
+
+@pytest.mark.parametrize("samples", [12, 13, 1])
+def test_samples_are_shared_out_as_torch_does_it(samples: int) -> None:
+    """Those of torch's own DistributedSampler, the first drawn again where they cannot be shared out evenly."""
+    for number in range(4):
+        ours = SharedSampler(range(samples), Rank(number, 4))
+        theirs: list[Any] = list(DistributedSampler(range(samples), 4, number, shuffle=False))  # type: ignore[arg-type]
+        assert list(ours) == theirs
+        assert len(ours) == len(theirs)
+
+
+def test_a_place_in_the_stream_of_all_ranks_is_found_in_the_data() -> None:
+    """Epochs of ten are padded to twelve for four ranks; the second begins at 12, which is sample 10 of the data's."""
+    rank = Rank(0, 4)
+    assert [place_in_data(place, 10, rank) for place in (0, 8, 12, 20)] == [0, 8, 10, 18]
+    assert place_in_data(17, 10, Rank()) == 17
+
+
+def test_a_sampler_of_ones_own_is_shared_out_in_one_order() -> None:
+    """Two ranks that draw at random draw the same, and each takes its half."""
+    data = TensorDataset(torch.arange(10))
+    drawn = []
+    for number in range(2):
+        torch.manual_seed(number)
+        settings = shared_out(data, {"sampler": RandomSampler(data), "shuffle": False}, Rank(number, 2))
+        assert "shuffle" not in settings
+        drawn += list(settings["sampler"])
+    assert sorted(drawn) == list(range(10))
+
+
+def test_batches_that_cannot_be_shared_out_are_refused() -> None:
+    """Each rank would train all of them; what is shared out already is left alone."""
+    data = TensorDataset(torch.arange(10))
+    with pytest.raises(ConfigError, match="DistributedSampler"):
+        shared_out(data, {"batch_sampler": BatchSampler(SequentialSampler(data), 2, drop_last=False)}, Rank(0, 2))
+    own: DistributedSampler[Any] = DistributedSampler(data, 2, 0)
+    for settings in ({"sampler": own}, {"batch_sampler": BatchSampler(own, 2, drop_last=False)}):
+        assert shared_out(data, settings, Rank(0, 2)) == settings
+
+
+def test_a_single_process_is_left_as_it_is() -> None:
+    """The model that comes back is the one that was given, and its loader has the usual sampler."""
+    tuned = Tuned(TrainConfig(ranks=2))
+    model = torch.nn.Linear(1, 1)
+    assert tuned.prepare(model)[0] is model
+    assert isinstance(tuned.dataloader(TensorDataset(torch.arange(4)), shuffle=True).sampler, RandomSampler)
