@@ -7,8 +7,11 @@ compiled by blocks. Seconds to a compiled answer are those of the first steps, i
 is that of the steps after them. Batches are drawn before. Of the variable-length workload the batches differ in length,
 so that the compiler meets new shapes as in training.
 
+All is computed and compiled by one thread, and seconds are those of the processor, the C++ compiler's included: so what
+else runs on the machine hardly counts.
+
 Writes benchmarks/output/regional_compile.json. The exit status is 1 when blocks do not halve the median of the seconds
-on a workload with many of them.
+on any of the workloads.
 """
 
 from __future__ import annotations
@@ -21,7 +24,6 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -42,10 +44,9 @@ REPEATS = 3
 BATCHES = 8
 OPENING_STEPS = 4
 """The first compiles, the second with other gradients and lengths may compile again, two more do as all later ones."""
-TIMED_SECONDS = 4.0
+TIMED_SECONDS = 2.0
 VOCABULARY = 1000
 GOAL = 0.5
-MANY_BLOCKS = 6
 
 
 def deep_signs() -> Workload:
@@ -56,11 +57,11 @@ def deep_signs() -> Workload:
 
 
 def gpt2() -> Workload:
-    """GPT-2 of transformers, with its twelve layers but narrower, on tokens at random."""
+    """GPT-2 of transformers, with six layers and narrower, on tokens at random."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
-        n_layer=12, n_embd=192, n_head=6, n_positions=64, vocab_size=VOCABULARY, bos_token_id=0, eos_token_id=0
+        n_layer=6, n_embd=192, n_head=6, n_positions=64, vocab_size=VOCABULARY, bos_token_id=0, eos_token_id=0
     )
     tokens = torch.randint(0, VOCABULARY, (512, 64))
 
@@ -72,17 +73,17 @@ def gpt2() -> Workload:
 
 
 WORKLOADS: dict[str, Callable[[], Workload]] = {
-    "charlm, 2 layers": charlm.build,
-    "charlm, 8 layers": lambda: charlm.build(layers=8),
+    "charlm, 6 layers": lambda: charlm.build(layers=6),
     "asl_transformer, 6 layers": deep_signs,
-    "GPT-2, 12 layers": gpt2,
+    "GPT-2, 6 layers": gpt2,
 }
 
 
 def train(name: str, mode: str | None) -> dict[str, float]:
     """Seconds to a compiled answer and the rate afterwards, in this process, whose compiler's cache is empty."""
     with tempfile.TemporaryDirectory() as cache:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
+        os.environ |= {"TORCHINDUCTOR_CACHE_DIR": cache, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        torch.set_num_threads(1)
         torch.manual_seed(0)
         workload = WORKLOADS[name]()
         config = TrainConfig(batch_size=workload.baseline_config.batch_size, compile_mode=mode)  # type: ignore[arg-type]
@@ -97,20 +98,25 @@ def train(name: str, mode: str | None) -> dict[str, float]:
             optimizer.step()
             optimizer.zero_grad()
 
-        began = perf_counter()
+        began = processor_seconds()
         for batch in batches[:OPENING_STEPS]:
             step(batch)
-        opened = perf_counter()
+        opened = processor_seconds()
         for batch in batches:  # the remaining lengths, so that none is met in the timed part for the first time
             step(batch)
-        timed, rounds = perf_counter(), 0
-        while perf_counter() - timed < TIMED_SECONDS:
+        timed, rounds = processor_seconds(), 0
+        while processor_seconds() - timed < TIMED_SECONDS:
             for batch in batches:
                 step(batch)
             rounds += 1
-        seconds = perf_counter() - timed
+        seconds = processor_seconds() - timed
     samples = rounds * BATCHES * config.batch_size
     return {"opening_seconds": opened - began, "samples_per_second": samples / seconds}
+
+
+def processor_seconds() -> float:
+    """That this process has computed so far, and those that it has waited for."""
+    return sum(os.times()[:4])
 
 
 def measure(name: str, repeats: int) -> dict[str, Any]:
@@ -142,14 +148,15 @@ def main(repeats: int = REPEATS) -> int:
     for name in WORKLOADS:
         case = measure(name, repeats)
         found.append(case)
+        written = save("regional_compile", {"goal": GOAL, "cases": found})
         print(
             f"{name}: {case['medians']['default']['opening_seconds']:.1f} s whole, "
             f"{case['medians']['blocks']['opening_seconds']:.1f} s by blocks; over eager "
             f"{case['rate_whole_over_eager']:.2f} × and {case['rate_blocks_over_eager']:.2f} ×",
             flush=True,
         )
-    print(f"written to {save('regional_compile', {'goal': GOAL, 'many_blocks': MANY_BLOCKS, 'cases': found})}")
-    return 0 if all(case["seconds_blocks_over_whole"] <= GOAL for case in found if case["blocks"] >= MANY_BLOCKS) else 1
+        print(f"written to {written}", flush=True)
+    return 0 if all(case["seconds_blocks_over_whole"] <= GOAL for case in found) else 1
 
 
 if __name__ == "__main__":

@@ -120,9 +120,9 @@ def multiply_in_fp8(model: nn.Module, config: Knobs) -> None:
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
     def fits(layer: nn.Module, name: str) -> bool:
-        if not name or type(layer) is not nn.Linear:  # a model that is one layer has no name, nor a place to put it
-            return False
-        return layer.in_features % 16 == 0 and layer.out_features % 16 == 0
+        if name and type(layer) is nn.Linear:  # a model that is one layer has no name, nor a place to put another
+            return layer.in_features % 16 == layer.out_features % 16 == 0
+        return False
 
     convert_to_float8_training(model, module_filter_fn=fits, config=Float8LinearConfig(pad_inner_dim=True))
 

@@ -36,17 +36,13 @@ def kept_lines(patch: Patch, file: Path, *, changed: bool) -> RenderableType:
             as_text("undo it:"),
             as_text(f"    autotune keep --reverse {named}", "cyan"),
         )
-    return Group(
-        labelled("diff", f"{path} ({names})", "", "bold"),
-        *lines,
-        as_text("write it into the script:"),
-        as_text(f"    autotune keep {named}", "cyan"),
-    )
+    place = [labelled("diff", f"{path} ({names})", "", "bold")] if path.exists() else []  # a dry run writes none
+    return Group(*place, *lines, as_text("write it into the script:"), as_text(f"    autotune keep {named}", "cyan"))
 
 
 def undone_lines(files: Sequence[Changed]) -> RenderableType:
     """After the changes were taken out."""
-    return labelled("as it was measured again", ", ".join(one.name for one in files), "", "bold")
+    return labelled("as it was when it was measured", ", ".join(one.name for one in files), "", "bold")
 
 
 def no_diff_lines(why: str) -> RenderableType:
