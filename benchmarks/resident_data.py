@@ -153,10 +153,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = {one["workload"]: one for one in saved("resident_data").get("rows", [])}
     for name in asked.only or TARGETS:
         rows[name] = row(name, asked.rounds, asked.seconds, plan)
-        print(described(rows[name]), flush=True)
-    known = [rows[name] for name in TARGETS if name in rows]
-    print(f"written to {save('resident_data', {'batch_size': BATCH, 'goal': GOAL, 'rows': known})}")
-    reached = [one["collated_over_fastest_loader"]["ratio"] >= GOAL for one in known if one["workload"] in LOADER_BOUND]
+        known = [rows[one] for one in TARGETS if one in rows]
+        path = save("resident_data", {"batch_size": BATCH, "goal": GOAL, "rows": known})
+        print(f"{described(rows[name])}; written to {path}", flush=True)
+    reached = [
+        one["collated_over_fastest_loader"]["ratio"] >= GOAL for one in rows.values() if one["workload"] in LOADER_BOUND
+    ]
     return int(not any(reached))
 
 

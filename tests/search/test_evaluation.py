@@ -82,7 +82,8 @@ def workload() -> Workload:
 
     def loss(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
         seen.append((model.training, torch.is_grad_enabled(), bool((batch[0] == 7).all())))
-        return model(batch[0]).mean()
+        mean: torch.Tensor = model(batch[0]).mean()
+        return mean
 
     seen: list[tuple[bool, bool, bool]] = []
     made = Workload(model, data, loss, batch_size=8, evaluation=other)
@@ -133,7 +134,7 @@ def test_real_processes_find_a_batch(runner_of: RunnerOf) -> None:
     """Where a step takes as long whatever its batch, each doubling is twice as fast, up to the whole data set."""
     runner = runner_of("tests.workloads.sleepy:build")
     parameters = {"samples": 16, "step_seconds": 0.01, "batch_size": 4}
-    answer = Point(config=TrainConfig(batch_size=4), parameters=parameters)
+    answer = Point.model_validate({"config": {"batch_size": 4}, "parameters": parameters})
     evaluation = evaluation_batch(answer, runner, plan_for(60.0), Budget(60.0), 16, pytest.fail)
     assert evaluation is not None
     assert evaluation.batch_size == 16
