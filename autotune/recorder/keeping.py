@@ -26,6 +26,12 @@ MOST_COPIED_BYTES = 2**30
 """Of a file: a copy of more would take longer than the burst. What is only removed or renamed is linked, not copied."""
 MOST_LISTED_ELSEWHERE = 2000
 """Entries of a folder outside the working directory that are looked at when a script first writes into it. Chosen."""
+CACHES = ("~/.cache", "~/.triton", "~/.nv")
+CACHE_VARIABLES = (
+    "XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "HF_HOME",
+    "HF_HUB_CACHE", "HF_DATASETS_CACHE", "CUDA_CACHE_PATH", "NUMBA_CACHE_DIR", "MPLCONFIGDIR",
+)  # fmt: skip
+"""Caches are left alone: what is in them is found by what it was made of, and the user's training starts warm by it."""
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _LOCK_SECONDS = 5.0
 """For another process of the script to finish a copy; it may have been stopped in the middle of one."""
@@ -35,7 +41,8 @@ _in_loop = [False]
 
 def keep(folder: str) -> None:
     """From here on what is written is told in a folder, and checkpoints are not saved to files."""
-    places = (folder, "/dev", "/proc", "/sys", tempfile.gettempdir(), os.path.expanduser("~/.cache"), sys.prefix)
+    places = [folder, "/dev", "/proc", "/sys", tempfile.gettempdir(), sys.prefix, *map(os.path.expanduser, CACHES)]
+    places += [os.environ[name] for name in CACHE_VARIABLES if os.environ.get(name)]
     journal = _Journal(folder, tuple(os.path.realpath(place) + os.sep for place in places), os.path.realpath(os.curdir))
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -186,7 +193,7 @@ class _Journal:
 
     def _concerns(self, place: str) -> bool:
         """Whether somebody may want it back; not what lies in a folder that was made just now, and goes with it."""
-        if place.startswith(self._apart) or "__pycache__" in place:
+        if (place + os.sep).startswith(self._apart) or "__pycache__" in place:
             return False
         above = place
         while (folder := os.path.dirname(above)) != above:

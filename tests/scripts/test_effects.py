@@ -157,5 +157,5 @@ def test_a_compiled_model_is_seen_to_be_compiled(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     with ScriptIsolation(script("plain")) as isolation:
         isolation.start(START_SECONDS)
-        burst = alone(isolation, 120.0, compile_mode="default", precision="bf16")
+        burst = alone(isolation, 240.0, compile_mode="default", precision="bf16")
     assert burst.outcome is Outcome.OK, burst.reason

@@ -118,6 +118,14 @@ def test_nothing_is_told_where_nothing_was_touched(home: Path, tmp_path: Path) -
     assert not list(cache_folder().iterdir())
 
 
+def test_a_cache_is_left_alone(kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was compiled for a burst serves the user's training."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
+    does(kept, f"os.mkdir({str(tmp_path / 'compiled')!r})", f"open({str(tmp_path / 'compiled' / 'x')!r}, 'w')")
+    kept.close()
+    assert (tmp_path / "compiled" / "x").exists()
+
+
 def test_a_burst_begins_as_the_one_before_it(kept: Kept, home: Path) -> None:
     """What training did is undone; what the start-up made, which still runs, stays for now."""
     does(kept, "os.mkdir('out')", "keeping.in_loop()", "os.mkdir('out/epoch')", "open('log.txt', 'a').write('1')")
