@@ -36,11 +36,11 @@ FEWEST_BURSTS = 2 + 2 * MIN_DECIDED_ROUNDS
 SHORTEST_ROUND = 0.5
 """Seconds that a side trains in it. Chosen: starting and warming up takes about as long."""
 COMPILE_SECONDS: Mapping[str, float] = {
-    "cudagraphs": 4.0, "blocks": 10.0, "default": 20.0, "reduce-overhead": 20.0, "max-autotune-no-cudagraphs": 120.0,
+    "cudagraphs": 4.0, "blocks": 14.0, "default": 20.0, "reduce-overhead": 20.0, "max-autotune-no-cudagraphs": 120.0,
     "max-autotune": 120.0,
 }  # fmt: skip
 """What a first compile is expected to cost before one was seen, and what modes cost beside each other afterwards: CUDA
-graphs are recorded in a step or two, and blocks are half of what there is to compile, or less
+graphs are recorded in a step or two, and blocks took two thirds of the whole on a CPU
 (benchmarks/regional_compile.py). The rest is chosen."""
 LONGEST_COMPILE, LEAST_COMPILE_DEADLINE = 6.0, 120.0
 """A mode's first compile may take so many times what is expected of it, or so many seconds. Chosen."""
