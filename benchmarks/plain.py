@@ -195,7 +195,7 @@ class Collated:
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
         order = torch.randperm(self._samples) if self._sampler is None else torch.tensor(list(self._sampler))
-        for rows in torch.split(order, self._batch_size):  # type: ignore[no-untyped-call]
+        for rows in torch.split(order, self._batch_size):
             if not self._drops or len(rows) == self._batch_size:
                 chosen = rows.to(self._device)
                 batch = _each_tensor(self._whole, lambda tensor: tensor[chosen])  # noqa: B023 - used at once
