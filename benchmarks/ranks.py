@@ -7,6 +7,9 @@ The independent loop is written by hand: DistributedDataParallel, a DistributedS
 ``torchrun``; nothing of `autotune.bursts` and `autotune.training` is used. Each side is a job of its own that lives,
 and waits at a socket for its turn; in each round every side trains as many samples, in random order, and the ratio of
 the rates is a pair. The runner takes its turns in the same rounds, stopped in between as in a duet.
+
+Only on a machine with nothing else to do: where Linux shares out processors by session (autogroup), torchrun's ranks,
+each in one of its own, get more of a busy machine than the runner's, which share one.
 Writes benchmarks/output/ranks.json.
 """
 

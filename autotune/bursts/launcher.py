@@ -1,10 +1,10 @@
 """A job of several ranks: one process that forks them, hands commands on to all, and tells one outcome for all.
 
-Not torch's own elastic launcher, though it does the like: its agent keeps its place by heartbeats, which a runner that
-is stopped for its partner's turns misses; it forks from a process with threads of its own; it asks the other ranks to
-end by SIGTERM and waits half a minute, which one that is stopped does not hear; and which rank failed first, and of
-what, it tells only in a traceback. Here the ranks are children of the job's own process, so that the whole tree is
-stopped, continued and killed like any other job's.
+Not torch's own elastic launcher, though it does the like: its agent keeps its place in the rendezvous by heartbeats of
+a few seconds, which a runner that is stopped for its partner's turns misses; it forks beside that thread; and it asks
+the other ranks to end by SIGTERM for up to half a minute, which one that is stopped does not hear. Here the ranks are
+forked from a job's own process, with torch and the user's module imported, so that the whole tree is stopped, continued
+and killed like any other job's, and the first failure is told in the words of a burst's outcome.
 """
 
 from __future__ import annotations

@@ -156,9 +156,9 @@ class ProcessRunner:
             self._same_samples = False
             told = TOO_LARGE.format(format_bytes(files_bytes), format_bytes(self._cache_bytes))
             facts = facts.model_copy(update={"notes": (*facts.notes, told)})
-        return facts if self._ranks == 1 else self._together(facts, deadline, remedy)
+        return facts if self._ranks == 1 else self._together(facts, deadline_seconds, remedy)
 
-    def _together(self, facts: WorkloadFacts, deadline: float, remedy: str) -> WorkloadFacts:
+    def _together(self, facts: WorkloadFacts, deadline_seconds: float, remedy: str) -> WorkloadFacts:
         """What was found, for several ranks: the baseline is theirs, and what exchanging gradients takes is known.
 
         Raises:
@@ -166,7 +166,7 @@ class ProcessRunner:
         """
         baseline = facts.baseline.replace(ranks=self._ranks, find_unused_parameters=facts.unused_parameters > 0)
         request = self._request.model_copy(update={"job": "communication", "point": Point(config=baseline)})
-        ended = self._isolation.run(request, max(0.0, deadline - time.monotonic()))
+        ended = self._isolation.run(request, deadline_seconds)
         notes = facts.notes
         share = None
         if ran_out_of_memory(ended):  # the search looks for what fits

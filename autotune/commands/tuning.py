@@ -18,7 +18,7 @@ from autotune.commands.tuning_result import Setting, make_result
 from autotune.doctor import Examination, examine_quickly, known_examination
 from autotune.errors import AutotuneError, Interrupted, UsageError
 from autotune.hardware import DeviceKind, Hardware, why_no_energy
-from autotune.knobs import Space, WorkloadFacts, build_space
+from autotune.knobs import Space, WorkloadFacts, build_space, share_of_rank
 from autotune.measuring import SAMPLES_PER_JOULE, NumericsGuard, Point, Profile, objective_named
 from autotune.results.result import Evaluation, Result
 from autotune.scripts import Script, ScriptIsolation
@@ -69,6 +69,8 @@ class Tuning:
             hardware, device = self._look_at_machine(isolation)
             self.progress.stage("checking the workload")
             ranks = ranks_on(hardware, device, options.ranks)
+            if isinstance(options.effective_batch, int):
+                share_of_rank(options.effective_batch, ranks)
             runner = make_runner(
                 isolation, hardware, device, memory_target=options.memory_target, seed=options.seed, ranks=ranks
             )
