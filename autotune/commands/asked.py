@@ -53,6 +53,7 @@ def options_of(
     seed: str,
     storage: str,
     explore: list[str] | None = None,
+    nproc_per_node: str = "1",
     **others: Any,
 ) -> options.Options:
     """What was typed, as it is meant; the others are meant already.
@@ -75,6 +76,7 @@ def options_of(
         sampler=options.one_of("--sampler", sampler, options.SAMPLERS),
         seed=options.parse_whole("--seed", seed, 0, options.MOST_SEED),
         storage=storage or None,
+        ranks=options.parse_ranks(nproc_per_node),
         **others,
     )
 

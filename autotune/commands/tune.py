@@ -84,7 +84,7 @@ def tune(
         seed=seed,
         storage=storage,
         resume=resume,
-        ranks=options.parse_ranks(nproc_per_node),
+        nproc_per_node=nproc_per_node,
         fit=fit,
         evaluation=evaluation,
     )

@@ -143,7 +143,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
             return [self.run(point) for point in points]
 
     @contextlib.contextmanager
-    def no_process(*_: Any) -> Any:
+    def no_process(*_: Any, **__: Any) -> Any:
         yield SimpleNamespace()
 
     for module in (checking, crossing):
