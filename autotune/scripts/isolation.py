@@ -162,6 +162,7 @@ class ScriptIsolation(Isolation):
         """Kills a job with all its processes, whatever it is doing."""
         super().discard(live)
         self._accounts.pop(live.number, None)
+        self._courses.pop(live.number, None)
         self._restore()
 
     def open(self, request: Request, deadline_seconds: float) -> Live:
