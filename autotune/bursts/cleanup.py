@@ -37,6 +37,9 @@ _FOLDER_PREFIX, _OWNER = "autotune-", "owner.json"
 _LONGEST_PLACE_BYTES = 107 - len("/autotune-12345678/pymp-12345678/listener-12345678")
 """What Linux allows for a socket's path, less what `tempfile` and `multiprocessing` add to it."""
 _CHILDREN_ARE_LISTED = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").exists()
+_BUILD_FOLDER = "_CxxBuild"
+"""What Inductor adds to a library's name for the folder in which its compiler runs (torch/_inductor/cpp_builder.py)."""
+_BUILT = {".so", ".o", ".gch"}
 _TRACKER = "resource_tracker import main"
 """In the command line of Python's resource tracker, and of joblib's."""
 
@@ -82,17 +85,36 @@ def end_processes(find: Callable[[], Sequence[psutil.Process]]) -> None:
 
     Resource trackers come last: once all who use it have gone, a tracker unlinks the semaphores and shared memory that
     they left, whose names tell nobody else whose they are, and ends by itself.
+
+    What torch's compiler was writing is removed: half a library in the cache, which the user's training shares, would
+    be taken for a whole one from then on.
     """
     started = time.monotonic()
+    unfinished: set[Path] = set()
     while alive := [process for process in find() if _is_running(process)]:
         waited = time.monotonic() - started
         others = [process for process in alive if not _is_tracker(process)]
         for process in others or (alive if waited > TRACKER_SECONDS else []):
             with contextlib.suppress(psutil.Error):
+                unfinished |= {Path(process.cwd())}
+            with contextlib.suppress(psutil.Error):
                 process.kill()
         if waited > GRACE_SECONDS:
-            return
+            break
         psutil.wait_procs(others or alive, timeout=0.1 if others else 0.02)
+    for folder in unfinished:
+        if folder.name.endswith(_BUILD_FOLDER):
+            _remove_unfinished(folder)
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Removes what a compiler that was killed in its folder had begun to write beside it."""
+    name = folder.name.removesuffix(_BUILD_FOLDER).removesuffix("_")
+    with contextlib.suppress(OSError):
+        for file in folder.parent.iterdir():
+            if file.stem == name and file.suffix in _BUILT:
+                file.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def descendants(process: psutil.Process) -> list[psutil.Process]:
