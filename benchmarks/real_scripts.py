@@ -363,7 +363,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if wanted and entry.name not in wanted:
             continue
         run = prepared(entry, options.sources.resolve(), work)
-        row = {
+        row: dict[str, Any] = {
             "name": entry.name, "repository": entry.repository, "commit": entry.commit, "command": entry.command,
         }  # fmt: skip
         if options.look:

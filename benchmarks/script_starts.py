@@ -51,9 +51,10 @@ def measure(command: Sequence[str], rounds: int, seed: int = 0) -> dict[str, Any
     with contextlib.ExitStack() as stack:
         stack.callback(os.chdir, os.getcwd())
         folders = {name: stack.enter_context(tempfile.TemporaryDirectory()) for name in seconds}
-        forking = stack.enter_context(ScriptIsolation(script))
-        starting = stack.enter_context(ScriptIsolation(script, forks=False))
+        forking, starting = ScriptIsolation(script), ScriptIsolation(script, forks=False)
         isolations = {"forked": forking, "started": starting}
+        for isolation in isolations.values():
+            stack.enter_context(isolation)
         began = time.perf_counter()
         for name, isolation in isolations.items():
             os.chdir(folders[name])

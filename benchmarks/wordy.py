@@ -38,7 +38,7 @@ def main() -> None:
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, 100, len(loader))
     for context, following in loader:
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(context), following).backward()
+        nn.functional.cross_entropy(model(context), following).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         schedule.step()
 
