@@ -54,7 +54,7 @@ def tune(target: str | Callable[..., Any], *, quiet: bool | None = None, **optio
     if not (callable(target) or isinstance(target, str)):
         raise TargetError(f"expected a function or a text such as 'train:build', got {target!r:.60}; pass one of them")
 
-    from autotune.commands.keeping import Kept
+    from autotune.commands.saving import Saved
     from autotune.measuring import objective_named
     from autotune.report.saved import SavedResult
     from autotune.search.interrupts import CallInterrupts
@@ -69,18 +69,18 @@ def tune(target: str | Callable[..., Any], *, quiet: bool | None = None, **optio
     progress = _progress(quiet, objective_named(wanted.objective), budget.remaining)
     with CallInterrupts() as interrupts:
         try:
-            kept = Kept.of(wanted, progress, budget, interrupts)
+            saved = Saved.of(wanted, progress, budget, interrupts)
         except Interrupted as interrupted:
             raise KeyboardInterrupt(str(interrupted)) from None
         except AutotuneError as error:
             if (trace := getattr(error, "trace", None)) is not None and hasattr(error, "add_note"):  # Python 3.11
                 error.add_note(f"In the burst:\n{trace}")
             raise
-        page, why_none = kept.write_page()
-    for told in (kept.failure, why_none):
+        page, why_none = saved.write_page()
+    for told in (saved.failure, why_none):
         if told is not None:  # the result is here all the same
             warnings.warn(str(told), stacklevel=2)
-    return SavedResult.of(kept.result, kept.path, page)
+    return SavedResult.of(saved.result, saved.path, page)
 
 
 def _progress(quiet: bool | None, objective: Any, seconds: float) -> Any:

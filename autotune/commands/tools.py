@@ -122,19 +122,19 @@ class _Measuring:
 
     async def run(self, context: Context[Any, Any], given: dict[str, Any]) -> Said:
         """`autotune --model` and `autotune run`."""
-        from autotune.commands.keeping import Kept
+        from autotune.commands.saving import Saved
         from autotune.terminal.console import result_table
 
         wanted = _wanted(given)
         budget = Budget(wanted.budget_seconds)
 
         def work(told: Sentence, stop: Stop) -> Any:
-            kept = Kept.of(wanted, told, budget, stop)
-            return kept, *kept.write_page()
+            saved = Saved.of(wanted, told, budget, stop)
+            return saved, *saved.write_page()
 
-        kept, page, why_none = await self._desk.measure(context, wanted.target, budget.seconds, work)
-        notes = [str(told) for told in (kept.failure, why_none) if told is not None]
-        return answers.of_result(kept.result, kept.path, page, notes=notes), result_table(kept.result)
+        saved, page, why_none = await self._desk.measure(context, wanted.target, budget.seconds, work)
+        notes = [str(told) for told in (saved.failure, why_none) if told is not None]
+        return answers.of_result(saved.result, saved.path, page, notes=notes), result_table(saved.result)
 
     async def check(self, context: Context[Any, Any], given: dict[str, Any]) -> Said:
         """`autotune check`."""

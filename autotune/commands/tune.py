@@ -101,7 +101,7 @@ def tune_and_tell(wanted: options.Options, *, as_json: bool, quiet: bool, keepin
         keeping: Whether a script is changed in the end as the result says.
     """
     from autotune.commands.keep import after_run
-    from autotune.commands.keeping import Kept
+    from autotune.commands.saving import Saved
     from autotune.measuring import objective_named
     from autotune.results.files import to_json
     from autotune.search.interrupts import Interrupts
@@ -116,24 +116,24 @@ def tune_and_tell(wanted: options.Options, *, as_json: bool, quiet: bool, keepin
             console, quiet=quiet, objective=objective_named(wanted.objective), seconds=budget.remaining
         )
         try:
-            kept = Kept.of(wanted, progress, budget, interrupts)
+            saved = Saved.of(wanted, progress, budget, interrupts)
         except Interrupted as interrupted:
             console.print(str(interrupted))
             return INTERRUPTED_STATUS
-        failure: AutotuneError | None = kept.failure
+        failure: AutotuneError | None = saved.failure
         if failure is not None or not quiet:
-            console.print(result_table(kept.result))
-        page, why_none = kept.write_page()
+            console.print(result_table(saved.result))
+        page, why_none = saved.write_page()
         if why_none is not None:
             console.print(why_none, markup=False)
-        if kept.path is not None and not quiet:
-            console.print(usage_lines(kept.path, page, wanted.script))
-        if kept.path is not None and failure is None:
-            patched, failure = after_run(kept.result, kept.path, keeping=keeping)
+        if saved.path is not None and not quiet:
+            console.print(usage_lines(saved.path, page, wanted.script))
+        if saved.path is not None and failure is None:
+            patched, failure = after_run(saved.result, saved.path, keeping=keeping)
             if patched is not None and not quiet:
                 console.print(patched)
         if as_json:
-            say(to_json(kept.result))
+            say(to_json(saved.result))
         if failure is not None:
             raise failure
-    return INTERRUPTED_STATUS if kept.result.status == "partial" else 0
+    return INTERRUPTED_STATUS if saved.result.status == "partial" else 0

@@ -1,4 +1,4 @@
-"""A tuning whose result is kept: whole files or none, wherever there is room, also where it was interrupted."""
+"""A tuning whose result is saved: whole files or none, wherever there is room, also where it was interrupted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autotune.search.stopping import Budget
 
 
 @dataclass(frozen=True)
-class Kept:
+class Saved:
     """A result and where it lies.
 
     Attributes:
@@ -30,7 +30,7 @@ class Kept:
     failure: ResultFileError | None
 
     @classmethod
-    def of(cls, wanted: Options, progress: Progress, budget: Budget, stop: Stop) -> Kept:
+    def of(cls, wanted: Options, progress: Progress, budget: Budget, stop: Stop) -> Saved:
         """Tunes, and writes the result.
 
         Args:
