@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-DIGITS, TEST_DIGITS = 20_000, 2_000
+DIGITS, TEST_DIGITS = 60_000, 10_000
 WORDS, VOCABULARY = 200_000, 2_000
 _REQUESTS = '''"""Stands in for the network: the one file that is asked for lies beside this one."""
 

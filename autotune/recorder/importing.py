@@ -19,8 +19,10 @@ def after_import(name: str, then: Callable[[], None]) -> None:
         sys.meta_path.insert(0, _AfterImport(name, then))
 
 
-class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Lets a module be imported as ever, and calls a function afterwards, once.
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Finds a module as ever, with a loader that calls a function once the module is imported.
+
+    It stays until then: many libraries only look whether a module is there, by ``importlib.util.find_spec``.
 
     Args:
         name: Of the module.
@@ -30,7 +32,7 @@ class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __init__(self, name: str, then: Callable[[], None]) -> None:
         self._name = name
         self._then = then
-        self._loader: Any = None
+        self._is_asking = False
 
     def find_spec(
         self,
@@ -38,22 +40,47 @@ class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         path: Sequence[str] | None = None,  # noqa: ARG002
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> importlib.machinery.ModuleSpec | None:
-        """The module's own spec, with this in the place of its loader."""
-        if fullname != self._name:
+        """The module's own spec, with another loader in the place of its own."""
+        if fullname != self._name or self._is_asking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is None or spec.loader is None:
-            return None
-        self._loader, spec.loader = spec.loader, self
+        self._is_asking = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._is_asking = False
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Telling(spec.loader, self._imported)
         return spec
 
+    def _imported(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self._then()
+
+
+class _Telling(importlib.abc.Loader):
+    """A loader that tells when it has loaded; whatever else it is asked for, the module's own answers.
+
+    Args:
+        loader: The module's own.
+        then: What to call.
+    """
+
+    def __init__(self, loader: Any, then: Callable[[], None]) -> None:
+        self._loader = loader
+        self._then = then
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_loader" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        """As its own loader does."""
+        """As the module's own does."""
         return self._loader.create_module(spec)  # type: ignore[no-any-return]
 
     def exec_module(self, module: ModuleType) -> None:
-        """As its own loader does; then whoever waits is called."""
+        """As the module's own does; then whoever waits is called."""
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader

@@ -17,19 +17,25 @@ from typing import Any
 
 
 class _AfterTorch(importlib.abc.MetaPathFinder):
-    """Puts the clock up as soon as torch is imported."""
+    """Puts the clock up as soon as torch is imported, however often it was only looked for before."""
+
+    is_asking = False
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002
-        if fullname != "torch":
+        if fullname != "torch" or self.is_asking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        self.is_asking = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self.is_asking = False
         if spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module
 
         def exec_module(module: Any) -> None:
             execute(module)
+            sys.meta_path.remove(self)
             _put_up(json.loads(os.environ["STEP_CLOCK"]))
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]

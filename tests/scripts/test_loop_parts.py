@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ from torch import nn
 
 from autotune.bursts.protocol import Command, Request
 from autotune.recorder import ending, hooks
+from autotune.recorder.importing import after_import
 from autotune.recorder.loop import holders_of, merged
 from autotune.recorder.naming import find_models, loader_kind, model_key
 from autotune.scripts import Script
@@ -119,6 +123,23 @@ def test_a_job_that_begins_again_trains_the_block_that_it_was_told_to() -> None:
     course.note(Command(until=35, leads_in=True))
     course.note(Command(report=True))
     assert course.again() == Command(start=20, until=35, leads_in=True)
+
+
+def test_a_module_that_is_only_looked_for_is_still_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many libraries look for torch before anybody imports it; its loader answers as ever."""
+    (tmp_path / "looked_for_at_first.py").write_text("VALUE = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    came: list[bool] = []
+    after_import("looked_for_at_first", lambda: came.append(True))
+    for _ in range(2):
+        spec = importlib.util.find_spec("looked_for_at_first")
+        assert spec is not None
+        assert spec.loader is not None
+        assert "VALUE" in spec.loader.get_source("looked_for_at_first")  # type: ignore[attr-defined]
+    assert came == []
+    module = importlib.import_module("looked_for_at_first")
+    assert (came, module.VALUE) == ([True], 1)
+    assert "Telling" not in type(module.__loader__).__name__
 
 
 def test_an_error_that_another_hook_has_taken_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
