@@ -372,7 +372,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             continue
         result, figures = tuned(entry, run, options.budget)
         row |= figures
-        if result is not None and options.run_seconds:
+        if result is not None and result.changed_knobs and options.run_seconds:
             row["realised"] = realised(entry, run, result, options.run_seconds, options.rounds)
         if options.doctor is not None:
             row["doctor"] = doctored(entry, run, options.doctor.resolve())
