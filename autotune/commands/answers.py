@@ -96,6 +96,7 @@ class ResultAnswer(Answer):
     notes: list[str]
     file: str | None = Field(description="the result file; null where none could be written")
     report: str | None = Field(description="an HTML page beside it")
+    diff: str | None = Field(description="a patch of the script, where one was tuned and can be changed")
     bursts: list[TrialRecord] | None = Field(description="every burst with its reason, where that was asked for")
 
 
@@ -162,10 +163,11 @@ def of_result(
 ) -> ResultAnswer:
     """A result, just found or read from its file."""
     found = summary.verdict(result)
+    diff = _diff_of(result, path)
     worth = {row.knob: _ratio(row.ratio, row.ci95, row.pairs) for row in result.ablation}
     return ResultAnswer(
         answer=f"{summary.title(result)}: {found.words}: {found.reason}",
-        next=_next_of_result(result, path),
+        next=_next_of_result(result, path, diff),
         status=result.status,
         stopped_by=result.stopped_by,
         confirmed=found.confirmed,
@@ -183,6 +185,7 @@ def of_result(
         notes=[*result.file_notes, *result.search.notes, *notes],
         file=str(path.resolve()) if path is not None else None,
         report=str(page.resolve()) if page is not None else None,
+        diff=str(diff.resolve()) if diff is not None else None,
         bursts=[*result.trials] if bursts else None,
     )
 
@@ -219,10 +222,15 @@ def of_comparison(comparison: Comparison) -> CompareAnswer:
     )
 
 
-def _next_of_result(result: Result, path: Path | None) -> list[str]:
+def _diff_of(result: Result, path: Path | None) -> Path | None:
+    """The script's patch beside its result, if there is one."""
+    beside = path.with_suffix(".diff") if path is not None and result.workload.script is not None else None
+    return beside if beside is not None and beside.is_file() else None
+
+
+def _next_of_result(result: Result, path: Path | None, diff: Path | None) -> list[str]:
     if path is None:
         return ["free some space, or name another file with out, and run again"]
-    script = result.workload.script
     again = f"run again with resume and a longer budget than {format_seconds(result.constraints.budget_seconds)}"
     if result.status == "partial":
         return [f"{again}: no burst is repeated", *_how_to_train(result, path)]
@@ -230,7 +238,7 @@ def _next_of_result(result: Result, path: Path | None) -> list[str]:
         todo = [f"train as before; {result.speedup_reason or 'nothing was faster beyond doubt'}"]
         is_short = result.stopped_by == "budget" or LONGER in (result.speedup_reason or "")
         return [*todo, again] if is_short else [*todo, "look at advice for what only you can change"]
-    kept = [] if script is None else ["or put autotune.apply into the script: its one line does the same as launch"]
+    kept = [f"or change the script itself, as {diff} says: autotune keep {path}"] if diff is not None else []
     return [*_how_to_train(result, path), *kept, "on another day or machine: check this file"]
 
 

@@ -53,6 +53,7 @@ def options_of(
     seed: str,
     storage: str,
     explore: list[str] | None = None,
+    objective: str = "samples_per_second",
     nproc_per_node: str = "1",
     **others: Any,
 ) -> options.Options:
@@ -61,8 +62,11 @@ def options_of(
     Raises:
         UsageError: It cannot be meant.
     """
+    from autotune.measuring import objective_named
+
     return options.Options(
         target=target,
+        objective=objective_named(objective).name,
         budget_seconds=parse_duration(budget),
         device=options.parse_device(device),
         effective_batch=options.parse_effective_batch(effective_batch),

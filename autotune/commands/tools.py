@@ -38,7 +38,7 @@ Said = tuple[Answer, RenderableType]
 """An answer as data, and as a terminal would show it."""
 Call = Callable[[Context[Any, Any], dict[str, Any]], Awaitable[Said]]
 MODEL_OPTIONS = parameters_of(tune_command)
-SCRIPT_OPTIONS = parameters_of(run_command, without={"command", "dry_run"})
+SCRIPT_OPTIONS = parameters_of(run_command, without={"command", "dry_run", "keep"})
 CHECK_OPTIONS = parameters_of(check_command, without={"file"})
 SHOW_OPTIONS = parameters_of(show_command, without={"file"})
 PROBE_OPTIONS = parameters_of(probe_command)
@@ -122,6 +122,7 @@ class _Measuring:
 
     async def run(self, context: Context[Any, Any], given: dict[str, Any]) -> Said:
         """`autotune --model` and `autotune run`."""
+        from autotune.commands.keep import after_run
         from autotune.commands.saving import Saved
         from autotune.terminal.console import result_table
 
@@ -130,6 +131,8 @@ class _Measuring:
 
         def work(told: Sentence, stop: Stop) -> Any:
             saved = Saved.of(wanted, told, budget, stop)
+            if saved.path is not None and saved.failure is None:
+                after_run(saved.result, saved.path, keeping=False)
             return saved, *saved.write_page()
 
         saved, page, why_none = await self._desk.measure(context, wanted.target, budget.seconds, work)

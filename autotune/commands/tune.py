@@ -63,11 +63,9 @@ def tune(
         return
     if not model:
         raise UsageError("--model is required, such as --model train:build; autotune --help shows the rest")
-    from autotune.measuring import objective_named
-
     wanted = asked.options_of(
         target=model,
-        objective=objective_named(objective).name,
+        objective=objective,
         budget=budget,
         device=device,
         out=out,

@@ -18,7 +18,7 @@ import pytest
 
 import autotune
 from autotune.bursts.cleanup import RUN_VARIABLE
-from autotune.commands import asked, calling
+from autotune.commands import asked, calling, tools
 from autotune.commands import tune as tune_module
 from autotune.commands.options import Options
 from autotune.commands.parameters import OF_THE_TERMINAL, typed
@@ -82,9 +82,16 @@ def test_values_mean_what_is_typed(
     assert called == options_of_command(arguments, monkeypatch, tmp_path)
 
 
+def test_a_scripts_options_are_understood_by_agents_too() -> None:
+    """Each that the tool takes is one of those that the command hands on."""
+    wanted = asked.script_options([sys.executable, "train.py"], **typed(tools.SCRIPT_OPTIONS, {"seed": 7}))
+    assert (wanted.script[1], wanted.seed) == ("train.py", 7)
+
+
 @pytest.mark.parametrize(
     ("given", "arguments"),
     [
+        ({"objective": "speed"}, ["--objective", "speed"]),
         ({"budget": "soon"}, ["--budget", "soon"]),
         ({"memory_target": 1.5}, ["--memory-target", "1.5"]),
         ({"pin": {"num_worker": 4}}, ["--pin", "num_worker=4"]),

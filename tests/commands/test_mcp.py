@@ -243,13 +243,22 @@ def test_a_model_is_tuned_with_progress_and_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_script_is_looked_at(tmp_path: Path) -> None:
+def test_a_script_is_looked_at_and_tuned(tmp_path: Path) -> None:
     """What it prints is not mistaken for the protocol."""
     (tmp_path / "train.py").write_text(SCRIPT)
-    answer = called(tmp_path, "dry_run", command=[sys.executable, "train.py"])
-    assert not answer.is_error, text_of(answer)
-    assert answer.structured_content["seen"]["loaders"][0]["samples"] == 512
-    assert "batch_size" in answer.structured_content["would_leave"]
+
+    async def use(client: Client) -> Any:
+        arguments = {"command": [sys.executable, "train.py"], "only": "num_threads,allocator"}
+        look = await client.call_tool("dry_run", arguments)
+        return look, await client.call_tool("run", {**arguments, "budget": budget(25), "out": "script.json"})
+
+    look, run = served(tmp_path, use)
+    assert not look.is_error, text_of(look)
+    assert look.structured_content["seen"]["loaders"][0]["samples"] == 512
+    assert "batch_size" in look.structured_content["would_leave"]
+    assert not run.is_error, text_of(run)
+    assert run.structured_content["status"] == "complete"
+    assert read_result(tmp_path / "script.json").workload.script is not None
 
 
 @pytest.mark.slow
