@@ -76,6 +76,7 @@ class Look:
         hooks.on_backward(self._before_backward)
         self._end_of_forwards = hooks.on_outermost_forward(self._on_forward, self._on_inner_forward)
         self._watch_attention()
+        self._watch_autocast()
         self._tell_of_end()
 
     def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
@@ -202,6 +203,21 @@ class Look:
             profile.__exit__(None, None, None)
             times = [event.self_cpu_time_total for event in profile.events()]
             self._facts["small_operators_fraction"] = small_fraction(times)
+
+    def _watch_autocast(self) -> None:
+        """Where a compiled model runs under it, no call of a module is seen."""
+        import torch
+
+        original: Any = torch.autocast.__enter__
+
+        def entering(mode: Any) -> Any:
+            entered = original(mode)
+            of_training = torch.is_grad_enabled() and not self._done
+            if of_training and (casts_to := autocast_dtype(self._facts.get("device", mode.device))) is not None:
+                self._facts["precision"] = casts_to
+            return entered
+
+        torch.autocast.__enter__ = entering  # type: ignore[method-assign]
 
     def _watch_attention(self) -> None:
         import torch
