@@ -285,7 +285,7 @@ def test_a_run_that_claims_something_changes_the_script_in_the_end_where_that_wa
     """Two workers that wait side by side are a gain for sure; the last lines say how to take it out again."""
     Path("train.py").write_text(SLEEPING)
     words = ["--only", "num_workers", "--out", "result.json", "--", sys.executable, "train.py"]
-    done = run(["run", "--keep", "--budget", budget(25), *words], Path.cwd(), 280)
+    done = run(["run", "--keep", "--budget", budget(60), *words], Path.cwd(), 280)
     assert done.status == 0, done.err
     assert "changed: train.py" in told(done)
     assert told(done).endswith("undo it: autotune keep --reverse result.json")
