@@ -111,17 +111,23 @@ def test_a_target_in_a_file_is_tuned_as_by_the_command(notebook: Notebook) -> No
     assert not shown(outputs, "application/vnd.jupyter.widget-view+json")
 
 
-def test_interrupting_the_kernel_returns_the_best_so_far(notebook: Notebook) -> None:
-    """As Ctrl-C does in a terminal; the kernel lives on, and no process of the tuning does."""
+@pytest.fixture(scope="module")
+def early(notebook: Notebook) -> list[dict[str, Any]]:
+    """What a tuning tells that is interrupted once it has measured something."""
     journal = notebook.folder / "early.journal"
     cell = "early = autotune.tune(build, budget='10m', out='early.json')"
-    outputs = notebook.interrupted(cell, lambda: has_measured(journal))
-    assert not [output for output in outputs if output["output_type"] == "error"], texts(outputs)
+    return notebook.interrupted(cell, lambda: has_measured(journal))
+
+
+def test_interrupting_the_kernel_returns_the_best_so_far(notebook: Notebook, early: list[dict[str, Any]]) -> None:
+    """As Ctrl-C does in a terminal; the kernel lives on, and no process of the tuning does."""
+    assert not [output for output in early if output["output_type"] == "error"], texts(early)
     assert texts(notebook.run("early.status, early.stopped_by")).strip() == "('partial', 'interrupted')"
     assert read_result(notebook.folder / "early.json").status == "partial"
     assert notebook.left() == []
 
 
+@pytest.mark.usefixtures("early")
 def test_an_interrupted_study_goes_on_in_a_new_kernel(notebook: Notebook) -> None:
     """The workload is the same one to it, though its bytes are not."""
     notebook.restart()
