@@ -80,8 +80,10 @@ def prepared(request: Request, reporter: Reporter) -> Iterator[Prepared]:
     retries = functools.partial(allocator_retries, tuned.device)
     root = None if rank.alone else psutil.Process(os.getppid())  # the launcher, above all ranks
     limit = request.memory_limit_bytes
-    watch = Telemetry(limit, over_limit, gpu=gpu, energy=energy, retries=retries, root=root)
-    with watch if rank.number == 0 else Unwatched() as telemetry:
+    watch = (
+        Unwatched() if rank.number else Telemetry(limit, over_limit, gpu=gpu, energy=energy, retries=retries, root=root)
+    )
+    with watch as telemetry:
         tuned.apply_process_settings()
         workload = load_workload(request.importable, point.parameters)
         if not rank.alone:

@@ -109,7 +109,7 @@ def end_processes(find: Callable[[], Sequence[psutil.Process]]) -> None:
 
 def _remove_unfinished(folder: Path) -> None:
     """Removes what a compiler that was killed in its folder had begun to write beside it."""
-    name = folder.name.removesuffix(_BUILD_FOLDER).removesuffix("_")
+    name = folder.name.removesuffix(_BUILD_FOLDER)
     with contextlib.suppress(OSError):
         for file in folder.parent.iterdir():
             if file.stem == name and file.suffix in _BUILT:

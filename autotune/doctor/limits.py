@@ -191,7 +191,10 @@ def _watched(clinic: Clinic) -> TelemetrySummary | None:
 def _foreign(clinic: Clinic) -> Finding:
     """Whether a second program on the GPU is noticed."""
     starter = subprocess.Popen([sys.executable, "-c", ORPHANED, FOREIGN], stdout=subprocess.PIPE, text=True)
-    other = int(_first_line(starter))
+    if not (told := _first_line(starter).strip()):
+        starter.wait()
+        raise subprocess.SubprocessError("a second program could not be started")
+    other = int(told)
     try:
         _first_line(starter)  # it holds the GPU from here on
         starter.wait()
