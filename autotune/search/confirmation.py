@@ -13,8 +13,8 @@ from autotune.results.result import AblationRow
 from autotune.search.ablation import MIN_ROUNDS, ablate, ablation_rows, reverted
 from autotune.search.bursts import Bursts
 from autotune.search.stages import ABLATION, CONFIRM
+from autotune.search.standing import resource_cost, standings
 from autotune.search.stopping import burst_deadline, numerics_steps
-from autotune.search.trials import resource_cost, standings
 from autotune.search.verify import (
     LONG_RACE_ROUNDS,
     MIN_DECIDED_ROUNDS,
@@ -104,7 +104,7 @@ class Confirmation:
         self._bursts.show_stage(CONFIRM)
         raced: set[Point] = set()
         while finalists := self._finalists(raced):
-            leaders = [one.point for one in self.confirmed()[:1] if one.point in raced]
+            leaders = [one.point for one in self.confirmed()[:1] if one.point in raced and one.speedup.ratio > 1]
             points = [*leaders, *finalists]
             if raced and not self._affords([self._baseline, *points] * MIN_DECIDED_ROUNDS):
                 return

@@ -13,7 +13,8 @@ from dataclasses import KW_ONLY, dataclass
 from autotune.knobs import KNOBS, Scalar, Space, buying_memory, going_with
 from autotune.measuring import Point
 from autotune.search.ceilings import unlikely_to_gain, with_workers, workers_needed
-from autotune.search.trials import Trial, incumbent_of
+from autotune.search.standing import incumbent_of
+from autotune.search.trials import Trial
 
 BASELINE, FIT, WARM, SUGGESTED, FED = "baseline", "fitting into memory", "warm start", "suggestions", "loader-bound"
 WORKERS, LARGEST = "fewest workers", "largest batch"

@@ -20,6 +20,9 @@ MIN_DECIDED_ROUNDS = 4
 MIN_RACED_ROUNDS = 3
 """Before a finalist that another one has clearly beaten drops out. Chosen: the fewest whose spread has two degrees of
 freedom."""
+HOPELESS_SHARE = 0.5
+"""Of an interval's half-width: a finalist whose ratio is that far below 1 has one chance in ten (four rounds,
+Student's t) to six (many) to be faster than the baseline at all. Its time is worth more to the next one."""
 LONG_RACE_ROUNDS = 6
 """From then on a race has one finalist. Chosen."""
 TIE = 0.98
@@ -93,12 +96,15 @@ def scored(burst: Burst, objective: Objective) -> bool:
 def _still_racing(
     standing: Sequence[Point], baseline: Point, rounds: Sequence[Round], objective: Objective
 ) -> list[Point]:
-    """The finalists that the fastest one has not clearly beaten, side by side in the same rounds.
+    """The finalists that the fastest one has not clearly beaten, side by side in the same rounds, nor the baseline.
 
     From some rounds on, those that seem slower go too, and in the end all but one: what is left of the time narrows the
     interval of the answer.
     """
-    ratios = {point: speedup.ratio for point in standing if (speedup := speedup_of(point, baseline, rounds, objective))}
+    found = {point: speedup_of(point, baseline, rounds, objective) for point in standing}
+    if len(rounds) >= MIN_DECIDED_ROUNDS:
+        standing = [point for point in standing if not _hopeless(found[point])]
+    ratios = {point: speedup.ratio for point in standing if (speedup := found[point]) is not None}
     if len(rounds) < MIN_RACED_ROUNDS or len(ratios) < 2:
         return list(standing)
     leader = max(ratios, key=lambda point: ratios[point])
@@ -109,6 +115,10 @@ def _still_racing(
         if point == leader
         or not (_beaten(point, leader, rounds, objective) or ratios.get(point, 0.0) < least * ratios[leader])
     ]
+
+
+def _hopeless(speedup: Speedup | None) -> bool:
+    return speedup is not None and speedup.ratio * (speedup.ci95.high / speedup.ratio) ** HOPELESS_SHARE < 1
 
 
 def _beaten(point: Point, leader: Point, rounds: Sequence[Round], objective: Objective) -> bool:

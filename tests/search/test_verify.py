@@ -52,6 +52,13 @@ def test_a_finalist_that_is_clearly_beaten_drops_out() -> None:
     assert all(len(who) == 2 for who in rounds[LONG_RACE_ROUNDS:])
 
 
+def test_a_finalist_that_the_baseline_beats_drops_out() -> None:
+    """What a disturbed search took for the best leaves the rest of the time to others, or ends the rounds."""
+    rounds = race({BASELINE: 1000, FIRST: 800, SECOND: 1200}, noise=0.03)
+    assert all(FIRST not in who for who in rounds[4:])
+    assert len(race({BASELINE: 1000, FIRST: 800}, noise=0.03)) == 4
+
+
 def rounds_of(*ratios: dict[Point, float]) -> list[Round]:
     """Rounds with the baseline at 1,000 samples/s."""
     return [{BASELINE: measured(1000)} | {point: measured(1000 * r) for point, r in each.items()} for each in ratios]
