@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
 Whole = Annotated[int, Field(ge=0, le=2**53)]
 """A count, or a size in bytes: JSON's numbers are exact up to there."""
@@ -16,7 +16,11 @@ Figure = Annotated[float, Field(ge=0, le=1e24)]
 """A rate, a ratio, a power: even operations per second of a whole cluster stay below."""
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
 """Thirty years."""
+Dollars = Annotated[float, Field(ge=1e-6, le=1e6)]
+"""An hour of a machine: neither is one for nothing, nor does one cost more."""
 Share = Annotated[float, Field(ge=0, le=1)]
+CLEAN = {"text": "was read from UTF-8, and escapes nothing else"}
+"""The context of a validation whose text needs no look: a thousand files are read in half the time."""
 DEPTH = 2
 """Containers within a record's field that may hold text: ``explored`` is a dict of tuples. Records clean their own."""
 
@@ -28,9 +32,9 @@ class Stored(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _writable(cls, data: Any) -> Any:
+    def _writable(cls, data: Any, info: ValidationInfo) -> Any:
         """Names of files may hold bytes that are no UTF-8: as text, they could not be written when all is done."""
-        return writable(data, DEPTH + 1)
+        return data if info.context is CLEAN else writable(data, DEPTH + 1)
 
 
 def writable(value: Any, depth: int = 0) -> Any:

@@ -15,7 +15,7 @@ from typing import Annotated
 from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, computed_field
 
 from autotune.knobs import KNOB_NAMES, Parameters, Scalar, TrainConfig, format_scalar
-from autotune.measuring.statistics import Interval, bootstrap_interval
+from autotune.measuring.statistics import Interval, ratio_interval
 from autotune.measuring.telemetry_summary import TelemetrySummary, merged
 from autotune.stored import Figure, Seconds, Stored, Whole
 
@@ -111,7 +111,7 @@ class Measurement(Stored):
     @property
     def ci95_samples_per_second(self) -> Interval:
         """Bootstrap interval of the rate, over blocks."""
-        return bootstrap_interval(list(zip(self.blocks, self.block_seconds, strict=True)), _rate_of)
+        return ratio_interval([block.samples for block in self.blocks], self.block_seconds)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -124,10 +124,6 @@ class Measurement(Stored):
     def measure_seconds(self) -> float:
         """Timed seconds, warm-up apart."""
         return math.fsum(block.seconds for block in self.blocks)
-
-
-def _rate_of(blocks: Sequence[tuple[Block, float]]) -> float:
-    return sum(block.samples for block, _ in blocks) / math.fsum(seconds for _, seconds in blocks)
 
 
 class Point(BaseModel):

@@ -6,12 +6,12 @@ autotune raises the schema's version instead, and this one says that it must be 
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -22,11 +22,13 @@ from autotune import __version__
 from autotune.errors import ResultFileError
 from autotune.files import write_whole
 from autotune.results.migrate import OLDEST, migrated
-from autotune.stored import Stored
+from autotune.stored import CLEAN, Stored
 from autotune.units import format_bytes
 
 MOST_BYTES = 32 * 2**20
 """No result has more: a day of bursts that take three seconds each is 29,000 records of some 600 bytes, 17 MB."""
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+"""What JSON escapes that UTF-8 cannot hold by itself."""
 MOST_NAMED = 8
 """Fields that are named as ignored; more are counted."""
 
@@ -91,11 +93,11 @@ def read_document(path: Path | str, *kinds: type[Kind]) -> Kind:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ResultFileError(f"{path} is not a {noun}: it is not valid JSON ({error}); {kinds[0].REMEDY}") from None
-    return parse_document(data, str(path), *kinds)
+    return parse_document(data, str(path), *kinds, clean=_SURROGATE.search(text) is None)
 
 
-def parse_document(data: Any, origin: str, *kinds: type[Kind]) -> Kind:
-    """What decoded JSON holds; `origin` names it in errors.
+def parse_document(data: Any, origin: str, *kinds: type[Kind], clean: bool = False) -> Kind:
+    """What decoded JSON holds; `origin` names it in errors; `clean` text can be written as it is.
 
     Raises:
         ResultFileError: It is of another schema, or not valid.
@@ -103,7 +105,7 @@ def parse_document(data: Any, origin: str, *kinds: type[Kind]) -> Kind:
     kind, version = _kind_of(data, origin, kinds)
     current = migrated(data, version)
     try:
-        record = kind.model_validate(current | {"schema": kind.SCHEMA})
+        record = kind.model_validate(current | {"schema": kind.SCHEMA}, context=CLEAN if clean else None)
     except ValidationError as error:
         raise _refused(error, data, origin, kind) from None
     names = list(dict.fromkeys(_unknown(current, record)))
@@ -208,15 +210,23 @@ def _release(version: str) -> list[int]:
     return [int(number) for number in numbers[0].split(".")] if numbers else []
 
 
-def _unknown(data: Any, model: Any, path: str = "") -> Iterator[str]:
+@functools.cache
+def _fields(kind: type[BaseModel]) -> dict[str, str]:
+    """A record's fields by their names in a file."""
+    return {field.alias or name: name for name, field in kind.model_fields.items()}
+
+
+def _unknown(data: Any, model: Any, path: str = "") -> list[str]:
     """The fields of decoded JSON that a record made of it does not have."""
+    found: list[str] = []
     if isinstance(model, BaseModel) and isinstance(data, dict):
-        fields = {field.alias or name: name for name, field in type(model).model_fields.items()}
+        fields = _fields(type(model))
         for key, value in data.items():
-            if key in fields:
-                yield from _unknown(value, getattr(model, fields[key]), f"{path}{key}.")
-            elif key not in type(model).model_computed_fields:
-                yield f"{path}{key}"
+            if key not in fields:
+                found += [f"{path}{key}"] if key not in type(model).model_computed_fields else []
+            elif type(value) in {dict, list}:  # nothing else has fields: a result has thousands of figures
+                found += _unknown(value, getattr(model, fields[key]), f"{path}{key}.")
     elif isinstance(model, tuple) and isinstance(data, list):
         for value, part in zip(data, model, strict=False):
-            yield from _unknown(value, part, path)
+            found += _unknown(value, part, path)
+    return found
