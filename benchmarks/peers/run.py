@@ -31,6 +31,7 @@ from typing import Any
 import psutil
 from pydantic import BaseModel
 
+from autotune.hardware import probe_host
 from autotune.knobs.config import TrainConfig
 from autotune.results.result import Side, read_result
 from benchmarks.alternate import realise
@@ -121,7 +122,8 @@ def compare(target: str, tools: Sequence[str], budget_seconds: float, seconds: f
     if any(choice.config.effective_batch != baseline.effective_batch for choice in choices):
         choices.append(ask_autotune(target, budget_seconds, free=True)[0])
         print(describe(choices[-1], baseline), file=sys.stderr, flush=True)
-    return {"target": target, "budget_seconds": budget_seconds} | train(target, choices, seconds, rounds)
+    known_as = {"target": target, "machine": probe_host().slug, "budget_seconds": budget_seconds}
+    return known_as | train(target, choices, seconds, rounds)
 
 
 def train(target: str, choices: Sequence[Choice], seconds: float, rounds: int) -> dict[str, Any]:

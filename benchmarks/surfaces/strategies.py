@@ -15,9 +15,10 @@ from autotune.commands.tuning_result import judge
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.search.driver import Search
+from autotune.search.standing import incumbent_of
 from autotune.search.stopping import Budget
 from autotune.search.storage import make_sampler
-from autotune.search.trials import Trial, TrialLog, incumbent_of
+from autotune.search.trials import Trial, TrialLog
 from autotune.terminal.progress import Quiet
 from benchmarks.surfaces import Surface
 from benchmarks.surfaces.playback import Playback, RecordedSpace, VirtualClock

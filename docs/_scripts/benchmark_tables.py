@@ -106,6 +106,11 @@ def costs() -> str:
         rows.append(
             [f"`{name}`" if name.startswith("autotune") else f"starting a {name}", f"{seconds['median']:.2f} s"]
         )
+    many = read("many_machines")
+    size = f"{many['page_bytes'] / 1e6:.1f} MB of page"
+    rows.append(
+        [f"comparing {many['machines']:,} results of {many['kinds']} kinds", f"{many['seconds']:.1f} s, {size}"]
+    )
     return _table(("what", "cost"), rows)
 
 
@@ -197,11 +202,19 @@ def replay_seconds() -> str:
 def peers() -> str:
     """Other tools' choices, trained beside autotune's."""
     workloads = read("peers")["workloads"]
-    tools = [row["tool"] for row in workloads[0]["rows"] if row["tool"] != "autotune"]
     found = [{row["tool"]: row["ours_over_it"] for row in one["rows"]} for one in workloads]
-    head = ("tool", *(f"{_short(one['target'])}, {one['budget_seconds']:.0f} s" for one in workloads))
-    rows = [[tool, *(_ratio(one[tool]) for one in found)] for tool in tools]
+    tools = [tool for tool in dict.fromkeys(tool for one in found for tool in one) if not tool.startswith("autotune")]
+    head = (
+        "tool",
+        *(f"{_short(one['target'])}, {one['budget_seconds']:.0f} s, {_maker(one['machine'])}" for one in workloads),
+    )
+    rows = [[tool, *(_ratio(one[tool]) if tool in one else "–" for one in found)] for tool in tools]
     return _table(head, rows)
+
+
+def _maker(machine: str) -> str:
+    """Of a machine's processor, by the folder name that its results have."""
+    return {"amd": "AMD", "intel": "Intel"}[machine.partition("-")[0]]
 
 
 def loader() -> str:
