@@ -12,6 +12,7 @@ from autotune.commands.check import check
 from autotune.commands.compare import compare
 from autotune.commands.cross import cross
 from autotune.commands.doctor import doctor
+from autotune.commands.fleet import fleet
 from autotune.commands.keep import keep
 from autotune.commands.launch import launch
 from autotune.commands.mcp import mcp
@@ -30,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.callback(invoke_without_command=True)(tune)
-for command in (probe, doctor, show, report, card, compare, cross, check, keep, schema, mcp):
+for command in (probe, doctor, show, report, card, compare, cross, check, fleet, keep, schema, mcp):
     app.command()(command)
 for trains in (run, launch):  # what follows the command that trains is its own
     app.command(context_settings={"allow_interspersed_args": False})(trains)

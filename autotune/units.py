@@ -97,6 +97,11 @@ def format_flops(flops_per_second: float) -> str:
 
 def format_rate(samples_per_second: float) -> str:
     """A rate with three significant digits: ``12,300 samples/s`` or ``1.25 samples/s``."""
-    if samples_per_second < 100 or not math.isfinite(samples_per_second):
-        return f"{samples_per_second:.3g} samples/s"
-    return f"{float(f'{samples_per_second:.3g}'):,.0f} samples/s"
+    return f"{rounded(samples_per_second)} samples/s"
+
+
+def rounded(number: float) -> str:
+    """Three significant digits: ``12,300`` or ``1.25``."""
+    if number < 100 or not math.isfinite(number):
+        return f"{number:.3g}"
+    return f"{float(f'{number:.3g}'):,.0f}"

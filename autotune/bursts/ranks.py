@@ -8,6 +8,7 @@ import torch
 from torch import distributed
 
 from autotune.training.ranks import this_rank
+from autotune.training.sharding import is_split
 
 
 class RanksDifferError(Exception):
@@ -43,13 +44,14 @@ class Ranks:
         return self.slowest(float(wish))[0] > 0
 
     def require_equal(self, weights: Iterable[torch.Tensor]) -> None:
-        """Makes sure that all ranks still train the same model.
+        """Makes sure that all ranks still train the same model; what is split among them is one model in any case.
 
         Raises:
             RanksDifferError: They do not.
         """
         if self.rank.alone:
             return
+        weights = [weight for weight in weights if not is_split(weight)]
         sums = [weight.detach().double().nan_to_num().abs().sum() for weight in weights]
         if not sums:
             return

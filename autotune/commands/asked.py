@@ -13,8 +13,13 @@ from autotune.errors import UsageError
 from autotune.units import parse_duration
 
 Objective = Annotated[
-    str, typer.Option(help="What is maximised: samples_per_second, or samples_per_joule of the device.")
+    str,
+    typer.Option(help="What is maximised: samples_per_second, samples_per_joule of the device, or samples_per_dollar."),
 ]
+DollarsPerHour = Annotated[
+    str, typer.Option(help="What this machine costs an hour; comparisons show it too.", metavar="DOLLARS")
+]
+MachineName = Annotated[str, typer.Option(help="What comparisons call this machine; by what trains when left out.")]
 Budget = Annotated[str, typer.Option(help="Wall-clock time for everything: 90s, 10m, 1h30m.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, rocm or mps; the first accelerator when left out.")]
 Out = Annotated[Path | None, typer.Option(help="The result file; in results/<machine> when left out.")]
@@ -33,6 +38,10 @@ Seed = Annotated[str, typer.Option(help="Seeds the sampler and the order of burs
 Storage = Annotated[str, typer.Option(help="Database URL for the trials; a file by the result when left out.")]
 AllowNumerics = Annotated[
     bool, typer.Option("--allow-numerics", help="Search arithmetic coarser than half precision too (FP8).")
+]
+Join = Annotated[
+    str,
+    typer.Option(help="Share the study of this name in --storage with other machines of this kind.", metavar="NAME"),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run, repeating no burst.")]
 
@@ -54,7 +63,11 @@ def options_of(
     storage: str,
     explore: list[str] | None = None,
     objective: str = "samples_per_second",
+    dollars_per_hour: str = "",
+    machine_name: str = "",
     nproc_per_node: str = "1",
+    join: str = "",
+    resume: bool = False,
     **others: Any,
 ) -> options.Options:
     """What was typed, as it is meant; the others are meant already.
@@ -64,9 +77,16 @@ def options_of(
     """
     from autotune.measuring import objective_named
 
+    if join and not storage:
+        raise UsageError("--join: expected --storage with the URL of a database that all machines reach; pass both")
+    if join and resume:
+        raise UsageError("--join and --resume contradict each other; a study that is shared is continued as it is")
+    price = options.parse_dollars(dollars_per_hour)
     return options.Options(
         target=target,
-        objective=objective_named(objective).name,
+        objective=objective_named(objective, price).name,
+        dollars_per_hour=price,
+        machine_name=options.parse_name("--machine-name", machine_name),
         budget_seconds=parse_duration(budget),
         device=options.parse_device(device),
         effective_batch=options.parse_effective_batch(effective_batch),
@@ -80,6 +100,8 @@ def options_of(
         sampler=options.one_of("--sampler", sampler, options.SAMPLERS),
         seed=options.parse_whole("--seed", seed, 0, options.MOST_SEED),
         storage=storage or None,
+        join=options.parse_name("--join", join),
+        resume=resume,
         ranks=options.parse_ranks(nproc_per_node),
         **others,
     )

@@ -55,7 +55,6 @@ def tune(target: str | Callable[..., Any], *, quiet: bool | None = None, **optio
         raise TargetError(f"expected a function or a text such as 'train:build', got {target!r:.60}; pass one of them")
 
     from autotune.commands.saving import Saved
-    from autotune.measuring import objective_named
     from autotune.report.saved import SavedResult
     from autotune.search.interrupts import CallInterrupts
     from autotune.search.stopping import Budget
@@ -66,7 +65,7 @@ def tune(target: str | Callable[..., Any], *, quiet: bool | None = None, **optio
     if sent is not None:
         wanted = wanted.of(sent)
     budget = Budget(wanted.budget_seconds)
-    progress = _progress(quiet, objective_named(wanted.objective), budget.remaining)
+    progress = _progress(quiet, wanted.goal, budget.remaining)
     with CallInterrupts() as interrupts:
         try:
             saved = Saved.of(wanted, progress, budget, interrupts)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from autotune.commands.common import reported, say
-from autotune.commands.options import parse_comparison_format
+from autotune.commands.options import parse_comparison_format, parse_samples
 from autotune.errors import UsageError
 
 
@@ -17,6 +17,9 @@ def compare(
     paths: Annotated[list[Path], typer.Argument(help="Result files, cross files, or folders that hold them.")],
     form: Annotated[str, typer.Option("--format", help="table, md, csv, json or html; else by --out's ending.")] = "",
     out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,
+    samples: Annotated[
+        str, typer.Option(help="Of a whole training, epochs included: what it takes and costs on each.")
+    ] = "",
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Shows the same workload across machines."""
@@ -31,7 +34,7 @@ def compare(
     from autotune.terminal.console import make_console
 
     chosen = parse_comparison_format(form, out, json=json)
-    comparison = compare_results(gather(paths))
+    comparison = compare_results(gather(paths), parse_samples(samples))
     if chosen == "csv" or not comparison.groups:  # in the others they are part of the text
         make_console().print(remarks(comparison))
     require_rows(comparison)

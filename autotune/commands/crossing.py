@@ -144,7 +144,7 @@ def judge_cross(source: Result, place: Place, ran: tuple[list[Round], list[Burst
             fingerprint=place.facts.fingerprint,
             model=place.facts.model,
         ),
-        machine=place.hardware.machine(place.device),
+        machine=_machine_of(place),
         hardware=place.hardware,
         software=place.hardware.software.model_copy(update={"autotune": __version__}),
         device=place.device,
@@ -161,6 +161,11 @@ def judge_cross(source: Result, place: Place, ran: tuple[list[Round], list[Burst
         rounds=len(rounds),
         notes=(*place.notes, *_disturbance_notes(rounds)),
     )
+
+
+def _machine_of(place: Place) -> str:
+    """As this machine's own result calls it, which the comparison puts beside it."""
+    return place.own[1].machine if place.own is not None else place.hardware.machine(place.device)
 
 
 def device_notes(source: Result, device: DeviceKind) -> Iterable[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING, get_args
 
 from autotune.errors import UnitError, UsageError
 from autotune.units import parse_fraction, quoted
+from autotune.wording import spelled
 
 if TYPE_CHECKING:
     from autotune.hardware import DeviceKind, Hardware
     from autotune.knobs import Scalar
+    from autotune.measuring import Objective
     from autotune.workload.sent import Sent
 
 SAMPLERS = ("tpe", "gp", "random")
@@ -32,6 +35,13 @@ MOST_RANKS = 256
 """More than the devices of any machine: each is a process that holds the model."""
 MOST_CHARACTERS = 200
 """Of one typed value: it stands in every row of the result's tables."""
+_THOUSANDS = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
+MOST_TRAINED = 1e15
+"""Samples of a training: no loader counts further in a machine's life."""
+LEAST_DOLLARS, MOST_DOLLARS = 1e-6, 1e6
+"""An hour of a machine: what result files hold."""
+MOST_NAME = 60
+"""Characters of a machine's name: it stands in each row of a comparison."""
 LEAST_MEMORY = 0.01
 """The least share of memory: with less, not even torch's own libraries would fit."""
 
@@ -42,6 +52,8 @@ class Options:
 
     Attributes:
         objective: The name of what is maximised.
+        dollars_per_hour: What the machine costs, where that was told.
+        machine_name: What comparisons call the machine; None: by what trains.
         effective_batch: A number; ``"free"``; None holds the baseline's.
         explored: Values for keyword arguments of ``build()``.
         warm_start: Result files of other machines, whose configs are tried first.
@@ -49,12 +61,15 @@ class Options:
         evaluation: Whether a batch size to evaluate with is looked for as well.
         sent: The function, where one is tuned that only this process has; the target is its name.
         ranks: Processes that train together, as `torchrun` starts them; 0: as many as there are devices.
+        join: The name of a study in the storage, which other machines of this kind share.
         fit: Whether all changes are told that make a baseline fit into memory, rather than the first.
         allow_numerics: Whether arithmetic may be searched that is coarser than half precision.
     """
 
     target: str
     objective: str = "samples_per_second"
+    dollars_per_hour: float | None = None
+    machine_name: str | None = None
     budget_seconds: float = 600.0
     device: DeviceKind | None = None
     out: Path | None = None
@@ -70,6 +85,7 @@ class Options:
     seed: int = 0
     storage: str | None = None
     resume: bool = False
+    join: str | None = None
     ranks: int = 1
     fit: bool = False
     allow_numerics: bool = False
@@ -80,6 +96,13 @@ class Options:
     def of(self, sent: Sent) -> Options:
         """The same of a function."""
         return replace(self, target=sent.target, sent=sent)
+
+    @property
+    def goal(self) -> Objective:
+        """What is maximised."""
+        from autotune.measuring import objective_named
+
+        return objective_named(self.objective, self.dollars_per_hour)
 
     @property
     def name(self) -> str:
@@ -152,6 +175,43 @@ def parse_whole(option: str, text: str, least: int, most: int, remedy: str = "or
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= 20 and least <= int(digits) <= most):
         raise _refusal(option, f"a whole number from {least} to {most}", text, f"pass one, {remedy}")
     return int(digits)
+
+
+def parse_samples(text: str) -> int | None:
+    """How many samples, such as ``90M``, ``1.2e9`` or ``50000``; None for an empty text."""
+    if not text:
+        return None
+    digits, factor = text.strip().replace(",", ""), 1.0
+    if digits[-1:] in _THOUSANDS:
+        digits, factor = digits[:-1], _THOUSANDS[digits[-1]]
+    try:
+        samples = factor * float(digits)
+    except ValueError:
+        samples = math.nan
+    if not 1 <= samples <= MOST_TRAINED:
+        raise _refusal("--samples", f"a number from 1 to {MOST_TRAINED:.0e}", text, "pass one such as 90M")
+    return round(samples)
+
+
+def parse_dollars(text: str) -> float | None:
+    """The price of an hour, such as ``2.49`` or ``$2.49``; None for an empty text."""
+    if not text:
+        return None
+    try:
+        dollars = float(text.strip().removeprefix("$"))
+    except ValueError:
+        dollars = math.nan
+    if not LEAST_DOLLARS <= dollars <= MOST_DOLLARS:  # NaN is neither
+        expected = f"dollars an hour, from {LEAST_DOLLARS:g} to {MOST_DOLLARS:,.0f}"
+        raise _refusal("--dollars-per-hour", expected, text, "pass a price such as 2.49")
+    return dollars
+
+
+def parse_name(option: str, text: str) -> str | None:
+    """A name that fits into a table, without what steers a terminal; None for an empty text."""
+    if len(text) > MOST_NAME:
+        raise _refusal(option, f"a name of {MOST_NAME} characters at most", text, "shorten it")
+    return " ".join(spelled(text).split()) or None
 
 
 def parse_share(option: str, text: str, least: float = 0.0) -> float:

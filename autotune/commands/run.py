@@ -19,6 +19,8 @@ Words = Annotated[
 def run(
     command: Words = None,
     budget: asked.Budget = "10m",
+    dollars_per_hour: asked.DollarsPerHour = "",
+    machine_name: asked.MachineName = "",
     device: asked.Device = "",
     out: asked.Out = None,
     effective_batch: Annotated[
@@ -50,6 +52,8 @@ def run(
     wanted = asked.script_options(
         command or (),
         budget=budget,
+        dollars_per_hour=dollars_per_hour,
+        machine_name=machine_name,
         device=device,
         out=out,
         effective_batch=effective_batch,

@@ -18,6 +18,8 @@ def tune(
     model: Annotated[str, typer.Option(help="What to tune: module:build or file.py:build.", metavar="TARGET")] = "",
     budget: asked.Budget = "10m",
     objective: asked.Objective = "samples_per_second",
+    dollars_per_hour: asked.DollarsPerHour = "",
+    machine_name: asked.MachineName = "",
     device: asked.Device = "",
     out: asked.Out = None,
     effective_batch: Annotated[
@@ -36,6 +38,7 @@ def tune(
     sampler: asked.Sampler = "tpe",
     seed: asked.Seed = "0",
     storage: asked.Storage = "",
+    join: asked.Join = "",
     resume: asked.Resume = False,
     nproc_per_node: Annotated[
         str,
@@ -66,6 +69,8 @@ def tune(
     wanted = asked.options_of(
         target=model,
         objective=objective,
+        dollars_per_hour=dollars_per_hour,
+        machine_name=machine_name,
         budget=budget,
         device=device,
         out=out,
@@ -81,6 +86,7 @@ def tune(
         sampler=sampler,
         seed=seed,
         storage=storage,
+        join=join,
         resume=resume,
         nproc_per_node=nproc_per_node,
         fit=fit,
@@ -100,7 +106,6 @@ def tune_and_tell(wanted: options.Options, *, as_json: bool, quiet: bool, keepin
     """
     from autotune.commands.keep import after_run
     from autotune.commands.saving import Saved
-    from autotune.measuring import objective_named
     from autotune.results.files import to_json
     from autotune.search.interrupts import Interrupts
     from autotune.search.stopping import Budget
@@ -110,9 +115,7 @@ def tune_and_tell(wanted: options.Options, *, as_json: bool, quiet: bool, keepin
     console = make_console()
     budget = Budget(wanted.budget_seconds, started=STARTED)
     with Interrupts() as interrupts:
-        progress = make_progress(
-            console, quiet=quiet, objective=objective_named(wanted.objective), seconds=budget.remaining
-        )
+        progress = make_progress(console, quiet=quiet, objective=wanted.goal, seconds=budget.remaining)
         try:
             saved = Saved.of(wanted, progress, budget, interrupts)
         except Interrupted as interrupted:

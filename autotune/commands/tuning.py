@@ -19,8 +19,8 @@ from autotune.doctor import Examination, examine_quickly, known_examination
 from autotune.errors import AutotuneError, Interrupted, UsageError
 from autotune.hardware import DeviceKind, Hardware, why_no_energy
 from autotune.knobs import Space, WorkloadFacts, build_space, share_of_rank
-from autotune.measuring import SAMPLES_PER_JOULE, NumericsGuard, Point, Profile, objective_named
-from autotune.results.result import Evaluation, Result
+from autotune.measuring import PER_DOLLAR, SAMPLES_PER_JOULE, NumericsGuard, Point, Profile
+from autotune.results.result import Evaluation, Result, Scaling
 from autotune.scripts import Script, ScriptIsolation
 from autotune.scripts.changes import held_knobs
 from autotune.scripts.facts import source_of
@@ -29,6 +29,9 @@ from autotune.search.driver import Search
 from autotune.search.evaluation import evaluation_batch, kept_seconds
 from autotune.search.interrupts import Stop
 from autotune.search.progress import Progress
+from autotune.search.scaling import kept_seconds as scaling_seconds
+from autotune.search.scaling import scaling as scaling_of
+from autotune.search.sharing import Shared
 from autotune.search.stopping import Budget, plan_for, sufficient_budget
 from autotune.search.storage import open_study
 from autotune.search.trials import TrialLog
@@ -97,6 +100,7 @@ class Tuning:
                 elsewhere, space, hardware, fingerprint=facts.fingerprint, device=device, memory_limit_bytes=limit
             )
             kept = kept_seconds(self.budget.seconds) if options.evaluation else 0.0
+            kept += scaling_seconds(self.budget.seconds) if ranks > 1 else 0.0
             search = Search(
                 space,
                 baseline,
@@ -117,11 +121,15 @@ class Tuning:
             )
             profiles: dict[Point, Profile] = {}
             evaluation: Evaluation | None = None
+            scaling: Scaling | None = None
             try:
                 stopped_by = search.run()
-                search.confirmation.ablate()
+                if search.confirms:
+                    search.confirmation.ablate()
                 if options.evaluation:
                     evaluation = self._evaluation(runner, search, facts)
+                if ranks > 1:
+                    scaling = self._scaling(runner, search)
                 profiles = self._profile(runner, search)
             except Interrupted:
                 if search.log.incumbent() is None:  # a result without a figure would serve nobody
@@ -130,7 +138,7 @@ class Tuning:
         seconds = self.budget.elapsed
         result = make_result(
             search, setting, stopped_by, profiles=profiles, tried=tried, notes=self._notes, seconds=seconds
-        ).model_copy(update={"evaluation": evaluation})
+        ).model_copy(update={"evaluation": evaluation, "scaling": scaling})
         return result, out
 
     @property
@@ -218,6 +226,12 @@ class Tuning:
             self._note("no batch size to evaluate with was found: there was no time for it, or evaluating failed")
         return found
 
+    def _scaling(self, runner: ProcessRunner, search: Search) -> Scaling | None:
+        """How many ranks pay, as far as there is time to see it."""
+        self.progress.stage("fewer ranks")
+        plan, answer = plan_for(self.budget.seconds), search.confirmation.answer()
+        return scaling_of(answer, runner, plan, self.budget, self._note)
+
     def _look_at_machine(self, isolation: Isolation) -> tuple[Hardware, DeviceKind]:
         """The machine as host and torch see it, and the device to train on."""
         seconds = min(PEAKS_MAX_SECONDS, PEAKS_SHARE * self.budget.seconds)
@@ -249,23 +263,34 @@ class Tuning:
     def _open_log(self, space: Space, setting: Setting, out: Path) -> TrialLog:
         options, facts = self.options, setting.facts
         same = {"target": options.target, "fingerprint": facts.fingerprint, "device": setting.device}
+        if options.join is not None:  # only there may machines differ
+            same |= {"machine": setting.hardware.slug, "baseline": facts.baseline.model_dump_json()}
         study = open_study(
-            name=f"{options.name}-{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{os.getpid()}",
+            name=options.join or f"{options.name}-{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{os.getpid()}",
             storage=options.storage,
             journal=out.with_suffix(".journal"),
             sampler=options.sampler,
             seed=options.seed,
-            attributes=same | {"objective": options.objective},
+            attributes=same | {"objective": _studied(options)},
             resume=options.resume,
+            join=options.join is not None,
         )
-        log = TrialLog(study, space, self._note, objective=objective_named(options.objective))
+        shared = Shared(study) if options.join is not None else None
+        log = TrialLog(study, space, self._note, objective=options.goal, shared=shared)
         if log.trials:
-            self._note(f"{len(log.trials)} bursts of an earlier run are known and not run again")
+            whose = "other machines" if shared is not None else "an earlier run"
+            self._note(f"{len(log.trials)} bursts of {whose} are known and not run again")
         return log
 
     def _note(self, text: str) -> None:
         self._notes.append(text)
         self.progress.note(text)
+
+
+def _studied(options: Options) -> str:
+    """What a study maximises: its scores are in dollars of one price."""
+    price = options.dollars_per_hour if options.objective == PER_DOLLAR else None
+    return options.objective if price is None else f"{options.objective} at {price:g}"
 
 
 def _require_writable(out: Path) -> None:

@@ -117,6 +117,8 @@ def make_result(
             script=setting.script,
         ),
         hardware=hardware,
+        machine_name=setting.options.machine_name,
+        dollars_per_hour=setting.options.dollars_per_hour,
         software=hardware.software.model_copy(update={"autotune": __version__}),
         baseline=before,
         best=after,

@@ -55,6 +55,8 @@ def ddp_settings(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
     config = tuned.config
     if config.ranks == 1:
         return {}, {}
+    if config.strategy == "fsdp":
+        return {}, {"strategy": "what was measured is torch's FSDP2 on repeated blocks: ask it for its own"}
     if config.static_graph and config.accumulation_steps > 1:
         why = "it accumulates from the first micro-batch on, on which DDP's static graph fails"
         return ddp_arguments(config.replace(static_graph=False)), {"static_graph": why}

@@ -22,6 +22,7 @@ OptimizerImpl = Literal["default", "foreach", "fused"]
 SdpaBackend = Literal["default", "math", "flash_attention", "efficient_attention", "cudnn_attention"]
 Allocator = Literal["default", "tuned"]
 DataPlacement = Literal["loader", "collated", "device"]
+Strategy = Literal["ddp", "fsdp"]
 
 Scalar = bool | int | float | str | None
 Parameters = dict[str, Scalar]
@@ -74,6 +75,12 @@ class TrainConfig(BaseModel):
     num_threads: Count | None = Field(default=None, ge=1, description="CPU intra-op; None: torch's own")
     allocator: Allocator = "default"
     ranks: Count = Field(default=1, ge=1, description="processes that train together, one a device")
+    strategy: Strategy = Field(
+        default="ddp", description="fsdp: weights, gradients and the optimizer's states are split among the ranks"
+    )
+    reshard_after_forward: bool = Field(
+        default=True, description="fsdp: gathered weights are dropped after forward, and gathered again in backward"
+    )
     ddp_bucket_cap_mb: Count | None = Field(
         default=None, ge=1, description="MiB of gradients a bucket; None: torch's 25"
     )
@@ -98,6 +105,10 @@ class TrainConfig(BaseModel):
         elif self.device_prefetch:  # which waits for no copy
             resets["non_blocking"] = True
         if self.ranks == 1:
+            resets["strategy"] = "ddp"
+        if self.ranks == 1 or self.strategy == "ddp":
+            resets["reshard_after_forward"] = True
+        if self.ranks == 1 or self.strategy == "fsdp":  # which has nothing of these
             resets |= {"ddp_bucket_cap_mb": None, "gradient_as_bucket_view": False}
             resets |= {"static_graph": False, "find_unused_parameters": False}
         self.__dict__.update(resets)  # the model is frozen, and nobody has seen it yet
@@ -159,7 +170,8 @@ def check_values(values: Mapping[str, Scalar]) -> TrainConfig:
     Raises:
         ConfigError: As in `make_config`.
     """
-    return make_config({**_ENABLING, **values})
+    enabling = _ENABLING | ({"strategy": "fsdp"} if "reshard_after_forward" in values else {})
+    return make_config({**enabling, **values})
 
 
 def parse_knob(knob: str, text: str) -> Scalar:

@@ -1,4 +1,4 @@
-"""The knobs of training in several processes at once: how DistributedDataParallel exchanges gradients."""
+"""The knobs of training in several processes at once: how they exchange gradients, and what each of them keeps."""
 
 from __future__ import annotations
 
@@ -22,6 +22,29 @@ def _too_little(of: Circumstances) -> str | None:
     if share is not None and share < WORTH_SHARE:
         return f"exchanging gradients takes {share:.1%} of a step: there is too little to gain"
     return None
+
+
+def _strategies(of: Circumstances) -> Choices | str:
+    """Where memory may bind: a free batch can grow into what is saved. Else it is kept for when memory runs out."""
+    possible = _when_short(of)
+    binds = of.effective_batch is None and "batch_size" not in of.fixed
+    if isinstance(possible, str) or binds or "strategy" in of.asked or of.start.strategy != "ddp":
+        return possible
+    return "splitting the model saves memory, and the batch is held: it is tried should the baseline run out of memory"
+
+
+def _when_short(of: Circumstances) -> Choices | str:
+    """A model that may be split among ranks."""
+    if of.start.ranks == 1:
+        return "a single process trains; --nproc-per-node starts several"
+    return Choices(("ddp", "fsdp"), "each rank keeps a part of weights, gradients and states, and gathers the rest")
+
+
+def _reshards(of: Circumstances) -> Choices | str:
+    """Whether gathered weights are kept from forward to backward."""
+    if of.start.strategy != "fsdp" and isinstance(_strategies(of), str):
+        return "the model is not split among ranks: there is nothing to gather"
+    return Choices((True, False), "weights that stay gathered until backward are exchanged once less, and take memory")
 
 
 def _buckets(of: Circumstances) -> Choices | str:
@@ -60,6 +83,19 @@ KNOBS = (
         affects={"memory", "host memory"},  # on the CPU that of all of them
         words={"lightning": ("devices",), "fabric": ("devices",)},
         without_word="`torchrun --nproc-per-node` starts as many",
+    ),
+    Knob(
+        name="strategy", when="several ranks, with `--effective-batch free` or where the baseline does not fit",
+        why="ranks that each keep a part of weights, gradients and states have room for larger batches, or models",
+        candidates=_strategies, when_short=_when_short, goes_with="ranks", priority={"gpu": 117, "cpu": 87}, guide=141,
+        affects={"memory", "host memory", "compiled code"},
+        without_word="split by the framework's own FSDP, which is not the one that was measured",
+    ),
+    Knob(
+        name="reshard_after_forward", when="the model is split among ranks",
+        why="what stays gathered between forward and backward is exchanged once less",
+        candidates=_reshards, goes_with="strategy", priority={"gpu": 119, "cpu": 89}, guide=143,
+        affects={"memory", "host memory"}, without_word="an argument of the framework's own FSDP",
     ),
     Knob(
         name="ddp_bucket_cap_mb", when="several ranks that exchange notably much",

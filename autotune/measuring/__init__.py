@@ -16,7 +16,15 @@ from autotune.measuring.numerics import (
     Trace,
     judge_agreement,
 )
-from autotune.measuring.objective import SAMPLES_PER_JOULE, SAMPLES_PER_SECOND, Objective, objective_named
+from autotune.measuring.objective import (
+    PER_DOLLAR,
+    SAMPLES_PER_JOULE,
+    SAMPLES_PER_SECOND,
+    SECONDS_PER_HOUR,
+    Objective,
+    objective_named,
+    per_dollar,
+)
 from autotune.measuring.pairs import Pair, pair_of
 from autotune.measuring.profiles import Headroom, Operator, Profile, SampleCost, SamplePart, Synchronisation
 from autotune.measuring.ratios import Scatter, block_error, paired, warm_up_length
@@ -26,10 +34,11 @@ from autotune.measuring.statistics import Interval, KnownInterval
 from autotune.measuring.telemetry_summary import SLOWDOWNS, TelemetrySummary, bearable, merged
 
 __all__ = [
-    "CAVEAT", "FEWEST_PAIRS", "FEWEST_STEPS", "MOST_STEPS", "SAMPLES_PER_JOULE", "SAMPLES_PER_SECOND", "SLOWDOWNS",
+    "CAVEAT", "FEWEST_PAIRS", "FEWEST_STEPS", "MOST_STEPS", "PER_DOLLAR", "SAMPLES_PER_JOULE", "SAMPLES_PER_SECOND",
+    "SECONDS_PER_HOUR", "SLOWDOWNS",
     "Agreement", "Block", "Burst", "Headroom", "Interval", "KnownInterval", "Line", "Measurement", "MemoryModel",
     "Numerics", "NumericsGuard", "Objective", "Operator", "Outcome", "Pair", "Point", "Profile", "SampleCost",
     "SamplePart", "Scatter", "Speedup", "Synchronisation", "TelemetrySummary", "Trace", "bearable", "block_error",
-    "comparable", "compiler_text", "judge_agreement", "merged", "objective_named", "pair_of", "paired", "pool",
-    "speedup_in", "warm_up_length", "worst",
+    "comparable", "compiler_text", "judge_agreement", "merged", "objective_named", "pair_of", "paired", "per_dollar",
+    "pool", "speedup_in", "warm_up_length", "worst",
 ]  # fmt: skip

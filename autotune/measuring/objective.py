@@ -3,7 +3,8 @@
 The rate is always samples per second: numerics, ceilings, memory, telemetry and a burst's own timing ask for it.
 Whoever decides which config is better (search, race, warm start, result, reports) asks for the score.
 
-To add an objective: (1) declare it here and add it to `OBJECTIVES`; (2) where it needs a figure that no burst measures
+To add an objective: (1) declare it here and add it to `OBJECTIVES`, or, where it depends on more than the measurement,
+to `objective_named`; (2) where it needs a figure that no burst measures
 yet, add that to `records.py` or `telemetry_summary.py`, and to the telemetry that reads it; nothing else asks which
 objective it is, but for the sentence that refuses one that this machine cannot tell.
 """
@@ -16,8 +17,8 @@ from dataclasses import dataclass
 
 from autotune.errors import UsageError
 from autotune.measuring.records import Measurement
-from autotune.measuring.statistics import Interval, bootstrap_interval
-from autotune.units import format_rate
+from autotune.measuring.statistics import Interval, ratio_interval
+from autotune.units import format_rate, rounded
 
 ENERGY_TURN_SECONDS = 0.5
 """NVML's counter of energy moves ten times a second (an H100's, in steps of 12.5 J at 125 W): in turns of 0.2 s the
@@ -51,13 +52,10 @@ class Objective:
     def interval(self, measured: Measurement) -> Interval:
         """Bootstrap interval of a score that there is, over blocks by what they cost."""
         costs = self.costs(measured) or measured.block_seconds
-        per_cost = (self.score(measured) or 0.0) * math.fsum(costs) / sum(block.samples for block in measured.blocks)
-
-        def score(blocks: Sequence[tuple[int, float]]) -> float:
-            return per_cost * sum(samples for samples, _ in blocks) / max(math.fsum(cost for _, cost in blocks), 1e-9)
-
-        pairs = zip((block.samples for block in measured.blocks), costs, strict=True)
-        return bootstrap_interval(list(pairs), score)
+        samples = [block.samples for block in measured.blocks]
+        each = (self.score(measured) or 0.0) * math.fsum(costs) / sum(samples)
+        low, high = ratio_interval(samples, [max(cost, 1e-12) for cost in costs])
+        return Interval(each * low, each * high)
 
     def bare(self, score: float) -> str:
         """A score where its unit is told elsewhere."""
@@ -83,16 +81,40 @@ SAMPLES_PER_JOULE = Objective(
     turn_seconds=ENERGY_TURN_SECONDS,
 )
 OBJECTIVES: Sequence[Objective] = (SAMPLES_PER_SECOND, SAMPLES_PER_JOULE)
+PER_DOLLAR = "samples_per_dollar"
+SECONDS_PER_HOUR = 3600.0
 
 
-def objective_named(name: str) -> Objective:
-    """An objective by its name.
+def samples_per_dollar(dollars_per_hour: float) -> Objective:
+    """Samples for each dollar of a machine's price.
+
+    On one machine it ranks configs as the rate does, since all cost the same; between machines it tells which to rent.
+    """
+    return Objective(
+        PER_DOLLAR,
+        "samples/$",
+        lambda measured: per_dollar(measured.samples_per_second, dollars_per_hour),
+        lambda score: f"{rounded(score)} samples/$",
+    )
+
+
+def per_dollar(samples_per_second: float, dollars_per_hour: float) -> float:
+    """Samples for a dollar, at a rate on a machine of a price."""
+    return samples_per_second * SECONDS_PER_HOUR / dollars_per_hour
+
+
+def objective_named(name: str, dollars_per_hour: float | None = None) -> Objective:
+    """An objective by its name; the price of the machine is for the one that needs it.
 
     Raises:
-        UsageError: There is none of that name: a newer autotune may know it.
+        UsageError: There is none of that name: a newer autotune may know it; or the price is missing.
     """
+    if name == PER_DOLLAR:
+        if not dollars_per_hour:
+            raise UsageError(f"{PER_DOLLAR}: expected the machine's price, got none; pass --dollars-per-hour")
+        return samples_per_dollar(dollars_per_hour)
     found = next((objective for objective in OBJECTIVES if objective.name == name), None)
     if found is None:
-        known = ", ".join(objective.name for objective in OBJECTIVES)
+        known = ", ".join((*(objective.name for objective in OBJECTIVES), PER_DOLLAR))
         raise UsageError(f"expected one of the objectives {known}, got {name!r}; a newer autotune may have it")
     return found

@@ -54,6 +54,8 @@ def rates(result: Result) -> list[Block]:
         blocks.append(Text(f"{even[0].upper()}{even[1:]}."))
     if (evaluating := summary.evaluation_text(result)) is not None:
         blocks.append(Text(f"{evaluating[0].upper()}{evaluating[1:]}."))
+    if (scaling := summary.scaling_text(result)) is not None:
+        blocks.append(Text(f"{scaling[0].upper()}{scaling[1:]}."))
     configs = [side.config.model_dump() for side in (result.baseline, result.best)]
     whole = tuple((knob, *(summary.knob_text(knob, config[knob]) for config in configs)) for knob in KNOB_NAMES)
     return [*blocks, Folded("Every knob", (Table("All knobs, changed or not", KNOBS, whole),))]

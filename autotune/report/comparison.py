@@ -51,6 +51,8 @@ def _group_section(number: int, group: WorkloadGroup) -> Section:
             legend += f"; the {MOST_DRAWN} fastest are drawn"
         blocks.append(Picture(svg, _finding(group), legend))
     found = sheet(group)
+    if found.choices:
+        blocks.append(Bullets(found.choices, "Where to train"))
     changes = tuple((line.machine, ", ".join(line.changes) or "none") for line in found.lines)
     blocks += [_rates_table(found), Table("Changed knobs", ("machine", "changes"), changes)]
     if found.sharers:

@@ -14,7 +14,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from autotune.errors import ResultFileError
-from autotune.measuring import Interval, Measurement, Outcome, Speedup
+from autotune.measuring import Interval, Measurement, Outcome, Speedup, per_dollar
+from autotune.results.choosing import choices
 from autotune.results.cross_file import Cross
 from autotune.results.gather import Gathered, Machine, machine_of
 from autotune.results.result import Result
@@ -48,6 +49,8 @@ class Row(Stored):
     memory_bytes: int | None = Field(description="peak of the best config")
     memory_of: Literal["device", "host"]
     samples_per_joule: float | None = Field(description="of the device, by the best config; None: not known")
+    dollars_per_hour: float | None = Field(default=None, description="of the machine, as it was told")
+    samples_per_dollar: float | None = Field(default=None, description="by the best config; None: no price")
     knobs: dict[str, Any] = Field(description="all of the best config, and build's arguments")
     changed_knobs: dict[str, tuple[Any, Any]]
     held_knobs: dict[str, str] = Field(description="that were not searched there, and why")
@@ -78,6 +81,7 @@ class WorkloadGroup(Stored):
     shared_knobs: dict[str, Any] = Field(description="on which all machines agree, and that some baseline has not")
     particular_knobs: dict[str, dict[str, Any]] = Field(description="that differ: the value of each machine")
     crosses: tuple[CrossRow, ...] = ()
+    choices: tuple[str, ...] = Field(default=(), description="where to train, in sentences")
 
     def values_text(self, knob: str) -> str:
         """A particular knob's values: ``4 on A, B; 0 on C (not searched)``."""
@@ -97,8 +101,13 @@ class Comparison(Stored):
     problems: tuple[str, ...] = ()
 
 
-def compare(gathered: Gathered) -> Comparison:
-    """Results side by side, those of one workload together."""
+def compare(gathered: Gathered, samples: int | None = None) -> Comparison:
+    """Results side by side, those of one workload together.
+
+    Args:
+        gathered: The files.
+        samples: Of a whole training, for what it takes and costs on each machine.
+    """
     members: dict[str, list[Named]] = {}
     for path, result in sorted(gathered.results, key=lambda named: (named[1].workload.name, named[1].workload.target)):
         members.setdefault(result.workload.fingerprint, []).append((path, result))
@@ -106,7 +115,7 @@ def compare(gathered: Gathered) -> Comparison:
     warnings = [*_workload_warnings([result for _, result in gathered.results])]
     for fingerprint, named in members.items():
         crosses = [(path, cross) for path, cross in gathered.crosses if cross.workload.fingerprint == fingerprint]
-        groups.append(_group(named, crosses))
+        groups.append(_group(named, crosses, samples))
         results = [result for _, result in named]
         warnings += [*_row_warnings(groups[-1]), *_baseline_warnings(results), *_best_warnings(results)]
         warnings += _cross_warnings(groups[-1], crosses)
@@ -127,7 +136,7 @@ def require_rows(comparison: Comparison) -> None:
         raise ResultFileError("there is nothing to compare: name result files of autotune, or folders that hold some")
 
 
-def _group(named: Sequence[Named], crosses: Sequence[tuple[str, Cross]]) -> WorkloadGroup:
+def _group(named: Sequence[Named], crosses: Sequence[tuple[str, Cross]], samples: int | None) -> WorkloadGroup:
     results = [result for _, result in named]
     machines = {machine_of(result) for result in results}
     kinds = Counter(kind for kind, _ in machines)
@@ -152,6 +161,7 @@ def _group(named: Sequence[Named], crosses: Sequence[tuple[str, Cross]]) -> Work
         shared_knobs=shared,
         particular_knobs=particular,
         crosses=tuple(_cross_row(path, cross, labels) for path, cross in crosses),
+        choices=tuple(choices([row for row in rows if row.judged], samples)),
     )
 
 
@@ -181,6 +191,7 @@ def _judged_knobs(results: Mapping[str, Result]) -> tuple[dict[str, Any], dict[s
 def _row(path: str, result: Result, label: str, *, judged: bool) -> Row:
     before, after = result.baseline.measurement, result.best.measurement
     memory_of: Literal["device", "host"] = "host" if result.constraints.device == "cpu" else "device"
+    rate, price = getattr(after, "samples_per_second", None), result.dollars_per_hour
     return Row(
         path=path,
         machine=result.machine,
@@ -193,13 +204,15 @@ def _row(path: str, result: Result, label: str, *, judged: bool) -> Row:
         judged=judged,
         before_samples_per_second=getattr(before, "samples_per_second", None),
         before_ci95=getattr(before, "ci95_samples_per_second", None),
-        after_samples_per_second=getattr(after, "samples_per_second", None),
+        after_samples_per_second=rate,
         after_ci95=getattr(after, "ci95_samples_per_second", None),
         speedup=result.speedup,
         speedup_reason=result.speedup_reason,
         memory_bytes=getattr(after, f"{memory_of}_memory_bytes", None),
         memory_of=memory_of,
         samples_per_joule=_samples_per_joule(after),
+        dollars_per_hour=price,
+        samples_per_dollar=per_dollar(rate, price) if rate is not None and price is not None else None,
         knobs=result.best.point.values,
         changed_knobs=result.changed_knobs,
         held_knobs=_held_knobs(result),

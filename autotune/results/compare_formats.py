@@ -35,11 +35,12 @@ CSV_COLUMNS = (
     "before_samples_per_second", "before_ci95_low", "before_ci95_high",
     "after_samples_per_second", "after_ci95_low", "after_ci95_high",
     "speedup", "speedup_ci95_low", "speedup_ci95_high", "speedup_pairs", "speedup_reason",
-    "memory_bytes", "memory_of", "samples_per_joule", "changed_knobs",
+    "memory_bytes", "memory_of", "samples_per_joule", "dollars_per_hour", "samples_per_dollar", "changed_knobs",
 )  # fmt: skip
 """Before one column for each knob of the best config."""
 LEGEND = (
-    "Before and after are samples per second, per joule those for each joule of the GPU; the speed-up is of "
+    "Before and after are samples per second, per joule those for each joule of the GPU, "
+    "per dollar those for each dollar of the machine's price; the speed-up is of "
     "interleaved pairs of runs; below each stands its 95 % interval. Memory is the peak of the tuned config."
 )
 
@@ -100,7 +101,10 @@ def _cell(cell: Cell) -> str:
 
 
 def _knob_lines(found: Sheet) -> Iterator[str]:
-    """What all machines agree on, and what is particular to each."""
+    """Where to train, what all machines agree on, and what is particular to each."""
+    if found.choices:
+        yield from (f"- {_escaped(choice)}" for choice in found.choices)
+        yield ""
     if found.sharers:
         yield from (f"**{found.sharers.capitalize()}:** {_escaped(found.shared)}", "")
     if found.particular:
@@ -161,6 +165,7 @@ def _fields(group: WorkloadGroup, row: Row) -> Iterator[Any]:
     speedup = row.speedup
     yield from (speedup.ratio, *speedup.ci95, speedup.pairs) if speedup is not None else [None] * 4
     yield from (row.speedup_reason, row.memory_bytes, row.memory_of, row.samples_per_joule)
+    yield from (row.dollars_per_hour, row.samples_per_dollar)
     yield " ".join(f"{knob}={knob_text(knob, after)}" for knob, (_, after) in row.changed_knobs.items())
 
 

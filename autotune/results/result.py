@@ -24,7 +24,7 @@ from autotune.measuring import (
 )
 from autotune.results.files import Document, read_document
 from autotune.results.sites import SourceRecord
-from autotune.stored import Figure, Seconds, Share, Stored, Whole
+from autotune.stored import Dollars, Figure, Seconds, Share, Stored, Whole
 
 ABLATION_MIN_BUDGET_SECONDS = 120.0
 """In a shorter budget, what explaining takes would be missing where the gain is found and confirmed."""
@@ -180,6 +180,41 @@ class Evaluation(Stored):
     tried: tuple[EvaluationBatch, ...] = ()
 
 
+class ScalingStep(Stored):
+    """The answer on some of its ranks."""
+
+    ranks: Whole = Field(ge=1)
+    outcome: Outcome
+    ratio: Figure | None = Field(description="its speed over that on the ranks of the step before")
+    ci95: KnownInterval | None = Field(default=None, description="of that ratio")
+    speed: Figure | None = Field(description="over that of the fewest ranks, chained; null where it did not train")
+
+
+class Scaling(Stored):
+    """How many ranks pay: the answer on 1, 2, 4 … of them, with the same effective batch."""
+
+    steps: tuple[ScalingStep, ...]
+
+    @property
+    def trained(self) -> tuple[ScalingStep, ...]:
+        """The steps that have a speed."""
+        return tuple(step for step in self.steps if step.speed is not None)
+
+    def efficiency(self, step: ScalingStep) -> float | None:
+        """A step's speed for each of its ranks, over that of the fewest; None where it has none."""
+        first = self.trained[0]
+        return None if step.speed is None else step.speed * first.ranks / step.ranks
+
+    @property
+    def paying(self) -> int:
+        """The ranks beyond which more were not faster, beyond doubt."""
+        best = self.trained[0].ranks
+        for step in self.trained[1:]:
+            if step.ci95 is not None and step.ci95.low > 1:
+                best = step.ranks
+        return best
+
+
 class Result(Document):
     """One tuned workload on one machine."""
 
@@ -193,6 +228,8 @@ class Result(Document):
     created: AwareDatetime
     workload: WorkloadRecord
     hardware: Hardware
+    machine_name: str | None = Field(default=None, description="as a person calls it; null: by what trained")
+    dollars_per_hour: Dollars | None = Field(default=None, description="of the machine, as it was told")
     software: Software
     baseline: Side
     best: Side
@@ -201,6 +238,7 @@ class Result(Document):
     ablation: tuple[AblationRow, ...] = ()
     numerics: Numerics | None = Field(default=None, description="of best, beside eager fp32")
     evaluation: Evaluation | None = Field(default=None, description="of best, with --evaluation")
+    scaling: Scaling | None = Field(default=None, description="of best, where several ranks train")
     constraints: Constraints
     stopped_by: Literal["budget", "target", "plateau", "exhausted", "interrupted"]
     search: SearchRecord
@@ -209,17 +247,17 @@ class Result(Document):
 
     @property
     def machine(self) -> str:
-        """What trained: ``NVIDIA GeForce RTX 4070, 16 CPUs`` or ``Intel Xeon, 2 CPUs``."""
-        return self.hardware.machine(self.constraints.device)
+        """What trained: ``NVIDIA GeForce RTX 4070, 16 CPUs`` or ``Intel Xeon, 2 CPUs``; as a person calls it, if so."""
+        return self.machine_name or self.hardware.machine(self.constraints.device)
 
     @property
     def objective(self) -> Objective:
         """What was maximised.
 
         Raises:
-            UsageError: This version does not know it.
+            UsageError: This version does not know it, or its price is missing.
         """
-        return objective_named(self.constraints.objective)
+        return objective_named(self.constraints.objective, self.dollars_per_hour)
 
     def score_of(self, side: Side | TrialRecord) -> float | None:
         """What a side, or a burst of the search, reached by the objective; None where that is not known."""

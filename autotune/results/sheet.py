@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,6 +55,7 @@ class Sheet:
         sharers: ``shared by both machines``; empty where there are not two to judge by.
         shared: The knobs on which they agree.
         particular: A knob, and its value on each machine.
+        choices: Where to train, in sentences.
     """
 
     headings: tuple[str, ...]
@@ -62,19 +63,35 @@ class Sheet:
     sharers: str
     shared: str
     particular: tuple[tuple[str, str], ...]
+    choices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column that is there where some machine has the figure."""
+
+    heading: str
+    value: Callable[[Row], float | None]
+
+
+_EXTRA = (
+    _Column("per joule", lambda row: row.samples_per_joule),
+    _Column("per dollar", lambda row: row.samples_per_dollar),
+)
 
 
 def sheet(group: WorkloadGroup) -> Sheet:
     """The table of a workload, and what stands below it; its crosses are sentences already."""
-    efficient = any(row.samples_per_joule is not None for row in group.rows)
+    extra = [column for column in _EXTRA if any(column.value(row) is not None for row in group.rows)]
     machines = "both machines" if group.machines == 2 else f"all {group.machines} machines"
     return Sheet(
-        headings=("before", "after", "speed-up", "memory", *(["per joule"] if efficient else [])),
-        lines=tuple(_line(row, efficient=efficient) for row in group.rows),
+        headings=("before", "after", "speed-up", "memory", *(column.heading for column in extra)),
+        lines=tuple(_line(row, extra) for row in group.rows),
         sharers=f"shared by {machines}" if group.machines > 1 else "",
         shared=", ".join(f"{knob}={knob_text(knob, value)}" for knob, value in group.shared_knobs.items())
         or "no changed knob",
         particular=tuple((knob, group.values_text(knob)) for knob in group.particular_knobs),
+        choices=group.choices,
     )
 
 
@@ -85,13 +102,13 @@ def rate_cell(rate: float | None, ci95: Interval | None) -> Cell:
     return Cell(bare_rate(rate), f"{bare_rate(ci95.low)} – {bare_rate(ci95.high)}" if ci95 is not None else "")
 
 
-def _line(row: Row, *, efficient: bool) -> Line:
+def _line(row: Row, extra: Sequence[_Column]) -> Line:
     return Line(
         machine=row.label,
         path=row.path,
         about=(f"{row.created:%Y-%m-%d}", *([f"torch {row.torch}"] if row.torch else [])),
         partial=row.status == "partial",
-        cells=tuple(_cells(row, efficient=efficient)),
+        cells=tuple(_cells(row, extra)),
         changes=tuple(
             f"{knob} {knob_text(knob, before)} → {knob_text(knob, after)}"
             for knob, (before, after) in row.changed_knobs.items()
@@ -99,7 +116,7 @@ def _line(row: Row, *, efficient: bool) -> Line:
     )
 
 
-def _cells(row: Row, *, efficient: bool) -> Iterator[Cell]:
+def _cells(row: Row, extra: Sequence[_Column]) -> Iterator[Cell]:
     yield rate_cell(row.before_samples_per_second, row.before_ci95)
     yield rate_cell(row.after_samples_per_second, row.after_ci95)
     if row.speedup is None:
@@ -108,5 +125,6 @@ def _cells(row: Row, *, efficient: bool) -> Iterator[Cell]:
         ratio, sure = ratio_text(row.speedup.ratio), sureness(row.speedup.ci95, row.speedup.pairs)
         yield Cell(ratio, sure, "good") if row.speedup.confirmed else Cell(f"{ratio}, not confirmed", sure, "doubtful")
     yield Cell(format_bytes(row.memory_bytes), row.memory_of) if row.memory_bytes is not None else Cell()
-    if efficient:
-        yield Cell(bare_rate(row.samples_per_joule)) if row.samples_per_joule is not None else Cell()
+    for column in extra:
+        value = column.value(row)
+        yield Cell(bare_rate(value)) if value is not None else Cell()

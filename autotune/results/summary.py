@@ -317,12 +317,26 @@ def evaluation_text(result: Result) -> str | None:
     return f"evaluate in batches of {found.batch_size}{rate}{faster}{why}"
 
 
+def scaling_text(result: Result) -> str | None:
+    """How many ranks pay; None where one trains, or there was no time to see."""
+    found = result.scaling
+    if found is None or len(found.trained) < 2:
+        return None
+    told = []
+    for step in found.trained:
+        share = found.efficiency(step)
+        told.append(f"{step.ranks}: {ratio_text(step.speed or 0)}" + (f" ({percent(share)})" if share else ""))
+    ranks = result.best.config.ranks
+    advice = "" if found.paying == ranks else f"; more than {found.paying} gain nothing beyond doubt"
+    return f"speed by ranks, and efficiency of each: {', '.join(told)}{advice}"
+
+
 def search_text(result: Result) -> str:
     """How the search went, in one line."""
     search = result.search
     failed = [f"{count} {outcome}" for outcome, count in search.outcomes.items() if outcome != "ok" and count]
     line = f"{search.bursts} bursts in {format_seconds(search.seconds)}"
-    line += f", and {search.resumed_bursts} from an earlier run" if search.resumed_bursts else ""
+    line += f", and {search.resumed_bursts} that were known" if search.resumed_bursts else ""
     line += f" ({', '.join(failed)})" if failed else ""
     return f"{line}, {percent(search.measuring_fraction)} of the time measuring; stopped by: {result.stopped_by}"
 

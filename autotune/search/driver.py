@@ -25,9 +25,12 @@ from autotune.search.progress import Progress
 from autotune.search.stages import BASELINE, SAMPLER, Proposal, Stages
 from autotune.search.stopping import Budget, all_fail_alike, plateaued
 from autotune.search.trials import TrialLog
+from autotune.search.verify import MIN_DECIDED_ROUNDS
 
 StoppedBy = Literal["budget", "target", "plateau", "exhausted", "interrupted"]
 SAMPLER_TRIES = 50
+FIRST_SHARE = 0.5
+"""Of the budget: so much is left when another machine's first burst is no longer waited for. Chosen."""
 HEADROOM_SHARE = 0.08
 """Of the budget, at most, for what a faster loader could bring: in shorter ones the search needs it more. Chosen."""
 
@@ -57,6 +60,7 @@ class Search:
 
     Attributes:
         headroom: What came of that; None where it was not asked, or there was no time.
+        confirms: Whether this search confirms its answer itself, and no other machine that shares its study.
     """
 
     def __init__(
@@ -106,6 +110,7 @@ class Search:
         self._asks_headroom, self._progress = headroom, progress
         self._ahead = Ahead(self._bursts, cpus, device, memory_limit_bytes)
         self._searched = False
+        self.confirms = True
 
     def run(self) -> StoppedBy:
         """Searches, then races the finalists; returns why the search stopped."""
@@ -113,13 +118,18 @@ class Search:
         self._bursts.release()
         self._searched = True
         if self.log.incumbent() is not None:
-            self.confirmation.race()
+            self.log.sync()
+            self.confirms = self.log.may_confirm(self._may_wait) or not self._has_raced()
+            if self.confirms:
+                self.confirmation.race()
+                self.log.confirmed()
             answer = self.confirmation.answer()
             self.ceilings.compute(answer)
             self.ceilings.loader(answer)
         return stopped_by
 
     def _search(self) -> StoppedBy:
+        self.log.await_first(lambda: self._budget.remaining > FIRST_SHARE * self._budget.seconds)
         self._fit()  # of an interrupted run the baseline's end is known
         if self.log.trials:
             self._look_for_headroom()
@@ -168,6 +178,7 @@ class Search:
 
     def _affordable_proposal(self) -> Proposal | None:
         """What the stages ask for next; None when that is nothing, or costs too much: a sampler may know cheaper."""
+        self.log.sync()
         proposal = self._stages.next(self.log.trials)
         if proposal is None or not (self._staged or proposal.stage == BASELINE):
             return None
@@ -176,6 +187,7 @@ class Search:
     def _sample(self) -> StoppedBy:
         """Lets the sampler propose until the budget, a plateau, or nothing new."""
         while self._affordable(self.baseline):  # as cheap as any
+            self.log.sync()
             if plateaued(self.log.trials):
                 return "plateau"
             proposed = self.log.propose(self._refuse_or_unaffordable, SAMPLER_TRIES)
@@ -233,7 +245,23 @@ class Search:
         """Passes over what takes too long to compile: cheaper proposals may follow."""
         expensive = point.config.compile_mode is not None and not self._affordable(point)
         too_long = "compiling it would take longer than there is" if expensive else None
-        return self._refuse(point) or self._ahead.refusal(point) or too_long
+        return self._refuse(point) or self._ahead.refusal(point) or self.log.elsewhere(point) or too_long
+
+    def _has_raced(self) -> bool:
+        """Whether rounds hold the best point: another machine may have confirmed before it was found."""
+        best = self.log.incumbent()
+        raced = {trial.burst.point for trial in self.log.trials if trial.round is not None}
+        return best is None or best.burst.point in {*raced, self.baseline}
+
+    def _may_wait(self) -> bool:
+        """Whether there is time to wait for another machine's rounds: should it be gone, this one needs some itself."""
+        best = self.log.incumbent()
+        points = [self.baseline] if best is None else [self.baseline, best.burst.point]
+        return self._bursts.round_seconds(points * MIN_DECIDED_ROUNDS) < self._budget.remaining
 
     def _refuse_or_unaffordable(self, point: Point) -> str | None:
-        return self._refuse(point) or (None if self._affordable(point) else "it would take longer than the budget")
+        return (
+            self._refuse(point)
+            or self.log.elsewhere(point)
+            or (None if self._affordable(point) else "it would take longer than the budget")
+        )

@@ -58,8 +58,8 @@ def rungs(baseline: Point, space: Space, outcome: Outcome) -> Iterator[Rung]:
 
     Where it was the host's memory, or its shared memory, what waits in the loader comes first. Then smaller
     micro-batches: the optimizer's step stays as it is, and so what is learned (but statistics of BatchNorm). Then what
-    computes otherwise: fewer bits, blocks that are computed again in backward, a fused optimizer, an allocator that
-    wastes less.
+    computes otherwise: fewer bits, a model split among its ranks, blocks that are computed again in backward, a fused
+    optimizer, an allocator that wastes less.
 
     Args:
         baseline: What ran out of memory.
@@ -97,6 +97,7 @@ def _steps(baseline: Point, space: Space, outcome: Outcome) -> Iterator[tuple[di
     offered = {**space.choices, **space.reserve}
     for knob, wanted, reason in (
         ("precision", HALF, "activations of half the bytes"),
+        ("strategy", ("fsdp",), "weights, gradients and states that are split among the ranks"),
         ("checkpointing", ("blocks",), "activations of each block that are computed again rather than kept"),
         ("optimizer_impl", ("fused",), "an optimizer that needs no memory beside its states"),
         ("allocator", ("tuned",), "an allocator that leaves less memory unused"),

@@ -19,14 +19,24 @@ from autotune.measuring import SAMPLES_PER_SECOND
 
 LOCK_SECONDS = 15.0
 """A line is written in milliseconds: whoever holds the lock for so long is stuck."""
+JOINING_TRIES, JOINING_SECONDS = 5, 0.5
+"""Making the tables takes a tenth of a second. Chosen."""
 _FIRST_BYTES = b'{"op_code":'
 _CREATED, _PROCESS, _OBJECTIVE = "created", "process", "objective"
 
 
 def open_study(
-    *, name: str, storage: str | None, journal: Path, sampler: str, seed: int, attributes: dict[str, Any], resume: bool
+    *,
+    name: str,
+    storage: str | None,
+    journal: Path,
+    sampler: str,
+    seed: int,
+    attributes: dict[str, Any],
+    resume: bool,
+    join: bool = False,
 ) -> optuna.Study:
-    """A new study, or on `resume` the newest one with the same attributes.
+    """A new study, or on `resume` the newest one with the same attributes, or on `join` the one of this name.
 
     Args:
         name: Of a new study.
@@ -36,6 +46,7 @@ def open_study(
         seed: Of the sampler.
         attributes: What a study must agree in to be resumed: the objective, the workload's fingerprint, …
         resume: Whether to continue an earlier study.
+        join: Whether other machines may have opened it, or may do so.
 
     Raises:
         UsageError: The storage cannot be opened, or there is nothing to resume.
@@ -43,13 +54,15 @@ def open_study(
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     where = storage or str(journal)
     try:
-        opened = RDBStorage(storage) if storage is not None else open_journal(journal)
+        opened = open_database(storage, join=join) if storage is not None else open_journal(journal)
         if resume:
             name = _resumable(opened, attributes, where)
         sampling = make_sampler(sampler, seed)
         study = optuna.create_study(
-            study_name=name, storage=opened, sampler=sampling, direction="maximize", load_if_exists=resume
+            study_name=name, storage=opened, sampler=sampling, direction="maximize", load_if_exists=resume or join
         )
+        if join:
+            _require_alike(study, attributes, where)
         if not resume:
             for key, value in attributes.items():
                 study.set_user_attr(key, value)
@@ -61,6 +74,21 @@ def open_study(
         message = f"the storage {where} cannot be opened: {error}; choose another with --storage or --out"
         raise UsageError(message) from error
     return study
+
+
+def open_database(url: str, *, join: bool = False) -> BaseStorage:
+    """The storage in a database.
+
+    Where others may open it too, it is tried again: who makes the tables at the same time gets in each other's way.
+    """
+    for left in reversed(range(JOINING_TRIES if join else 1)):
+        try:
+            return RDBStorage(url)
+        except Exception:  # noqa: PERF203 - each database has errors of its own
+            if not left:
+                raise
+            time.sleep(JOINING_SECONDS)
+    raise AssertionError("the last try returns or raises")
 
 
 def make_sampler(name: str, seed: int) -> BaseSampler:
@@ -108,6 +136,23 @@ def open_journal(path: Path) -> BaseStorage:
     """The storage in a journal, made with its folder where there is none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return JournalStorage(Journal(path))
+
+
+def _require_alike(study: optuna.Study, attributes: dict[str, Any], where: str) -> None:
+    """Makes sure that a study that others share is one of the same.
+
+    Raises:
+        UsageError: It is of another workload, objective or kind of machine.
+    """
+    known = study.user_attrs
+    differing = [
+        f"{key} {known[key]} there, {value} here" for key, value in attributes.items() if value != known.get(key, value)
+    ]
+    if differing:
+        raise UsageError(
+            f"--join: the study {study.study_name} in {where} is another one ({'; '.join(differing)}); "
+            "choose another name"
+        )
 
 
 def _resumable(storage: BaseStorage, attributes: dict[str, Any], where: str) -> str:

@@ -8,7 +8,8 @@ trials that FAIL are ignored and come again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from autotune.knobs import KNOBS, Scalar, Space, TrainConfig
+from autotune.knobs import KNOBS, Scalar, Space
 from autotune.measuring import (
     SAMPLES_PER_SECOND,
     Burst,
@@ -28,14 +29,13 @@ from autotune.measuring import (
     compiler_text,
     pool,
 )
+from autotune.search.sharing import POLL_SECONDS, Shared
+from autotune.search.standing import incumbent_of
 
 PARAMETER_PREFIX = "build."
 Kept = TypeVar("Kept")
 _BURST, _STAGE, _REASON, _ROUND = "burst", "stage", "reason", "round"
 _PAIR, _CHAINED = "pair", "chained"
-PROCESS_SPREAD = 0.015
-"""Of the logarithm of a ratio, which no pair of processes knows of: five pairs that lived side by side for a minute
-differed by as much, and no more than the noise of their turns explained."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Trial:
         pair: How it did against the incumbent of its time; None without one, in a round, or where it failed.
         chained: Beside an incumbent, their ratio times the incumbent's own score: so all scores are chained to the
             first one, and the machine's speed of the moment cancels.
-        resumed: Whether an earlier, interrupted run ran it.
+        resumed: Whether an earlier, interrupted run ran it, or another machine.
         objective: What it is judged by.
     """
 
@@ -82,6 +82,7 @@ class TrialLog:
         space: What is searched.
         note: Told what a person should know.
         objective: By which trials are judged.
+        shared: What other machines do in the same study; None where it is this one's alone.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class TrialLog:
         note: Callable[[str], None] = lambda _: None,
         *,
         objective: Objective = SAMPLES_PER_SECOND,
+        shared: Shared | None = None,
     ) -> None:
         self.study = study
         self.objective = objective
@@ -99,11 +101,33 @@ class TrialLog:
         self._note = note
         self._in_memory = False
         self._told_of_compiler = False
+        self.trials: list[Trial] = []
+        self._shared = shared
+        if shared is not None:
+            self.sync()
+            return
         known = study.get_trials(deepcopy=False)
-        self.trials = [trial for frozen in known if (trial := _trial_from(frozen, objective)) is not None]
+        self.trials += [trial for frozen in known if (trial := _trial_from(frozen, objective)) is not None]
         # A killed run's open trials would repel the sampler for ever.
         open_trials = [frozen.number for frozen in known if frozen.state is TrialState.RUNNING]
         self._kept(lambda: [self.study.tell(number, state=TrialState.FAIL) for number in open_trials])
+
+    def sync(self) -> None:
+        """Takes in what other machines have run meanwhile, where they share the study."""
+        if self._shared is None or self._in_memory:
+            return
+        try:
+            arrived = self._shared.arrived()
+        except Exception as error:  # noqa: BLE001 - each kind of storage has its own errors
+            self._continue_in_memory(error)
+            return
+        self.trials += [trial for frozen in arrived if (trial := _trial_from(frozen, self.objective)) is not None]
+
+    def elsewhere(self, point: Point) -> str | None:
+        """Why a point must not run now: another machine is running it."""
+        parameters = self._parameters(point) if self._shared is not None else None
+        under_way = self._shared is not None and parameters is not None and self._shared.is_under_way(parameters)
+        return "another machine is trying it" if under_way else None
 
     def widen(self, space: Space) -> None:
         """Goes on in a space that has more knobs, or another start."""
@@ -139,7 +163,7 @@ class TrialLog:
 
     def _propose(self, refuse: Callable[[Point], str | None], tries: int) -> tuple[optuna.Trial, Point] | None:
         for _ in range(tries):
-            asked = self.study.ask(self._distributions)
+            asked = self._opened(self.study.ask(self._distributions))
             point = self._point(asked.params)
             known = next((t for t in self.trials if t.burst.point == point and t.round is None), None)
             if known is not None:
@@ -158,6 +182,30 @@ class TrialLog:
         known = [t.burst.measurement for t in trials if t.burst.point == point and t.burst.ok]
         return pool([measurement for measurement in known if measurement]) if known else None
 
+    def may_confirm(self, is_enough: Callable[[], bool]) -> bool:
+        """Whether this machine confirms: another one does where they share the study, and then it is waited for.
+
+        Args:
+            is_enough: Whether there is time to wait.
+        """
+        shared = self._shared
+        return shared is None or self._kept(lambda: self._in_memory or shared.may_confirm(is_enough, self.sync))
+
+    def confirmed(self) -> None:
+        """Tells other machines that the rounds are over."""
+        if (shared := self._shared) is not None:
+            self._kept(lambda: None if self._in_memory else shared.confirmed())
+
+    def await_first(self, is_enough: Callable[[], bool]) -> None:
+        """Waits for the first trial of a shared study, where another machine runs it: all are compared with it.
+
+        Args:
+            is_enough: Whether there is time to wait.
+        """
+        while self._shared is not None and not self.trials and is_enough() and not self._shared.begins():
+            time.sleep(POLL_SECONDS)
+            self.sync()
+
     def incumbent(self) -> Trial | None:
         """The trial that made the best point so far the incumbent; None while nothing has ended well."""
         return incumbent_of(self.trials)
@@ -165,9 +213,18 @@ class TrialLog:
     def _ask(self, point: Point) -> optuna.Trial:
         parameters = self._parameters(point)
         if parameters is None:  # outside what is searched, e.g. a baseline under pins
-            return self.study.ask()
-        self.study.enqueue_trial(parameters)
-        return self.study.ask(self._distributions)
+            return self._opened(self.study.ask())
+        while True:
+            self.study.enqueue_trial(parameters)
+            asked = self._opened(self.study.ask(self._distributions))
+            if self._shared is None or asked.params == parameters:
+                return asked
+            self.study.tell(asked, state=TrialState.FAIL)  # another machine has taken what was meant for this one
+
+    def _opened(self, asked: optuna.Trial) -> optuna.Trial:
+        if self._shared is not None:
+            self._shared.opened(asked.number)
+        return asked
 
     def finish(
         self,
@@ -283,62 +340,6 @@ class TrialLog:
                 choices, logarithmic = self._space.choices[name].values, KNOBS[name].scale == "logarithmic"
                 knobs[name] = nearest(value, choices, logarithmic=logarithmic) if ordered else value
         return Point(config=self._space.config(knobs), parameters=arguments)
-
-
-def incumbent_of(trials: Iterable[Trial]) -> Trial | None:
-    """The trial that made the best point of some trials the incumbent: each was promoted over the one before."""
-    incumbent: Trial | None = None
-    for trial in trials:
-        first = incumbent is None
-        if trial.round is None and trial.score is not None and (first if trial.pair is None else trial.pair.promotes):
-            incumbent = trial
-    return incumbent
-
-
-def resource_cost(config: TrainConfig) -> tuple[bool, int]:
-    """What a config costs besides time and memory, most expensive first: compiling, workers."""
-    return config.compile_mode is not None, config.num_workers
-
-
-@dataclass(frozen=True)
-class Standing:
-    """How a point stands at the end of a search.
-
-    Attributes:
-        point: The point.
-        score: By the objective.
-        error: The standard error of the logarithm of its score beside the last incumbent's: what is doubtful of its
-            own pair, and of those by which incumbents followed each other since.
-    """
-
-    point: Point
-    score: float
-    error: float
-
-
-def standings(trials: Sequence[Trial]) -> list[Standing]:
-    """All points that ended well in the search: the last incumbent first, then by their scores."""
-    incumbent: Trial | None = None
-    variance: dict[Point, float] = {}  # of the logarithm of each incumbent's score
-    pairs: dict[Point, tuple[float, float, Point]] = {}
-    for trial in trials:
-        if trial.round is not None or trial.score is None:
-            continue
-        point, pair = trial.burst.point, trial.pair
-        own = PROCESS_SPREAD**2 + (pair.error**2 if pair is not None else 0.0)
-        partner = pair.partner if pair is not None else point
-        pairs[point] = trial.score, own, partner
-        if incumbent is None or (pair is not None and pair.promotes):
-            variance[point] = variance.get(partner, 0.0) + (own if incumbent is not None else 0.0)
-            incumbent = trial
-    if incumbent is None:
-        return []
-    last = incumbent.burst.point
-    found = []
-    for point, (score, own, partner) in pairs.items():
-        since = variance[last] - variance[point if point in variance else partner]
-        found.append(Standing(point, score, math.sqrt(since + (0.0 if point in variance else own))))
-    return sorted(found, key=lambda one: (one.point == last, one.score), reverse=True)
 
 
 def measuring_fraction(trials: Sequence[Trial], seconds: float) -> float:

@@ -27,6 +27,7 @@ def comparison_table(comparison: Comparison) -> RenderableType:
     for group in comparison.groups:
         found = sheet(group)
         parts += [as_text(f"{group.name} ({group.target}), samples/s", "bold"), _group_table(found), ""]
+        parts += [*(as_text(choice) for choice in found.choices), *([""] if found.choices else [])]
         parts += [*_below(found), *_crosses(group), ""]
     if not comparison.groups:
         parts.append(as_text("no results to compare"))

@@ -53,6 +53,8 @@ def result_table(result: Result) -> RenderableType:
         parts.append(as_text(even))
     if (evaluating := summary.evaluation_text(result)) is not None:
         parts.append(as_text(evaluating))
+    if (scaling := summary.scaling_text(result)) is not None:
+        parts.append(as_text(scaling))
     return Group(*parts, *_numerics_lines(result), *_diagnosis_lines(result), *_search_lines(result))
 
 

@@ -24,9 +24,11 @@ from autotune.errors import ConfigError
 from autotune.hardware.host import read_cpu
 from autotune.knobs import TrainConfig, ddp_arguments
 from autotune.recorder.order import SeededSampler
+from autotune.training.sharding import split_among_ranks
 
 if TYPE_CHECKING:
     from torch import nn
+    from torch.optim import Optimizer
     from torch.utils.data import Dataset
 
 NO_DEADLINE = datetime.timedelta(days=7)
@@ -102,10 +104,17 @@ def threads_of_rank() -> int:
     return max(1, read_cpu({}).budget // this_rank().local_count)
 
 
-def on_all_ranks(model: nn.Module, config: TrainConfig, device: torch.device) -> nn.Module:
-    """The model in a ``DistributedDataParallel``, as the config's knobs say; as it is where nothing of it learns."""
+def on_all_ranks(
+    model: nn.Module, config: TrainConfig, device: torch.device, optimizer: Optimizer | None = None
+) -> nn.Module:
+    """The model in a ``DistributedDataParallel``, or split among the ranks, as the config's knobs say.
+
+    As it is where nothing of it learns. An optimizer follows the parameters that are split.
+    """
     if not any(parameter.requires_grad for parameter in model.parameters()):
         return model
+    if config.strategy == "fsdp":
+        return split_among_ranks(model, config, device, optimizer)
     settings = ddp_arguments(config) if config.ranks > 1 else {}
     return DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None, **settings)
 

@@ -142,7 +142,8 @@ class Tuned:
 
         Under `torchrun`, or wherever ``torch.distributed`` has several ranks, the model that is returned is a
         ``DistributedDataParallel`` around yours, and must be the one that is called; yours is its ``module``, whose
-        ``state_dict()`` has the names that it has in a single process.
+        ``state_dict()`` has the names that it has in a single process. With ``strategy=fsdp`` it is your own, whose
+        parameters are split; ``torch.distributed.checkpoint.state_dict.get_model_state_dict`` gathers them.
 
         Raises:
             ConfigError: When the optimizer has no such implementation; with `strict`, when another model or optimizer
@@ -155,7 +156,7 @@ class Tuned:
         self.apply(model, optimizer)
         if rank.alone:
             return model, optimizer
-        shared = on_all_ranks(model, self.config, self.device)
+        shared = on_all_ranks(model, self.config, self.device, optimizer)
         if isinstance(shared, DistributedDataParallel):
             self._exchange.add(shared)
         return cast("Model", shared), optimizer

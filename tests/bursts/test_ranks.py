@@ -46,6 +46,15 @@ def test_both_sides_of_a_duet_train_the_same_blocks_whatever_their_ranks(runner_
     assert counts[0] == counts[1]
 
 
+def test_a_split_model_plays_against_one_that_each_rank_has(runner_of: RunnerOf) -> None:
+    """The same blocks; the optimizer follows the parts, and gradients that are accumulated are exchanged each time."""
+    points = [Point(config=pair(8)), Point(config=pair(4, 2, strategy="fsdp"))]
+    bursts = runner_of(SHARED).play(points, PLAN, SECONDS)
+    assert [(burst.outcome, burst.reason) for burst in bursts] == [(Outcome.OK, None)] * 2
+    counts = [[block.samples for block in burst.measurement.blocks] for burst in bursts if burst.measurement]
+    assert counts[0] == counts[1]
+
+
 @pytest.mark.parametrize("samples", [96, 90])
 def test_ranks_share_out_the_stream_that_one_process_reads(runner_of: RunnerOf, tmp_path: Path, samples: int) -> None:
     """The batches of both together are those of one process, in the same order, until data that do not divide end."""

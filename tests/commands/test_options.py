@@ -46,6 +46,11 @@ DIGITS = "9" * 5000
         (["--pin", "num_threads=2147483647"], "num_threads of 4096"),
         (["--pin", "prefetch_factor=2147483647"], "prefetch_factor of 1024"),
         (["--pin", "batch_size=nan"], "batch_size='nan'"),
+        (["--dollars-per-hour", "free"], "expected dollars an hour"),
+        (["--dollars-per-hour", "0"], "expected dollars an hour"),
+        (["--dollars-per-hour", "nan"], "expected dollars an hour"),
+        (["--objective", "samples_per_dollar"], "pass --dollars-per-hour"),
+        (["--machine-name", "x" * 61], "60 characters at most"),
     ],
 )
 def test_what_is_out_of_range_is_refused_in_one_sentence(arguments: list[str], words: str) -> None:
@@ -68,6 +73,9 @@ def test_what_is_out_of_range_is_refused_in_one_sentence(arguments: list[str], w
         (lambda text: options.parse_share("--memory-target", text, options.LEAST_MEMORY), "1%", 0.01),
         (lambda text: options.parse_pins([text]), "num_workers=4096", {"num_workers": 4096}),
         (lambda text: options.parse_pins([text]), "compile_mode=none", {"compile_mode": None}),
+        (options.parse_dollars, "$2.49", 2.49),
+        (options.parse_samples, "90M", 90_000_000),
+        (options.parse_samples, "1.2e9", 1_200_000_000),
         (lambda text: len(options.parse_values("x", text)), ",".join(map(str, range(64))), 64),
     ],
 )

@@ -49,3 +49,14 @@ def test_a_static_graph_is_left_out_where_a_framework_accumulates() -> None:
         words = trainer_kwargs(tuned(ranks=2, static_graph=True, accumulation_steps=2))
     assert not words["strategy"]._ddp_kwargs["static_graph"]
     assert trainer_kwargs(tuned(ranks=2, static_graph=True))["strategy"]._ddp_kwargs["static_graph"]
+
+
+def test_a_split_model_is_told_to_be_none_of_a_frameworks_own() -> None:
+    """Their FSDP is another one than was measured; DDP's arguments would be another strategy."""
+    from autotune.integrations.accelerate import accelerator_kwargs
+    from autotune.integrations.lightning import trainer_kwargs
+
+    for make in (trainer_kwargs, accelerator_kwargs):
+        with pytest.warns(UserWarning, match="strategy=fsdp"):
+            words = make(tuned(ranks=2, strategy="fsdp"))
+        assert not {"strategy", "kwargs_handlers"} & words.keys()

@@ -187,7 +187,8 @@ def test_a_model_that_would_keep_keys_and_values_is_computed_again() -> None:
             self.kept = found.past_key_values
             return found.logits
 
-    assert losses(Scores, tokens, checkpointing="blocks") == losses(Scores, tokens)
+    # Not to the last bit: some processors add up GPT-2's products in another order from time to time.
+    assert losses(Scores, tokens, checkpointing="blocks") == pytest.approx(losses(Scores, tokens), rel=1e-5)
     takes = inspect.signature(Scores().inner.forward)
     model = prepared(Scores(), checkpointing="blocks", compile_mode="blocks")
     assert inspect.signature(model.inner.forward) == takes  # by which transformers choose a data set's columns

@@ -35,6 +35,7 @@ OTHER: dict[str, Any] = {
     "num_threads": 1, "allocator": "tuned", "dataloader_in_order": False, "checkpointing": "blocks",
     "fp8_linear": True, "data_placement": "collated", "device_prefetch": True, "ranks": 4, "ddp_bucket_cap_mb": 5,
     "gradient_as_bucket_view": True, "static_graph": True, "find_unused_parameters": True,
+    "strategy": "fsdp", "reshard_after_forward": False,
 }  # fmt: skip
 """Of each knob a value that is not the default."""
 
@@ -53,7 +54,7 @@ def circumstances(device: DeviceKind) -> Circumstances:
     return Circumstances(
         hardware=hardware, facts=facts, device=device, record=record, start=facts.baseline,
         room=LoaderRoom.of(hardware.memory, facts), worker_limit=hardware.cpu.budget, effective_batch=64,
-        budget_seconds=600.0, asked=frozenset({"dataloader_in_order", "checkpointing"}), fixed=frozenset(),
+        budget_seconds=600.0, asked=frozenset({"dataloader_in_order", "checkpointing", "strategy"}), fixed=frozenset(),
         allow_numerics=True,
     )  # fmt: skip
 
@@ -61,6 +62,7 @@ def circumstances(device: DeviceKind) -> Circumstances:
 def changed(knob: Knob) -> tuple[TrainConfig, TrainConfig]:
     """Two configs in which a knob has an effect, and that differ in it alone."""
     beside: dict[str, Any] = {"precision": "bf16"} if knob.name == "fp8_linear" else {}
+    beside |= {"strategy": "fsdp"} if knob.name == "reshard_after_forward" else {}
     enabled = check_values({"compile_mode": "default", **beside})
     return enabled, enabled.replace(**{knob.name: OTHER[knob.name]})
 
@@ -134,7 +136,10 @@ def test_no_two_knobs_share_a_place() -> None:
 def test_every_knob_reaches_torch_one_way(knob: Knob) -> None:
     """By DataLoader or DDP, by a function of its family, or as part of the loop that `Tuned` itself is."""
     ways = [knob.dataloader_argument, knob.ddp_argument, knob.on_process, knob.on_model, knob.on_optimizer]
-    by_loop = knob.name in {"accumulation_steps", "non_blocking", "data_placement", "device_prefetch", "ranks"}
+    by_loop = knob.name in {
+        "accumulation_steps", "non_blocking", "data_placement", "device_prefetch", "ranks", "strategy",
+        "reshard_after_forward",
+    }  # fmt: skip
     assert sum(way is not None for way in ways) == (0 if by_loop else 1)
 
 
@@ -178,10 +183,16 @@ def test_every_knob_stands_in_the_table_with_a_reason(knob: Knob) -> None:
             {
                 "precision", "memory_format", "compile_mode", "optimizer_impl", "sdpa_backend", "allocator",
                 "checkpointing", "fp8_linear", "data_placement", "device_prefetch", "ranks", "ddp_bucket_cap_mb",
-                "gradient_as_bucket_view",
+                "gradient_as_bucket_view", "strategy", "reshard_after_forward",
             },
         ),
-        ("host memory", {"allocator", "num_threads", "num_workers", "prefetch_factor", "data_placement", "ranks"}),
+        (
+            "host memory",
+            {
+                "allocator", "num_threads", "num_workers", "prefetch_factor", "data_placement", "ranks", "strategy",
+                "reshard_after_forward",
+            },
+        ),
         (
             "arithmetic",
             {
@@ -193,7 +204,7 @@ def test_every_knob_stands_in_the_table_with_a_reason(knob: Knob) -> None:
             "compiled code",
             {
                 "compile_mode", "batch_size", "precision", "memory_format", "sdpa_backend", "num_threads",
-                "checkpointing", "fp8_linear", "ddp_bucket_cap_mb",
+                "checkpointing", "fp8_linear", "ddp_bucket_cap_mb", "strategy",
             },
         ),
         ("waiting batches", {"batch_size", "accumulation_steps", "num_workers", "prefetch_factor"}),
@@ -285,9 +296,10 @@ def test_what_goes_with_another_knob_is_reset_without_it(knob: Knob) -> None:
     """Two configs that train alike are equal."""
     if knob.goes_with is None or knob.candidates is None:
         return
-    with_it = TrainConfig(**{knob.goes_with: OTHER[knob.goes_with], knob.name: OTHER[knob.name]})
+    enabling = {} if knob.name != "reshard_after_forward" else {"ranks": 2}  # which splitting needs itself
+    with_it = TrainConfig(**enabling, **{knob.goes_with: OTHER[knob.goes_with], knob.name: OTHER[knob.name]})
     assert getattr(with_it, knob.name) == OTHER[knob.name]
-    assert with_it.replace(**{knob.goes_with: KNOBS[knob.goes_with].default}) == TrainConfig()
+    assert with_it.replace(**{knob.goes_with: KNOBS[knob.goes_with].default}) == TrainConfig(**enabling)
     assert knob.name in registry.going_with(knob.goes_with)
 
 

@@ -190,7 +190,7 @@ def test_result_shows_how_the_search_went() -> None:
         notes=("the machine was busy",),
     )
     text = shown(result_table(make_result(search=search)))
-    assert "31 bursts in 9 m 56 s, and 12 from an earlier run (3 oom, 1 crashed), 61 % of the time" in text
+    assert "31 bursts in 9 m 56 s, and 12 that were known (3 oom, 1 crashed), 61 % of the time" in text
     assert "stopped by: budget not searched: pin_memory (there is no GPU) note: the machine was busy" in text
 
 

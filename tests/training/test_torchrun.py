@@ -48,7 +48,8 @@ for epoch in range(knobs.get("epochs", 1)):
 rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
 json.dump(
     {
-        "weights": [weight.flatten().tolist() for weight in whole.parameters()], "drawn": drawn,
+        "weights": [(weight.full_tensor() if hasattr(weight, "full_tensor") else weight).flatten().tolist()
+                    for weight in whole.parameters()], "drawn": drawn,
         "kind": type(model).__name__, "threads": torch.get_num_threads(), "names": list(whole.state_dict()),
         "warnings": [str(one.message) for one in caught],
     },
@@ -78,16 +79,18 @@ def train(folder: Path, name: str, ranks: int = 1, **knobs: Any) -> list[dict[st
         ({"batch_size": 8, "accumulation_steps": 2}, 2),
         ({"batch_size": 8, "accumulation_steps": 2, "static_graph": True, "gradient_as_bucket_view": True}, 2),
         ({"batch_size": 4, "accumulation_steps": 3}, 3),
+        ({"batch_size": 8, "accumulation_steps": 2, "strategy": "fsdp"}, 2),
+        ({"batch_size": 8, "strategy": "fsdp", "reshard_after_forward": False}, 2),
     ],
-    ids=["ddp", "static", "incomplete"],
+    ids=["ddp", "static", "incomplete", "split", "split and kept"],
 )
 def test_ranks_train_as_one_process_does(tmp_path: Path, more: dict[str, Any], alone: int) -> None:
     """Equal weights on both, and equal to those of a process with their batches together, also where data end early."""
     unsized = alone == 3  # nobody knows that the last group will be incomplete
     first, second = train(tmp_path, "together", 2, config={"ranks": 2, **more}, unsized=unsized)
-    config = {"batch_size": 2 * more["batch_size"], "accumulation_steps": more["accumulation_steps"]}
+    config = {"batch_size": 2 * more["batch_size"], "accumulation_steps": more.get("accumulation_steps", 1)}
     (single,) = train(tmp_path, "alone", config=config)
-    assert first["kind"] == "DistributedDataParallel"
+    assert first["kind"] == ("FSDPSequential" if "strategy" in more else "DistributedDataParallel")
     assert first["weights"] == second["weights"]
     assert first["names"] == single["names"]
     assert sorted(first["drawn"] + second["drawn"]) == sorted(single["drawn"]) == list(range(64))

@@ -1,0 +1,225 @@
+"""What `autotune fleet` does: the commands for each machine, where their results are kept, and their comparison."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from autotune.commands import options
+from autotune.errors import ResultFileError, UsageError
+from autotune.files import write_whole
+from autotune.fleet import Campaign, Ending, Engine, Job, Plan
+from autotune.fleet.job import FOLDER, RESULT
+from autotune.hardware import slug
+from autotune.results.compare import Comparison, compare
+from autotune.results.cross_file import Cross
+from autotune.results.files import parse_document, write_document
+from autotune.results.gather import gather
+from autotune.results.result import Result
+from autotune.results.summary import verdict
+from autotune.search.interrupts import Stop
+from autotune.units import parse_duration
+
+PAGE = "fleet.html"
+OURS = ("--out", "--model", "--budget", "--dollars-per-hour", "--machine-name", "--warm-start", "--json", "--quiet")
+"""Options of ``autotune`` that the fleet itself gives to each machine."""
+ENVIRONMENT = "OMP_NUM_THREADS"
+"""Ray sets it to a task's CPUs, one where none are asked for: with it, no baseline would be the user's."""
+Tell = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a person asked for.
+
+    Attributes:
+        plan: The fleet.
+        out: The folder for results.
+        target: Of what is tuned; None where it is a script.
+        script: The command that trains; empty where it is a target.
+        budget: Of each machine, as it was typed.
+        extra: Options of ``autotune`` for all machines.
+    """
+
+    plan: Plan
+    out: Path
+    target: str | None
+    script: tuple[str, ...]
+    budget: str
+    extra: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, plan: Plan, out: Path, *, model: str, budget: str, others: Sequence[str]) -> Wanted:
+        """What the command line says.
+
+        Raises:
+            UsageError: It names nothing to tune, or two things, or an option that is the fleet's own.
+        """
+        parse_duration(budget)
+        is_script = bool(others) and not others[0].startswith("-")
+        if bool(model) == is_script:
+            raise UsageError(
+                "expected --model, or a script's command after --, and not both; such as --model train:build, or "
+                "-- python train.py"
+            )
+        extra = () if is_script else tuple(others)
+        for owner in (extra, *(kind.options for kind in plan.machines.values())):
+            if own := [word for word in owner if word.partition("=")[0] in OURS]:
+                raise UsageError(f"{own[0]} is what the fleet gives to each machine itself; leave it out")
+        if out.exists() and not out.is_dir():
+            raise UsageError(f"--out: expected a folder, but {out} is a file; choose another")
+        return cls(plan, out, model or None, tuple(others) if is_script else (), budget, extra)
+
+    @property
+    def name(self) -> str:
+        """What the files of its results are called."""
+        return options.Options(target=self.target or "", script=self.script).name
+
+    def command(self, machine: str, warm_start: Sequence[str]) -> tuple[str, ...]:
+        """The arguments of ``autotune`` on a machine."""
+        kind = self.plan.machines[machine]
+        price = [f"--dollars-per-hour={kind.dollars_per_hour:g}"] if kind.dollars_per_hour is not None else []
+        starts = [f"--warm-start={FOLDER}/{name}" for name in warm_start]
+        common = [f"--budget={self.budget}", f"--out={FOLDER}/{RESULT}", f"--machine-name={machine}", *price, *starts]
+        own = [*self.extra, *kind.options]
+        if self.target is None:
+            return ("run", *common, *own, "--", *self.script)
+        return (f"--model={self.target}", *common, *own)
+
+
+@dataclass
+class FleetRun:
+    """One fleet at work. As a context manager: ends what is under way.
+
+    Args:
+        wanted: What was asked for.
+        tell: Told of each machine's steps.
+        interrupts: Asks it to end.
+    """
+
+    wanted: Wanted
+    tell: Tell
+    interrupts: Stop
+    interrupted: bool = field(default=False, init=False)
+    _found: dict[str, Path] = field(default_factory=dict, init=False)
+    _cleanup: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
+
+    def __enter__(self) -> FleetRun:
+        self.interrupts.pass_on_to(self._interrupt)
+        self._engine = _engine_of(self.wanted.plan)
+        self._cleanup.callback(self._engine.close)
+        try:
+            self.wanted.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            self._cleanup.close()
+            raise UsageError(
+                f"--out: the folder {self.wanted.out} cannot be made: {error.strerror}; choose another"
+            ) from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._cleanup.close()
+
+    def tune(self) -> list[Ending]:
+        """Tunes on all machines at once; a machine that is sent again begins with what the others have found."""
+        for machine in self.wanted.plan.machines:
+            self.tell(machine, f"tuning for {self.wanted.budget}")
+        return self._campaign(self.wanted.plan, self._keep_result).run(self._tuning)
+
+    def cross(self) -> list[Ending]:
+        """Measures each machine's config on every other one; of one machine, one after the other."""
+        machines = list(self._found)
+        endings = []
+        for shift in range(1, len(machines)):  # each machine is busy once in a round
+            origin = {machine: machines[(number + shift) % len(machines)] for number, machine in enumerate(machines)}
+            if self.interrupted:
+                break
+            for machine, other in origin.items():
+                self.tell(machine, f"trying the config of {other}")
+            kinds = {machine: self.wanted.plan.machines[machine] for machine in machines}
+            plan = self.wanted.plan.model_copy(update={"machines": kinds})
+            endings += self._campaign(plan, self._keep_cross).run(
+                lambda machine, origin=origin: self._crossing(machine, origin[machine])  # type: ignore[misc]
+            )
+        return endings
+
+    def comparison(self, samples: int | None) -> Comparison:
+        """The fleet's results side by side, and what its machines' configs do on each other."""
+        crosses = [path / "cross" for path in {path.parent for path in self._found.values()}]
+        files = [*self._found.values(), *sorted(path for path in crosses if path.is_dir())]
+        return compare(gather(files), samples)
+
+    def write_page(self, page: str) -> str:
+        """Writes the comparison's page; returns where it is."""
+        path = self.wanted.out / PAGE
+        try:
+            write_whole(path, page)
+        except OSError as error:
+            return f"the page could not be written to {path}: {error.strerror or error}"
+        return f"page: {path}"
+
+    def _interrupt(self) -> None:
+        self.interrupted = True
+
+    def _campaign(self, plan: Plan, keep: Callable[[str, str], str]) -> Campaign:
+        return Campaign(self._engine, plan.machines, keep, self.tell, lambda: self.interrupted)
+
+    def _job(self, machine: str, arguments: tuple[str, ...], files: dict[str, str]) -> Job:
+        return Job(
+            machine,
+            arguments,
+            parse_duration(self.wanted.budget),
+            files=files,
+            environment={ENVIRONMENT: os.environ.get(ENVIRONMENT)},
+        )
+
+    def _tuning(self, machine: str) -> Job:
+        files = {f"from-{slug(name)}.json": path.read_text("utf-8") for name, path in self._found.items()}
+        return self._job(machine, self.wanted.command(machine, list(files)), files)
+
+    def _crossing(self, machine: str, other: str) -> Job:
+        files = {name: self._found[kind].read_text("utf-8") for name, kind in (("own", machine), ("theirs", other))}
+        arguments = ("cross", f"{FOLDER}/theirs", f"--against={FOLDER}/own", f"--out={FOLDER}/{RESULT}", "--trust")
+        model = [f"--model={self.wanted.target}"] if self.wanted.target is not None else []
+        return self._job(machine, (*arguments, *model, f"--budget={self.wanted.budget}"), files)
+
+    def _keep_result(self, machine: str, text: str) -> str:
+        result = _document(text, machine, Result)
+        path = self.wanted.out / slug(machine) / f"{self.wanted.name}.json"
+        write_document(result, path)
+        self._found[machine] = path
+        return f"{verdict(result)[1]}: {verdict(result)[2]}; {path}"
+
+    def _keep_cross(self, machine: str, text: str) -> str:
+        cross = _document(text, machine, Cross)
+        folder = self.wanted.out / slug(machine) / "cross"
+        path = folder / f"{self.wanted.name}-from-{slug(cross.config_of.machine)}.json"
+        write_document(cross, path)
+        return f"{cross.finding}; {path}"
+
+
+def _engine_of(plan: Plan) -> Engine:
+    """The engine of a plan, for the programs in the working directory.
+
+    Raises:
+        UsageError: It is not installed, or cannot be reached.
+    """
+    if plan.engine == "ray":
+        from autotune.fleet.ray_engine import RayEngine
+
+        return RayEngine(plan.address, Path.cwd(), plan.excludes, plan.wait_seconds)
+    from autotune.fleet.slurm_engine import SlurmEngine
+
+    return SlurmEngine(Path(plan.folder) if plan.folder else None, local=plan.engine == "local", wait=plan.wait_seconds)
+
+
+def _document(text: str, machine: str, kind: type[Any]) -> Any:
+    try:
+        return parse_document(json.loads(text), f"the file of {machine}", kind)
+    except ResultFileError as error:
+        raise ValueError(str(error)) from None

@@ -1,0 +1,127 @@
+"""Sends a job to every kind of machine, again where a machine was lost, and keeps what comes home as it comes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from autotune.fleet.engine import Engine, Event, Fate
+from autotune.fleet.job import LOG_CHARACTERS, Job
+from autotune.fleet.plan import MachineKind
+
+MOST_TRIES = 2
+"""Of a job whose machine is lost: the second one rules out bad luck."""
+TURN_SECONDS = 0.5
+"""How long it takes until an interruption is seen."""
+ENDING_SECONDS = 30.0
+"""After an interruption, for partial results to come home: a job has 20 s to write one."""
+INTERRUPTED_STATUS = 130
+Keep = Callable[[str, str], str]
+"""Keeps a result, given the machine's name and the text; returns what to tell of it.
+
+Raises a ValueError where the text is no result."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What became of a machine's job.
+
+    Attributes:
+        machine: Its name.
+        fate: How it ended.
+        told: What there is to say: of the result, or why there is none.
+        log: What the job printed last, where it brought no result.
+        seconds: Since it was sent first.
+    """
+
+    machine: str
+    fate: Fate
+    told: str
+    log: str = ""
+    seconds: float = 0.0
+
+
+@dataclass
+class Campaign:
+    """Jobs on all machines of a fleet.
+
+    Args:
+        engine: Takes them there.
+        kinds: The machines by name.
+        keep: Keeps what comes home, at once: nothing that is here can be lost with the cluster.
+        tell: Told of each step.
+        asked_to_end: Whether somebody interrupted.
+    """
+
+    engine: Engine
+    kinds: Mapping[str, MachineKind]
+    keep: Keep
+    tell: Callable[[str, str], None] = lambda _machine, _text: None
+    asked_to_end: Callable[[], bool] = lambda: False
+    _began: dict[str, float] = field(default_factory=dict, init=False)
+    _tries: dict[str, int] = field(default_factory=dict, init=False)
+
+    def run(self, make_job: Callable[[str], Job]) -> list[Ending]:
+        """Runs a job on each machine, all at once; returns how they ended, in the order of the fleet's file.
+
+        Args:
+            make_job: The job for a machine; called again for another try, when more may be known.
+        """
+        endings: dict[str, Ending] = {}
+        under_way = set(self.kinds)
+        self._began.clear()
+        self._tries.clear()
+        for machine in self.kinds:
+            self._send(machine, make_job)
+        cancelled: float | None = None
+        while under_way:
+            if cancelled is None and self.asked_to_end():
+                cancelled = time.monotonic()
+                self.engine.cancel()
+            if cancelled is not None and time.monotonic() - cancelled > ENDING_SECONDS:
+                break
+            for event in self.engine.events(TURN_SECONDS):
+                if event.fate == "lost" and self._tries[event.machine] < MOST_TRIES and cancelled is None:
+                    self.tell(event.machine, f"was lost ({event.reason}); sent again")
+                    self._send(event.machine, make_job)
+                    continue
+                endings[event.machine] = self._ended(event)
+                under_way.discard(event.machine)
+        for machine in under_way:
+            endings[machine] = Ending(machine, "failed", "it was interrupted", seconds=self._seconds(machine))
+        return [endings[machine] for machine in self.kinds]
+
+    def _send(self, machine: str, make_job: Callable[[str], Job]) -> None:
+        self._began.setdefault(machine, time.monotonic())
+        self._tries[machine] = self._tries.get(machine, 0) + 1
+        self.engine.start(make_job(machine), self.kinds[machine])
+
+    def _ended(self, event: Event) -> Ending:
+        seconds, reply = self._seconds(event.machine), event.reply
+        if reply is None:
+            ending = Ending(event.machine, event.fate, event.reason, seconds=seconds)
+        else:
+            log = reply.log[-LOG_CHARACTERS:]
+            try:
+                told = None if reply.result is None else self.keep(event.machine, reply.result)
+            except ValueError as error:
+                told, log = None, f"{log}\n{error}"
+            ending = Ending(event.machine, "done", told, seconds=seconds) if told else Ending(
+                event.machine, "failed", _why(reply.status, log), log, seconds
+            )  # fmt: skip
+        self.tell(event.machine, ending.told)
+        return ending
+
+    def _seconds(self, machine: str) -> float:
+        return time.monotonic() - self._began[machine]
+
+
+def _why(status: int | None, log: str) -> str:
+    """Why a command brought no result: its own last words, from "error:" on."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    first = next((number for number, line in enumerate(lines) if line.startswith("error:")), len(lines) - 1)
+    said = " ".join(lines[first:]) if lines else "it printed nothing"
+    if status is None:
+        return f"it hung, and was killed; it printed last: {said}"
+    return said.removeprefix("error: ") if status else f"it ended well, but brought no result: {said}"

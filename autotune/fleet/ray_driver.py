@@ -1,0 +1,199 @@
+"""The driver of a Ray cluster: reads requests, a line of JSON each, and prints what became of them.
+
+It ends, with its tasks, when its input does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from autotune.fleet.job import run_job
+
+EVENTS = 40
+"""The descriptor that takes what is told; a number that nothing else has by then."""
+CONNECT_SECONDS = 10.0
+STRANDED_SECONDS = 10.0
+"""After a node's death, for Ray to tell of the task that ran on it: it took half a second."""
+TURN_SECONDS = 0.5
+"""How long it waits for a task before it looks for requests again."""
+
+
+def lacking(needs: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> str | None:
+    """Why no node can ever run a task, in a sentence; None where one can.
+
+    Args:
+        needs: ``cpus``, ``gpus``, ``labels`` and ``resources``.
+        nodes: As `ray.nodes` lists them.
+    """
+    wanted = {"CPU": needs["cpus"] or 0, "GPU": needs["gpus"] or 0, **needs["resources"]}
+    alive = [node for node in nodes if node["Alive"]]
+    for node in alive:
+        labels, has = node.get("Labels") or {}, node["Resources"]
+        if all(labels.get(key) == value for key, value in needs["labels"].items()) and all(
+            has.get(name, 0) >= amount for name, amount in wanted.items()
+        ):
+            return None
+    asked = [f"{name}={value:g}" for name, value in wanted.items() if value]
+    asked += [f"{key}={value}" for key, value in needs["labels"].items()]
+    there = sorted({_words(node) for node in alive})
+    return f"no node of the cluster has {', '.join(asked) or 'what it needs'}; it has {' | '.join(there) or 'no nodes'}"
+
+
+def _words(node: Mapping[str, Any]) -> str:
+    """What a node offers, without what Ray gives each of them."""
+    has = {name: value for name, value in node["Resources"].items() if name in {"CPU", "GPU"} or ":" not in name}
+    parts = [f"{name}={value:g}" for name, value in has.items() if "memory" not in name]
+    labels = (node.get("Labels") or {}).items()
+    return ", ".join(sorted([*parts, *(f"{key}={value}" for key, value in labels if key != "ray.io/node-id")]))
+
+
+class Driver:
+    """Tasks of a cluster that this process has joined."""
+
+    def __init__(self, ray: Any, wait: float) -> None:
+        self._ray = ray
+        self._wait = wait
+        self._machines: dict[Any, str] = {}
+        self._needs: dict[Any, dict[str, Any]] = {}
+        self._stranded: dict[Any, float] = {}
+        self._waiting: list[tuple[float, dict[str, Any]]] = []
+
+    def serve(self, requests: queue.Queue[dict[str, Any] | None]) -> None:
+        """Until there are no more requests."""
+        while True:
+            try:
+                request = requests.get(timeout=0 if self._machines else TURN_SECONDS)
+            except queue.Empty:
+                pass
+            else:
+                if request is None:
+                    return
+                if "cancel" in request:
+                    self._cancel()
+                else:
+                    self._waiting.append((time.monotonic() + self._wait, request))
+            self._start_waiting()
+            self._tell_ended()
+            self._give_up_stranded()
+
+    def _start_waiting(self) -> None:
+        """Starts what some node can run; what none could for too long is told."""
+        waiting, self._waiting = self._waiting, []
+        nodes = self._ray.nodes() if waiting else []
+        for ends, request in waiting:
+            job, needs = request["job"], request["needs"]
+            why = lacking(needs, nodes)
+            if why is None:
+                task = self._ray.remote(run_job).options(
+                    num_cpus=needs["cpus"] or 1,
+                    num_gpus=needs["gpus"] or 0,
+                    resources=needs["resources"] or None,
+                    label_selector=needs["labels"] or None,
+                    max_retries=0,
+                )
+                started = task.remote(job)
+                self._machines[started], self._needs[started] = job["machine"], needs
+            elif time.monotonic() >= ends:
+                tell(job["machine"], "absent", reason=why)
+            else:
+                self._waiting.append((ends, request))
+
+    def _tell_ended(self) -> None:
+        if not self._machines:
+            return
+        ended, _ = self._ray.wait(list(self._machines), timeout=TURN_SECONDS)
+        errors = self._ray.exceptions
+        for task in ended:
+            machine = self._machines.pop(task)
+            try:
+                tell(machine, "done", reply=self._ray.get(task))
+            except (errors.TaskCancelledError, errors.RuntimeEnvSetupError, errors.RayTaskError) as error:
+                tell(machine, "failed", reason=_sentence(error))
+            except errors.RayError as error:
+                tell(machine, "lost", reason=_sentence(error))
+
+    def _give_up_stranded(self) -> None:
+        """Cancels tasks that wait for a node that has died: Ray would wait with them for ever."""
+        nodes = self._ray.nodes() if self._machines else []
+        for task, machine in list(self._machines.items()):
+            why = lacking(self._needs[task], nodes)
+            if why is None:
+                self._stranded.pop(task, None)
+            elif time.monotonic() - self._stranded.setdefault(task, time.monotonic()) > self._wait + STRANDED_SECONDS:
+                del self._machines[task]
+                self._ray.cancel(task, force=True)
+                tell(machine, "absent", reason=why)
+
+    def _cancel(self) -> None:
+        for task in self._machines:
+            self._ray.cancel(task)
+        for _, request in self._waiting:
+            tell(request["job"]["machine"], "failed", reason="it was cancelled")
+        self._waiting = []
+
+
+def _sentence(error: Exception) -> str:
+    """The line of an error that says most: the last one of a traceback, else the first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    return f"{type(error).__name__}: {lines[-1] if 'Traceback' in str(error) else lines[0]}"
+
+
+def tell(machine: str, fate: str, *, reply: dict[str, Any] | None = None, reason: str = "") -> None:
+    """Tells an event."""
+    _tell({"machine": machine, "fate": fate, "reply": reply, "reason": reason})
+
+
+def _tell(event: dict[str, Any]) -> None:
+    line = (json.dumps(event) + "\n").encode()
+    while line:
+        line = line[os.write(EVENTS, line) :]
+
+
+def reach(address: str) -> None:
+    """Makes sure that somebody listens at ``host:port``: Ray itself would try for minutes.
+
+    Raises:
+        OSError: Nobody does.
+    """
+    host, colon, port = address.rpartition(":")
+    if colon and "/" not in address and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+
+
+def _read(requests: queue.Queue[dict[str, Any] | None]) -> None:
+    for line in sys.stdin:
+        requests.put(json.loads(line))
+    requests.put(None)
+
+
+def main() -> None:
+    """Entry."""
+    os.dup2(1, EVENTS, inheritable=False)
+    os.dup2(2, 1)  # what Ray prints must not come between the events
+    asked = json.loads(sys.stdin.readline())
+    try:
+        reach(asked["address"])
+        import ray
+
+        environment = {"working_dir": asked["folder"], "excludes": asked["excludes"]}
+        ray.init(address=asked["address"], runtime_env=environment, log_to_driver=False, logging_level="ERROR")
+    except Exception as error:  # noqa: BLE001 - Ray has dozens of errors for a cluster that cannot be used
+        _tell({"event": "refused", "reason": _sentence(error)})
+        return
+    _tell({"event": "ready"})
+    requests: queue.Queue[dict[str, Any] | None] = queue.Queue()
+    threading.Thread(target=_read, args=(requests,), daemon=True).start()
+    Driver(ray, asked["wait"]).serve(requests)
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Jobs on Slurm through submitit, or as processes of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import UsageError
+from autotune.fleet.engine import Event, Fate
+from autotune.fleet.job import GRACE_SECONDS, Job, Reply, run_job
+from autotune.fleet.plan import MachineKind
+
+FOLDER = ".autotune-fleet"
+"""In the working directory, which a cluster's nodes commonly share; `folder` in the fleet's file names another one."""
+LIMIT_SECONDS = 120.0
+"""Of Slurm's own time limit, beyond the job's: it must not end what ends by itself. Chosen, not measured."""
+POLL_SECONDS = 0.5
+LOST = {"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "INTERRUPTED"}
+"""States of jobs that did nothing wrong; the last one is submitit's, of a process that a signal ended."""
+QUEUED = {"PENDING", "REQUEUED", "CONFIGURING"}
+TOLD_CHARACTERS = 400
+
+
+class SlurmEngine:
+    """Runs jobs by submitit.
+
+    Args:
+        folder: Where submitit keeps jobs and their output, seen by all nodes; None: in the working directory. What
+            ended well is removed.
+        local: Whether jobs run as processes of this machine.
+        wait: Seconds that a job may stay in the queue; None: as long as it takes.
+
+    Raises:
+        UsageError: submitit is not installed, or there is no Slurm here.
+    """
+
+    def __init__(self, folder: Path | None, *, local: bool, wait: float | None = None) -> None:
+        try:
+            import submitit
+        except ImportError:
+            raise UsageError("the engine slurm needs submitit, which is not installed; pip install submitit") from None
+        self._folder = (folder or Path(FOLDER)).resolve() / f"{time.time_ns():x}"
+        self._wait = wait
+        try:
+            self._executor: Any = submitit.AutoExecutor(self._folder, cluster="local" if local else "slurm")
+        except RuntimeError as error:
+            raise UsageError(
+                f"the engine slurm cannot be used: {error}; run it on a login node of the cluster"
+            ) from None
+        self._jobs: dict[str, tuple[Any, float]] = {}
+        self._refused: list[Event] = []
+        self._failed = False
+
+    def start(self, job: Job, kind: MachineKind) -> None:
+        """Submits a job."""
+        limit = job.budget_seconds + GRACE_SECONDS + LIMIT_SECONDS
+        wanted = {
+            "name": f"autotune-{job.machine}",
+            "timeout_min": math.ceil(limit / 60),
+            "gpus_per_node": kind.gpus,
+            "cpus_per_task": kind.cpus,
+            "slurm_partition": kind.partition,
+            "slurm_constraint": kind.constraint,
+            "slurm_additional_parameters": dict(kind.sbatch) or None,
+        }
+        try:
+            self._executor.update_parameters(**{name: value for name, value in wanted.items() if value is not None})
+            self._jobs[job.machine] = self._executor.submit(run_job, job.plain()), time.monotonic()
+        except Exception as error:  # noqa: BLE001 - sbatch refuses in many ways, and submitit passes them on
+            self._refused.append(Event(job.machine, "absent", reason=_last_line(str(error))))
+
+    def events(self, seconds: float) -> Sequence[Event]:
+        """What has ended."""
+        ends = time.monotonic() + seconds
+        while True:
+            refused, self._refused = self._refused, []
+            found = [*refused, *self._ended()]
+            if found or time.monotonic() >= ends:
+                return found
+            time.sleep(min(POLL_SECONDS, max(0.0, ends - time.monotonic())))
+
+    def cancel(self) -> None:
+        """Cancels all jobs; they have some seconds to end in good order."""
+        for job, _ in self._jobs.values():
+            with contextlib.suppress(Exception):  # it may be over, or Slurm may not answer
+                job.cancel(check=False)
+
+    def close(self) -> None:
+        """Cancels what is left, and removes the files of jobs that ended well."""
+        self.cancel()
+        if not self._failed and not self._jobs:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            with contextlib.suppress(OSError):  # other fleets', or the user's
+                self._folder.parent.rmdir()
+
+    def _ended(self) -> list[Event]:
+        found = []
+        for machine, (job, since) in list(self._jobs.items()):
+            if not job.done():
+                too_long = self._wait is not None and time.monotonic() - since > self._wait
+                if not (too_long and job.state in QUEUED):
+                    continue
+                job.cancel(check=False)
+                event = Event(machine, "absent", reason=f"it waited for longer than {self._wait:.0f} s in the queue")
+            else:
+                event = self._event(machine, job)
+            del self._jobs[machine]
+            self._failed |= event.fate != "done"
+            found.append(event)
+        return found
+
+    @staticmethod
+    def _event(machine: str, job: Any) -> Event:
+        error = job.exception()
+        if error is None:
+            return Event(machine, "done", Reply(**job.result()))
+        fate: Fate = "lost" if str(job.state).split()[0] in LOST else "failed"
+        return Event(machine, fate, reason=_last_line(str(error)))
+
+
+def _last_line(text: str) -> str:
+    """The last line that says something: there stands the reason."""
+    lines = [line.strip() for line in text.splitlines() if line.strip(" -\n")]
+    return lines[-1][-TOLD_CHARACTERS:] if lines else "no reason was given"

@@ -1,0 +1,86 @@
+"""Which of several machines to train on: the fastest, the cheapest, and what so many samples take and cost on each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from autotune.measuring import SECONDS_PER_HOUR, Interval
+from autotune.units import format_rate, format_seconds, rounded
+
+MOST_TOLD = 8
+"""Machines of which a sentence each tells what the training costs there; the table has the rates of all."""
+
+
+class Candidate(Protocol):
+    """What is known of a tuned workload on a machine."""
+
+    @property
+    def label(self) -> str: ...  # noqa: D102 - the machine, as the table names it
+    @property
+    def dollars_per_hour(self) -> float | None: ...  # noqa: D102
+    @property
+    def after_samples_per_second(self) -> float | None: ...  # noqa: D102
+    @property
+    def after_ci95(self) -> Interval | None: ...  # noqa: D102
+    @property
+    def samples_per_dollar(self) -> float | None: ...  # noqa: D102
+    @property
+    def samples_per_joule(self) -> float | None: ...  # noqa: D102
+
+
+def choices(rows: Sequence[Candidate], samples: int | None = None) -> Iterator[str]:
+    """Sentences on where to train; none where there are not two machines to choose from.
+
+    Args:
+        rows: One a machine.
+        samples: What is to be trained in all, epochs included; None: not known.
+    """
+    measured = [row for row in rows if row.after_samples_per_second]
+    if len(measured) > 1:
+        rates = {row.label: row.after_samples_per_second or 0.0 for row in measured}
+        yield _best("fastest", measured, rates, format_rate)
+        dollars = {row.label: value for row in measured if (value := row.samples_per_dollar)}
+        if len(dollars) > 1:
+            yield _best("cheapest", measured, dollars, lambda value: f"{rounded(value)} samples a dollar")
+        joules = {row.label: value for row in measured if (value := row.samples_per_joule)}
+        if len(joules) > 1:
+            yield _best("most frugal", measured, joules, lambda value: f"{value:.3g} samples a joule")
+    if samples is not None:
+        yield from _whole_trainings(measured, samples)
+
+
+def _best(word: str, rows: Sequence[Candidate], values: dict[str, float], words: Callable[[float], str]) -> str:
+    """The best machine by one figure; with those that cannot be told from it, since all follow from the rate."""
+    first = max(values, key=lambda label: values[label])
+    spread = {row.label: _relative(row) for row in rows}
+    low = values[first] * spread[first][0]
+    ties = [label for label in values if label != first and values[label] * spread[label][1] >= low]
+    tied = f"; {', '.join(ties)} cannot be told from it" if ties else ""
+    return f"{word}: {first}, {words(values[first])}{tied}"
+
+
+def _relative(row: Candidate) -> tuple[float, float]:
+    """The ends of the rate's interval, as shares of it; none known is taken as sure."""
+    rate, interval = row.after_samples_per_second, row.after_ci95
+    return (interval.low / rate, interval.high / rate) if rate and interval is not None else (1.0, 1.0)
+
+
+def _whole_trainings(rows: Sequence[Candidate], samples: int) -> Iterator[str]:
+    """What a training of so many samples takes on each machine, the cheapest first, then the fastest."""
+    found = []
+    for row in rows:
+        seconds = samples / (row.after_samples_per_second or 1.0)
+        price = None if row.dollars_per_hour is None else seconds / SECONDS_PER_HOUR * row.dollars_per_hour
+        found.append((price is None, price or seconds, row.label, seconds, price))
+    for _, _, label, seconds, price in sorted(found)[:MOST_TOLD]:
+        cost = "" if price is None else f" and costs ${price:,.2f}"
+        yield f"{samples:,} samples: {_long(seconds)}{cost} on {label}"
+    if len(found) > MOST_TOLD:
+        yield f"and on {len(found) - MOST_TOLD} more machines"
+
+
+def _long(seconds: float) -> str:
+    """Hours, or days where they are many."""
+    days = seconds / 86400.0
+    return f"{days:,.1f} days" if days >= 3 else format_seconds(seconds)

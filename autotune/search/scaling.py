@@ -1,0 +1,87 @@
+"""How many ranks pay: the answer with fewer of them, each beside the one before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.runner import Runner
+from autotune.knobs import TrainConfig, divisors
+from autotune.measuring import Outcome, Point
+from autotune.results.result import Scaling, ScalingStep
+from autotune.search.stopping import Budget
+from autotune.search.turns import Turns
+
+SCALING_SHARE, SCALING_MAX_SECONDS = 0.12, 90.0
+"""Of the budget, where several ranks train: a duet for each power of two. Chosen."""
+PATIENCE_SECONDS = 40.0
+"""For a burst, where little else is known: ranks take some seconds to find each other."""
+
+
+def kept_seconds(budget_seconds: float) -> float:
+    """What is kept back of a budget for it."""
+    return min(SCALING_SHARE * budget_seconds, SCALING_MAX_SECONDS)
+
+
+def with_ranks(config: TrainConfig, ranks: int) -> TrainConfig | None:
+    """A config on another number of ranks with the same effective batch; None where that cannot be shared out.
+
+    Micro-batches are as large as they were, or smaller: memory that held them holds these.
+    """
+    if config.effective_batch % ranks:
+        return None
+    own = config.effective_batch // ranks
+    size = max(divisor for divisor in divisors(own) if divisor <= config.batch_size)
+    return config.replace(ranks=ranks, batch_size=size, accumulation_steps=own // size)
+
+
+def fewer(config: TrainConfig) -> Iterator[TrainConfig]:
+    """The config on 1, 2, 4 … ranks, up to its own number."""
+    for ranks in sorted({*(2**power for power in range(int(math.log2(config.ranks)) + 1)), config.ranks}):
+        found = config if ranks == config.ranks else with_ranks(config, ranks)
+        if found is not None:
+            yield found
+
+
+def scaling(
+    answer: Point, runner: Runner, plan: BurstPlan, budget: Budget, note: Callable[[str], None]
+) -> Scaling | None:
+    """The answer's speed on 1, 2, 4 … ranks, chained from pair to pair; None where not two could be compared.
+
+    Args:
+        answer: What is trained with, on all ranks.
+        runner: Runs bursts.
+        plan: Of a challenge.
+        budget: The wall clock.
+        note: Told where memory forces whole bursts.
+    """
+    plan = plan.model_copy(update={"fastest_wins": False})
+    turns = Turns(runner, note)
+    runner.close()
+    steps: list[ScalingStep] = []
+    before: Point | None = None
+    speed = 1.0
+    for config in fewer(answer.config):
+        if budget.ablating <= 3 * plan.measure_seconds:
+            break
+        point = Point(config=config, parameters=answer.parameters)
+        deadline = max(1.0, min(PATIENCE_SECONDS, budget.ablating))
+        burst, pair = turns.challenge(before, point, plan, deadline, lambda _: None)
+        ratio = 1.0 if before is None else pair.ratio if pair is not None else None
+        ran = burst.outcome is Outcome.OK and ratio is not None
+        speed = speed * ratio if ran and ratio is not None else speed
+        steps.append(
+            ScalingStep(
+                ranks=config.ranks,
+                outcome=burst.outcome,
+                ratio=ratio if before is not None else None,
+                ci95=pair.ci95 if pair is not None else None,
+                speed=speed if ran else None,
+            )
+        )
+        if ran:
+            before = point
+            runner.close()  # each pair is of fresh processes: the next partner is the one that ran last
+    runner.close()
+    return Scaling(steps=tuple(steps)) if sum(step.speed is not None for step in steps) > 1 else None

@@ -1,0 +1,164 @@
+"""`autotune fleet` as a person uses it: on this machine, and on a Ray cluster of two nodes; with what goes wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.results.result import read_result
+from tests.inside import run_inside
+from tests.processes import ROOT, budget, run
+
+TINY = "mine:build"
+LOCAL = 'engine = "local"\n[machines.cheap]\ndollars_per_hour = 0.1\n[machines.dear]\ndollars_per_hour = 3.0\n'
+
+
+def fleet_file(text: str, folder: Path) -> str:
+    """A fleet's file."""
+    path = folder / "fleet.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def workload_in(folder: Path) -> str:
+    """A workload of the user's own working directory, which must be sent along."""
+    (folder / "mine.py").write_text((ROOT / "tests" / "workloads" / "tiny.py").read_text())
+    return "mine:build"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "expected --model"),
+        (["--model", TINY, "--", "python", "train.py"], "and not both"),
+        (["--model", TINY, "--", "--out=x.json"], "--out=x.json is what the fleet gives"),
+        (["--model", TINY, "--budget", "soon"], "expected a duration"),
+        (["--model", TINY, "--samples", "many"], "--samples: expected a number"),
+        (["--model", TINY, "--engine", "pbs"], "engine"),
+    ],
+)
+def test_wrong_arguments_cost_nothing(arguments: list[str], told: str, tmp_path: Path) -> None:
+    """One sentence, and nothing was sent anywhere or written."""
+    finished = run_inside(["fleet", fleet_file(LOCAL, tmp_path), *arguments], tmp_path)
+    assert finished.status == 2, finished.err
+    assert told in " ".join(finished.err.split())
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.slow
+def test_a_fleet_of_processes_is_tuned_crossed_and_compared(tmp_path: Path) -> None:
+    """Two kinds of machine at once; each result comes home under its name, and the cheaper one is named."""
+    plan = fleet_file(LOCAL, tmp_path)
+    arguments = ["fleet", plan, "--model", workload_in(tmp_path), "--budget", budget(12), "--cross", "--samples", "1M"]
+    finished = run([*arguments, "--", "--only=precision,num_threads"], tmp_path)
+    assert finished.status == 0, finished.err
+    assert finished.left == ()
+    results = {name: read_result(tmp_path / "results" / name / "mine-build.json") for name in ("cheap", "dear")}
+    assert {name: result.machine for name, result in results.items()} == {"cheap": "cheap", "dear": "dear"}
+    assert results["dear"].dollars_per_hour == 3.0
+    assert "cheapest: cheap" in finished.err
+    assert "1,000,000 samples:" in finished.err
+    assert list((tmp_path / "results" / "cheap" / "cross").iterdir())
+    assert "cheapest: cheap" in (tmp_path / "results" / "fleet.html").read_text()
+    assert not (tmp_path / ".autotune-fleet").exists()
+
+
+@pytest.mark.slow
+def test_a_machine_that_fails_does_not_take_the_others_along(tmp_path: Path) -> None:
+    """Its own error is told, the rest is compared, and the exit status says that something is missing."""
+    plan = fleet_file(f'{LOCAL}options = ["--device=mps"]\n', tmp_path)
+    finished = run(["fleet", plan, "--model", workload_in(tmp_path), "--budget", budget(10)], tmp_path)
+    assert finished.status == 1, finished.err
+    assert "dear brought no result: the device 'mps' was asked for" in " ".join(finished.err.split())
+    assert read_result(tmp_path / "results" / "cheap" / "mine-build.json").status == "complete"
+    assert not (tmp_path / "results" / "dear").exists()
+
+
+class Nodes:
+    """A Ray cluster on this machine whose nodes can be killed."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        self._cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        self.address = str(self._cluster.address)
+
+    def add(self, kind: str) -> Any:
+        """A node of one core."""
+        return self._cluster.add_node(num_cpus=1, labels={"kind": kind})
+
+    def kill(self, node: Any) -> None:
+        """Ends a node as a power cut does."""
+        self._cluster.remove_node(node, allow_graceful=False)
+
+    def shutdown(self) -> None:
+        """Ends all of it."""
+        self._cluster.shutdown()
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
+    """A cluster of a head without CPUs."""
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_health_check_period_ms", "500")
+    monkeypatch.setenv("RAY_health_check_failure_threshold", "3")
+    made = Nodes()
+    yield made
+    made.shutdown()
+
+
+def ray_file(kinds: list[str], nodes: Nodes, folder: Path) -> str:
+    """A fleet's file of a Ray cluster: kinds by their labels."""
+    machines = "".join(f'[machines.{kind}]\ncpus = 1\nlabels = {{ kind = "{kind}" }}\n' for kind in kinds)
+    return fleet_file(f'engine = "ray"\naddress = "{nodes.address}"\n{machines}', folder)
+
+
+@pytest.mark.slow
+def test_a_ray_cluster_is_tuned_by_labels(nodes: Nodes, tmp_path: Path) -> None:
+    """Two nodes work at once on the folder that was sent; a third kind, which no node has, is told at once."""
+    nodes.add("left")
+    nodes.add("right")
+    plan = ray_file(["left", "right", "middle"], nodes, tmp_path)
+    finished = run(["fleet", plan, "--model", workload_in(tmp_path), "--budget", budget(20)], tmp_path)
+    told = " ".join(finished.err.split())
+    assert finished.status == 1, finished.err
+    assert "no node of the cluster has CPU=1, kind=middle" in told
+    for name in ("left", "right"):
+        result = read_result(tmp_path / "results" / name / "mine-build.json")
+        assert (result.machine, result.status) == (name, "complete")
+    assert finished.seconds < 2 * float(budget(20)[:-1]) + 60  # not one after the other
+
+
+@pytest.mark.slow
+def test_a_node_that_dies_is_told_and_the_other_one_counts(nodes: Nodes, tmp_path: Path) -> None:
+    """Its job is sent again, finds no such node any more, and says so."""
+    nodes.add("left")
+    doomed = nodes.add("right")
+    plan = ray_file(["left", "right"], nodes, tmp_path)
+    command = [sys.executable, "-m", "autotune", "fleet", plan, "--model", workload_in(tmp_path), "--budget", "25s"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+    fleet = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    time.sleep(12)
+    nodes.kill(doomed)
+    _, told = fleet.communicate(timeout=200)
+    assert fleet.returncode == 1, told
+    assert "right: was lost" in told
+    assert "no node of the cluster has CPU=1, kind=right" in told
+    assert read_result(tmp_path / "results" / "left" / "mine-build.json").machine == "left"
+
+
+@pytest.mark.slow
+def test_a_cluster_that_is_not_there_is_told(tmp_path: Path) -> None:
+    """Nothing listens at the address."""
+    pytest.importorskip("ray")
+    plan = fleet_file('engine = "ray"\naddress = "127.0.0.1:1"\n[machines.any]\n', tmp_path)
+    finished = run(["fleet", plan, "--model", workload_in(tmp_path)], tmp_path)
+    assert finished.status == 2, finished.err
+    assert "the Ray cluster at 127.0.0.1:1 cannot be used" in " ".join(finished.err.split())

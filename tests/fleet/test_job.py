@@ -1,0 +1,68 @@
+"""A job on a machine: the real command in a process of its own, which leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from autotune.fleet.job import FOLDER, RESULT, Job, run_job
+from tests.factories import make_result
+from tests.processes import ROOT
+
+
+def test_a_job_finds_its_files_and_brings_back_what_it_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here `compare` reads a result that came along, and writes into the job's folder, which is gone afterwards."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    files = {"from-other.json": make_result().model_dump_json(by_alias=True)}
+    arguments = ("compare", f"{FOLDER}/from-other.json", "--format=json", f"--out={FOLDER}/{RESULT}")
+    reply = run_job(Job("any", arguments, 30.0, files=files).plain())
+    assert reply["status"] == 0, reply["log"]
+    assert json.loads(reply["result"])["groups"][0]["name"] == "digits"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_that_fails_brings_back_its_words(tmp_path: Path) -> None:
+    """Status and log tell why there is no result."""
+    reply = run_job(Job("any", ("show", str(tmp_path / "none.json")), 30.0).plain())
+    assert (reply["status"], reply["result"]) == (2, None)
+    assert "error:" in reply["log"]
+
+
+def test_variables_are_set_and_left_out_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the engine sets for its own purposes does not reach the training."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    code = 'import os, sys; sys.exit(f\'{os.environ.get("OMP_NUM_THREADS")} {os.environ["COLUMNS"]}\')'
+    monkeypatch.setattr("autotune.fleet.job._BOOTSTRAP", code)
+    reply = run_job(Job("any", (), 30.0, environment={"OMP_NUM_THREADS": None, "COLUMNS": "100"}).plain())
+    assert reply["log"].strip() == "None 100"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent died")
+def test_the_command_ends_with_the_engines_process(tmp_path: Path) -> None:
+    """A worker that Ray kills leaves no tuning behind that would disturb the next one."""
+    plain = Job(
+        "any", ("--model", "tests.workloads.tiny:build", "--budget", "60s", f"--out={FOLDER}/x.json"), 60
+    ).plain()
+    code = f"from autotune.fleet.job import run_job; run_job({plain!r})"
+    worker = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=os.environ | {"TMPDIR": str(tmp_path)})
+    found: list[psutil.Process] = []
+    ends = time.monotonic() + 60
+    while len(found) < 3 and time.monotonic() < ends:  # the command, its forkserver, and somebody who trains
+        found = psutil.Process(worker.pid).children(recursive=True)
+        time.sleep(0.1)
+    assert len(found) >= 3
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
+    _, alive = psutil.wait_procs(found, timeout=30)
+    assert alive == []

@@ -1,0 +1,34 @@
+"""What a node must have for a task, told before the task waits for ever. Needs no Ray."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autotune.fleet.ray_driver import lacking
+
+NODE: dict[str, Any] = {
+    "Alive": True,
+    "Labels": {"ray.io/node-id": "f00", "kind": "a100"},
+    "Resources": {"CPU": 8.0, "GPU": 1.0, "memory": 1e9, "node:10.0.0.1": 1.0, "ssd": 2.0},
+}
+
+
+def needs(**changes: Any) -> dict[str, Any]:
+    """What a task asks for: nothing but what is named."""
+    return {"cpus": None, "gpus": None, "labels": {}, "resources": {}, **changes}
+
+
+def test_a_node_that_has_all_of_it_lacks_nothing() -> None:
+    """CPUs, GPUs, labels and custom resources together, on one node."""
+    assert lacking(needs(cpus=8, gpus=1, labels={"kind": "a100"}, resources={"ssd": 1.0}), [NODE]) is None
+
+
+def test_what_no_node_has_is_told_with_what_there_is() -> None:
+    """The sentence names both, without what Ray itself adds to each node."""
+    why = lacking(needs(gpus=2, labels={"kind": "h100"}), [NODE])
+    assert why == "no node of the cluster has GPU=2, kind=h100; it has CPU=8, GPU=1, kind=a100, ssd=2"
+
+
+def test_a_dead_node_counts_for_nothing() -> None:
+    """Ray goes on listing it."""
+    assert lacking(needs(cpus=1), [NODE | {"Alive": False}]) == "no node of the cluster has CPU=1; it has no nodes"

@@ -1,0 +1,69 @@
+"""Where to train: the fastest and the cheapest machine, and what a whole training takes and costs."""
+
+from __future__ import annotations
+
+from autotune.knobs.config import TrainConfig
+from autotune.results.choosing import MOST_TOLD
+from autotune.results.compare import WorkloadGroup, compare
+from autotune.results.gather import Gathered
+from autotune.results.result import Result, Side
+from tests.factories import make_measurement, make_result
+
+
+def priced(rate: float, name: str, dollars: float | None, spread: float = 0.001) -> Result:
+    """A result of a machine that is called so, and costs so much an hour."""
+    best = Side(config=TrainConfig(precision="bf16"), measurement=make_measurement(rate, spread=spread))
+    return make_result(best=best, machine_name=name, dollars_per_hour=dollars)
+
+
+def group_of(*results: Result, samples: int | None = None) -> WorkloadGroup:
+    """The comparison of one workload."""
+    named = [(f"{number}.json", result) for number, result in enumerate(results)]
+    return compare(Gathered(results=named), samples).groups[0]
+
+
+def test_the_fastest_and_the_cheapest_are_named() -> None:
+    """Twice as fast for ten times the price is the fastest, and not the cheapest."""
+    found = group_of(priced(2000, "a100", 2.0), priced(1000, "rtx", 0.2)).choices
+    assert found == ("fastest: a100, 2,000 samples/s", "cheapest: rtx, 18,000,000 samples a dollar")
+
+
+def test_what_cannot_be_told_from_the_best_is_named_beside_it() -> None:
+    """Whose interval reaches the best one's may be as good."""
+    found = group_of(priced(1000, "one", None), priced(1005, "two", None, 0.05), priced(500, "slow", None)).choices
+    assert found == ("fastest: one, 1,000 samples/s; two cannot be told from it",)
+
+
+def test_one_machine_leaves_nothing_to_choose() -> None:
+    """Neither superlatives of one, nor of results without a rate."""
+    assert group_of(priced(1000, "one", 1.0)).choices == ()
+    unmeasured = make_result(best=Side(config=TrainConfig(), measurement=None), speedup=None)
+    assert group_of(priced(1000, "one", 1.0), unmeasured).choices == ()
+
+
+def test_a_whole_training_is_told_in_hours_and_dollars_the_cheapest_first() -> None:
+    """A machine without a price comes last, with its time alone."""
+    found = group_of(
+        priced(2000, "a100", 2.0), priced(1000, "rtx", 0.2), priced(10, "laptop", None), samples=7_200_000
+    ).choices[-3:]
+    assert found == (
+        "7,200,000 samples: 2 h 00 m and costs $0.40 on rtx",
+        "7,200,000 samples: 1 h 00 m and costs $2.00 on a100",
+        "7,200,000 samples: 8.3 days on laptop",
+    )
+
+
+def test_of_many_machines_the_first_few_are_told() -> None:
+    """A fleet of a thousand must not fill a screen; the table has them all."""
+    results = [priced(1000 + number, f"m{number}", 1.0) for number in range(MOST_TOLD + 3)]
+    found = group_of(*results, samples=10**6).choices
+    assert found[-1] == "and on 3 more machines"
+    assert len(found) == 2 + MOST_TOLD + 1
+
+
+def test_samples_per_dollar_stand_in_the_row() -> None:
+    """An hour of 1,000 samples a second for half a dollar."""
+    (row,) = group_of(priced(1000, "rtx", 0.5)).rows
+    assert row.machine == row.label == "rtx"
+    assert row.samples_per_dollar is not None
+    assert abs(row.samples_per_dollar / 7_200_000 - 1) < 0.01

@@ -1,0 +1,71 @@
+"""How many ranks pay: the answer on fewer of them, with the same effective batch."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.bursts.protocol import BurstPlan
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Outcome, Point
+from autotune.measuring.statistics import Interval
+from autotune.results.result import Scaling, ScalingStep
+from autotune.results.summary import scaling_text
+from autotune.search.scaling import fewer, scaling, with_ranks
+from autotune.search.stopping import Budget
+from tests.conftest import RunnerOf
+from tests.factories import make_measurement, make_result
+
+PLAN = BurstPlan(warmup_seconds=0.2, measure_seconds=0.4, block_seconds=0.03)
+
+
+def step(ranks: int, ratio: float | None, speed: float | None, *, sure: float = 0.05) -> ScalingStep:
+    """A step whose ratio is known to a share."""
+    interval = Interval(ratio * (1 - sure), ratio * (1 + sure)) if ratio is not None else None
+    outcome = Outcome.OK if speed is not None else Outcome.OOM
+    return ScalingStep(ranks=ranks, outcome=outcome, ratio=ratio, ci95=interval, speed=speed)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "batch_size", "accumulation_steps"), [(1, 16, 8), (2, 16, 4), (8, 16, 1), (16, 8, 1)]
+)
+def test_all_ranks_together_take_the_same_samples_in_a_step(
+    ranks: int, batch_size: int, accumulation_steps: int
+) -> None:
+    """What fewer ranks cannot hold at once they accumulate; what more need less of is smaller."""
+    found = with_ranks(TrainConfig(ranks=4, batch_size=16, accumulation_steps=2), ranks)
+    assert found == TrainConfig(ranks=ranks, batch_size=batch_size, accumulation_steps=accumulation_steps)
+
+
+def test_powers_of_two_come_before_the_answers_own_number() -> None:
+    """What cannot be shared out evenly is passed over."""
+    assert [config.ranks for config in fewer(TrainConfig(ranks=6, batch_size=2))] == [1, 2, 4, 6]
+    assert [config.ranks for config in fewer(TrainConfig(ranks=3, batch_size=3))] == [1, 3]
+
+
+def test_two_real_ranks_are_compared_with_one(runner_of: RunnerOf) -> None:
+    """A pair of one and two processes, each with all of the CPUs; the speed is that of the pair."""
+    answer = Point(config=TrainConfig(ranks=2, batch_size=8))
+    found = scaling(answer, runner_of("tests.workloads.shared:build"), PLAN, Budget(120), lambda _: None)
+    assert found is not None
+    assert [(one.ranks, one.outcome) for one in found.steps] == [(1, Outcome.OK), (2, Outcome.OK)]
+    assert found.steps[0].speed == 1.0
+    assert found.steps[1].speed == found.steps[1].ratio
+
+
+def test_the_answer_tells_speed_and_efficiency_and_how_many_pay() -> None:
+    """Four ranks that are no faster than two beyond doubt are not worth their devices."""
+    steps = (step(1, None, 1.0), step(2, 1.8, 1.8), step(4, 1.02, 1.84))
+    best = make_result().best.model_copy(update={"config": TrainConfig(ranks=4), "measurement": make_measurement()})
+    told = scaling_text(make_result(scaling=Scaling(steps=steps), best=best))
+    assert told == (
+        "speed by ranks, and efficiency of each: 1: 1.000× (100 %), 2: 1.80× (90 %), 4: 1.84× (46 %); "
+        "more than 2 gain nothing beyond doubt"
+    )
+
+
+def test_a_number_of_ranks_that_did_not_train_is_left_out() -> None:
+    """One device may not hold what two do."""
+    found = Scaling(steps=(step(1, None, None), step(2, None, 1.0), step(4, 1.9, 1.9)))
+    assert [found.efficiency(one) for one in found.trained] == pytest.approx([1.0, 0.95])
+    assert found.paying == 4
+    assert scaling_text(make_result()) is None

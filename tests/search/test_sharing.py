@@ -1,0 +1,151 @@
+"""A study that two machines share: no trial twice, one confirmation, and the same answer for both."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import optuna
+import pytest
+
+from autotune.errors import UsageError
+from autotune.search import sharing
+from autotune.search.sharing import Shared
+from autotune.search.stages import CONFIRM
+from autotune.search.storage import open_study
+from autotune.search.trials import TrialLog
+from tests.factories import make_burst
+from tests.processes import budget, run
+from tests.search.surface import make_space
+
+TINY = "tests.workloads.tiny:build"
+
+
+def opened(folder: Path, **changes: object) -> optuna.Study:
+    """A study in a database that several machines reach."""
+    attributes = {"fingerprint": "f", **changes}
+    return open_study(
+        name="ours", storage=f"sqlite:///{folder}/trials.db", journal=folder / "unused.journal", sampler="random",
+        seed=0, attributes=attributes, resume=False, join=True,
+    )  # fmt: skip
+
+
+def machine(folder: Path) -> TrialLog:
+    """One machine's view."""
+    study = opened(folder)
+    return TrialLog(study, make_space(), shared=Shared(study))
+
+
+def ran(log: TrialLog, rate: float, **knobs: object) -> None:
+    """A burst that a machine runs."""
+    burst = make_burst(rate, **knobs)  # type: ignore[arg-type]
+    log.run(burst.point, "s", "r", lambda: (burst, None))
+
+
+def test_what_one_machine_has_run_the_other_knows(tmp_path: Path) -> None:
+    """Its bursts, and who leads; each of its own bursts is there once."""
+    first, second = machine(tmp_path), machine(tmp_path)
+    ran(first, 1000.0, batch_size=32)
+    second.sync()
+    ran(second, 900.0, batch_size=16)
+    first.sync()
+    for log in (first, second):
+        assert [trial.burst.point.config.batch_size for trial in log.trials] == [32, 16]
+        assert log.incumbent() is not None
+    assert [trial.resumed for trial in first.trials] == [False, True]
+
+
+def test_what_one_machine_is_running_the_other_leaves_alone(tmp_path: Path) -> None:
+    """Until it has ended; by then it is known."""
+    first, second = machine(tmp_path), machine(tmp_path)
+    burst = make_burst(1000.0, batch_size=16)
+
+    def meanwhile() -> tuple[object, None]:
+        second.sync()
+        assert second.elsewhere(burst.point) == "another machine is trying it"
+        assert second.elsewhere(make_burst(1.0, batch_size=8).point) is None
+        assert first.elsewhere(burst.point) is None
+        return burst, None
+
+    first.run(burst.point, "s", "r", meanwhile)  # type: ignore[arg-type]
+    second.sync()
+    assert second.elsewhere(burst.point) is None
+    assert [trial.burst.point for trial in second.trials] == [burst.point]
+
+
+def test_one_machine_begins(tmp_path: Path) -> None:
+    """The other one waits for its first burst, and runs none itself."""
+    first, second = machine(tmp_path), machine(tmp_path)
+    first.await_first(lambda: True)
+    waiting = threading.Thread(target=lambda: second.await_first(lambda: True))
+    waiting.start()
+    ran(first, 1000.0, batch_size=32)
+    waiting.join(30)
+    assert [trial.burst.point.config.batch_size for trial in second.trials] == [32]
+
+
+def test_one_machine_confirms_and_the_other_waits_for_its_rounds(tmp_path: Path) -> None:
+    """The rounds are in both logs in the end."""
+    first, second = machine(tmp_path), machine(tmp_path)
+    assert first.may_confirm(lambda: True)
+    found: list[bool] = []
+    waiting = threading.Thread(target=lambda: found.append(second.may_confirm(lambda: True)))
+    waiting.start()
+    burst = make_burst(1000.0, batch_size=32)
+    first.run(burst.point, CONFIRM, "r", lambda: (burst, None), round_number=0)
+    assert waiting.is_alive()
+    first.confirmed()
+    waiting.join(30)
+    assert found == [False]
+    assert [trial.round for trial in second.trials] == [0]
+
+
+def test_a_machine_that_is_gone_is_not_waited_for_beyond_the_time_for_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who can wait no longer, and hears nothing, confirms by itself."""
+    monkeypatch.setattr(sharing, "ALIVE_SECONDS", 0.0)
+    first, second = machine(tmp_path), machine(tmp_path)
+    assert first.may_confirm(lambda: True)
+    left = iter([True, True, False])
+    assert second.may_confirm(lambda: next(left))
+
+
+def test_a_study_of_another_workload_cannot_be_joined(tmp_path: Path) -> None:
+    """Its trials would be compared with what they are not."""
+    opened(tmp_path)
+    with pytest.raises(UsageError, match=r"--join: the study ours .* is another one"):
+        opened(tmp_path, fingerprint="g")
+
+
+@pytest.mark.slow
+def test_two_commands_share_a_study(tmp_path: Path) -> None:
+    """Two processes with a budget each: one confirmation, one answer, and no config tried twice."""
+    from autotune.results.result import read_result
+
+    storage = f"sqlite:///{tmp_path}/shared.db"
+    common = (
+        f"--model {TINY} --budget {budget(25)} --storage {storage} --join ours --only precision,num_threads".split()
+    )
+    folders = [tmp_path / "a", tmp_path / "b"]
+    outs = [folder / "result.json" for folder in folders]
+    finished: list[object] = []
+
+    def tune(out: Path) -> None:
+        finished.append(run([*common, "--out", str(out)], out.parent))
+
+    for folder in folders:
+        folder.mkdir()
+    threads = [threading.Thread(target=tune, args=(out,)) for out in outs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [one.status for one in finished] == [0, 0], [one.err for one in finished]  # type: ignore[attr-defined]
+    results = [read_result(out) for out in outs]
+    assert results[0].best.config == results[1].best.config
+    assert results[0].speedup == results[1].speedup
+    (study,) = optuna.get_all_study_summaries(storage)
+    trials = optuna.load_study(study_name=study.study_name, storage=storage).get_trials(deepcopy=False)
+    searched = [trial.params for trial in trials if "round" not in trial.user_attrs and "burst" in trial.user_attrs]
+    assert len(searched) == len({str(sorted(params.items())) for params in searched})
