@@ -29,6 +29,8 @@ from benchmarks.trainee import PLAIN, Request, Summary, serve
 
 Told = TypeVar("Told")
 TURN_SECONDS = 0.5
+LONGEST_TURN = 4
+"""Times as long as wanted; a step that is longer is its side's alone. Chosen."""
 WARMUP_SECONDS = 10.0
 """Of a side, left out of each round; as long as a side trains in it at most."""
 PATIENCE_SECONDS = 900.0
@@ -94,6 +96,11 @@ class Alternating:
     def seconds(self) -> float:
         """Of its turns so far."""
         return math.fsum(turn.seconds for turn in self.turns)
+
+    @property
+    def samples(self) -> int:
+        """Of its turns so far."""
+        return sum(turn.samples for turn in self.turns)
 
     def warm_up(self) -> None:
         """Lets it build its model and train until it is warm.
@@ -191,15 +198,37 @@ def alternate(
         }
         for side in sides.values():  # one after the other, all having been imported at the same time
             side.warm_up()
-        steps = [Side.model_validate_json(request.side_json).config.effective_batch for request in requests.values()]
         rate = statistics.geometric_mean(side.ready.samples_per_second for side in sides.values())
-        size = samples_of_a_turn(steps, turn_seconds * rate)
+        sizes = sizes_of_turns({name: step_of(request) for name, request in requests.items()}, turn_seconds * rate)
+        due = 0
         while math.fsum(side.seconds for side in sides.values()) < seconds * len(sides):
             for name in rng.sample(list(sides), k=len(sides)):
-                sides[name].take_turn(size)
+                if sides[name].samples <= due:
+                    sides[name].take_turn(sizes[name])
+            due += min(sizes.values())
         runs = {name: sides[name].end() for name in requests}
     foreign = foreign_since(since)
     return {name: run.model_copy(update={"foreign_cpu_fraction": foreign}) for name, run in runs.items()}
+
+
+def step_of(request: Request) -> int:
+    """The samples of an optimizer step."""
+    return Side.model_validate_json(request.side_json).config.effective_batch
+
+
+def sizes_of_turns(steps: Mapping[str, int], wanted: float) -> dict[str, int]:
+    """The samples of each side's turn: the same, but for sides whose step is far longer than a turn should be.
+
+    Those take a step at a time, and wait until the others have trained as many: else a batch of thousands would make
+    turns of all that last for a quarter of a minute.
+
+    Args:
+        steps: The samples of each side's step.
+        wanted: About so many samples.
+    """
+    usual = [step for step in steps.values() if step <= LONGEST_TURN * wanted] or [min(steps.values())]
+    size = samples_of_a_turn(usual, wanted)
+    return {name: size if step <= max(usual) else step for name, step in steps.items()}
 
 
 def samples_of_a_turn(steps: Sequence[int], wanted: float) -> int:

@@ -18,7 +18,7 @@ from autotune.fleet.job import FOLDER, RESULT
 from autotune.hardware import slug
 from autotune.results.compare import Comparison, compare
 from autotune.results.cross_file import Cross
-from autotune.results.files import parse_document, write_document
+from autotune.results.files import Document, keep_document, parse_document
 from autotune.results.gather import gather
 from autotune.results.result import Result
 from autotune.results.summary import verdict
@@ -190,16 +190,14 @@ class FleetRun:
 
     def _keep_result(self, machine: str, text: str) -> str:
         result = _document(text, machine, Result)
-        path = self.wanted.out / slug(machine) / f"{self.wanted.name}.json"
-        write_document(result, path)
+        path = _kept(result, self.wanted.out / slug(machine) / f"{self.wanted.name}.json")
         self._found[machine] = path
         return f"{verdict(result)[1]}: {verdict(result)[2]}; {path}"
 
     def _keep_cross(self, machine: str, text: str) -> str:
         cross = _document(text, machine, Cross)
         folder = self.wanted.out / slug(machine) / "cross"
-        path = folder / f"{self.wanted.name}-from-{slug(cross.config_of.machine)}.json"
-        write_document(cross, path)
+        path = _kept(cross, folder / f"{self.wanted.name}-from-{slug(cross.config_of.machine)}.json")
         return f"{cross.finding}; {path}"
 
 
@@ -216,6 +214,14 @@ def _engine_of(plan: Plan) -> Engine:
     from autotune.fleet.slurm_engine import SlurmEngine
 
     return SlurmEngine(Path(plan.folder) if plan.folder else None, local=plan.engine == "local", wait=plan.wait_seconds)
+
+
+def _kept(record: Document, wanted: Path) -> Path:
+    """Where a file lies: in the temporary folder, where its own cannot be written."""
+    path, failure = keep_document(record, wanted)
+    if path is None:
+        raise ValueError(str(failure))
+    return path
 
 
 def _document(text: str, machine: str, kind: type[Any]) -> Any:

@@ -22,6 +22,8 @@ EVENTS = 40
 CONNECT_SECONDS = 10.0
 STRANDED_SECONDS = 10.0
 """After a node's death, for Ray to tell of the task that ran on it: it took half a second."""
+LEAST_CPUS = 1
+"""Of a task, as Ray has it by default."""
 TURN_SECONDS = 0.5
 """How long it waits for a task before it looks for requests again."""
 
@@ -33,7 +35,7 @@ def lacking(needs: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> str
         needs: ``cpus``, ``gpus``, ``labels`` and ``resources``.
         nodes: As `ray.nodes` lists them.
     """
-    wanted = {"CPU": needs["cpus"] or 0, "GPU": needs["gpus"] or 0, **needs["resources"]}
+    wanted = {"CPU": needs["cpus"] or LEAST_CPUS, "GPU": needs["gpus"] or 0, **needs["resources"]}
     alive = [node for node in nodes if node["Alive"]]
     for node in alive:
         labels, has = node.get("Labels") or {}, node["Resources"]
@@ -93,7 +95,7 @@ class Driver:
             why = lacking(needs, nodes)
             if why is None:
                 task = self._ray.remote(run_job).options(
-                    num_cpus=needs["cpus"] or 1,
+                    num_cpus=needs["cpus"] or LEAST_CPUS,
                     num_gpus=needs["gpus"] or 0,
                     resources=needs["resources"] or None,
                     label_selector=needs["labels"] or None,

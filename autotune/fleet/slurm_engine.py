@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
+import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +48,13 @@ class SlurmEngine:
         except ImportError:
             raise UsageError("the engine slurm needs submitit, which is not installed; pip install submitit") from None
         self._folder = (folder or Path(FOLDER)).resolve() / f"{time.time_ns():x}"
-        self._wait = wait
+        self._local, self._wait = local, wait
+        # One for each job: what an executor was told once, it tells Slurm of the next one too.
+        self._make: Callable[[], Any] = functools.partial(
+            submitit.AutoExecutor, self._folder, cluster="local" if local else "slurm"
+        )
         try:
-            self._executor: Any = submitit.AutoExecutor(self._folder, cluster="local" if local else "slurm")
+            self._make()
         except RuntimeError as error:
             raise UsageError(
                 f"the engine slurm cannot be used: {error}; run it on a login node of the cluster"
@@ -58,6 +65,9 @@ class SlurmEngine:
 
     def start(self, job: Job, kind: MachineKind) -> None:
         """Submits a job."""
+        if self._local and kind.gpus is None:  # submitit would hide them all
+            visible = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES")}
+            job = replace(job, environment=job.environment | visible)
         limit = job.budget_seconds + GRACE_SECONDS + LIMIT_SECONDS
         wanted = {
             "name": f"autotune-{job.machine}",
@@ -69,8 +79,9 @@ class SlurmEngine:
             "slurm_additional_parameters": dict(kind.sbatch) or None,
         }
         try:
-            self._executor.update_parameters(**{name: value for name, value in wanted.items() if value is not None})
-            self._jobs[job.machine] = self._executor.submit(run_job, job.plain()), time.monotonic()
+            executor = self._make()
+            executor.update_parameters(**{name: value for name, value in wanted.items() if value is not None})
+            self._jobs[job.machine] = executor.submit(run_job, job.plain()), time.monotonic()
         except Exception as error:  # noqa: BLE001 - sbatch refuses in many ways, and submitit passes them on
             self._refused.append(Event(job.machine, "absent", reason=_last_line(str(error))))
 

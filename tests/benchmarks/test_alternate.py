@@ -12,7 +12,7 @@ from autotune import TrainConfig
 from autotune.errors import TargetError
 from autotune.results.result import Side
 from benchmarks import trainee
-from benchmarks.alternate import Alternating, alternate, realise, samples_of_a_turn
+from benchmarks.alternate import Alternating, alternate, realise, samples_of_a_turn, sizes_of_turns
 from benchmarks.stopwatch import Turns
 from benchmarks.trainee import Request
 
@@ -31,6 +31,16 @@ def request(config: TrainConfig, target: str = TINY) -> Request:
 def test_a_turn_is_whole_steps_of_all_sides(steps: list[int], wanted: float, samples: int) -> None:
     """Or of the longest, where what they have in common is far more than is wanted."""
     assert samples_of_a_turn(steps, wanted) == samples
+
+
+def test_a_side_of_huge_steps_does_not_make_all_turns_long() -> None:
+    """It takes a step at a time; the others go on in turns of their own."""
+    assert sizes_of_turns({"ours": 32, "theirs": 64, "finder": 4096}, 100.0) == {
+        "ours": 128,
+        "theirs": 128,
+        "finder": 4096,
+    }
+    assert sizes_of_turns({"one": 4096, "other": 2048}, 100.0) == {"one": 4096, "other": 2048}
 
 
 @pytest.mark.slow

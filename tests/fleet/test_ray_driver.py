@@ -26,7 +26,7 @@ def test_a_node_that_has_all_of_it_lacks_nothing() -> None:
 def test_what_no_node_has_is_told_with_what_there_is() -> None:
     """The sentence names both, without what Ray itself adds to each node."""
     why = lacking(needs(gpus=2, labels={"kind": "h100"}), [NODE])
-    assert why == "no node of the cluster has GPU=2, kind=h100; it has CPU=8, GPU=1, kind=a100, ssd=2"
+    assert why == "no node of the cluster has CPU=1, GPU=2, kind=h100; it has CPU=8, GPU=1, kind=a100, ssd=2"
 
 
 def test_a_dead_node_counts_for_nothing() -> None:

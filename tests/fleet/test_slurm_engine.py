@@ -1,0 +1,91 @@
+"""What Slurm is told of each job, as submitit's own test of an sbatch writes it down; processes run elsewhere."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import UsageError
+from autotune.fleet import Job, MachineKind
+from autotune.fleet.slurm_engine import SlurmEngine
+
+SBATCH = """#!/bin/sh
+cat "$1" >> {folder}/submitted
+echo "Submitted batch job $(wc -l < {folder}/submitted)"
+"""
+
+
+def with_slurm(folder: Path, monkeypatch: pytest.MonkeyPatch, sbatch: str = SBATCH) -> None:
+    """Commands of Slurm's names, of which sbatch writes down what it gets."""
+    for name, text in {
+        "sbatch": sbatch,
+        "srun": "#!/bin/sh\n",
+        "scancel": "#!/bin/sh\n",
+        "sacct": "#!/bin/sh\n",
+    }.items():
+        path = folder / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text.format(folder=folder))
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{folder}/bin{os.pathsep}{os.environ['PATH']}")
+
+
+def test_what_one_machine_asks_for_is_not_asked_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Partition, constraint and GPUs stand in the script of their own job; each has a limit beyond its budget."""
+    with_slurm(tmp_path, monkeypatch)
+    engine = SlurmEngine(tmp_path / "jobs", local=False)
+    engine.start(
+        Job("big", ("--version",), 600), MachineKind(partition="gpu", constraint="h100", gpus=2, sbatch={"qos": "high"})
+    )
+    first = (tmp_path / "submitted").read_text()
+    for line in (
+        "--partition=gpu",
+        "--constraint=h100",
+        "--gpus-per-node=2",
+        "--qos=high",
+        "--time=13",
+        "autotune-big",
+    ):
+        assert line in first
+    (tmp_path / "submitted").unlink()
+    engine.start(Job("small", ("--version",), 600), MachineKind(cpus=8))
+    second = (tmp_path / "submitted").read_text()
+    assert "--cpus-per-task=8" in second
+    assert not [word for word in ("gpu", "h100", "qos") if word in second]
+
+
+def test_a_job_that_slurm_refuses_is_told_in_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a partition that does not exist; the other machines go on."""
+    with_slurm(
+        tmp_path, monkeypatch, "#!/bin/sh\necho 'sbatch: error: invalid partition specified: nope' >&2; exit 1\n"
+    )
+    engine = SlurmEngine(tmp_path / "jobs", local=False)
+    engine.start(Job("any", ("--version",), 60), MachineKind(partition="nope"))
+    (event,) = engine.events(0.1)
+    assert (event.machine, event.fate) == ("any", "absent")
+    assert "invalid partition" in event.reason
+
+
+def test_a_job_that_waits_for_too_long_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever set a limit is told, rather than kept."""
+    with_slurm(tmp_path, monkeypatch)
+    (tmp_path / "bin" / "sacct").write_text(
+        "#!/bin/sh\nprintf 'JobID|State|NodeList\\n%s|PENDING|\\n' \"$(wc -l < " + f'{tmp_path}/submitted)"\n'
+    )
+    engine = SlurmEngine(tmp_path / "jobs", local=False, wait=0.1)
+    engine.start(Job("any", ("--version",), 60), MachineKind())
+    time.sleep(0.2)
+    (event,) = engine.events(10.0)
+    assert event.fate == "absent"
+    assert "in the queue" in event.reason
+
+
+def test_without_slurm_the_engine_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is sent."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match="login node"):
+        SlurmEngine(tmp_path / "jobs", local=False)
