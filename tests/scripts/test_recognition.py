@@ -236,8 +236,12 @@ def test_micro_batches_of_a_loop_without_a_loader_are_counted(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_a_script_that_trains_for_a_moment_begins_again_until_enough_was_measured(tmp_path: Path) -> None:
-    """Its forty steps hold no burst of half a second, and the sides still train as many samples in each block."""
-    with ScriptIsolation(written(tmp_path, IN_MEMORY, "40")) as isolation:
+    """Its forty steps hold no burst of half a second, and the sides still train as many samples in each block.
+
+    They hold a block on any processor: each takes some milliseconds at least.
+    """
+    resting = IN_MEMORY.replace("    optimizer.step()\n", "    optimizer.step()\n    __import__('time').sleep(0.004)\n")
+    with ScriptIsolation(written(tmp_path, resting, "40")) as isolation:
         isolation.start(START_SECONDS)
         bursts = played(isolation, {"num_threads": 1})
     assert [burst.outcome for burst in bursts] == [Outcome.OK, Outcome.OK], [burst.reason for burst in bursts]
