@@ -17,6 +17,7 @@ TURN_SECONDS = 0.5
 ENDING_SECONDS = 30.0
 """After an interruption, for partial results to come home: a job has 20 s to write one."""
 INTERRUPTED_STATUS = 130
+"""Of ``autotune``, as `autotune.search.interrupts` has it, which rooms beside each other cannot import."""
 Keep = Callable[[str, str], str]
 """Keeps a result, given the machine's name and the text; returns what to tell of it.
 
@@ -124,4 +125,6 @@ def _why(status: int | None, log: str) -> str:
     said = " ".join(lines[first:]) if lines else "it printed nothing"
     if status is None:
         return f"it hung, and was killed; it printed last: {said}"
+    if status == INTERRUPTED_STATUS:
+        return f"it was interrupted before it could bring a result; it printed last: {said}"
     return said.removeprefix("error: ") if status else f"it ended well, but brought no result: {said}"

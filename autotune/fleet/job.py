@@ -105,6 +105,7 @@ def _run(arguments: list[str], job: dict[str, Any], log: int) -> int | None:
         stdout=log,
         stderr=log,
         env={name: value for name, value in wanted.items() if value is not None},
+        start_new_session=True,  # who interrupts all of a job must not interrupt it twice: that ends it at once
     )
     try:
         return process.wait(job["budget_seconds"] + GRACE_SECONDS)

@@ -15,7 +15,7 @@ import pytest
 
 from autotune.fleet.job import FOLDER, RESULT, Job, run_job
 from tests.factories import make_result
-from tests.processes import ROOT
+from tests.processes import ROOT, has_measured
 
 
 def test_a_job_finds_its_files_and_brings_back_what_it_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,3 +66,25 @@ def test_the_command_ends_with_the_engines_process(tmp_path: Path) -> None:
     worker.wait()
     _, alive = psutil.wait_procs(found, timeout=30)
     assert alive == []
+
+
+@pytest.mark.slow
+def test_a_job_that_is_cancelled_brings_home_what_it_has(tmp_path: Path) -> None:
+    """As Ray cancels it, by an interruption of its process: the command ends in good order, with a partial result."""
+    arguments = ("--model", "tests.workloads.tiny:build", "--budget", "120s", f"--out={FOLDER}/{RESULT}")
+    code = (
+        "import json, signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        f"from autotune.fleet.job import run_job; print(json.dumps(run_job({Job('any', arguments, 120).plain()!r})))"
+    )
+    worker = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, env=os.environ | {"TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE
+    )
+    ends = time.monotonic() + 100
+    while not any(map(has_measured, tmp_path.glob("autotune-fleet-*/result.journal"))) and time.monotonic() < ends:
+        time.sleep(0.2)
+    worker.send_signal(signal.SIGINT)
+    told, _ = worker.communicate(timeout=60)
+    reply = json.loads(told)
+    assert reply["status"] == 130, reply["log"]
+    assert json.loads(reply["result"])["status"] == "partial"
+    assert not list(tmp_path.glob("autotune-fleet-*"))
