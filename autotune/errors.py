@@ -64,6 +64,10 @@ class NothingFeasibleError(AutotuneError):
     exit_status = 3
 
 
+INTERRUPTED_STATUS = 130
+"""What the command ends with when it was interrupted: 128 and the number of SIGINT, as shells have it."""
+
+
 class Interrupted(BaseException):
     """A person or the system asked the run to end: no error, so that nothing that catches errors stops it."""
 

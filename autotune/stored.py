@@ -10,14 +10,16 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
+from autotune.units import LEAST_DOLLARS, MOST_DOLLARS
+
 Whole = Annotated[int, Field(ge=0, le=2**53)]
 """A count, or a size in bytes: JSON's numbers are exact up to there."""
 Figure = Annotated[float, Field(ge=0, le=1e24)]
 """A rate, a ratio, a power: even operations per second of a whole cluster stay below."""
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
 """Thirty years."""
-Dollars = Annotated[float, Field(ge=1e-6, le=1e6)]
-"""An hour of a machine: neither is one for nothing, nor does one cost more."""
+Dollars = Annotated[float, Field(ge=LEAST_DOLLARS, le=MOST_DOLLARS)]
+"""What an hour of a machine costs."""
 Share = Annotated[float, Field(ge=0, le=1)]
 CLEAN = {"text": "was read from UTF-8, and escapes nothing else"}
 """The context of a validation whose text needs no look: a thousand files are read in half the time."""

@@ -11,6 +11,8 @@ from autotune.errors import UnitError
 _DURATION_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 LONGEST_SECONDS = 30 * 86400.0
 """A month: what is longer is a typing mistake, and above 292 years the system's own timeouts overflow."""
+LEAST_DOLLARS, MOST_DOLLARS = 1e-6, 1e6
+"""An hour of a machine: neither is one for nothing, nor does one cost more."""
 _SHOWN_CHARACTERS = 40
 _NUMBER_WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII)
 

@@ -9,8 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from autotune.errors import AutotuneError, Interrupted
-from autotune.search.interrupts import INTERRUPTED_STATUS
+from autotune.errors import INTERRUPTED_STATUS, AutotuneError, Interrupted
 
 STARTED = time.monotonic()
 """The budget counts from here, not from the start of the process: where a shell executes its last command in its own

@@ -9,7 +9,7 @@ import typer
 
 from autotune.commands import asked, options
 from autotune.commands.common import Quiet, reported
-from autotune.search.interrupts import INTERRUPTED_STATUS
+from autotune.errors import INTERRUPTED_STATUS
 
 
 @reported
@@ -61,6 +61,7 @@ def fleet(
         if page and not quiet:
             console.print(comparison_table(comparison))
             console.print(page, markup=False)
-        if failed := [ending for ending in endings if ending.fate != "done"]:
-            console.print(ending_lines(failed))
+        failed = [ending for ending in endings if ending.fate != "done"]
+        for ending in failed:
+            console.print(ending_lines(ending.machine, ending.told, ending.log))
     raise typer.Exit(INTERRUPTED_STATUS if run.interrupted else 1 if failed else 0)

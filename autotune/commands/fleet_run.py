@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from autotune.commands import options
 from autotune.errors import ResultFileError, UsageError
@@ -129,7 +128,7 @@ class FleetRun:
         """Tunes on all machines at once; a machine that is sent again begins with what the others have found."""
         for machine in self.wanted.plan.machines:
             self.tell(machine, f"tuning for {self.wanted.budget}")
-        return self._campaign(self.wanted.plan, self._keep_result).run(self._tuning)
+        return self._campaign(self.wanted.plan.machines, self._keep_result).run(self._tuning)
 
     def cross(self) -> list[Ending]:
         """Measures each machine's config on every other one; of one machine, one after the other."""
@@ -141,18 +140,16 @@ class FleetRun:
                 break
             for machine, other in origin.items():
                 self.tell(machine, f"trying the config of {other}")
-            kinds = {machine: self.wanted.plan.machines[machine] for machine in machines}
-            plan = self.wanted.plan.model_copy(update={"machines": kinds})
-            endings += self._campaign(plan, self._keep_cross).run(
+            endings += self._campaign(machines, self._keep_cross).run(
                 lambda machine, origin=origin: self._crossing(machine, origin[machine])  # type: ignore[misc]
             )
         return endings
 
     def comparison(self, samples: int | None) -> Comparison:
         """The fleet's results side by side, and what its machines' configs do on each other."""
-        crosses = [path / "cross" for path in {path.parent for path in self._found.values()}]
-        files = [*self._found.values(), *sorted(path for path in crosses if path.is_dir())]
-        return compare(gather(files), samples)
+        found = self._found.values()
+        crosses = [folder for path in found if (folder := path.parent / "cross").is_dir()]
+        return compare(gather([*found, *crosses]), samples)
 
     def write_page(self, page: str) -> str:
         """Writes the comparison's page; returns where it is."""
@@ -166,8 +163,9 @@ class FleetRun:
     def _interrupt(self) -> None:
         self.interrupted = True
 
-    def _campaign(self, plan: Plan, keep: Callable[[str, str], str]) -> Campaign:
-        return Campaign(self._engine, plan.machines, keep, self.tell, lambda: self.interrupted)
+    def _campaign(self, machines: Iterable[str], keep: Callable[[str, str], str]) -> Campaign:
+        kinds = {machine: self.wanted.plan.machines[machine] for machine in machines}
+        return Campaign(self._engine, kinds, keep, self.tell, lambda: self.interrupted)
 
     def _job(self, machine: str, arguments: tuple[str, ...], files: dict[str, str]) -> Job:
         return Job(
@@ -189,13 +187,13 @@ class FleetRun:
         return self._job(machine, (*arguments, *model, f"--budget={self.wanted.budget}"), files)
 
     def _keep_result(self, machine: str, text: str) -> str:
-        result = _document(text, machine, Result)
+        result = parse_document(json.loads(text), f"the file of {machine}", Result)
         path = _kept(result, self.wanted.out / slug(machine) / f"{self.wanted.name}.json")
         self._found[machine] = path
         return f"{verdict(result)[1]}: {verdict(result)[2]}; {path}"
 
     def _keep_cross(self, machine: str, text: str) -> str:
-        cross = _document(text, machine, Cross)
+        cross = parse_document(json.loads(text), f"the file of {machine}", Cross)
         folder = self.wanted.out / slug(machine) / "cross"
         path = _kept(cross, folder / f"{self.wanted.name}-from-{slug(cross.config_of.machine)}.json")
         return f"{cross.finding}; {path}"
@@ -220,12 +218,5 @@ def _kept(record: Document, wanted: Path) -> Path:
     """Where a file lies: in the temporary folder, where its own cannot be written."""
     path, failure = keep_document(record, wanted)
     if path is None:
-        raise ValueError(str(failure))
+        raise failure or ResultFileError(f"the {record.NOUN} could be written nowhere")
     return path
-
-
-def _document(text: str, machine: str, kind: type[Any]) -> Any:
-    try:
-        return parse_document(json.loads(text), f"the file of {machine}", kind)
-    except ResultFileError as error:
-        raise ValueError(str(error)) from None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from autotune.errors import UnitError, UsageError
-from autotune.units import parse_fraction, quoted
+from autotune.units import LEAST_DOLLARS, MOST_DOLLARS, parse_fraction, quoted
 from autotune.wording import spelled
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ MOST_CHARACTERS = 200
 _THOUSANDS = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 MOST_TRAINED = 1e15
 """Samples of a training: no loader counts further in a machine's life."""
-LEAST_DOLLARS, MOST_DOLLARS = 1e-6, 1e6
-"""An hour of a machine: what result files hold."""
 MOST_NAME = 60
 """Characters of a machine's name: it stands in each row of a comparison."""
 LEAST_MEMORY = 0.01

@@ -15,8 +15,8 @@ import anyio.to_thread
 from mcp.server.mcpserver import Context, MCPServer
 
 from autotune import __version__
-from autotune.errors import Interrupted, UsageError
-from autotune.search.interrupts import INTERRUPTED_STATUS, Stop
+from autotune.errors import INTERRUPTED_STATUS, Interrupted, UsageError
+from autotune.search.interrupts import Stop
 from autotune.terminal.sentence import Sentence
 
 PROGRESS_SECONDS = 1.0

@@ -8,8 +8,7 @@ import typer
 
 from autotune.commands import asked, options
 from autotune.commands.common import STARTED, Json, Quiet, reported, say
-from autotune.errors import AutotuneError, Interrupted, UsageError
-from autotune.search.interrupts import INTERRUPTED_STATUS
+from autotune.errors import INTERRUPTED_STATUS, AutotuneError, Interrupted, UsageError
 
 
 @reported

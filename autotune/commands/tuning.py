@@ -276,7 +276,7 @@ class Tuning:
             join=options.join is not None,
         )
         shared = Shared(study) if options.join is not None else None
-        log = TrialLog(study, space, self._note, objective=options.goal, shared=shared)
+        log = TrialLog(study, space, self._note, objective=options.goal, others=shared)
         if log.trials:
             whose = "other machines" if shared is not None else "an earlier run"
             self._note(f"{len(log.trials)} bursts of {whose} are known and not run again")

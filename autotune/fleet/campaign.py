@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from autotune.errors import INTERRUPTED_STATUS, ResultFileError
 from autotune.fleet.engine import Engine, Event, Fate
-from autotune.fleet.job import LOG_CHARACTERS, Job
+from autotune.fleet.job import Job
 from autotune.fleet.plan import MachineKind
 
 MOST_TRIES = 2
@@ -16,12 +17,10 @@ TURN_SECONDS = 0.5
 """How long it takes until an interruption is seen."""
 ENDING_SECONDS = 30.0
 """After an interruption, for partial results to come home: a job has 20 s to write one."""
-INTERRUPTED_STATUS = 130
-"""Of ``autotune``, as `autotune.search.interrupts` has it, which rooms beside each other cannot import."""
 Keep = Callable[[str, str], str]
 """Keeps a result, given the machine's name and the text; returns what to tell of it.
 
-Raises a ValueError where the text is no result."""
+Raises a ValueError or a ResultFileError where the text is no result, or cannot be kept."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +70,6 @@ class Campaign:
         """
         endings: dict[str, Ending] = {}
         under_way = set(self.kinds)
-        self._began.clear()
-        self._tries.clear()
         for machine in self.kinds:
             self._send(machine, make_job)
         cancelled: float | None = None
@@ -103,10 +100,10 @@ class Campaign:
         if reply is None:
             ending = Ending(event.machine, event.fate, event.reason, seconds=seconds)
         else:
-            log = reply.log[-LOG_CHARACTERS:]
+            log = reply.log
             try:
                 told = None if reply.result is None else self.keep(event.machine, reply.result)
-            except ValueError as error:
+            except (ValueError, ResultFileError) as error:
                 told, log = None, f"{log}\n{error}"
             ending = Ending(event.machine, "done", told, seconds=seconds) if told else Ending(
                 event.machine, "failed", _why(reply.status, log), log, seconds

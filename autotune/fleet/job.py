@@ -110,7 +110,6 @@ def _run(arguments: list[str], job: dict[str, Any], log: int) -> int | None:
     try:
         return process.wait(job["budget_seconds"] + GRACE_SECONDS)
     except subprocess.TimeoutExpired:
-        _end(process)
         return None
     except KeyboardInterrupt:  # the engine cancels it: what there is by then is brought home
         return _end(process)

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from autotune.fleet.job import run_job
@@ -57,22 +58,35 @@ def _words(node: Mapping[str, Any]) -> str:
     return ", ".join(sorted([*parts, *(f"{key}={value}" for key, value in labels if key != "ray.io/node-id")]))
 
 
+@dataclass
+class Task:
+    """A task that was started.
+
+    Attributes:
+        machine: The kind of machine that it is for.
+        needs: What its node must have.
+        stranded: Since when no node has that; None: one does.
+    """
+
+    machine: str
+    needs: dict[str, Any]
+    stranded: float | None = None
+
+
 class Driver:
     """Tasks of a cluster that this process has joined."""
 
     def __init__(self, ray: Any, wait: float) -> None:
         self._ray = ray
         self._wait = wait
-        self._machines: dict[Any, str] = {}
-        self._needs: dict[Any, dict[str, Any]] = {}
-        self._stranded: dict[Any, float] = {}
+        self._tasks: dict[Any, Task] = {}
         self._waiting: list[tuple[float, dict[str, Any]]] = []
 
     def serve(self, requests: queue.Queue[dict[str, Any] | None]) -> None:
         """Until there are no more requests."""
         while True:
             try:
-                request = requests.get(timeout=0 if self._machines else TURN_SECONDS)
+                request = requests.get(timeout=0 if self._tasks else TURN_SECONDS)
             except queue.Empty:
                 pass
             else:
@@ -94,29 +108,28 @@ class Driver:
             job, needs = request["job"], request["needs"]
             why = lacking(needs, nodes)
             if why is None:
-                task = self._ray.remote(run_job).options(
+                remote = self._ray.remote(run_job).options(
                     num_cpus=needs["cpus"] or LEAST_CPUS,
                     num_gpus=needs["gpus"] or 0,
                     resources=needs["resources"] or None,
                     label_selector=needs["labels"] or None,
                     max_retries=0,
                 )
-                started = task.remote(job)
-                self._machines[started], self._needs[started] = job["machine"], needs
+                self._tasks[remote.remote(job)] = Task(job["machine"], needs)
             elif time.monotonic() >= ends:
                 tell(job["machine"], "absent", reason=why)
             else:
                 self._waiting.append((ends, request))
 
     def _tell_ended(self) -> None:
-        if not self._machines:
+        if not self._tasks:
             return
-        ended, _ = self._ray.wait(list(self._machines), timeout=TURN_SECONDS)
+        ended, _ = self._ray.wait(list(self._tasks), timeout=TURN_SECONDS)
         errors = self._ray.exceptions
-        for task in ended:
-            machine = self._machines.pop(task)
+        for reference in ended:
+            machine = self._tasks.pop(reference).machine
             try:
-                tell(machine, "done", reply=self._ray.get(task))
+                tell(machine, "done", reply=self._ray.get(reference))
             except (errors.TaskCancelledError, errors.RuntimeEnvSetupError, errors.RayTaskError) as error:
                 tell(machine, "failed", reason=_sentence(error))
             except errors.RayError as error:
@@ -124,19 +137,18 @@ class Driver:
 
     def _give_up_stranded(self) -> None:
         """Cancels tasks that wait for a node that has died: Ray would wait with them for ever."""
-        nodes = self._ray.nodes() if self._machines else []
-        for task, machine in list(self._machines.items()):
-            why = lacking(self._needs[task], nodes)
-            if why is None:
-                self._stranded.pop(task, None)
-            elif time.monotonic() - self._stranded.setdefault(task, time.monotonic()) > self._wait + STRANDED_SECONDS:
-                del self._machines[task]
-                self._ray.cancel(task, force=True)
-                tell(machine, "absent", reason=why)
+        nodes, now = self._ray.nodes() if self._tasks else [], time.monotonic()
+        for reference, task in list(self._tasks.items()):
+            why = lacking(task.needs, nodes)
+            task.stranded = None if why is None else task.stranded or now
+            if why is not None and now - (task.stranded or now) > self._wait + STRANDED_SECONDS:
+                del self._tasks[reference]
+                self._ray.cancel(reference, force=True)
+                tell(task.machine, "absent", reason=why)
 
     def _cancel(self) -> None:
-        for task in self._machines:
-            self._ray.cancel(task)
+        for reference in self._tasks:
+            self._ray.cancel(reference)
         for _, request in self._waiting:
             tell(request["job"]["machine"], "failed", reason="it was cancelled")
         self._waiting = []

@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from autotune.measuring import SECONDS_PER_HOUR, Interval
+from autotune.measuring import SECONDS_PER_HOUR
 from autotune.units import format_rate, format_seconds, rounded
+
+if TYPE_CHECKING:
+    from autotune.results.compare import Row
 
 MOST_TOLD = 8
 """Machines of which a sentence each tells what the training costs there; the table has the rates of all."""
 
 
-class Candidate(Protocol):
-    """What is known of a tuned workload on a machine."""
-
-    @property
-    def label(self) -> str: ...  # noqa: D102 - the machine, as the table names it
-    @property
-    def dollars_per_hour(self) -> float | None: ...  # noqa: D102
-    @property
-    def after_samples_per_second(self) -> float | None: ...  # noqa: D102
-    @property
-    def after_ci95(self) -> Interval | None: ...  # noqa: D102
-    @property
-    def samples_per_dollar(self) -> float | None: ...  # noqa: D102
-    @property
-    def samples_per_joule(self) -> float | None: ...  # noqa: D102
-
-
-def choices(rows: Sequence[Candidate], samples: int | None = None) -> Iterator[str]:
+def choices(rows: Sequence[Row], samples: int | None = None) -> Iterator[str]:
     """Sentences on where to train; none where there are not two machines to choose from.
 
     Args:
@@ -50,7 +36,7 @@ def choices(rows: Sequence[Candidate], samples: int | None = None) -> Iterator[s
         yield from _whole_trainings(measured, samples)
 
 
-def _best(word: str, rows: Sequence[Candidate], values: dict[str, float], words: Callable[[float], str]) -> str:
+def _best(word: str, rows: Sequence[Row], values: dict[str, float], words: Callable[[float], str]) -> str:
     """The best machine by one figure; with those that cannot be told from it, since all follow from the rate."""
     first = max(values, key=lambda label: values[label])
     spread = {row.label: _relative(row) for row in rows}
@@ -60,13 +46,13 @@ def _best(word: str, rows: Sequence[Candidate], values: dict[str, float], words:
     return f"{word}: {first}, {words(values[first])}{tied}"
 
 
-def _relative(row: Candidate) -> tuple[float, float]:
+def _relative(row: Row) -> tuple[float, float]:
     """The ends of the rate's interval, as shares of it; none known is taken as sure."""
     rate, interval = row.after_samples_per_second, row.after_ci95
     return (interval.low / rate, interval.high / rate) if rate and interval is not None else (1.0, 1.0)
 
 
-def _whole_trainings(rows: Sequence[Candidate], samples: int) -> Iterator[str]:
+def _whole_trainings(rows: Sequence[Row], samples: int) -> Iterator[str]:
     """What a training of so many samples takes on each machine, the cheapest first, then the fastest."""
     found = []
     for row in rows:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
-INTERRUPTED_STATUS = 130
+from autotune.errors import INTERRUPTED_STATUS
+
 _SHOW_CURSOR = b"\x1b[?25h"
 
 

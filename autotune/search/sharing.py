@@ -28,7 +28,33 @@ POLL_SECONDS = 0.5
 _BEGINNING, _CONFIRMING, _CONFIRMED = "beginning", "confirming", "confirmed"
 
 
-class Shared:
+class Alone:
+    """The view of a study that is this machine's own: there are no others."""
+
+    def opened(self, _number: int) -> None:
+        """Nobody asks whose a trial is."""
+
+    def arrived(self) -> list[FrozenTrial]:
+        """Nothing does."""
+        return []
+
+    def is_under_way(self, _parameters: Mapping[str, Any] | None) -> bool:
+        """Nowhere else."""
+        return False
+
+    def begins(self) -> bool:
+        """Who else?"""
+        return True
+
+    def may_confirm(self, _is_enough: Callable[[], bool], _meanwhile: Callable[[], None]) -> bool:
+        """Who else?"""
+        return True
+
+    def confirmed(self) -> None:
+        """Nobody waits for it."""
+
+
+class Shared(Alone):
     """One machine's view of a shared study.
 
     Args:
@@ -59,9 +85,9 @@ class Shared:
             self._heard = time.monotonic()
         return theirs
 
-    def is_under_way(self, parameters: Mapping[str, Any]) -> bool:
+    def is_under_way(self, parameters: Mapping[str, Any] | None) -> bool:
         """Whether another machine was running a point, when `arrived` was called last."""
-        return dict(parameters) in self._running
+        return parameters is not None and dict(parameters) in self._running
 
     def begins(self) -> bool:
         """Whether this machine is the one that runs the baseline."""

@@ -29,7 +29,7 @@ from autotune.measuring import (
     compiler_text,
     pool,
 )
-from autotune.search.sharing import POLL_SECONDS, Shared
+from autotune.search.sharing import POLL_SECONDS, Alone, Shared
 from autotune.search.standing import incumbent_of
 
 PARAMETER_PREFIX = "build."
@@ -82,7 +82,7 @@ class TrialLog:
         space: What is searched.
         note: Told what a person should know.
         objective: By which trials are judged.
-        shared: What other machines do in the same study; None where it is this one's alone.
+        others: What other machines do in the same study, if they share it.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class TrialLog:
         note: Callable[[str], None] = lambda _: None,
         *,
         objective: Objective = SAMPLES_PER_SECOND,
-        shared: Shared | None = None,
+        others: Alone | None = None,
     ) -> None:
         self.study = study
         self.objective = objective
@@ -102,8 +102,8 @@ class TrialLog:
         self._in_memory = False
         self._told_of_compiler = False
         self.trials: list[Trial] = []
-        self._shared = shared
-        if shared is not None:
+        self._others = others or Alone()
+        if others is not None:
             self.sync()
             return
         known = study.get_trials(deepcopy=False)
@@ -114,20 +114,15 @@ class TrialLog:
 
     def sync(self) -> None:
         """Takes in what other machines have run meanwhile, where they share the study."""
-        if self._shared is None or self._in_memory:
-            return
-        try:
-            arrived = self._shared.arrived()
-        except Exception as error:  # noqa: BLE001 - each kind of storage has its own errors
-            self._continue_in_memory(error)
-            return
+        self._kept(self._take_in)
+
+    def _take_in(self) -> None:
+        arrived = self._others.arrived()
         self.trials += [trial for frozen in arrived if (trial := _trial_from(frozen, self.objective)) is not None]
 
     def elsewhere(self, point: Point) -> str | None:
         """Why a point must not run now: another machine is running it."""
-        parameters = self._parameters(point) if self._shared is not None else None
-        under_way = self._shared is not None and parameters is not None and self._shared.is_under_way(parameters)
-        return "another machine is trying it" if under_way else None
+        return "another machine is trying it" if self._others.is_under_way(self._parameters(point)) else None
 
     def widen(self, space: Space) -> None:
         """Goes on in a space that has more knobs, or another start."""
@@ -188,13 +183,11 @@ class TrialLog:
         Args:
             is_enough: Whether there is time to wait.
         """
-        shared = self._shared
-        return shared is None or self._kept(lambda: self._in_memory or shared.may_confirm(is_enough, self.sync))
+        return self._kept(lambda: self._others.may_confirm(is_enough, self._take_in))
 
     def confirmed(self) -> None:
         """Tells other machines that the rounds are over."""
-        if (shared := self._shared) is not None:
-            self._kept(lambda: None if self._in_memory else shared.confirmed())
+        self._kept(lambda: self._others.confirmed())  # noqa: PLW0108 - a storage that fails leaves others behind
 
     def await_first(self, is_enough: Callable[[], bool]) -> None:
         """Waits for the first trial of a shared study, where another machine runs it: all are compared with it.
@@ -202,7 +195,7 @@ class TrialLog:
         Args:
             is_enough: Whether there is time to wait.
         """
-        while self._shared is not None and not self.trials and is_enough() and not self._shared.begins():
+        while not self.trials and is_enough() and not self._kept(lambda: self._others.begins()):  # noqa: PLW0108
             time.sleep(POLL_SECONDS)
             self.sync()
 
@@ -217,13 +210,12 @@ class TrialLog:
         while True:
             self.study.enqueue_trial(parameters)
             asked = self._opened(self.study.ask(self._distributions))
-            if self._shared is None or asked.params == parameters:
+            if asked.params == parameters or not isinstance(self._others, Shared):
                 return asked
             self.study.tell(asked, state=TrialState.FAIL)  # another machine has taken what was meant for this one
 
     def _opened(self, asked: optuna.Trial) -> optuna.Trial:
-        if self._shared is not None:
-            self._shared.opened(asked.number)
+        self._others.opened(asked.number)
         return asked
 
     def finish(
@@ -290,6 +282,7 @@ class TrialLog:
         if self._in_memory:
             raise error
         self._in_memory = True
+        self._others = Alone()
         self.study = optuna.create_study(sampler=self.study.sampler, direction="maximize")
         for trial in self.trials:
             self._store(self._ask(trial.burst.point), trial)

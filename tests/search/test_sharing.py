@@ -33,7 +33,7 @@ def opened(folder: Path, **changes: object) -> optuna.Study:
 def machine(folder: Path) -> TrialLog:
     """One machine's view."""
     study = opened(folder)
-    return TrialLog(study, make_space(), shared=Shared(study))
+    return TrialLog(study, make_space(), others=Shared(study))
 
 
 def ran(log: TrialLog, rate: float, **knobs: object) -> None:
