@@ -10,8 +10,7 @@ from autotune.recorder.telling import checkpoint_blocks
 def _candidates(of: Circumstances) -> Choices | str:
     """Where memory may bind: a free batch can grow into what is saved. Else it is kept for when memory runs out."""
     possible = _when_short(of)
-    binds = of.effective_batch is None and "batch_size" not in of.fixed
-    if isinstance(possible, str) or binds or "checkpointing" in of.asked or of.start.checkpointing != "none":
+    if isinstance(possible, str) or of.seeks_memory_by("checkpointing"):
         return possible
     return "it buys memory with time, and the batch is held: it is tried should the baseline run out of memory"
 

@@ -136,8 +136,17 @@ class Circumstances:
     @property
     def overhead_bound(self) -> bool:
         """Whether calling operators is most of the work, and will be: not where larger batches may give each more."""
-        grows = self.effective_batch is None and "batch_size" not in self.fixed
         busy = self.facts.device_busy_fraction
         idle = 1 - busy if busy is not None else 0.0
         overhead = self.facts.small_operators_fraction if self.device == "cpu" else idle
-        return not grows and overhead >= OVERHEAD_BOUND
+        return not self.batch_grows and overhead >= OVERHEAD_BOUND
+
+    @property
+    def batch_grows(self) -> bool:
+        """Whether larger batches may be tried, whatever a step then holds."""
+        return self.effective_batch is None and "batch_size" not in self.fixed
+
+    def seeks_memory_by(self, knob: str) -> bool:
+        """Whether a knob that buys memory is searched: a batch can grow into it, or somebody wants the knob."""
+        own = getattr(self.start, knob) != TrainConfig.model_fields[knob].default
+        return self.batch_grows or own or knob in self.asked

@@ -27,8 +27,7 @@ def _too_little(of: Circumstances) -> str | None:
 def _strategies(of: Circumstances) -> Choices | str:
     """Where memory may bind: a free batch can grow into what is saved. Else it is kept for when memory runs out."""
     possible = _when_short(of)
-    binds = of.effective_batch is None and "batch_size" not in of.fixed
-    if isinstance(possible, str) or binds or "strategy" in of.asked or of.start.strategy != "ddp":
+    if isinstance(possible, str) or of.seeks_memory_by("strategy"):
         return possible
     return "splitting the model saves memory, and the batch is held: it is tried should the baseline run out of memory"
 
