@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -118,11 +118,8 @@ class Child:
             self._stdin.close()
 
     def _read_events(self, pipe: IO[bytes]) -> None:
-        for line in pipe:
-            with contextlib.suppress(ValueError, RecursionError):  # the rest of a line whose writer was killed
-                event = json.loads(line)
-                if isinstance(event, dict) and "event" in event:
-                    self._events.put(event)
+        for event in events_in(pipe):
+            self._events.put(event)
 
     def _wait_for_end(self) -> None:
         """Tells the process's end. The pipe's end would not do: what the user's code left running may hold it open."""
@@ -133,6 +130,15 @@ class Child:
     def _read_stderr(self, pipe: IO[bytes]) -> None:
         while chunk := os.read(pipe.fileno(), 65536):
             self._tail = (self._tail + chunk)[-STDERR_TAIL_BYTES:]
+
+
+def events_in(lines: IO[bytes]) -> Iterator[dict[str, Any]]:
+    """What a process tells, line by line; what is none of its events is passed over."""
+    for line in lines:
+        with contextlib.suppress(ValueError, RecursionError):  # the rest of a line whose writer was killed
+            event = json.loads(line)
+            if isinstance(event, dict) and "event" in event:
+                yield event
 
 
 def _has_working_directory() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import signal
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,8 @@ from autotune.measuring import Burst, Measurement, Outcome, Point
 LONGER = "give a longer --budget"
 KILL = 9
 """SIGKILL, which the kernel's out-of-memory killer sends; Windows has no name for it."""
+_LOST = re.compile(r"gloo|nccl|processgroup|connection (was )?(closed|reset)|broken pipe", re.IGNORECASE)
+"""What torch raises where another rank is no longer there, in its first line."""
 
 
 def burst_from(point: Point, ended: Ended) -> Burst:
@@ -51,6 +54,11 @@ def burst_from(point: Point, ended: Ended) -> Burst:
         phase=phase,
         seconds=ended.seconds,
     )
+
+
+def is_lost_connection(reason: str) -> bool:
+    """Whether a rank failed of another one's end, by what it says."""
+    return _LOST.search(reason) is not None
 
 
 def ran_out_of_memory(ended: Ended) -> bool:

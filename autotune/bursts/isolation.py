@@ -128,7 +128,7 @@ class Isolation:
         self._count += 1
         # Numbered, so that a late word of one job's processes is not taken for the next one's.
         request = request.model_copy(update={"number": self._count, "import_as": self._import_as(request.target)})
-        child = self._child_for_job(began + deadline_seconds)
+        child = self._child_for_job(request, began + deadline_seconds)
         forked = child is self._forkserver
         live = Live(request.number, child, forked=forked, began=began, kills_before=cleanup.kernel_kills())
         if not forked:
@@ -244,7 +244,7 @@ class Isolation:
         cleanup.remove_shared_memory(self._started)
         cleanup.remove_folder(self._folder)
 
-    def _child_for_job(self, deadline: float) -> Child:
+    def _child_for_job(self, _: Request, deadline: float) -> Child:
         """The forkserver, or a fresh interpreter where there is no fork."""
         return (
             Child("worker", [], self._environment(), self._folder)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import select
 import signal
 import socket
@@ -24,7 +23,7 @@ from typing import Any, BinaryIO
 import psutil
 
 from autotune.bursts import cleanup
-from autotune.bursts.endings import describe_end
+from autotune.bursts.endings import describe_end, is_lost_connection
 from autotune.bursts.live import Ended
 from autotune.bursts.protocol import Commands, Reporter, Request
 from autotune.measuring import Outcome
@@ -37,8 +36,6 @@ this process first: while the ranks are stopped by it, nobody looks."""
 CAUSE_SECONDS = 0.5
 """After a rank's failure others fail of it, and what died by a signal shows within this: the cause is told."""
 LOOPBACK = "127.0.0.1"
-_LOST = re.compile(r"gloo|nccl|processgroup|connection (was )?(closed|reset)|broken pipe", re.IGNORECASE)
-"""What torch raises where another rank is no longer there, in its first line."""
 
 RunRank = Callable[[Request, Reporter, "Commands | None", Callable[[], None]], int]
 
@@ -64,7 +61,7 @@ class _Rank:
         """Whether it failed of another one's end: what it says is of a connection."""
         told = self.failure or {}
         is_crash = told.get("outcome") == Outcome.CRASHED.value
-        return is_crash and not self.is_silent and _LOST.search(told["reason"]) is not None
+        return is_crash and not self.is_silent and is_lost_connection(told["reason"])
 
 
 def run_ranks(request: Request, reporter: Reporter, commands: BinaryIO | None, run_rank: RunRank) -> None:

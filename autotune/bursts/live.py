@@ -62,6 +62,7 @@ class Live:
         inbox: Events that came while somebody else's were waited for.
         strays: Processes that it started and that have lost their parents.
         stopped: Process ids of what is stopped until `resume`.
+        spared: Process ids of what is not stopped with the others.
     """
 
     number: int
@@ -75,6 +76,7 @@ class Live:
     inbox: deque[dict[str, Any]] = field(default_factory=deque)
     strays: set[psutil.Process] = field(default_factory=set)
     stopped: set[int] = field(default_factory=set)
+    spared: set[int] = field(default_factory=set)
 
     def note(self, event: dict[str, Any]) -> None:
         """Takes in what an event says of the job's progress and end."""
@@ -117,7 +119,7 @@ class Live:
 
     def stop(self) -> None:
         """Stops its whole tree, until nothing new appears; workers that the job itself holds are left to it."""
-        seen: set[int] = set()
+        seen = set(self.spared)
         for _ in range(STOPPING_ROUNDS):
             new = [process for process in self.processes() if process.pid not in seen]
             if not new:

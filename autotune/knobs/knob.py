@@ -100,8 +100,9 @@ class Knob:
     @property
     def is_outside(self) -> bool:
         """Whether it can be changed in a script that knows nothing of it."""
-        ways = (self.dataloader_argument, self.on_process, self.on_model, self.on_optimizer, self.outside)
-        return self.on_copies or any(way is not None for way in ways)
+        arguments = (self.dataloader_argument, self.ddp_argument)
+        functions = (self.on_process, self.on_model, self.on_optimizer, self.outside)
+        return self.on_copies or any(way is not None for way in (*arguments, *functions))
 
     def preferred(self, of: Circumstances, picked: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
         """Values for the first guess, best first."""

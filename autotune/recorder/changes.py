@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from . import telling
 from .copies import Copies
 from .naming import batches_of, is_own_batch_sampler
+from .ranks import exchange_by
 
 if TYPE_CHECKING:
     import torch
@@ -25,12 +26,15 @@ class Changes:
     Args:
         told: ``knobs``, a value for each; ``changed``, the names of those that differ from the script's own, and how:
             ``loader``, arguments of DataLoader; ``process`` and ``optimizer``, pairs of a function of `telling` and a
-            value; ``model``, functions of it; ``copies``, whether copies of batches do not wait.
+            value; ``model``, functions of it; ``ddp``, by knob, an argument of ``DistributedDataParallel`` and its
+            value; ``copies``, whether copies of batches do not wait.
 
     Attributes:
         knobs: A value for each.
         changed: A value for each that differs from the script's own.
         loader: Arguments of DataLoader.
+        ddp: Arguments of ``DistributedDataParallel``, by knob.
+        wrapped: What was made with them; they are, where it is made before the job is known.
         copies: Sees to copies of batches; None where they are left as they are.
         models: That were changed.
         switched: Optimizers that were changed, in the order of their first steps.
@@ -41,6 +45,8 @@ class Changes:
         self.knobs = types.SimpleNamespace(**told.get("knobs", {}))
         self.changed: dict[str, Any] = {name: getattr(self.knobs, name) for name in told.get("changed", ())}
         self.loader: dict[str, Any] = told.get("loader", {})
+        self.ddp: dict[str, tuple[str, Any]] = told.get("ddp", {})
+        self.wrapped: list[Any] = []
         self.copies = Copies() if told.get("copies") else None
         self.models: list[nn.Module] = []
         self.switched: list[Optimizer] = []
@@ -49,6 +55,11 @@ class Changes:
         self._model: list[str] = told.get("model", [])
         self._optimizer: list[tuple[str, Any]] = told.get("optimizer", [])
         self._refusing: list[Optimizer] = []
+
+    def exchange(self) -> Changes:
+        """Has gradients exchanged as is told, from here on."""
+        self.wrapped = exchange_by(dict(self.ddp.values()))
+        return self
 
     @property
     def wants_models(self) -> bool:

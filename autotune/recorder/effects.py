@@ -97,6 +97,8 @@ class Effects:
         for name, value in self._changed.items():
             if name in OF_MODELS and self._changes.wants_models:
                 found[name] = "the model was not found, so that it could not be changed"
+            elif name in self._changes.ddp and not self._changes.wrapped:
+                found[name] = "no DistributedDataParallel was made, so that none could be changed"
             elif name in checks and (reason := checks[name](value)) is not None:
                 found[name] = reason
         return found

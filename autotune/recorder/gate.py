@@ -35,6 +35,7 @@ class Gate:
         effects: Tells whether the changes came into effect.
         memory: Watches memory.
         doing: What the script is doing, in its last item.
+        top: The process that all ranks hang below; None: there is one.
 
     Attributes:
         stream: What it draws from; None in a script without a loader.
@@ -50,6 +51,7 @@ class Gate:
         effects: Effects,
         memory: MemoryWatch,
         doing: list[str],
+        top: int | None = None,
     ) -> None:
         self.stream: Stream | None = None
         self.last_loss: torch.Tensor | None = None
@@ -60,6 +62,7 @@ class Gate:
         self._effects = effects
         self._memory = memory
         self._doing = doing
+        self._top = top
         self._accumulation: int = max(1, loop["accumulation"])
         self._opened = perf_counter()
         self._passed, self._position = 0, 0
@@ -119,7 +122,7 @@ class Gate:
 
     def _pass_step(self) -> None:
         """The gate, in a loop without a loader."""
-        samples = self._loop["step_samples"] * self._accumulation
+        samples = self._loop["step_samples"] * self._accumulation * self._loop["ranks"]
         self._position += samples
         self._pass(self._position, samples)
 
@@ -199,7 +202,7 @@ class Gate:
     def _begin(self, position: int, *, leads_in: bool) -> None:
         self._steps.clear()
         stream = self.stream
-        self._lap = {"position": position, "leads_in": leads_in, "processors": Processors()}
+        self._lap = {"position": position, "leads_in": leads_in, "processors": Processors(self._top)}
         if stream is not None:
             self._lap |= {
                 "drawn": stream.drawn,

@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from .ranks import this_rank
+
 if TYPE_CHECKING:
     import torch
 
@@ -19,7 +21,7 @@ class Gradients:
 
     Args:
         wanted: ``steps``: how many; ``file``: where the first run leaves its gradient, for the others to compare with;
-            None: losses alone are wanted.
+            None: losses alone are wanted. Ranks exchange their gradients, so that the first one's are compared.
     """
 
     def __init__(self, wanted: dict[str, Any]) -> None:
@@ -31,7 +33,7 @@ class Gradients:
 
     def before_step(self, weights: Iterable[torch.Tensor]) -> None:
         """The gradient of these weights is complete; the first one is compared."""
-        if self._is_compared or self._wanted["file"] is None:
+        if self._is_compared or self._wanted["file"] is None or this_rank():
             return
         import torch
 

@@ -37,7 +37,7 @@ class Launched:
         import torch
 
         self._loop = orders["loop"]
-        self._changes = Changes(orders["changes"])
+        self._changes = Changes(orders["changes"]).exchange()
         self._steps = 0
         self._has_made = False
         self._kinds = {loader_kind(key) for key in self._loop["loaders"]}

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from . import hooks, keeping
 from .blocks import count_blocks
 from .ending import BurstEnded, at_exit, end_burst, first_line, last_error
-from .loop import described, holders_of, implementations, is_compiled, merged, ranks, reading, sums_of, trained_beside
+from .loop import described, holders_of, implementations, is_compiled, merged, reading, sums_of, trained_beside
 from .naming import loader_key, model_key, shapes_hash, tensors_in
+from .ranks import count_ranks, exchange_of, meet_at
 from .sites import Sites
 from .stream import Watched, count_of
 from .wire import Wire
@@ -43,7 +44,8 @@ class Look:
     """What was seen so far.
 
     Args:
-        orders: ``socket``: the parent's; ``keep``: the folder that what the script writes is told in.
+        orders: ``socket``: the parent's; ``keep``: the folder that what the script writes is told in; ``port``: where
+            ranks may meet.
     """
 
     def __init__(self, orders: dict[str, Any]) -> None:
@@ -71,6 +73,7 @@ class Look:
         self._forwards = 0
         self._done = False
         keeping.keep(orders["keep"])
+        meet_at(orders["port"])
         hooks.on_iterate(self._on_iterate)
         hooks.on_step(self._before_step, self._on_step)
         hooks.on_backward(self._before_backward)
@@ -282,7 +285,8 @@ class Look:
             "fixed_shapes": len({str(shapes) for shapes in self._batches[1:]}) <= 1,
             "sample_seconds": sample_seconds,
             "sample_wait_fraction": wait_fraction,
-            "ranks": ranks(),
+            "ranks": count_ranks(),
+            "ddp": exchange_of(models),
             "beside": trained_beside(),
             "thread": min(apart, default=None),
             "threads": torch.get_num_threads(),

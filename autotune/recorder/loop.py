@@ -130,16 +130,6 @@ def sums_of(models: Iterable[nn.Module]) -> list[float]:
     return sums
 
 
-def ranks() -> int:
-    """Processes that train together."""
-    import torch
-
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_world_size())
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
 def trained_beside() -> int:
     """Other processes that the one which has started this one has started too, where torch or Python does that."""
     import multiprocessing

@@ -21,6 +21,7 @@ from .gate import Gate
 from .naming import find_models, loader_key
 from .opening_cuda import Opener, before_cuda, open_in_fork
 from .order import seed_all
+from .ranks import meet_at, this_rank, top_of_run
 from .server import serve, unsafe_reason
 from .stream import Stream
 from .usage import MemoryWatch
@@ -42,7 +43,8 @@ class Runner:
 
     Args:
         orders: ``role``: ``serve`` or ``job``; ``socket``: the parent's; ``loop``: what a look at the script found;
-            ``keep``: the folder that what the script writes is told in; ``before_cuda``: for a server, the script's
+            ``keep``: the folder that what the script writes is told in; ``port``: where ranks may meet;
+            ``changes``: of a job of its own; ``before_cuda``: for a server, the script's
             arguments where it opens CUDA on its way to the loop, so that it must be forked before that; else None.
     """
 
@@ -52,7 +54,7 @@ class Runner:
         self._wire: Wire | None = None
         self._gate: Gate | None = None
         self._request: dict[str, Any] = {}
-        self._changes = Changes({})
+        self._changes = Changes(orders.get("changes", {})).exchange()
         self._effects = Effects(self._changes, "cpu")
         self._models: list[Any] = []
         self._passed = 0
@@ -62,11 +64,14 @@ class Runner:
         self._threads: int | None = None
         self._set_threads: Callable[[int], None] = lambda _: None
         keeping.keep(orders["keep"])
+        meet_at(orders["port"])
         hooks.on_iterate(self._on_iterate)
         hooks.on_step(self._before_step, self._after_step)
         hooks.on_backward(self._before_backward, self._after_backward)
         if not self._loop["loaders"]:
             hooks.when_called(self._loop["models"], lambda _: self._arrive_once(), most_calls=None)
+        if orders["role"] == "job":
+            seed_all(0)  # each job starts the script anew: one that seeds nothing makes the same model each time
         if orders["role"] == "serve":
             self._postpone_threads()
             if orders["before_cuda"] == sys.argv:  # not what the script starts besides
@@ -109,6 +114,8 @@ class Runner:
             self._effects.drawn,
             cached=part == "compute",
             seeds_reading=bool((self._request["trace"] or {}).get("exact")),
+            ranks=self._loop["ranks"],
+            usual_samples=self._loop["usual_samples"],
         )
         streams.append(stream)
         if is_main:
@@ -140,6 +147,7 @@ class Runner:
         keeping.in_loop()
         self._models = find_models(self._loop["models"])  # now: what is frozen for a fork is listed no more
         if self._orders["role"] == "job":
+            self._told_to.send("joined", pid=os.getpid(), rank=this_rank())
             self._request = self._told_to.receive()
             self._told_to.number = self._request["number"]
         elif not forked:
@@ -178,17 +186,22 @@ class Runner:
         request = self._request
         wire.send("phase", phase="build")
         self._doing.append("taking its first steps")
-        memory = MemoryWatch(request["memory_limit_bytes"], lambda seen: _exceeded(wire, request, seen))
+        ranks = self._loop["ranks"]
+        limit = request["memory_limit_bytes"] and request["memory_limit_bytes"] // ranks
+        memory = MemoryWatch(limit, lambda seen: _exceeded(wire, request, seen, limit))
         if request["memory_fraction"] is not None and torch.cuda.is_available():
             torch.cuda.set_per_process_memory_fraction(request["memory_fraction"])
+        wrapped = self._changes.wrapped
         self._changes = Changes(request["changes"])
+        self._changes.wrapped = wrapped
         self._effects = Effects(self._changes, self._loop["device"])
         self._changes.on_process(torch.device(self._loop["device"]))
         self._changes.on_models(self._models)
         if self._changes.wants_models:  # they are made, or called for the first time, after the loop has begun
             hooks.when_called(self._loop["models"], self._changes.on_models)
         seed_all(request["seed"] + (request["trace"] or {}).get("noise", 0))
-        gate = self._gate = Gate(wire, request, self._loop, self._effects, memory, self._doing)
+        top = top_of_run(self._orders["socket"]) if ranks > 1 else None
+        gate = self._gate = Gate(wire, request, self._loop, self._effects, memory, self._doing, top)
         gate.start_seconds = max(0.0, time() - request["asked_at"])
         wire.send("phase", phase="warm up")
         return gate
@@ -229,9 +242,8 @@ class Runner:
             self._gate.after_backward([weight for model in self._models for weight in model.parameters()])
 
 
-def _exceeded(wire: Wire, request: dict[str, Any], seen: int) -> None:
+def _exceeded(wire: Wire, request: dict[str, Any], seen: int, limit: int) -> None:
     """More memory than may be: the burst ends at once."""
-    limit = request["memory_limit_bytes"]
     outcome = "oom" if request["device"] in {None, "cpu"} else "host_oom"
     told = f"the process tree took {seen} bytes of host memory, more than the target of {limit}"
     wire.send("failure", outcome=outcome, reason=told)

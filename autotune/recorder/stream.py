@@ -116,10 +116,13 @@ class Stream:
         cached: Whether the same few batches come over and over, so that nothing is loaded.
         seeds_reading: Whether the random numbers of reading a sample depend on its index alone, not on the process that
             reads it: for comparing losses to the last bit.
+        ranks: Processes that train together, each of which draws its share: samples are counted of all.
+        usual_samples: Of a batch, where the script makes its batches itself: all ranks must come to one place after as
+            many of them.
 
     Attributes:
         position: Samples of the stream that were passed.
-        drawn: Batches drawn so far.
+        drawn: Batches drawn so far, by this rank.
         samples: In them.
         starts: What each start of the loader cost: seconds to create it, to wait for its first batch, and whether an
             epoch had ended.
@@ -138,6 +141,8 @@ class Stream:
         *,
         cached: bool = False,
         seeds_reading: bool = False,
+        ranks: int = 1,
+        usual_samples: int = 1,
     ) -> None:
         self.position = 0
         self.drawn = 0
@@ -149,7 +154,9 @@ class Stream:
         self._script_loader = loader
         self._arguments = changes.arguments(loader)
         self._batched = loader.batch_sampler is not None or loader.batch_size is not None
-        self._length = length_of(self._arguments["sampler"]) if "sampler" in self._arguments else None
+        length = length_of(self._arguments["sampler"]) if "sampler" in self._arguments else None
+        self._length = length * ranks if length is not None else None
+        self._ranks, self._usual_samples = ranks, usual_samples
         self._seed = seed
         self._before_draw = before_draw
         self._tell_drawn = drawn
@@ -194,7 +201,7 @@ class Stream:
 
     @property
     def epoch_samples(self) -> int | None:
-        """Samples of an epoch; None where that is not known."""
+        """Samples of an epoch, of all ranks together; None where that is not known."""
         return self._length
 
     def restart(self, position: int) -> None:
@@ -218,9 +225,10 @@ class Stream:
             if self._cache is not None:
                 self._cache.append((samples, batch))
         self.drawn += 1
-        self.samples += samples
-        self.position += samples
-        self.last_samples = samples
+        self.last_samples = samples * self._ranks
+        self.samples += self.last_samples
+        alike = self._ranks == 1 or self._length is not None
+        self.position += self.last_samples if alike else self._usual_samples * self._ranks
         self._tell_drawn(batch)
         return batch
 
@@ -257,6 +265,7 @@ class Stream:
     def _made(self, start: int) -> DataLoader[Any]:
         """The script's loader with the changes, whose samples come in an order of the seed's."""
         arguments = dict(self._arguments)
+        start //= self._ranks
         if "batch_sampler" in arguments:
             arguments["batch_sampler"] = SeededBatches(arguments["batch_sampler"], self._seed, start)
         elif self._length is not None:

@@ -12,9 +12,9 @@ WATCH_SECONDS = 0.5
 """Between two looks at memory."""
 
 
-def processes() -> list[int]:
-    """This process and all below it; alone where the system does not tell."""
-    found = [os.getpid()]
+def processes(top: int | None = None) -> list[int]:
+    """A process, this one unless it is named, and all below it; alone where the system does not tell."""
+    found = [top or os.getpid()]
     for process in found:  # grows as it goes
         with contextlib.suppress(OSError):
             for task in os.listdir(f"/proc/{process}/task"):
@@ -36,9 +36,14 @@ def memory_bytes() -> int | None:
 
 
 class Processors:
-    """The share of the processors that others took since a moment, where none was idle for them to take."""
+    """The share of the processors that others took since a moment, where none was idle for them to take.
 
-    def __init__(self) -> None:
+    Args:
+        top: Whatever hangs below this process is no other; None: this one.
+    """
+
+    def __init__(self, top: int | None = None) -> None:
+        self._top = top
         self._began = self._read()
 
     def taken(self) -> float:
@@ -51,14 +56,13 @@ class Processors:
         foreign = max(0.0, (busy - own) / total)
         return foreign if idle < 0.1 + foreign else 0.0
 
-    @staticmethod
-    def _read() -> tuple[float, float, float] | None:
+    def _read(self) -> tuple[float, float, float] | None:
         """Ticks of all processors, those that were busy, and those that were ours."""
         try:
             with open("/proc/stat") as told:
                 figures = [float(figure) for figure in told.readline().split()[1:9]]
             own = 0.0
-            for process in processes():
+            for process in processes(self._top):
                 with contextlib.suppress(OSError), open(f"/proc/{process}/stat") as told:
                     fields = told.read().rsplit(")", 1)[1].split()
                     own += sum(map(float, fields[11:15]))

@@ -163,7 +163,7 @@ def number_lines(axes: Axes, ticks: Sequence[float], words: Callable[[float], st
 
     The limits of the axis are set before.
     """
-    highest = axes.bbox.y1 - SMALL / 2 * axes.get_figure().dpi / 72
+    highest = axes.bbox.y1 - SMALL / 2 * axes.figure.dpi / 72
     ticks = [tick for tick in ticks if axes.transData.transform((1, tick))[1] <= highest]
     axes.set_yticks(ticks, [words(tick) for tick in ticks])
     axes.tick_params(axis="both", length=0)

@@ -341,6 +341,14 @@ def search_text(result: Result) -> str:
     return f"{line}, {percent(search.measuring_fraction)} of the time measuring; stopped by: {result.stopped_by}"
 
 
+def skipped_text(result: Result) -> str:
+    """The knobs that were not searched, those of one reason together."""
+    by_reason: dict[str, list[str]] = {}
+    for knob, why in result.search.skipped_knobs.items():
+        by_reason.setdefault(why, []).append(knob)
+    return "; ".join(f"{', '.join(knobs)} ({why})" for why, knobs in by_reason.items())
+
+
 def warm_start_text(record: WarmStartRecord) -> str:
     """What became of a candidate, for a person."""
     other = "" if record.same_workload else ", measured on another workload"

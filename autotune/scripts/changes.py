@@ -26,6 +26,11 @@ def changes_of(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
             for knob in changed
             if knob.on_optimizer is not None
         ],
+        "ddp": {
+            knob.name: (knob.ddp_argument, getattr(config, knob.name))
+            for knob in changed
+            if knob.ddp_argument is not None
+        },
         "copies": any(knob.on_copies and getattr(config, knob.name) for knob in changed),
     }
 
@@ -45,6 +50,10 @@ def held_knobs(seen: dict[str, Any], *, batch_is_free: bool) -> dict[str, str]:
             "an iterable data set repeats its samples in every worker unless it shards them itself; "
             "if it does, give the script workers to have more of them tried"
         )
+    if seen["ranks"] > 1 and seen["ddp"] is None:
+        held |= {name: "no DistributedDataParallel was seen" for name, knob in KNOBS.items() if knob.ddp_argument}
+    elif seen["accumulation"] > 1:
+        held["static_graph"] = "the script accumulates, and DDP's static graph fails where it leaves out an exchange"
     if seen["precision"] is not None:
         held["precision"] = f"the script chooses {seen['precision']} itself"
     if seen["compiled"]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import WorkloadError
-from autotune.knobs import TrainConfig, WorkloadFacts
+from autotune.knobs import KNOBS, TrainConfig, WorkloadFacts
 from autotune.results.sites import Site, SourceRecord
 from autotune.scripts.script import Script
 
@@ -63,9 +63,12 @@ def baseline_of(seen: dict[str, Any]) -> TrainConfig:
     values: dict[str, Any] = {
         "batch_size": seen["step_samples"],
         "accumulation_steps": seen["accumulation"],
+        "ranks": seen["ranks"],
         "precision": _HALF.get(seen["precision"] or "", "fp32"),
         "compile_mode": "default" if seen["compiled"] else None,
     }
+    exchange: dict[str, Any] = seen["ddp"] or {}
+    values |= {name: exchange[knob.ddp_argument] for name, knob in KNOBS.items() if knob.ddp_argument in exchange}
     if seen["loaders"]:
         main = seen["loaders"][0]
         usual = round(statistics.median(seen["samples"])) if seen["samples"] else 1
@@ -95,6 +98,8 @@ def notes_on(seen: dict[str, Any]) -> tuple[str, ...]:
         notes.append("the script draws its batches without a DataLoader: steps are counted, and the order is its own")
     elif seen["loaders"][0]["iterable"]:
         notes.append("the data set is iterable: sides of a duet are paired by time, not by samples")
+    if seen["ranks"] > 1:
+        notes.append(f"{seen['ranks']} ranks train together: each change is made on all of them")
     if len(seen["loaders"]) > 1:
         notes.append(f"{len(seen['loaders'])} loaders feed training: they are changed alike")
     if seen["optimizers"] > 1:
@@ -136,12 +141,12 @@ def require_trainable(seen: dict[str, Any], script: Script) -> None:
     Raises:
         WorkloadError: With what was seen, and what to do.
     """
-    if seen["ranks"] > 1:
+    if seen["ranks"] > seen["processes"]:
         raise WorkloadError(
-            f"{script.name}: expected one process that trains, got {seen['ranks']} ranks; tune with one, as with "
-            "--nproc-per-node 1, and 'autotune launch' trains with all of them"
+            f"{script.name}: expected all ranks on this machine, got {seen['processes']} of {seen['ranks']}; tune on "
+            "one machine, and 'autotune launch' trains on all of them"
         )
-    if seen["processes"] > 1:
+    if seen["processes"] > seen["ranks"]:
         raise WorkloadError(
             f"{script.name}: expected one process that trains, got {seen['processes']} that it has started; tune with "
             "one, and 'autotune launch' trains with all of them"

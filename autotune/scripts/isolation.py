@@ -30,7 +30,7 @@ from autotune.scripts.facts import baseline_of, facts_of, require_trainable, why
 from autotune.scripts.kept import Kept
 from autotune.scripts.script import QUIET, Script
 
-_OF_LOOP = ("models", "optimizers", "updates_itself", "accumulation", "step_samples", "device")
+_OF_LOOP = ("models", "optimizers", "updates_itself", "accumulation", "step_samples", "device", "ranks")
 LAP_SECONDS = 0.1
 """Of a burst that trains alone, a block."""
 OTHERS_SECONDS = 3.0
@@ -69,6 +69,7 @@ class ScriptIsolation(Isolation):
             "loaders": [loader["key"] for loader in seen["loaders"]],
             "passed": seen["loaders"][0]["passed"] if seen["loaders"] else 0,
             "reads_batches": any(loader["reads_batches"] for loader in seen["loaders"]),
+            "usual_samples": baseline_of(seen).batch_size,
             **{name: seen[name] for name in _OF_LOOP},
         }
 
@@ -146,6 +147,12 @@ class ScriptIsolation(Isolation):
         self._courses[live.number].note(command)
         super().command(live, command)
 
+    def stop(self, live: Live) -> None:
+        """Stops a job, but not what started its ranks: it keeps their place in a rendezvous, which has deadlines."""
+        if isinstance(live.child, ScriptChild):
+            live.spared = live.child.launchers()
+        super().stop(live)
+
     def end(self, live: Live, deadline: float) -> Ended:
         """Waits for the end of a job, kills it at the deadline, and leaves no process of it."""
         ended = super().end(live, deadline)
@@ -192,17 +199,24 @@ class ScriptIsolation(Isolation):
         if super().wait(live, deadline) is not None:  # it has taken its first steps
             super().command(live, course.again())
 
-    def _child_for_job(self, deadline: float) -> ScriptChild:
+    def _child_for_job(self, request: Request, deadline: float) -> ScriptChild:
         """The script at its loop; a new run of it where it cannot be forked."""
+        ranks = self.seen["ranks"]
+        if not self._spawning and ranks > 1:
+            self._spawn(f"it trains on {ranks} ranks")
         if not self._spawning:
             server = self._ready_server(max(0.0, deadline - time.monotonic()))
             if self.fork_unsafe_reason is None:
                 return server
-            self._stop_forkserver()
-            self._restore()
-            self._spawning = True
-            self._note(f"each burst starts the script again: {self.fork_unsafe_reason}")
-        return self._child({"role": "job", "loop": self.loop})
+            self._spawn(self.fork_unsafe_reason)
+        return self._child({"role": "job", "loop": self.loop, "changes": self._changes(request)}, ranks)
+
+    def _spawn(self, why: str) -> None:
+        """From now on each job starts the script again."""
+        self._stop_forkserver()
+        self._restore()
+        self._spawning = True
+        self._note(f"each burst starts the script again: {why}")
 
     def _ready_server(self, seconds: float) -> ScriptChild:
         """The script, waiting at its loop; started again should it have been killed."""
@@ -246,17 +260,20 @@ class ScriptIsolation(Isolation):
         if not self._live:
             self._kept.put_back("loop" if self._forkserver is not None else "start")
 
-    def _child(self, orders: dict[str, Any]) -> ScriptChild:
+    def _child(self, orders: dict[str, Any], ranks: int = 1) -> ScriptChild:
         self._children += 1
         self._kept.begin()
         orders = {**orders, "keep": str(self._kept.folder)}
-        return ScriptChild(self._script, orders, {**self._environment(), **QUIET}, self._folder, self._children)
+        environment = {**self._environment(), **QUIET}
+        return ScriptChild(self._script, orders, environment, self._folder, self._children, ranks)
 
     def _line(self, request: Request) -> str:
         """A request in the words of the recorder."""
-        changes = changes_of(_config_of(request), baseline_of(self.seen))
-        told = {**request.model_dump(mode="json"), "changes": changes, "trace": self._traced.get(request.number)}
-        return json.dumps(told)
+        told = {**request.model_dump(mode="json"), "trace": self._traced.get(request.number)}
+        return json.dumps({**told, "changes": self._changes(request)})
+
+    def _changes(self, request: Request) -> dict[str, Any]:
+        return changes_of(_config_of(request), baseline_of(self.seen))
 
     def _watch(self, child: ScriptChild, seconds: float) -> dict[str, Any]:
         """What a look at the script tells."""
@@ -275,7 +292,8 @@ class ScriptIsolation(Isolation):
                     training.add(event["pid"])
                 if event["event"] == "result" and seen is None:
                     seen = dict(event["value"])
-                    deadline = time.monotonic() + (OTHERS_SECONDS if seen["beside"] else 0.0)
+                    are_awaited = seen["beside"] or len(training) < seen["ranks"]
+                    deadline = time.monotonic() + (OTHERS_SECONDS if are_awaited else 0.0)
                 if event["event"] == "ended":
                     ended.append(event)
         seen = seen or next((one["seen"] for one in ended if one["seen"] is not None), None)

@@ -129,8 +129,7 @@ def _search_lines(result: Result) -> Iterator[Text]:
     search = result.search
     yield as_text(summary.search_text(result), "dim")
     if search.skipped_knobs:
-        skipped = ", ".join(f"{knob} ({why})" for knob, why in search.skipped_knobs.items())
-        yield as_text(f"not searched: {skipped}", "dim")
+        yield as_text(f"not searched: {summary.skipped_text(result)}", "dim")
     for record in search.warm_start:
         yield as_text(summary.warm_start_text(record))
     for note in search.notes:

@@ -315,10 +315,9 @@ def test_training_in_a_process_that_the_script_starts_is_found(how: str, tmp_pat
     [
         (AHEAD, (), (sys.executable,), "a thread of its own (feeder) draws batches ahead of training"),
         (PROCESSES, ("2",), (sys.executable,), "got 2 that it has started"),
-        (RANKS, ("50",), (*TORCHRUN, "2"), "got 2 ranks; tune with one"),
         (TYPED, (), (sys.executable,), "KeyError: 'no such column'"),
     ],
-    ids=["ahead", "processes", "ranks", "another hook"],
+    ids=["ahead", "processes", "another hook"],
 )
 def test_what_cannot_be_tuned_is_refused_in_one_true_sentence(
     text: str, words: tuple[str, ...], by: tuple[str, ...], told: str, tmp_path: Path

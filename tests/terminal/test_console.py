@@ -16,7 +16,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.results.result import AblationRow, Result, SearchRecord, Side
-from autotune.results.summary import usage_snippet
+from autotune.results.summary import skipped_text, usage_snippet
 from autotune.terminal.console import error_lines, hardware_table, make_console, result_table, usage_lines
 from autotune.units import format_rate
 from tests.factories import GIB, make_gpu, make_hardware, make_measurement, make_result
@@ -192,6 +192,13 @@ def test_result_shows_how_the_search_went() -> None:
     text = shown(result_table(make_result(search=search)))
     assert "31 bursts in 9 m 56 s, and 12 that were known (3 oom, 1 crashed), 61 % of the time" in text
     assert "stopped by: budget not searched: pin_memory (there is no GPU) note: the machine was busy" in text
+
+
+def test_knobs_that_were_not_searched_for_one_reason_are_told_together() -> None:
+    """`--only` would else repeat it for each of them."""
+    skipped = {"precision": "not named", "sdpa_backend": "no attention", "allocator": "not named"}
+    search = make_result().search.model_copy(update={"skipped_knobs": skipped})
+    assert skipped_text(make_result(search=search)) == "precision, allocator (not named); sdpa_backend (no attention)"
 
 
 def test_result_fits_a_terminal_of_80_columns_without_losing_a_word() -> None:

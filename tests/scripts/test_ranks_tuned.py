@@ -1,0 +1,115 @@
+"""A script on several ranks is tuned as they train: together, changed on all of them, and ended by any of them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from autotune.measuring.records import Outcome
+from autotune.results.result import read_result
+from autotune.scripts import Script, ScriptIsolation
+from autotune.scripts.changes import held_knobs
+from autotune.scripts.facts import facts_of
+from tests.example_scripts import START_SECONDS, alone, played
+from tests.processes import budget, run
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
+SCRIPT = """
+import os, signal, sys
+import torch
+import torch.distributed as ranks
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+how = sys.argv[1]
+ranks.init_process_group("gloo")
+rows = TensorDataset(torch.randn(512, 8), torch.randint(0, 3, (512,)))
+model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)), bucket_cap_mb=9)
+optimizer = torch.optim.AdamW(model.parameters())
+step = 0
+for epoch in range(1000):
+    for x, y in DataLoader(rows, batch_size=16, sampler=DistributedSampler(rows)):
+        optimizer.zero_grad()
+        cross_entropy(model(x), y).backward()
+        optimizer.step()
+        step += 1
+        if step == 60 and ranks.get_rank() == 1:
+            if how == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if how == "out of memory":
+                raise MemoryError("no more")
+"""
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts write into the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
+def started(folder: Path, how: str = "", by: tuple[str, ...] = TORCHRUN) -> Script:
+    """The script on two ranks."""
+    (folder / "train.py").write_text(SCRIPT)
+    return Script((*by, str(folder / "train.py"), how))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [(), ("--master-port", "29555"), ("--standalone",)], ids=["", "port", "standalone"])
+def test_both_sides_of_a_duet_train_on_all_ranks(tmp_path: Path, more: tuple[str, ...]) -> None:
+    """Two runs of one launcher live side by side; what DDP was told by the script is the baseline, and is changed."""
+    with ScriptIsolation(started(tmp_path, by=(*TORCHRUN, *more))) as isolation:
+        isolation.start(START_SECONDS)
+        facts = facts_of(isolation.seen, Script(TORCHRUN))
+        assert (facts.baseline.ranks, facts.baseline.effective_batch, facts.baseline.ddp_bucket_cap_mb) == (2, 32, 9)
+        assert {"gradient_as_bucket_view", "ddp_bucket_cap_mb"}.isdisjoint(
+            held_knobs(isolation.seen, batch_is_free=False)
+        )
+        changes = {"optimizer_impl": "fused", "ddp_bucket_cap_mb": None, "gradient_as_bucket_view": True}
+        bursts = played(isolation, changes, seconds=120.0)
+    assert [(burst.outcome, burst.reason) for burst in bursts] == [(Outcome.OK, None)] * 2
+    blocks = [burst.measurement.blocks for burst in bursts if burst.measurement is not None]
+    assert [block.samples for block in blocks[0]] == [block.samples for block in blocks[1]]
+    assert {block.samples % 32 for block in blocks[0]} == {0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "outcome", "told"),
+    [
+        ("killed", Outcome.CRASHED, "on rank 1 of 2: the process ended without a word"),
+        ("out of memory", Outcome.OOM, "on rank 1 of 2: MemoryError: no more"),
+    ],
+)
+def test_one_ranks_failure_is_the_outcome_of_all(tmp_path: Path, how: str, outcome: Outcome, told: str) -> None:
+    """Within seconds, though the others wait for it, and nothing of the run is left."""
+    with ScriptIsolation(started(tmp_path, how)) as isolation:
+        isolation.start(START_SECONDS)
+        burst = alone(isolation, 120.0)
+        assert not [one for one in psutil.Process().children(recursive=True) if "train.py" in " ".join(one.cmdline())]
+    assert burst.outcome is outcome, burst.reason
+    assert told in (burst.reason or "")
+    assert burst.seconds < 100
+
+
+@pytest.mark.slow
+def test_a_script_on_two_ranks_is_tuned_by_one_command(tmp_path: Path) -> None:
+    """The result is of both: what is told counts the samples of all, and how many ranks pay is not asked."""
+    script = started(tmp_path)
+    began = time.monotonic()
+    words = ["--only", "optimizer_impl,gradient_as_bucket_view", "--out", "result.json", "--", *script.command]
+    done = run(["run", "--budget", budget(60), *words], tmp_path, 280)
+    assert done.status == 0, done.err
+    assert done.left == ()
+    result = read_result(tmp_path / "result.json")
+    assert result.baseline.config.ranks == result.best.config.ranks == 2
+    assert result.baseline.config.effective_batch == 32
+    assert result.scaling is None
+    assert any("2 ranks train together" in note for note in result.search.notes), result.search.notes
+    assert result.search.seconds <= time.monotonic() - began
