@@ -58,8 +58,9 @@ class Child:
         except OSError as error:
             raise IsolationError(f"a child process could not be started ({error}); free memory or processes") from error
         self.pid = self._popen.pid
-        # Held on to from the start: it also knows the start time, so that a later process of this id is not mistaken.
-        self.process = psutil.Process(self.pid)
+        # What hangs below them is of its jobs. Held on to from the start: each also knows when it started, so that a
+        # later process of this id is not mistaken.
+        self.roots = [psutil.Process(self.pid)]
         self._events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._tail = b""
 
@@ -125,7 +126,11 @@ class Child:
         """Tells the process's end. The pipe's end would not do: what the user's code left running may hold it open."""
         self._popen.wait()
         self._reader.join(timeout=LAST_EVENTS_SECONDS)
+        self._say_last()
         self._events.put({"event": "end"})
+
+    def _say_last(self) -> None:
+        """Tells what must be known before its end."""
 
     def _read_stderr(self, pipe: IO[bytes]) -> None:
         while chunk := os.read(pipe.fileno(), 65536):

@@ -369,7 +369,7 @@ class Isolation:
 
 
 def _below(child: Child) -> list[psutil.Process]:
-    return cleanup.descendants(child.process)
+    return [one for root in child.roots for one in cleanup.descendants(root)]
 
 
 def _absolute(target: str) -> str:

@@ -82,12 +82,17 @@ class Live:
         """Takes in what an event says of the job's progress and end."""
         kind = event["event"]
         if kind == "started":
-            self.pid = event["pid"]
+            self.pid, *others = event.get("pids", [event["pid"]])
+            for other in others:  # ranks, each of which hangs below another process
+                with contextlib.suppress(psutil.Error):
+                    self.strays.add(psutil.Process(other))
         elif kind == "exit":
             self.ended = dataclasses.replace(self.ended, status=event["status"])
             self.over = True
         elif kind == "phase":
             self.ended = dataclasses.replace(self.ended, phase=event["phase"])
+        elif kind == "failure" and self.ended.timed_out:
+            pass  # of a process whose partners have been killed before it
         elif kind in {"result", "failure", "error"}:
             self.ended = dataclasses.replace(self.ended, message=event)
         else:
@@ -114,7 +119,8 @@ class Live:
         """
         if self.forked:
             with contextlib.suppress(psutil.Error):
-                orphans = (one for one in cleanup.children(self.child.process) if one.pid != self.pid)
+                below = (one for root in self.child.roots for one in cleanup.children(root))
+                orphans = (one for one in below if one.pid != self.pid)
                 self.strays |= {one for one in orphans if not {one.pid, _session(one)} & others}
 
     def stop(self) -> None:

@@ -18,7 +18,7 @@ from .blocks import count_blocks
 from .ending import BurstEnded, at_exit, end_burst, first_line, last_error
 from .loop import described, holders_of, implementations, is_compiled, merged, reading, sums_of, trained_beside
 from .naming import loader_key, model_key, shapes_hash, tensors_in
-from .ranks import count_ranks, exchange_of, meet_at
+from .ranks import Meeting, count_ranks, exchange_of
 from .sites import Sites
 from .stream import Watched, count_of
 from .wire import Wire
@@ -73,7 +73,7 @@ class Look:
         self._forwards = 0
         self._done = False
         keeping.keep(orders["keep"])
-        meet_at(orders["port"])
+        Meeting(orders["port"], self._on_group)
         hooks.on_iterate(self._on_iterate)
         hooks.on_step(self._before_step, self._on_step)
         hooks.on_backward(self._before_backward)
@@ -81,6 +81,9 @@ class Look:
         self._watch_attention()
         self._watch_autocast()
         self._tell_of_end()
+
+    def _on_group(self, _: int) -> None:
+        self._facts["opens_group"] = True
 
     def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
         import torch
@@ -263,6 +266,7 @@ class Look:
             "small_operators_fraction": 0.0,
             "batch_bytes": 0,
             "step_samples": 1,
+            "opens_group": False,
             **self._facts,
             "pid": os.getpid(),
             "argv": sys.argv,

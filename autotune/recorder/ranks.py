@@ -6,10 +6,10 @@ import contextlib
 import functools
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-_PORT = re.compile(r"(tcp://.*:)\d+")
+_OF_LAUNCHER = "TORCHELASTIC_USE_AGENT_STORE"
 
 
 def count_ranks() -> int:
@@ -32,28 +32,45 @@ def this_rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-def meet_at(port: int) -> None:
-    """Lets the ranks meet at another port than the script's, which those of another run that lives may have taken.
+class Meeting:
+    """Where the ranks meet: another place than the script's, which those of another job may have taken.
 
-    Where `torchrun` has started them, its own process has opened the port at which they meet.
+    Args:
+        port: A free one.
+        before: Called before the ranks meet, with this one's number, as far as it is known.
     """
-    import torch
 
-    distributed = torch.distributed
-    if not distributed.is_available():
-        return
-    original: Any = distributed.init_process_group
+    def __init__(self, port: int, before: Callable[[int], None] = lambda _: None) -> None:
+        import torch
 
-    @functools.wraps(original)
-    def init(backend: Any = None, init_method: str | None = None, *args: Any, **kwargs: Any) -> Any:
-        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-            if "MASTER_PORT" in os.environ:
-                os.environ["MASTER_PORT"] = str(port)
-            if init_method is not None:
-                init_method = _PORT.sub(rf"\g<1>{port}", init_method)
-        return original(backend, init_method, *args, **kwargs)
+        self._port = port
+        distributed = torch.distributed
+        if not distributed.is_available():
+            return
+        original: Any = distributed.init_process_group
 
-    distributed.init_process_group = init
+        @functools.wraps(original)
+        def init(backend: Any = None, init_method: str | None = None, *args: Any, **kwargs: Any) -> Any:
+            rank = kwargs.get("rank", args[2] if len(args) > 2 else -1)
+            before(rank if rank >= 0 else this_rank())
+            return original(backend, self._moved(init_method), *args, **kwargs)
+
+        distributed.init_process_group = init
+
+    def move(self, port: int) -> None:
+        """Has the ranks of a job meet at a port of its own, which they open themselves."""
+        self._port = port
+        os.environ[_OF_LAUNCHER] = "False"
+
+    def _moved(self, method: str | None) -> str | None:
+        """How they find each other, in the words of ``init_process_group``."""
+        if os.environ.get(_OF_LAUNCHER) == "True":  # torchrun's own process has opened its port
+            return method
+        if "MASTER_PORT" in os.environ:
+            os.environ["MASTER_PORT"] = str(self._port)
+        if method is not None and method.startswith("file://"):
+            return f"{method}.{self._port}"
+        return method and re.sub(r"(tcp://.*:)\d+", rf"\g<1>{self._port}", method)
 
 
 def exchange_by(arguments: dict[str, Any]) -> list[Any]:

@@ -21,7 +21,7 @@ from .gate import Gate
 from .naming import find_models, loader_key
 from .opening_cuda import Opener, before_cuda, open_in_fork
 from .order import seed_all
-from .ranks import meet_at, this_rank, top_of_run
+from .ranks import Meeting, this_rank, top_of_run
 from .server import serve, unsafe_reason
 from .stream import Stream
 from .usage import MemoryWatch
@@ -64,7 +64,7 @@ class Runner:
         self._threads: int | None = None
         self._set_threads: Callable[[int], None] = lambda _: None
         keeping.keep(orders["keep"])
-        meet_at(orders["port"])
+        self._meeting = Meeting(orders["port"], self._on_group)
         hooks.on_iterate(self._on_iterate)
         hooks.on_step(self._before_step, self._after_step)
         hooks.on_backward(self._before_backward, self._after_backward)
@@ -130,11 +130,23 @@ class Runner:
             self._arrive()
 
     def _on_cuda(self, own: Opener) -> None:
-        """CUDA is about to be opened, on the way to the loop: from here on each job goes its own way."""
-        if self._wire is not None or multiprocessing.parent_process() is not None:
+        """CUDA is about to be opened, on the way to the loop."""
+        if multiprocessing.parent_process() is None or self._loop["ranks"] > 1:
+            self._part_early(lambda: open_in_fork(own), this_rank())
+
+    def _on_group(self, rank: int) -> None:
+        """The ranks are about to meet, on the way to the loop: what has met them runs threads, and cannot be forked."""
+        if self._orders["role"] == "serve" and self._loop["opens_group"]:
+            self._part_early(None, rank)
+
+    def _part_early(self, try_out: Callable[[], None] | None, rank: int) -> None:
+        """From here on each job goes its own way, to a loop of its own."""
+        if self._wire is not None:
             return
         self._connect()
-        self._serve(lambda: open_in_fork(own))
+        self._serve(try_out, rank)
+        self._meeting.move(self._request["port"])
+        self._changes = Changes(self._request["changes"]).exchange()
         gc.unfreeze()  # the models are among what was frozen, and are looked for at the loop
         ending.tell_how_it_ends(self._told_to, self._doing)
         keeping.in_loop()  # what is made from here on is this job's own
@@ -151,7 +163,7 @@ class Runner:
             self._request = self._told_to.receive()
             self._told_to.number = self._request["number"]
         elif not forked:
-            self._serve(None)
+            self._serve(None, this_rank())
         if not forked:
             ending.tell_how_it_ends(self._told_to, self._doing)
         return self._become(self._told_to)
@@ -167,11 +179,11 @@ class Runner:
         except OSError:
             os._exit(1)  # the parent is gone
 
-    def _serve(self, try_out: Callable[[], None] | None) -> None:
+    def _serve(self, try_out: Callable[[], None] | None, rank: int) -> None:
         """A server stays here for good; returns in each of its jobs."""
         sys.stdout.flush()
         reason = unsafe_reason(try_out)
-        self._told_to.send("ready", pid=os.getpid(), fork_unsafe_reason=reason)
+        self._told_to.send("serves", pid=os.getpid(), rank=rank, fork_unsafe_reason=reason)
         self._wire, self._request = serve(self._told_to, reason)
         import torch
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +50,13 @@ class ScriptChild(Child):
         self._listener.bind(str(path))
         self._listener.listen()
         self._channels: list[socket.socket] = []
-        self._ranks = ranks
-        self._together = Together(ranks) if ranks > 1 else None
-        self._failing = False
+        self._count = ranks
+        self._ranks: dict[int, int] = {}  # its number, by who tells
+        self._jobs: dict[int, Together] = {}
+        self._serves = orders["role"] == "serve"
         self._waiting: list[bytes] = []
         self._lock = threading.Lock()
+        self._ending: set[int] = set()
         port = free_port()
         variables = script.environment({**orders, "socket": str(path), "port": port}, environment)
         self._start(
@@ -64,20 +68,21 @@ class ScriptChild(Child):
         """Writes a request; it waits until somebody is there to read it."""
         text = line.encode() + b"\n"
         with self._lock:
-            if len(self._channels) < self._ranks:
+            if len(self._channels) < self._count:
                 self._waiting.append(text)
             for channel in self._channels:
                 with contextlib.suppress(OSError):
                     channel.sendall(text)
 
-    def is_at_loop(self, pid: int) -> None:
-        """To be told which process it is that has come to the training loop: what it starts hangs below it."""
+    def are_at_loop(self, pids: Sequence[int]) -> None:
+        """To be told which processes they are that have come to the training loop: what they start hangs below them."""
         with contextlib.suppress(psutil.Error):
-            self.process = psutil.Process(pid)
+            self.roots = [psutil.Process(pid) for pid in pids]
 
     def launchers(self) -> set[int]:
-        """Process ids of what started the ranks, and only waits for them; where there are ranks."""
-        ranks = self._together.pids if self._together is not None else []
+        """Process ids of what started the ranks of its job, and only waits for them; where there are ranks."""
+        with self._lock:
+            ranks = [pid for job in self._jobs.values() for pid in job.pids]
         above: set[int] = set()
         for rank in ranks:
             with contextlib.suppress(psutil.Error):
@@ -92,49 +97,70 @@ class ScriptChild(Child):
             except OSError:
                 return
             with self._lock:
-                self._channels = [*self._channels, channel][-self._ranks :]
+                self._channels = [*self._channels, channel][-self._count :]
                 for text in self._waiting:
                     with contextlib.suppress(OSError):
                         channel.sendall(text)
                 teller = len(self._channels) - 1
-                if len(self._channels) == self._ranks:
+                if len(self._channels) == self._count:
                     self._waiting.clear()
             threading.Thread(target=self._read, args=(channel, teller), daemon=True).start()
 
     def _read(self, channel: socket.socket, teller: int) -> None:
         with contextlib.suppress(OSError), channel.makefile("rb") as lines:
-            if self._together is None:
+            if self._count == 1:
                 self._read_events(lines)
             else:
-                self._read_rank(lines, teller, self._together)
+                self._read_rank(lines, teller)
         self._events.put({"event": "hung up"})
 
-    def _read_rank(self, lines: Any, teller: int, together: Together) -> None:
+    def _read_rank(self, lines: Any, teller: int) -> None:
         for event in events_in(lines):
             with self._lock:
-                told = together.heard(teller, event)
-                if told is not None:
-                    self._events.put(told)
-                self._fail_later(together)
+                if "rank" in event:
+                    self._ranks[teller] = event["rank"]
+                number = event["number"]
+                told = self._job(number).heard(teller, event)
+                self._tell(number, told)
+                if told and told[-1]["event"] == "exit":
+                    self._jobs.pop(number)
         with self._lock:
-            together.left(teller)
-            self._fail_later(together)
+            for number, job in self._jobs.items():
+                if number:
+                    job.left(teller)
+                    self._tell(number, [])
 
-    def _fail_later(self, together: Together) -> None:
-        """Where a rank has failed, the others would wait for it: ends the script once the cause can be told."""
-        if not together.has_failed or self._failing:
-            return
-        self._failing = True
+    def _job(self, number: int) -> Together:
+        return self._jobs.setdefault(number, Together(self._ranks, self._count))
 
-        def fail() -> None:
-            with self._lock:
-                self._events.put({"number": together.number, **together.failure()})
+    def _tell(self, number: int, events: Sequence[dict[str, Any]]) -> None:
+        """Tells events of a job; where a rank has failed, the others, which wait for it, are ended a moment later."""
+        for event in events:
+            self._events.put({"number": number, **event})
+        if self._jobs[number].has_failed and number not in self._ending:
+            self._ending.add(number)
+            timer = threading.Timer(CAUSE_SECONDS, self._end_job, (number,))
+            timer.daemon = True
+            timer.start()
+
+    def _end_job(self, number: int) -> None:
+        """Tells why a job failed, and kills its ranks."""
+        with self._lock:
+            job = self._jobs.get(number)
+            if job is None:
+                return
+            self._tell(number, job.outcome())
+            for pid in job.pids if self._serves else ():
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+        if not self._serves:
             with contextlib.suppress(OSError):
                 self._popen.kill()
 
-        timer = threading.Timer(CAUSE_SECONDS, fail)
-        timer.daemon = True
-        timer.start()
+    def _say_last(self) -> None:
+        with self._lock:
+            for number, job in self._jobs.items():
+                self._tell(number, job.outcome())
 
     def _hang_up(self) -> None:
         for end in (self._listener, *self._channels):

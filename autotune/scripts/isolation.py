@@ -28,9 +28,12 @@ from autotune.scripts.changes import changes_of
 from autotune.scripts.child import ScriptChild
 from autotune.scripts.facts import baseline_of, facts_of, require_trainable, why_not
 from autotune.scripts.kept import Kept
+from autotune.scripts.ranks import free_port
 from autotune.scripts.script import QUIET, Script
 
-_OF_LOOP = ("models", "optimizers", "updates_itself", "accumulation", "step_samples", "device", "ranks")
+_OF_LOOP = (
+    "models", "optimizers", "updates_itself", "accumulation", "step_samples", "device", "ranks", "opens_group",
+)  # fmt: skip
 LAP_SECONDS = 0.1
 """Of a burst that trains alone, a block."""
 OTHERS_SECONDS = 3.0
@@ -149,7 +152,7 @@ class ScriptIsolation(Isolation):
 
     def stop(self, live: Live) -> None:
         """Stops a job, but not what started its ranks: it keeps their place in a rendezvous, which has deadlines."""
-        if isinstance(live.child, ScriptChild):
+        if not live.forked and not live.spared and isinstance(live.child, ScriptChild):  # once: workers go on meanwhile
             live.spared = live.child.launchers()
         super().stop(live)
 
@@ -201,15 +204,12 @@ class ScriptIsolation(Isolation):
 
     def _child_for_job(self, request: Request, deadline: float) -> ScriptChild:
         """The script at its loop; a new run of it where it cannot be forked."""
-        ranks = self.seen["ranks"]
-        if not self._spawning and ranks > 1:
-            self._spawn(f"it trains on {ranks} ranks")
         if not self._spawning:
             server = self._ready_server(max(0.0, deadline - time.monotonic()))
             if self.fork_unsafe_reason is None:
                 return server
             self._spawn(self.fork_unsafe_reason)
-        return self._child({"role": "job", "loop": self.loop, "changes": self._changes(request)}, ranks)
+        return self._child({"role": "job", "loop": self.loop, "changes": self._changes(request)})
 
     def _spawn(self, why: str) -> None:
         """From now on each job starts the script again."""
@@ -230,11 +230,11 @@ class ScriptIsolation(Isolation):
         deadline = time.monotonic() + seconds
         with self._attending(server):
             event = server.next_event(deadline)
-            while event is not None and event["event"] not in {"ready", "end", "woken"}:
+            while event is not None and event["event"] not in {"serves", "end", "woken"}:
                 event = server.next_event(deadline)
-        if event is not None and event["event"] == "ready":
+        if event is not None and event["event"] == "serves":
             self.fork_unsafe_reason = event["fork_unsafe_reason"]
-            server.is_at_loop(event["pid"])
+            server.are_at_loop(event.get("pids", [event["pid"]]))
             return server
         tail = server.stderr_tail()
         self._stop_forkserver()
@@ -260,17 +260,18 @@ class ScriptIsolation(Isolation):
         if not self._live:
             self._kept.put_back("loop" if self._forkserver is not None else "start")
 
-    def _child(self, orders: dict[str, Any], ranks: int = 1) -> ScriptChild:
+    def _child(self, orders: dict[str, Any]) -> ScriptChild:
         self._children += 1
         self._kept.begin()
         orders = {**orders, "keep": str(self._kept.folder)}
         environment = {**self._environment(), **QUIET}
+        ranks = self.seen["ranks"] if self.seen else 1  # whoever looks on listens to each by itself
         return ScriptChild(self._script, orders, environment, self._folder, self._children, ranks)
 
     def _line(self, request: Request) -> str:
         """A request in the words of the recorder."""
         told = {**request.model_dump(mode="json"), "trace": self._traced.get(request.number)}
-        return json.dumps({**told, "changes": self._changes(request)})
+        return json.dumps({**told, "changes": self._changes(request), "port": free_port()})
 
     def _changes(self, request: Request) -> dict[str, Any]:
         return changes_of(_config_of(request), baseline_of(self.seen))

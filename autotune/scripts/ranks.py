@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotune.bursts.endings import is_lost_connection
@@ -25,54 +25,53 @@ class Together:
     One that fails takes the others with it, which then fail of their connections: the cause is told.
 
     Args:
+        ranks: The number of each, by who tells it; grows as they come.
         count: How many there are.
 
     Attributes:
-        pids: Their processes, as far as they have come to the loop.
-        number: Of the job.
+        pids: Their processes, as far as they are known.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, ranks: Mapping[int, int], count: int) -> None:
         self.pids: list[int] = []
-        self.number = 0
+        self._ranks = ranks
         self._count = count
-        self._ranks: dict[int, int] = {}
         self._told: dict[str, dict[int, dict[str, Any]]] = {}
         self._failures: list[tuple[int, dict[str, Any]]] = []
         self._silent: list[int] = []
-        self._has_ended = False
+        self._has_ended, self._is_told = False, False
 
     @property
     def has_failed(self) -> bool:
         """Whether one of them has failed, or gone before it had told its result."""
         return bool(self._failures or self._silent)
 
-    def heard(self, teller: int, event: dict[str, Any]) -> dict[str, Any] | None:
-        """What an event amounts to once all have told theirs; None before that.
+    def heard(self, teller: int, event: dict[str, Any]) -> list[dict[str, Any]]:
+        """What an event amounts to: nothing, before all have told theirs.
 
         Args:
-            teller: Who tells it, in the order in which they came.
+            teller: Who tells it.
             event: The event.
         """
         kind = event["event"]
-        self.number = event.get("number") or self.number
-        if kind == "joined":
+        if kind in {"joined", "started", "serves"}:
             self.pids.append(event["pid"])
-            self._ranks[teller] = event["rank"]
-            return None
         if kind == "failure":
             self._failures.append((teller, event))
-            return None
+            return []
         if kind == "phase":  # none waits for the others there
-            return event if self._ranks.get(teller, teller) == 0 else None
+            return [event] if self._ranks.get(teller) == 0 else []
+        if kind == "exit":
+            self.left(teller)
         told = self._told.setdefault(kind, {})
         told[teller] = event
         if len(told) < self._count:
-            return None
+            return []
         del self._told[kind]
         self._has_ended |= kind in _LAST
         in_order = [told[one] for one in sorted(told, key=lambda one: self._ranks.get(one, one))]
-        return _MERGED.get(kind, _first)(in_order)
+        merged = _MERGED.get(kind, _first)(in_order)
+        return [*self.outcome(), merged] if kind == "exit" else [merged]
 
     def left(self, teller: int) -> None:
         """Takes in that a rank tells no more: unless all was told, it went without a word."""
@@ -80,14 +79,17 @@ class Together:
         if not has_ended and all(one != teller for one, _ in self._failures):
             self._silent.append(teller)
 
-    def failure(self) -> dict[str, Any]:
-        """Why the job failed: what began it, as far as that can be told."""
+    def outcome(self) -> list[dict[str, Any]]:
+        """Why the job failed, if it did and nobody was told: what began it, as far as that can be known."""
+        if self._is_told or not self.has_failed:
+            return []
+        self._is_told = True
         own = [(teller, event) for teller, event in self._failures if not _lost_another(event)]
         if own or not self._silent:
             teller, event = (own or self._failures)[0]
-            return {**event, "reason": f"{self._named(teller)}: {event['reason']}"}
+            return [{**event, "reason": f"{self._named(teller)}: {event['reason']}"}]
         reason = f"{self._named(self._silent[0])}: the process ended without a word, as one that is killed does"
-        return {"event": "failure", "outcome": Outcome.CRASHED.value, "reason": reason}
+        return [{"event": "failure", "outcome": Outcome.CRASHED.value, "reason": reason}]
 
     def _named(self, teller: int) -> str:
         return f"on rank {self._ranks.get(teller, teller)} of {self._count}"
@@ -128,7 +130,23 @@ def _report(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {**_figures(events), "drained": all(event["drained"] for event in events)}
 
 
-_MERGED = {"ready": _ready, "block": _block, "report": _report, "result": _figures}
+def _begun(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {**events[0], "pids": [event["pid"] for event in events]}
+
+
+def _serves(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    reason = next(filter(None, (event["fork_unsafe_reason"] for event in events)), None)
+    return {**_begun(events), "fork_unsafe_reason": reason}
+
+
+def _exit(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return next((event for event in events if event["status"]), events[0])
+
+
+_MERGED = {
+    "ready": _ready, "block": _block, "report": _report, "result": _figures,
+    "serves": _serves, "started": _begun, "exit": _exit,
+}  # fmt: skip
 
 
 def free_port() -> int:

@@ -21,10 +21,7 @@ FIGURES = {"host_memory_bytes": 100, "loss": 1.0}
 
 def joined(*ranks: int) -> Together:
     """Ranks that have come to the loop, in this order."""
-    together = Together(len(ranks))
-    for teller, rank in enumerate(ranks):
-        together.heard(teller, {"event": "joined", "number": 0, "pid": 100 + rank, "rank": rank})
-    return together
+    return Together(dict(enumerate(ranks)), len(ranks))
 
 
 def block(seconds: float, samples: int = 64, *, drained: bool = True) -> dict[str, Any]:
@@ -41,22 +38,20 @@ def failure(reason: str, outcome: str = "crashed") -> dict[str, Any]:
 def test_a_block_takes_as_long_as_its_slowest_rank_and_drains_when_all_have() -> None:
     """Each rank counts the samples of all; nothing is told before the last has told its own."""
     together = joined(0, 1)
-    assert together.heard(0, block(0.2)) is None
-    told = together.heard(1, block(0.3, drained=False))
-    assert told is not None
+    assert together.heard(0, block(0.2)) == []
+    (told,) = together.heard(1, block(0.3, drained=False))
     assert (told["lap"]["seconds"], told["lap"]["wait_seconds"], told["lap"]["samples"]) == (0.3, 0.15, 64)
     assert not told["drained"]
-    assert together.heard(1, block(0.2)) is None  # the next one begins anew
+    assert together.heard(1, block(0.2)) == []  # the next one begins anew
 
 
 def test_the_first_rank_tells_progress_and_losses_and_memory_adds_up() -> None:
     """Whoever connected first."""
     together = joined(1, 0)
-    assert together.heard(0, {"event": "phase", "number": 3, "phase": "train"}) is None
-    assert together.heard(1, {"event": "phase", "number": 3, "phase": "train"}) is not None
+    assert together.heard(0, {"event": "phase", "number": 3, "phase": "train"}) == []
+    assert len(together.heard(1, {"event": "phase", "number": 3, "phase": "train"})) == 1
     together.heard(0, {"event": "result", "number": 3, "value": {**FIGURES, "loss": 2.0}})
-    told = together.heard(1, {"event": "result", "number": 3, "value": FIGURES})
-    assert told is not None
+    (told,) = together.heard(1, {"event": "result", "number": 3, "value": FIGURES})
     assert told["value"] == {"host_memory_bytes": 200, "loss": 1.0}
 
 
@@ -66,8 +61,9 @@ def test_the_failure_that_began_it_is_told() -> None:
     together.heard(0, failure("RuntimeError: [gloo/transport/tcp/pair.cc:525] Connection closed by peer"))
     together.heard(1, failure("CUDA out of memory", "oom"))
     assert together.has_failed
-    assert together.failure()["reason"] == "on rank 1 of 2: CUDA out of memory"
-    assert together.failure()["outcome"] == "oom"
+    (told,) = together.outcome()
+    assert (told["reason"], told["outcome"]) == ("on rank 1 of 2: CUDA out of memory", "oom")
+    assert together.outcome() == []  # once
 
 
 def test_a_rank_that_goes_without_a_word_has_failed() -> None:
@@ -75,7 +71,17 @@ def test_a_rank_that_goes_without_a_word_has_failed() -> None:
     together = joined(0, 1)
     together.heard(0, failure("RuntimeError: Connection closed by peer [127.0.0.1]:4711"))
     together.left(1)
-    assert "on rank 1 of 2: the process ended without a word" in together.failure()["reason"]
+    assert "on rank 1 of 2: the process ended without a word" in together.outcome()[0]["reason"]
+
+
+def test_the_failure_is_told_before_the_end() -> None:
+    """Whoever waits for the end would not read on."""
+    together = joined(0, 1)
+    together.heard(0, failure("MemoryError: no more", "oom"))
+    together.heard(0, {"event": "exit", "number": 3, "status": 0})
+    told = together.heard(1, {"event": "exit", "number": 3, "status": -9})
+    assert [one["event"] for one in told] == ["failure", "exit"]
+    assert told[1]["status"] == -9
 
 
 @pytest.mark.parametrize("kind", ["result", "trained"])

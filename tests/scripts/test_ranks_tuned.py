@@ -61,10 +61,12 @@ def started(folder: Path, how: str = "", by: tuple[str, ...] = TORCHRUN) -> Scri
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [(), ("--master-port", "29555"), ("--standalone",)], ids=["", "port", "standalone"])
-def test_both_sides_of_a_duet_train_on_all_ranks(tmp_path: Path, more: tuple[str, ...]) -> None:
-    """Two runs of one launcher live side by side; what DDP was told by the script is the baseline, and is changed."""
-    with ScriptIsolation(started(tmp_path, by=(*TORCHRUN, *more))) as isolation:
+@pytest.mark.parametrize(
+    ("more", "forks"), [(("--standalone",), True), (("--master-port", "29555"), False)], ids=["forked", "started again"]
+)
+def test_both_sides_of_a_duet_train_on_all_ranks(tmp_path: Path, more: tuple[str, ...], forks: bool) -> None:
+    """Forked before they meet, or by two launchers; what DDP was told by the script is the baseline, and is changed."""
+    with ScriptIsolation(started(tmp_path, by=(*TORCHRUN, *more)), forks=forks) as isolation:
         isolation.start(START_SECONDS)
         facts = facts_of(isolation.seen, Script(TORCHRUN))
         assert (facts.baseline.ranks, facts.baseline.effective_batch, facts.baseline.ddp_bucket_cap_mb) == (2, 32, 9)
@@ -73,6 +75,7 @@ def test_both_sides_of_a_duet_train_on_all_ranks(tmp_path: Path, more: tuple[str
         )
         changes = {"optimizer_impl": "fused", "ddp_bucket_cap_mb": None, "gradient_as_bucket_view": True}
         bursts = played(isolation, changes, seconds=120.0)
+        assert isolation.fork_unsafe_reason is None
     assert [(burst.outcome, burst.reason) for burst in bursts] == [(Outcome.OK, None)] * 2
     blocks = [burst.measurement.blocks for burst in bursts if burst.measurement is not None]
     assert [block.samples for block in blocks[0]] == [block.samples for block in blocks[1]]
@@ -92,7 +95,7 @@ def test_one_ranks_failure_is_the_outcome_of_all(tmp_path: Path, how: str, outco
     with ScriptIsolation(started(tmp_path, how)) as isolation:
         isolation.start(START_SECONDS)
         burst = alone(isolation, 120.0)
-        assert not [one for one in psutil.Process().children(recursive=True) if "train.py" in " ".join(one.cmdline())]
+    assert not [one for one in psutil.Process().children(recursive=True) if "train.py" in " ".join(one.cmdline())]
     assert burst.outcome is outcome, burst.reason
     assert told in (burst.reason or "")
     assert burst.seconds < 100
