@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from . import hooks
 from .changes import Changes
 from .naming import find_models, loader_key, loader_kind
-from .stream import ITERATE, Watched
+from .remade import StandIn
+from .stream import Watched
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 MADE = "_made_by_autotune"
-"""Attribute of a script's loader: the one that takes its place."""
+"""Attribute of a script's loader: what stands in for it."""
 
 
 def begin(orders: dict[str, Any]) -> None:
@@ -39,7 +40,7 @@ class Launched:
         self._loop = orders["loop"]
         self._changes = Changes(orders["changes"]).exchange()
         self._steps = 0
-        self._has_made = False
+        self._stand_ins: dict[str, StandIn] = {}
         self._kinds = {loader_kind(key) for key in self._loop["loaders"]}
         self._changes.on_process(torch.device(self._loop["device"]))
         hooks.on_step(self._on_step, lambda _: None)
@@ -59,12 +60,17 @@ class Launched:
             self._changes.on_models(find_models(self._loop["models"]))
         if not self._changes.loader:
             return self._handed_on(iterate(loader))
-        made = getattr(loader, MADE, None)
-        if made is None:  # it lives as long as the script's own
-            made = torch.utils.data.DataLoader(**self._changes.arguments(loader))
-            setattr(loader, MADE, made)
-            self._has_made = True
-        return self._handed_on(ITERATE(made))
+        return self._handed_on(self._stand_in(loader).read())
+
+    def _stand_in(self, loader: DataLoader[Any]) -> StandIn:
+        """What is read in the place of a loader: what stood in for it before, or for one like it, if that is free."""
+        arguments, key = self._changes.arguments(loader), loader_key(loader)
+        found: StandIn | None = getattr(loader, MADE, self._stand_ins.get(key))
+        if found is None or not found.takes_over(arguments):
+            found = StandIn(arguments)
+        setattr(loader, MADE, found)
+        self._stand_ins[key] = found
+        return found
 
     def _handed_on(self, batches: Iterator[Any]) -> Iterator[Any]:
         copies = self._changes.copies
@@ -77,7 +83,7 @@ class Launched:
     def _tell(self) -> None:
         """In the end: what was found for the script and never came into effect in a process that has trained."""
         missing = []
-        if self._changes.loader and not self._has_made:
+        if self._changes.loader and not self._stand_ins:
             missing.append("no loader like the one that was tuned was seen")
         if self._changes.wants_models:
             missing.append("the model that was tuned was not seen")

@@ -159,6 +159,8 @@ class InPlace:
                 own = _own(site, values)
                 changes = self._files[own.file]
                 call = changes.source.call_at(own)
+                if values.get("persistent_workers") and changes.source.is_repeated(call):
+                    raise CannotEditError("is of a loader that is made again and again", "persistent_workers")
                 changes.set_arguments(call, values, seen=seen, parameters=own.parameters, absent=words.absent)
 
         self._set(words.LOADER, change)

@@ -163,6 +163,12 @@ class Source:
         functions = self.around(node, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
         return functions[0] if functions else self.tree
 
+    def is_repeated(self, node: ast.expr) -> bool:
+        """Whether an expression stands in a loop; what a ``for`` goes through is computed once."""
+        loops: list[ast.stmt] = self.around(node, ast.For, ast.AsyncFor, ast.While)
+        once = [loop.iter for loop in loops if isinstance(loop, (ast.For, ast.AsyncFor))]
+        return len(loops) > sum(any(inner is node for inner in ast.walk(one)) for one in once)
+
     def names(self, name: str) -> Iterator[ast.AST]:
         """All nodes that bind or read a name, whatever its scope."""
         for node in ast.walk(self.tree):

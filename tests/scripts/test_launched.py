@@ -63,6 +63,48 @@ def test_the_training_loader_has_the_workers_and_the_others_have_none(batch_size
     assert "autotune:" not in told
 
 
+REMADE = """
+import json, os, sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return torch.tensor([float(index), float(os.getpid())])
+
+rows, model = Rows(), nn.Linear(2, 1)
+orders, workers = [], set()
+for epoch in range(3):
+    order = list(range(8))[::-1 if epoch == 1 else 1]
+    read = []
+    for batch in DataLoader(rows if sys.argv[1] == "same" else Rows(), batch_size=4, sampler=order):
+        read += batch[:, 0].int().tolist()
+        workers |= {int(pid) for pid in batch[:, 1].tolist()}
+        model(batch).mean().backward()
+    orders.append(read)
+print(json.dumps([orders, len(workers)]))
+"""
+
+
+@pytest.mark.parametrize(("data", "workers"), [("same", 1), ("another", 3)])
+def test_workers_persist_where_the_script_makes_its_loader_again_each_epoch(
+    data: str, workers: int, tmp_path: Path
+) -> None:
+    """As they did in the bursts that measured them; each epoch is read in the order of its own loader."""
+    (tmp_path / "train.py").write_text(REMADE)
+    changes = {"loader": {"num_workers": 1, "prefetch_factor": 2, "persistent_workers": True}}
+    loop = {"loaders": ["__main__.Rows 8 4 list False"], "models": [], "device": "cpu"}
+    script = Script((sys.executable, "train.py", data))
+    environment = script.environment({"role": "launch", "loop": loop, "changes": changes}, os.environ)
+    done = subprocess.run(script.command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    forth = list(range(8))
+    assert json.loads(done.stdout) == [[forth, forth[::-1], forth], workers]
+
+
 def test_what_never_came_into_effect_is_told_in_the_end(tmp_path: Path) -> None:
     """A loader and a model that the script does not have."""
     changes = {"loader": {"num_workers": 1}, "model": ["lay_out"], "knobs": {"memory_format": "channels_last"}}

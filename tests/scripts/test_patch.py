@@ -290,3 +290,19 @@ def test_a_line_that_is_not_known_to_its_end_is_found_by_what_it_makes() -> None
     script = script.model_copy(update={"source": source})
     result = result.model_copy(update={"workload": result.workload.model_copy(update={"script": script})})
     assert "num_workers=2" in changes(patch_of(result, RESULT))[1]
+
+
+@pytest.mark.parametrize(
+    ("content", "in_place"),
+    [
+        (b"for epoch in range(3):\n    x = DataLoader(1, num_workers=0)\n", False),
+        (b"while True:\n    for batch in DataLoader(1, num_workers=0):\n        pass\n", False),
+        (b"for batch in DataLoader(1, num_workers=0):\n    pass\n", True),
+    ],
+)
+def test_workers_that_persist_have_no_place_in_a_loader_that_is_made_again(content: bytes, in_place: bool) -> None:
+    """They would start again with each; the one line lets them persist."""
+    patch = patch_of(written(content, {"num_workers": 2, "persistent_workers": True}), RESULT)
+    assert (patch.why_whole is None) is in_place
+    if not in_place:
+        assert patch.why_whole == "persistent_workers is of a loader that is made again and again"

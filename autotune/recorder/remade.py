@@ -1,0 +1,96 @@
+"""Loaders that a script makes again for each epoch: one stands in for all of them, so that its workers persist."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import DataLoader, Sampler
+
+from .stream import ITERATE
+
+_FOLLOWED = ("sampler", "batch_sampler")
+
+
+class StandIn:
+    """A loader in the place of a script's own, and of those that the script makes like it when that has been read.
+
+    Args:
+        arguments: Of `DataLoader`: the script's own with what is changed.
+    """
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        self._arguments = arguments
+        self._order = {name: _Following(arguments[name]) for name in _FOLLOWED if name in arguments}
+        self._loader: DataLoader[Any] = DataLoader(**{**arguments, **self._order})
+        self._reader: weakref.ref[_Reading] | None = None
+
+    def takes_over(self, arguments: dict[str, Any]) -> bool:
+        """Whether it stands in for a loader of these arguments, too, which it then reads in that one's order.
+
+        Nobody must be reading from it, and what its workers hold must be the very same: data set and collate function.
+        """
+        reader = self._reader() if self._reader is not None else None
+        if (reader is not None and not reader.is_over) or not self._is_alike(arguments):
+            return False
+        for name, following in self._order.items():
+            following.source = arguments[name]
+        return True
+
+    def read(self) -> Iterator[Any]:
+        """An epoch's batches."""
+        reading = _Reading(ITERATE(self._loader))
+        self._reader = weakref.ref(reading)
+        return reading
+
+    def _is_alike(self, arguments: dict[str, Any]) -> bool:
+        if arguments.keys() != self._arguments.keys() or not arguments.get("persistent_workers"):
+            return False
+        # By identity: a data set of the script's may say of two that they are equal, or of none.
+        held = (name for name in arguments if name not in _FOLLOWED)
+        return all(_is_same(arguments[name], self._arguments[name]) for name in held)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    plain = (int, float, str, type(None))
+    return one is other or (isinstance(one, plain) and type(one) is type(other) and one == other)
+
+
+class _Following(Sampler[Any]):
+    """The order of another sampler, which may be replaced: indices are drawn in this process, not in the workers."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.source)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+
+class _Reading:
+    """An iterator that knows when it is over."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+        self.is_over = False
+
+    def __iter__(self) -> _Reading:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._batches)  # type: ignore[arg-type]
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._batches)
+        except BaseException:
+            self.is_over = True
+            raise
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_batches" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._batches, name)
