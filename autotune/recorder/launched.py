@@ -41,6 +41,7 @@ class Launched:
         self._changes = Changes(orders["changes"]).exchange()
         self._steps = 0
         self._stand_ins: dict[str, StandIn] = {}
+        self._starts_anew = False
         self._kinds = {loader_kind(key) for key in self._loop["loaders"]}
         self._changes.on_process(torch.device(self._loop["device"]))
         hooks.on_step(self._on_step, lambda _: None)
@@ -67,6 +68,7 @@ class Launched:
         arguments, key = self._changes.arguments(loader), loader_key(loader)
         found: StandIn | None = getattr(loader, MADE, self._stand_ins.get(key))
         if found is None or not found.takes_over(arguments):
+            self._starts_anew |= found is not None and not found.is_read and arguments["persistent_workers"]
             found = StandIn(arguments)
         setattr(loader, MADE, found)
         self._stand_ins[key] = found
@@ -85,6 +87,8 @@ class Launched:
         missing = []
         if self._changes.loader and not self._stand_ins:
             missing.append("no loader like the one that was tuned was seen")
+        if self._starts_anew:
+            missing.append("the loader was made again from other parts, so that its workers could not persist")
         if self._changes.wants_models:
             missing.append("the model that was tuned was not seen")
         if self._steps and missing:

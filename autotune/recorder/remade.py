@@ -26,13 +26,18 @@ class StandIn:
         self._loader: DataLoader[Any] = DataLoader(**{**arguments, **self._order})
         self._reader: weakref.ref[_Reading] | None = None
 
+    @property
+    def is_read(self) -> bool:
+        """Whether somebody is in the middle of an epoch."""
+        reader = self._reader() if self._reader is not None else None
+        return reader is not None and not reader.is_over
+
     def takes_over(self, arguments: dict[str, Any]) -> bool:
         """Whether it stands in for a loader of these arguments, too, which it then reads in that one's order.
 
         Nobody must be reading from it, and what its workers hold must be the very same: data set and collate function.
         """
-        reader = self._reader() if self._reader is not None else None
-        if (reader is not None and not reader.is_over) or not self._is_alike(arguments):
+        if self.is_read or not self._is_alike(arguments):
             return False
         for name, following in self._order.items():
             following.source = arguments[name]

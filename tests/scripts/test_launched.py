@@ -76,6 +76,7 @@ class Rows(Dataset):
         return torch.tensor([float(index), float(os.getpid())])
 
 rows, model = Rows(), nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), 1e-9)
 orders, workers = [], set()
 for epoch in range(3):
     order = list(range(8))[::-1 if epoch == 1 else 1]
@@ -83,7 +84,9 @@ for epoch in range(3):
     for batch in DataLoader(rows if sys.argv[1] == "same" else Rows(), batch_size=4, sampler=order):
         read += batch[:, 0].int().tolist()
         workers |= {int(pid) for pid in batch[:, 1].tolist()}
+        optimizer.zero_grad()
         model(batch).mean().backward()
+        optimizer.step()
     orders.append(read)
 print(json.dumps([orders, len(workers)]))
 """
@@ -103,6 +106,7 @@ def test_workers_persist_where_the_script_makes_its_loader_again_each_epoch(
     assert done.returncode == 0, done.stderr
     forth = list(range(8))
     assert json.loads(done.stdout) == [[forth, forth[::-1], forth], workers]
+    assert ("made again from other parts, so that its workers could not persist" in done.stderr) is (data == "another")
 
 
 def test_what_never_came_into_effect_is_told_in_the_end(tmp_path: Path) -> None:
