@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
+from autotune.bursts.live import Ended, Live
 from autotune.recorder.changes import Changes
-from autotune.recorder.ranks import top_of_run
+from autotune.recorder.ranks import Meeting, top_of_run
 from autotune.recorder.stream import Stream
 from autotune.scripts.ranks import Together, on_port
 
@@ -74,6 +75,13 @@ def test_a_rank_that_goes_without_a_word_has_failed() -> None:
     assert "on rank 1 of 2: the process ended without a word" in together.outcome()[0]["reason"]
 
 
+def test_what_ranks_say_once_time_was_up_is_no_failure() -> None:
+    """They are killed one after the other, and each loses the others."""
+    live = Live(number=3, child=None, forked=True, began=0.0, kills_before=0, ended=Ended(timed_out=True))  # type: ignore[arg-type]
+    live.note(failure("RuntimeError: Connection closed by peer"))
+    assert live.ended.message is None
+
+
 def test_the_failure_is_told_before_the_end() -> None:
     """Whoever waits for the end would not read on."""
     together = joined(0, 1)
@@ -112,6 +120,44 @@ def test_a_launchers_ranks_meet_at_a_port_of_their_own(typed: str, runs: str) ->
     words, variables = on_port(typed.split(), {"A": "b"}, 7)
     assert words == runs.split()
     assert variables == {"A": "b", "PET_MASTER_PORT": "7"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "meets"),
+    [
+        ({"init_method": "tcp://localhost:23456"}, "tcp://localhost:7"),
+        ({"init_method": "tcp://[::1]:23456"}, "tcp://[::1]:7"),
+        ({"init_method": "file:///tmp/shared"}, "file:///tmp/shared.7"),
+        ({"init_method": "env://"}, "env://"),
+        ({}, None),
+    ],
+)
+def test_ranks_that_meet_by_themselves_meet_elsewhere(
+    asked: dict[str, str], meets: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A port or a file of the script's own serves one job; whoever is to know of it is told before, with the rank."""
+    called: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *args, **_: called.append(args))
+    monkeypatch.setenv("MASTER_PORT", "12355")
+    before: list[int] = []
+    Meeting(7, before.append)
+    torch.distributed.init_process_group("gloo", rank=1, world_size=2, **asked)
+    assert called == [("gloo", meets)]
+    assert before == [1]
+    assert os.environ["MASTER_PORT"] == "7"
+
+
+def test_ranks_meet_where_torchrun_waits_for_them_until_they_are_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its port serves the first job; each that is forked opens its own."""
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *_, **__: None)
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    meeting = Meeting(7)
+    torch.distributed.init_process_group("gloo")
+    assert os.environ["MASTER_PORT"] == "29500"
+    meeting.move(8)
+    torch.distributed.init_process_group("gloo")
+    assert (os.environ["MASTER_PORT"], os.environ["TORCHELASTIC_USE_AGENT_STORE"]) == ("8", "False")
 
 
 @pytest.mark.parametrize("workers", [0, 2])
