@@ -37,7 +37,7 @@ class Gradients:
             return
         import torch
 
-        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        gradients = [_own_part(weight.grad) for weight in weights if weight.grad is not None]
         if not gradients:  # an optimizer whose step calls the model first
             return
         self._is_compared = True
@@ -63,3 +63,9 @@ class Gradients:
         """What was seen."""
         losses = [float(loss.double().mean()) for loss in self.losses]  # to the last bit
         return {"losses": losses, "gradient_norm": self._norm, "cosine": self._cosine}
+
+
+def _own_part(gradient: torch.Tensor) -> torch.Tensor:
+    """Of a gradient that is split among ranks, what this one has: to ask for all of it, all ranks would have to."""
+    own: torch.Tensor = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+    return own

@@ -20,6 +20,9 @@ from autotune.scripts.source import CannotEditError, Source
 _GRAPHED = ("reduce-overhead", "max-autotune")
 """Modes of torch.compile that need more than a line where gradients are accumulated: see `telling.keep_gradients`."""
 
+_ON_ALL_RANKS = ("DistributedDataParallel", "DDP")
+"""What the class is called, where it is imported under another name."""
+
 
 @dataclass(frozen=True)
 class Changed:
@@ -107,6 +110,7 @@ class InPlace:
         """
         self._set_in_framework()
         self._set_in_loaders()
+        self._set_exchange()
         self._set(["optimizer_impl"], self._set_optimizers)
         self._set_process()
         self._set_on_model()
@@ -164,6 +168,19 @@ class InPlace:
                 changes.set_arguments(call, values, seen=seen, parameters=own.parameters, absent=words.absent)
 
         self._set(words.LOADER, change)
+
+    def _set_exchange(self) -> None:
+        """The arguments of the one call that puts a model on all ranks."""
+        told: Mapping[str, tuple[str, Any]] = changes_of(self._best, self._baseline)["ddp"]
+
+        def change() -> None:
+            changes = self._main()
+            calls = changes.source.calls(*_ON_ALL_RANKS)
+            if len(calls) != 1:
+                raise CannotEditError(f"has {len(calls)} calls of {_ON_ALL_RANKS[0]} to stand in, not one")
+            changes.set_arguments(calls[0], dict(told.values()), absent=lambda _, value: not value)
+
+        self._set(told, change)
 
     def _set_optimizers(self) -> None:
         form = self._best.optimizer_impl

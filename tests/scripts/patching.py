@@ -41,10 +41,10 @@ def written(content: bytes, best: dict[str, Any], *, argv: Sequence[str] = ("tra
         content: Of the file.
         best: The knobs that the result changes.
         argv: The words that it was started with.
-        known: Other fields of `SourceRecord`, and ``models``.
+        known: Other fields of `SourceRecord`, ``models`` and ``ranks``.
     """
     Path("train.py").write_bytes(content)
-    models = known.pop("models", ["__main__.Net abc"])
+    models, ranks = known.pop("models", ["__main__.Net abc"]), known.pop("ranks", 1)
     source = SourceRecord(
         main="train.py", folder=".", argv=tuple(argv), files={"train.py": hashlib.sha256(content).hexdigest()},
         loaders=(_site(content, "DataLoader", LOADER_PARAMETERS),), optimizers=(_site(content, "SGD"),),
@@ -52,7 +52,7 @@ def written(content: bytes, best: dict[str, Any], *, argv: Sequence[str] = ("tra
     )  # fmt: skip
     source = source.model_copy(update=known)
     script = ScriptRecord(command=("python", "train.py"), loop={"models": models, "device": "cpu"}, source=source)
-    baseline = TrainConfig(batch_size=32)
+    baseline = TrainConfig(batch_size=32, ranks=ranks)
     return result_of(script, baseline, baseline.replace(**best))
 
 

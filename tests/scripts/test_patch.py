@@ -306,3 +306,24 @@ def test_workers_that_persist_have_no_place_in_a_loader_that_is_made_again(conte
     assert (patch.why_whole is None) is in_place
     if not in_place:
         assert patch.why_whole == "persistent_workers is of a loader that is made again and again"
+
+
+@pytest.mark.parametrize(
+    ("call", "changed"),
+    [
+        ("DDP(net, device_ids=[0])", "model = DDP(net, device_ids=[0], bucket_cap_mb=5, gradient_as_bucket_view=True)"),
+        ("DDP(net, bucket_cap_mb=1)", "model = DDP(net, bucket_cap_mb=5, gradient_as_bucket_view=True)"),
+        ("nn.parallel.DistributedDataParallel(net)", "(net, bucket_cap_mb=5, gradient_as_bucket_view=True)"),
+        ("Fabric().setup(net)", None),
+    ],
+)
+def test_the_exchange_of_gradients_is_said_where_a_model_is_put_on_all_ranks(call: str, changed: str | None) -> None:
+    """In its own call; where there is none of the script's, by the one line."""
+    best = {"ddp_bucket_cap_mb": 5, "gradient_as_bucket_view": True}
+    patch = patch_of(written(f"model = {call}\n".encode(), best, ranks=2), RESULT)
+    if changed is None:
+        assert patch.why_whole is not None
+        assert "has 0 calls of DistributedDataParallel to stand in" in patch.why_whole
+    else:
+        assert patch.why_whole is None
+        assert changed in changes(patch)[1]
