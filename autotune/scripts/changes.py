@@ -44,7 +44,7 @@ def held_knobs(seen: dict[str, Any], *, batch_is_free: bool) -> dict[str, str]:
     elif seen["loaders"][0]["own_batches"]:
         held["batch_size"] = "the script makes its batches itself"
     elif not batch_is_free:
-        held["batch_size"] = "the script accumulates by itself; --effective-batch free tries other batches"
+        held["batch_size"] = "with another one a step would hold more or fewer samples; --effective-batch free tries it"
     if seen["loaders"] and seen["loaders"][0]["iterable"] and not seen["loaders"][0]["num_workers"]:
         held["num_workers"] = (
             "an iterable data set repeats its samples in every worker unless it shards them itself; "
