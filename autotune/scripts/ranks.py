@@ -9,7 +9,7 @@ from typing import Any
 from autotune.bursts.endings import is_lost_connection
 from autotune.measuring import Outcome
 
-LOOPBACK = "127.0.0.1"
+LOOPBACK, TORCHS_PORT = "127.0.0.1", 29500
 _PORTS = ("--master-port", "--master_port", "--main-process-port", "--main_process_port")
 _ENDPOINTS = ("--rdzv-endpoint", "--rdzv_endpoint")
 _LAST = ("result", "trained")
@@ -150,9 +150,12 @@ _MERGED = {
 
 
 def free_port() -> int:
-    """A port at which nobody listens."""
-    with socket.create_server((LOOPBACK, 0)) as server:
-        return int(server.getsockname()[1])
+    """A port at which nobody listens; torch's own where there is no loopback, so that no ranks could meet either."""
+    try:
+        with socket.create_server((LOOPBACK, 0)) as server:
+            return int(server.getsockname()[1])
+    except OSError:
+        return TORCHS_PORT
 
 
 def on_port(command: Sequence[str], variables: dict[str, str], port: int) -> tuple[list[str], dict[str, str]]:

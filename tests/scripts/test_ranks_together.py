@@ -15,7 +15,7 @@ from autotune.bursts.live import Ended, Live
 from autotune.recorder.changes import Changes
 from autotune.recorder.ranks import Meeting, top_of_run
 from autotune.recorder.stream import Stream
-from autotune.scripts.ranks import Together, on_port
+from autotune.scripts.ranks import Together, free_port, on_port
 
 FIGURES = {"host_memory_bytes": 100, "loss": 1.0}
 
@@ -178,6 +178,16 @@ def test_ranks_count_the_samples_of_all_and_come_to_the_same_places(workers: int
     assert found[0][0] == found[1][0] == [12, 24, 36, 40, 52, 64, 76, 80]
     assert sorted(found[0][1][:20] + found[1][1][:20]) == list(range(40))
     assert found[0][2:] == (80, 40)
+
+
+def test_a_script_runs_where_there_is_no_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a sandbox without a network: a script of one process needs none."""
+
+    def refused(*_: Any) -> None:
+        raise OSError(99, "Cannot assign requested address")
+
+    monkeypatch.setattr("socket.create_server", refused)
+    assert free_port() == 29500
 
 
 class Uneven(IterableDataset[Any]):
