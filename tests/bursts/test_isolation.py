@@ -13,7 +13,7 @@ import pytest
 
 from autotune.bursts.child import Child
 from autotune.bursts.isolation import Isolation
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.protocol import BurstPlan, Request
 from autotune.bursts.runner import ProcessRunner
 from autotune.errors import TargetError, WorkloadError
 from autotune.knobs.config import TrainConfig
@@ -123,8 +123,8 @@ def test_a_forkserver_that_is_killed_again_before_a_burst_is_an_error() -> None:
         isolation.start(DEADLINE_SECONDS)
         runner, child_for_job = ProcessRunner(isolation, "cpu"), isolation._child_for_job
 
-        def kill_first(deadline: float) -> Child:
-            child = child_for_job(deadline)
+        def kill_first(request: Request, deadline: float) -> Child:
+            child = child_for_job(request, deadline)
             kill_forkserver(isolation)
             return child
 
