@@ -32,6 +32,9 @@ LEAST_TURNS = 5
 """Of those that count in a round, which nobody looks at before its end: fewer say nothing about how they scatter."""
 WARMUP_SHARE = 0.25
 """Of what a side is to be measured, at least: what the ratio shows of warming up, it shows only within noise."""
+MOST_WARMUPS = 4
+"""So many warm-ups in all are enough for two sides: one that is more than three times as fast would have its partner
+train for seconds, since both train the same samples. Chosen."""
 START_SHARE = 0.6
 """Of what time there is, for the start of a side: one that hangs must leave some to see how the others end."""
 
@@ -159,7 +162,10 @@ class Duet:
         return time.monotonic() + usual < self._deadline - END_SECONDS * self._ends
 
     def _is_cold(self, side: Side) -> bool:
-        return not side.drained or side.trained_seconds < WARMUP_SHARE * self._plan.measure_seconds
+        wanted = WARMUP_SHARE * self._plan.measure_seconds
+        patience = MOST_WARMUPS * wanted
+        of_all = math.fsum(one.trained_seconds for one in self.standing)
+        return not side.drained or (side.trained_seconds < wanted and of_all < patience)
 
     def _block_samples(self) -> int:
         """Samples of a block: whole optimizer steps of all sides if they are short, whole epochs where those are."""
