@@ -18,6 +18,8 @@ from autotune.measuring import Burst, Measurement, Outcome, Point
 LONGER = "give a longer --budget"
 KILL = 9
 """SIGKILL, which the kernel's out-of-memory killer sends; Windows has no name for it."""
+CAUSE_SECONDS = 0.5
+"""After a rank's failure others fail of it, and what died by a signal shows within this: the cause is told."""
 _LOST = re.compile(r"gloo|nccl|processgroup|connection (was )?(closed|reset)|broken pipe", re.IGNORECASE)
 """What torch raises where another rank is no longer there, in its first line."""
 
@@ -56,9 +58,9 @@ def burst_from(point: Point, ended: Ended) -> Burst:
     )
 
 
-def is_lost_connection(reason: str) -> bool:
-    """Whether a rank failed of another one's end, by what it says."""
-    return _LOST.search(reason) is not None
+def lost_another(failure: dict[str, Any]) -> bool:
+    """Whether a rank failed of another one's end: what it says is of a connection."""
+    return failure.get("outcome") == Outcome.CRASHED.value and _LOST.search(failure["reason"]) is not None
 
 
 def ran_out_of_memory(ended: Ended) -> bool:

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 import psutil
 
 from autotune.bursts import cleanup
-from autotune.bursts.endings import describe_end, is_lost_connection
+from autotune.bursts.endings import CAUSE_SECONDS, describe_end, lost_another
 from autotune.bursts.live import Ended
 from autotune.bursts.protocol import Commands, Reporter, Request
 from autotune.measuring import Outcome
@@ -33,8 +33,6 @@ LOOK_SECONDS = 0.25
 STOPPED_LOOKS = 8
 """In so many looks in a row a rank is stopped that nobody but itself can have stopped. The parent stops and continues
 this process first: while the ranks are stopped by it, nobody looks."""
-CAUSE_SECONDS = 0.5
-"""After a rank's failure others fail of it, and what died by a signal shows within this: the cause is told."""
 LOOPBACK = "127.0.0.1"
 
 RunRank = Callable[[Request, Reporter, "Commands | None", Callable[[], None]], int]
@@ -59,9 +57,7 @@ class _Rank:
     @property
     def lost_another(self) -> bool:
         """Whether it failed of another one's end: what it says is of a connection."""
-        told = self.failure or {}
-        is_crash = told.get("outcome") == Outcome.CRASHED.value
-        return is_crash and not self.is_silent and is_lost_connection(told["reason"])
+        return not self.is_silent and lost_another(self.failure or {})
 
 
 def run_ranks(request: Request, reporter: Reporter, commands: BinaryIO | None, run_rank: RunRank) -> None:

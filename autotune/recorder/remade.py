@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, Sampler
 
-from .stream import ITERATE
+from .stream import ITERATE, Watched
 
 _FOLLOWED = ("sampler", "batch_sampler")
 
@@ -75,27 +75,16 @@ class _Following(Sampler[Any]):
         return len(self.source)
 
 
-class _Reading:
+class _Reading(Watched):
     """An iterator that knows when it is over."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
-        self._batches = batches
+        super().__init__(batches, lambda _: None)
         self.is_over = False
-
-    def __iter__(self) -> _Reading:
-        return self
-
-    def __len__(self) -> int:
-        return len(self._batches)  # type: ignore[arg-type]
 
     def __next__(self) -> Any:
         try:
-            return next(self._batches)
+            return super().__next__()
         except BaseException:
             self.is_over = True
             raise
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "_batches" not in self.__dict__:
-            raise AttributeError(name)
-        return getattr(self._batches, name)

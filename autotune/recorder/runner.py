@@ -44,8 +44,8 @@ class Runner:
     Args:
         orders: ``role``: ``serve`` or ``job``; ``socket``: the parent's; ``loop``: what a look at the script found;
             ``keep``: the folder that what the script writes is told in; ``port``: where ranks may meet;
-            ``changes``: of a job of its own; ``before_cuda``: for a server, the script's
-            arguments where it opens CUDA on its way to the loop, so that it must be forked before that; else None.
+            ``changes``: of a job of its own; ``before_cuda``: for a server, the script's arguments where it opens CUDA
+            on its way to the loop, so that it must be forked before that; else None.
     """
 
     def __init__(self, orders: dict[str, Any]) -> None:
@@ -146,7 +146,6 @@ class Runner:
         self._connect()
         self._serve(try_out, rank)
         self._meeting.move(self._request["port"])
-        self._changes = Changes(self._request["changes"]).exchange()
         gc.unfreeze()  # the models are among what was frozen, and are looked for at the loop
         ending.tell_how_it_ends(self._told_to, self._doing)
         keeping.in_loop()  # what is made from here on is this job's own
@@ -185,6 +184,7 @@ class Runner:
         reason = unsafe_reason(try_out)
         self._told_to.send("serves", pid=os.getpid(), rank=rank, fork_unsafe_reason=reason)
         self._wire, self._request = serve(self._told_to, reason)
+        self._changes = Changes(self._request["changes"]).exchange()
         import torch
 
         if self._threads is not None:
@@ -203,9 +203,6 @@ class Runner:
         memory = MemoryWatch(limit, lambda seen: _exceeded(wire, request, seen, limit))
         if request["memory_fraction"] is not None and torch.cuda.is_available():
             torch.cuda.set_per_process_memory_fraction(request["memory_fraction"])
-        wrapped = self._changes.wrapped
-        self._changes = Changes(request["changes"])
-        self._changes.wrapped = wrapped
         self._effects = Effects(self._changes, self._loop["device"])
         self._changes.on_process(torch.device(self._loop["device"]))
         self._changes.on_models(self._models)

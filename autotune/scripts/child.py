@@ -15,11 +15,9 @@ from typing import Any
 import psutil
 
 from autotune.bursts.child import Child, events_in
+from autotune.bursts.endings import CAUSE_SECONDS
 from autotune.scripts.ranks import Together, free_port, on_port
 from autotune.scripts.script import Script
-
-CAUSE_SECONDS = 0.5
-"""After a rank's failure others fail of it, and the one that began it may be heard later: the cause is told."""
 
 
 class ScriptChild(Child):

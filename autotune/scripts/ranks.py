@@ -6,10 +6,11 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autotune.bursts.endings import is_lost_connection
+from autotune.bursts.endings import lost_another
+from autotune.bursts.launcher import LOOPBACK
 from autotune.measuring import Outcome
 
-LOOPBACK, TORCHS_PORT = "127.0.0.1", 29500
+TORCHS_PORT = 29500
 _PORTS = ("--master-port", "--master_port", "--main-process-port", "--main_process_port")
 _ENDPOINTS = ("--rdzv-endpoint", "--rdzv_endpoint")
 _LAST = ("result", "trained")
@@ -84,7 +85,7 @@ class Together:
         if self._is_told or not self.has_failed:
             return []
         self._is_told = True
-        own = [(teller, event) for teller, event in self._failures if not _lost_another(event)]
+        own = [(teller, event) for teller, event in self._failures if not lost_another(event)]
         if own or not self._silent:
             teller, event = (own or self._failures)[0]
             return [{**event, "reason": f"{self._named(teller)}: {event['reason']}"}]
@@ -93,10 +94,6 @@ class Together:
 
     def _named(self, teller: int) -> str:
         return f"on rank {self._ranks.get(teller, teller)} of {self._count}"
-
-
-def _lost_another(event: dict[str, Any]) -> bool:
-    return event["outcome"] == Outcome.CRASHED.value and is_lost_connection(event["reason"])
 
 
 def _first(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
