@@ -24,7 +24,8 @@ PLAYING_TURNS = 3
 for: warming up and sizing blocks take turns as well."""
 PROMISING = 3
 """A candidate that would take the incumbent's place, though it is not beyond doubt, plays so many times as long: all
-that come later are measured against it, and a lucky one spoils their figures. Chosen."""
+that come later are measured against it, and a lucky one spoils their figures. So does one of which too few blocks are
+known to say anything: with workers that wait they are long, and twice the speed was let go after two. Chosen."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ class Contest:
             told(pair)
             if plan.fastest_wins and pair.decided:
                 return True
-            if plan.fastest_wins and pair.promotes:
+            if plan.fastest_wins and (pair.promotes or pair.too_few):
                 seconds *= PROMISING
         return duet.counted_seconds() >= len(duet.standing) * seconds
 

@@ -45,9 +45,14 @@ class Pair(Stored):
     blocks: Whole = Field(description="paired blocks; 0 where whole bursts ran one after the other")
 
     @property
+    def too_few(self) -> bool:
+        """Whether there are pairs of blocks, but so few that nothing is known of how they scatter."""
+        return 0 < self.blocks < LEAST_BLOCKS
+
+    @property
     def verdict(self) -> Verdict:
         """What is beyond doubt."""
-        if self._too_few:
+        if self.too_few:
             return "undecided"
         if self.ci95.low > 1:
             return "faster"
@@ -66,7 +71,7 @@ class Pair(Stored):
     @property
     def decided(self) -> bool:
         """Whether more blocks would change nothing that matters: beyond doubt, hopeless, or known well enough."""
-        if self._too_few:
+        if self.too_few:
             return False
         hopeless = 1 - self._gain.cdf(WORTH_KEEPING) < HOPELESS
         return self.verdict != "undecided" or hopeless or self.doubt <= KNOWN_WIDTH
@@ -74,14 +79,9 @@ class Pair(Stored):
     @property
     def promotes(self) -> bool:
         """Whether the candidate takes the incumbent's place."""
-        if self._too_few or self.verdict != "undecided":
+        if self.too_few or self.verdict != "undecided":
             return self.verdict == "faster"
         return self._gain.mean >= WORTH_KEEPING
-
-    @property
-    def _too_few(self) -> bool:
-        """Whether there are pairs of blocks, but so few that nothing is known of how they scatter."""
-        return 0 < self.blocks < LEAST_BLOCKS
 
     @property
     def _gain(self) -> NormalDist:

@@ -86,6 +86,16 @@ def test_a_clear_loser_is_let_go_early(runner: ProcessRunner) -> None:
     assert runners() == before
 
 
+def test_long_blocks_are_played_until_they_say_something(runner: ProcessRunner) -> None:
+    """The planned time holds a block or two, of which nothing would follow; four times the speed shows in three."""
+    plan = PLAN.model_copy(update={"measure_seconds": 0.3})
+    runner.challenge(None, sleeping(0.4), plan, SECONDS, lambda _: None)
+    burst, pair = runner.challenge(sleeping(0.4), sleeping(0.1), plan, SECONDS, lambda _: None)
+    assert burst.ok
+    assert pair is not None
+    assert pair.verdict == "faster"
+
+
 def test_a_candidate_warms_up_alone(runner: ProcessRunner) -> None:
     """Its first turn beside the incumbent counts at once, but for one in which both find their caches cold."""
     plan = PLAN.model_copy(update={"turn_seconds": 0.05, "fastest_wins": False})
