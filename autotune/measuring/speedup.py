@@ -63,7 +63,7 @@ def speedup_in(
     processes (addresses, huge pages) is in the residuals of points and rounds, a randomised block design: all points
     that took part in the same rounds tell how large it is, and the interval is Student's t of that. It is never
     narrower than what the blocks inside the rounds scatter (Kalibera and Jones, ISMM 2013: repeat at the level where
-    the variance arises). Rounds in which others took notably more of the CPUs than in most are left out.
+    the variance arises). Rounds in which others took notably more of the CPUs than in most are left out (`comparable`).
 
     Raises:
         ValueError: With fewer than two rounds there is no spread to judge by.
@@ -89,12 +89,15 @@ def speedup_in(
 def comparable(
     rounds: Sequence[Mapping[Point, Measurement]], before: Point, after: Point
 ) -> list[Mapping[Point, Measurement]]:
-    """The rounds that hold both, but for those in which others took notably more of the CPUs than in most."""
+    """The rounds that hold both, but for those in which others took notably more of the CPUs than in most.
+
+    All of them where too few for a finding would be left: their spread tells of the disturbance as well.
+    """
     common = [measured for measured in rounds if before in measured and after in measured]
     summaries = [(measured[before].telemetry, measured[after].telemetry) for measured in common]
     taken = [max(one.taken_fraction if one is not None else 0.0 for one in pair) for pair in summaries]
     kept = bearable(taken)
-    return [common[index] for index in kept] if len(kept) >= 2 else common
+    return [common[index] for index in kept] if len(kept) >= FEWEST_PAIRS else common
 
 
 def _residual_variance(logs: Sequence[Sequence[float]], degrees: int) -> float:

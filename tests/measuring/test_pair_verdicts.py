@@ -131,17 +131,26 @@ def test_a_tick_that_was_counted_late_is_no_disturbance() -> None:
     assert bearable(taken, span_seconds=0.02 / os.cpu_count()) == [0, 1, 2, 3]
 
 
-def test_a_round_in_which_a_neighbour_struck_does_not_count() -> None:
-    """The baseline lost all its speed to somebody else; three rounds were quiet."""
+def beside_others(*rounds: tuple[float, float]) -> list[dict[Point, Measurement]]:
+    """Rounds of a baseline with these rates, and these shares of the CPUs taken by others; the candidate's is 2,000."""
 
     def measured(rate: float, foreign: float) -> Measurement:
         return make_measurement(rate, telemetry=TelemetrySummary(seconds=1.0, foreign_cpu_fraction=foreign))
 
-    rounds = [
-        {INCUMBENT: measured(rate, foreign), CANDIDATE: measured(2000.0, foreign)}
-        for rate, foreign in ((1000.0, 0.0), (1010.0, 0.01), (100.0, 0.5), (990.0, 0.0))
-    ]
+    return [{INCUMBENT: measured(rate, foreign), CANDIDATE: measured(2000.0, foreign)} for rate, foreign in rounds]
+
+
+def test_a_round_in_which_a_neighbour_struck_does_not_count() -> None:
+    """The baseline lost all its speed to somebody else; three rounds were quiet."""
+    rounds = beside_others((1000.0, 0.0), (1010.0, 0.01), (100.0, 0.5), (990.0, 0.0))
     assert len(comparable(rounds, INCUMBENT, CANDIDATE)) == 3
     speedup = speedup_in(rounds, INCUMBENT, CANDIDATE)
     assert speedup.pairs == 3
     assert speedup.ratio == pytest.approx(2.0, rel=0.02)
+
+
+def test_rounds_beside_a_neighbour_count_where_too_few_others_are_left() -> None:
+    """Of four rounds two were quiet, of which no finding could be made: twice the speed is one with all four."""
+    rounds = beside_others((1000.0, 0.0), (1010.0, 0.0), (980.0, 0.4), (990.0, 0.4))
+    speedup = speedup_in(rounds, INCUMBENT, CANDIDATE)
+    assert (speedup.pairs, speedup.confirmed) == (4, True)
