@@ -26,6 +26,7 @@ from autotune.bursts.trainer import make_loader
 from autotune.knobs import TrainConfig, matmul_precision
 from autotune.measuring import Agreement, Point, Trace
 from autotune.recorder.order import seed_all
+from autotune.training.sharding import whole
 from autotune.training.tuned import Tuned
 from autotune.workload.target import load_workload
 from autotune.workload.workload import Workload
@@ -117,7 +118,7 @@ def _train(workload: Workload, tuned: Tuned, batches: Sequence[Any], parts: int,
     gradients: Gradients = []  # the first that are finite
     for first in range(0, len(batches), parts):
         step = batches[first : first + parts]
-        losses += _backward(workload, tuned, scaler, step)
+        losses += _backward(workload, model, tuned, scaler, step)
         scaler.unscale_(optimizer)
         while not math.isfinite(norm):
             gradients, norm = _gradients(model)
@@ -126,7 +127,7 @@ def _train(workload: Workload, tuned: Tuned, batches: Sequence[Any], parts: int,
             # The scaler starts too high on purpose: it steps down, on the first step, until the gradients are finite.
             _step(scaler, optimizer)
             seed_all(seed)
-            _backward(workload, tuned, scaler, step)
+            _backward(workload, model, tuned, scaler, step)
             scaler.unscale_(optimizer)
         if workload.clip_grad_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), workload.clip_grad_norm)
@@ -134,12 +135,14 @@ def _train(workload: Workload, tuned: Tuned, batches: Sequence[Any], parts: int,
     return Trace(losses=tuple(losses), gradient_norm=norm, skipped_steps=skipped), gradients
 
 
-def _backward(workload: Workload, tuned: Tuned, scaler: torch.amp.GradScaler, step: Sequence[Any]) -> list[float]:
+def _backward(
+    workload: Workload, model: nn.Module, tuned: Tuned, scaler: torch.amp.GradScaler, step: Sequence[Any]
+) -> list[float]:
     """The losses of a step's micro-batches; their gradients add up."""
     losses = []
     for batch in step:
         with tuned.autocast():
-            loss = workload.loss(workload.model, tuned.to_device(copy.deepcopy(batch)))
+            loss = workload.loss(model, tuned.to_device(copy.deepcopy(batch)))
         scaler.scale(loss / len(step)).backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach())
     return [float(loss) for loss in losses]  # last, so that no micro-batch waits for the one before
@@ -156,7 +159,8 @@ def _step(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> boo
 
 def _gradients(model: nn.Module) -> tuple[Gradients, float]:
     """Copies of the gradients, in the order of the model's parameters, and their norm."""
-    copies = [p.grad.detach().float().cpu().clone() if p.grad is not None else None for p in model.parameters()]
+    gradients = (p.grad for p in model.parameters())
+    copies = [None if grad is None else whole(grad.detach()).float().cpu().clone() for grad in gradients]
     return copies, math.sqrt(_dot(copies, copies))
 
 

@@ -87,7 +87,7 @@ class Request(BaseModel):
     @property
     def ranks(self) -> int:
         """How many processes do it together."""
-        together = self.job in {"burst", "runner", "communication"} and self.point is not None
+        together = self.job in {"burst", "runner", "communication", "numerics"} and self.point is not None
         return self.point.config.ranks if together and self.point is not None else 1
 
     @property

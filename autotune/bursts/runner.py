@@ -14,7 +14,7 @@ from autotune.bursts.isolation import Isolation
 from autotune.bursts.protocol import BurstPlan, Request
 from autotune.errors import IsolationError, TargetError, WorkloadError
 from autotune.hardware import Cpu, DeviceKind, Gpu, Hardware, merge, probe_host
-from autotune.knobs import WorkloadFacts
+from autotune.knobs import WorkloadFacts, exchanges_coarsely
 from autotune.measuring import Agreement, Burst, Outcome, Pair, Point, Profile, worst
 from autotune.units import format_bytes
 
@@ -189,7 +189,7 @@ class ProcessRunner:
         Raises:
             AutotuneError: It crashed, hung, or ran out of memory.
         """
-        point = _on_one_rank(point)
+        point = point if exchanges_coarsely(point.config) else _on_one_rank(point)
         request = self._request.model_copy(update={"job": "numerics", "point": point, "steps": steps})
         value = result_of(self._isolation.run(request, deadline_seconds), "the numerics check")
         return Agreement.model_validate(value)

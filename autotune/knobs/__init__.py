@@ -19,6 +19,7 @@ from autotune.knobs.config import (
 )
 from autotune.knobs.constraints import share_of_rank
 from autotune.knobs.facts import ModelFacts, WorkloadFacts
+from autotune.knobs.ranks import exchanges_coarsely
 from autotune.knobs.registry import (
     DATALOADER_ARGUMENTS,
     KNOBS,
@@ -39,7 +40,7 @@ from autotune.recorder.telling import HALF, OWN_MODES, keep_gradients, matmul_pr
 __all__ = [
     "DATALOADER_ARGUMENTS", "HALF", "KNOBS", "KNOB_NAMES", "OWN_MODES", "Choices", "ModelFacts", "Parameters",
     "Precision", "Scalar", "Space", "TrainConfig", "WorkloadFacts", "affecting", "build_space", "buying_memory",
-    "ddp_arguments", "divisors", "following", "format_scalar", "framework_arguments", "going_with", "idle_knobs",
-    "in_guides_order", "keep_gradients", "loader_arguments", "matmul_precision", "parse_knob", "parse_scalar",
-    "share_of_rank", "torch_dtype", "unknown_knob", "with_what_is_in_force",
+    "ddp_arguments", "divisors", "exchanges_coarsely", "following", "format_scalar", "framework_arguments",
+    "going_with", "idle_knobs", "in_guides_order", "keep_gradients", "loader_arguments", "matmul_precision",
+    "parse_knob", "parse_scalar", "share_of_rank", "torch_dtype", "unknown_knob", "with_what_is_in_force",
 ]  # fmt: skip

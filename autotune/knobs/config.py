@@ -23,6 +23,7 @@ SdpaBackend = Literal["default", "math", "flash_attention", "efficient_attention
 Allocator = Literal["default", "tuned"]
 DataPlacement = Literal["loader", "collated", "device"]
 Strategy = Literal["ddp", "fsdp"]
+WeightType = Literal["fp32", "bf16"]
 
 Scalar = bool | int | float | str | None
 Parameters = dict[str, Scalar]
@@ -81,6 +82,16 @@ class TrainConfig(BaseModel):
     reshard_after_forward: bool = Field(
         default=True, description="fsdp: gathered weights are dropped after forward, and gathered again in backward"
     )
+    fsdp_param_dtype: WeightType = Field(
+        default="fp32",
+        description="fsdp: what weights are cast to before they are gathered; bf16 goes with that precision",
+    )
+    fsdp_prefetch: Count = Field(
+        default=0, ge=0, description="fsdp: blocks that are gathered ahead, forward and backward; 0: torch's own order"
+    )
+    exchange_dtype: WeightType = Field(
+        default="fp32", description="what gradients are cast to before they are exchanged"
+    )
     ddp_bucket_cap_mb: Count | None = Field(
         default=None, ge=1, description="MiB of gradients a bucket; None: torch's 25"
     )
@@ -105,9 +116,11 @@ class TrainConfig(BaseModel):
         elif self.device_prefetch:  # which waits for no copy
             resets["non_blocking"] = True
         if self.ranks == 1:
-            resets["strategy"] = "ddp"
+            resets |= {"strategy": "ddp", "exchange_dtype": "fp32"}
         if self.ranks == 1 or self.strategy == "ddp":
-            resets["reshard_after_forward"] = True
+            resets |= {"reshard_after_forward": True, "fsdp_param_dtype": "fp32", "fsdp_prefetch": 0}
+        elif self.precision != "bf16":
+            resets["fsdp_param_dtype"] = "fp32"
         if self.ranks == 1 or self.strategy == "fsdp":  # which has nothing of these
             resets |= {"ddp_bucket_cap_mb": None, "gradient_as_bucket_view": False}
             resets |= {"static_graph": False, "find_unused_parameters": False}
@@ -144,6 +157,11 @@ class TrainConfig(BaseModel):
 
 KNOB_NAMES: tuple[str, ...] = tuple(TrainConfig.model_fields)
 _ENABLING: dict[str, Scalar] = {"num_workers": 1, "pin_memory": True, "ranks": 2}
+_ENABLING_OF: dict[str, dict[str, Scalar]] = {
+    "reshard_after_forward": {"strategy": "fsdp"},
+    "fsdp_param_dtype": {"strategy": "fsdp", "precision": "bf16"},
+    "fsdp_prefetch": {"strategy": "fsdp"},
+}
 """With these each knob has an effect: a value that is typed is validated beside them, so that none is swallowed."""
 
 
@@ -170,7 +188,9 @@ def check_values(values: Mapping[str, Scalar]) -> TrainConfig:
     Raises:
         ConfigError: As in `make_config`.
     """
-    enabling = _ENABLING | ({"strategy": "fsdp"} if "reshard_after_forward" in values else {})
+    enabling = dict(_ENABLING)
+    for knob in values:
+        enabling |= _ENABLING_OF.get(knob, {})
     return make_config({**enabling, **values})
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from autotune.hardware import DeviceKind
 from autotune.knobs.circumstances import Choices, Circumstances, offer
+from autotune.knobs.config import TrainConfig
 from autotune.knobs.knob import Knob
 
 WORTH_SHARE = 0.02
@@ -11,6 +13,7 @@ what a duet settles on, two per cent (`autotune.measuring.pairs`)."""
 _BUCKETS = (1, 5, 100)
 """MiB beside torch's 25: small ones start the exchange earlier, a large one exchanges all at once. Li et al. (*PyTorch
 Distributed*, VLDB 2020) tried 0 to 50 MB, and found the best among the small or the large depending on the network."""
+_STREAMS: frozenset[DeviceKind] = frozenset({"cuda", "rocm"})
 _WITHOUT_WORD = "your own `DistributedDataParallel` is made with it"
 
 
@@ -41,9 +44,48 @@ def _when_short(of: Circumstances) -> Choices | str:
 
 def _reshards(of: Circumstances) -> Choices | str:
     """Whether gathered weights are kept from forward to backward."""
+    if (nothing := _splits(of)) is not None:
+        return nothing
+    return Choices((True, False), "weights that stay gathered until backward are exchanged once less, and take memory")
+
+
+def _splits(of: Circumstances) -> str | None:
+    """Why weights are gathered in none of the configs that are searched, or None."""
     if of.start.strategy != "fsdp" and isinstance(_strategies(of), str):
         return "the model is not split among ranks: there is nothing to gather"
-    return Choices((True, False), "weights that stay gathered until backward are exchanged once less, and take memory")
+    return None
+
+
+def _gathers(of: Circumstances) -> Choices | str:
+    """What weights are gathered in."""
+    if (nothing := _splits(of)) is not None:
+        return nothing
+    if "bf16" not in of.record.precisions:
+        return "weights are gathered in what they are computed with, and this device has no instructions for bf16"
+    return Choices(("fp32", "bf16"), "where training computes in bf16, weights that are gathered so are half the bytes")
+
+
+def _prefetches(of: Circumstances) -> Choices | str:
+    """How many blocks are gathered ahead."""
+    if of.device not in _STREAMS:
+        return "blocks are gathered beside the one that computes on streams, which this device has none of"
+    if (nothing := _splits(of)) is not None:
+        return nothing
+    return Choices((0, 1, 2), "blocks that are gathered ahead are there when they are to compute, and take memory")
+
+
+def _exchanges(of: Circumstances) -> Choices | str:
+    """Gradients in bf16, for who has allowed it."""
+    if (nothing := _too_little(of)) is not None:
+        return nothing
+    if not of.allow_numerics and of.start.exchange_dtype == "fp32":
+        return "gradients are rounded to bf16 before they are added up; if that is fine, --allow-numerics searches it"
+    return Choices(("fp32", "bf16"), "gradients in bf16 are half as many bytes to exchange")
+
+
+def exchanges_coarsely(config: TrainConfig) -> bool:
+    """Whether what ranks exchange is rounded: only ranks that train together can show whether that is sound."""
+    return "bf16" in {config.exchange_dtype, config.fsdp_param_dtype}
 
 
 def _buckets(of: Circumstances) -> Choices | str:
@@ -95,6 +137,26 @@ KNOBS = (
         why="what stays gathered between forward and backward is exchanged once less",
         candidates=_reshards, goes_with="strategy", priority={"gpu": 119, "cpu": 89}, guide=143,
         affects={"memory", "host memory"}, without_word="an argument of the framework's own FSDP",
+    ),
+    Knob(
+        name="fsdp_param_dtype", when="the model is split among ranks, and computes in bf16",
+        why="where training computes in bf16, weights that are cast before they are gathered are half the bytes",
+        candidates=_gathers, goes_with="strategy", prefers=("bf16",), priority={"gpu": 118, "cpu": 88}, guide=142,
+        affects={"memory", "host memory", "arithmetic", "compiled code"},
+        without_word="the mixed precision of the framework's own FSDP",
+    ),
+    Knob(
+        name="fsdp_prefetch", when="the model is split among ranks",
+        why="blocks that are gathered ahead are there when they are to compute (never run so far: it needs GPUs)",
+        candidates=_prefetches, goes_with="strategy", priority={"gpu": 121}, guide=147, scale="linear",
+        devices=_STREAMS, affects={"memory"}, without_word="an argument of the framework's own FSDP",
+    ),
+    Knob(
+        name="exchange_dtype", when="several ranks that exchange notably much, only with `--allow-numerics`",
+        why="gradients that are cast to bf16 before they are exchanged are half as many bytes",
+        candidates=_exchanges, goes_with="ranks", priority={"gpu": 113, "cpu": 83}, guide=145,
+        affects={"memory", "arithmetic"},
+        without_word="register torch's `bf16_compress_hook` on the model that it wraps",
     ),
     Knob(
         name="ddp_bucket_cap_mb", when="several ranks that exchange notably much",

@@ -116,7 +116,13 @@ def on_all_ranks(
     if config.strategy == "fsdp":
         return split_among_ranks(model, config, device, optimizer)
     settings = ddp_arguments(config) if config.ranks > 1 else {}
-    return DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None, **settings)
+    shared = DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None, **settings)
+    if config.exchange_dtype == "bf16":
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+
+        # By its name torch refuses its own without NCCL, but gloo adds up bf16 as well (seen with torch 2.13).
+        shared.register_comm_hook(None, lambda state, bucket: bf16_compress_hook(state, bucket))  # noqa: PLW0108
+    return shared
 
 
 class Exchange:

@@ -6,6 +6,7 @@ soon as its backward pass has ended.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,22 +35,37 @@ def split_among_ranks(
         ConfigError: torch cannot split the model, such as one whose parameters are not all of one type.
     """
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     before = {id(parameter): name for name, parameter in model.named_parameters(remove_duplicate=False)}
     mesh = init_device_mesh(device.type, (distributed.get_world_size(),))
-    how: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": config.reshard_after_forward}
+    gathered = torch.bfloat16 if config.fsdp_param_dtype == "bf16" else None
+    exact = (
+        None if gathered is None else torch.float32
+    )  # torch would exchange gradients in what weights are gathered in
+    policy = MixedPrecisionPolicy(gathered, torch.bfloat16 if config.exchange_dtype == "bf16" else exact)
+    how: dict[str, Any] = {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": config.reshard_after_forward}
+    groups = repeated_blocks(model)
     try:
-        for group in repeated_blocks(model):
+        for group in groups:
             for block in group:
                 fully_shard(block, **how)
         fully_shard(model, **how)
     except (AssertionError, NotImplementedError, RuntimeError, ValueError) as error:
         first = (str(error).splitlines() or [""])[0]
         raise ConfigError(f"strategy=fsdp: torch cannot split this model ({first}); use strategy=ddp") from error
+    for group in groups:
+        _gather_ahead(group, config.fsdp_prefetch)
     if optimizer is not None:
         _follow(optimizer, before, dict(model.named_parameters(remove_duplicate=False)))
     return model
+
+
+def _gather_ahead(group: Sequence[Any], count: int) -> None:
+    """Has each block of a group, in the order in which they compute, gather the next ones too, or those before it."""
+    for place, block in enumerate(group if count else ()):
+        block.set_modules_to_forward_prefetch(list(group[place + 1 : place + 1 + count]))
+        block.set_modules_to_backward_prefetch(list(reversed(group[max(0, place - count) : place])))
 
 
 def is_split(weight: torch.Tensor) -> bool:
@@ -57,6 +73,11 @@ def is_split(weight: torch.Tensor) -> bool:
     from torch.distributed.tensor import DTensor
 
     return isinstance(weight, DTensor)
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All of a tensor of which a rank may have a part; all ranks must ask for it."""
+    return tensor.full_tensor() if is_split(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def _follow(optimizer: Optimizer, before: dict[int, str], after: dict[str, nn.Parameter]) -> None:

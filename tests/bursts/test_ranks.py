@@ -127,6 +127,18 @@ def test_memory_is_that_of_all_ranks(runner_of: RunnerOf) -> None:
     assert (two.host_memory_bytes or 0) > (one.host_memory_bytes or 0)
 
 
+@pytest.mark.parametrize(
+    "knobs",
+    [{"exchange_dtype": "bf16"}, {"strategy": "fsdp", "fsdp_param_dtype": "bf16", "precision": "bf16"}],
+    ids=["gradients", "weights"],
+)
+def test_what_ranks_round_is_compared_with_exact_ranks(runner_of: RunnerOf, knobs: dict[str, object]) -> None:
+    """The numerics check trains on both: one alone exchanges nothing, and would call the coarsest exchange exact."""
+    agreement = runner_of(SHARED).agreement(Point(config=pair(8, **knobs)), 4, SECONDS)
+    assert 0.99 < agreement.cosine < 1 - 1e-9
+    assert agreement.candidate.losses == pytest.approx(agreement.reference.losses, rel=0.05)
+
+
 def test_a_check_of_several_ranks_tells_what_exchanging_takes(runner_of: RunnerOf) -> None:
     """Much where there is much to exchange and little to compute; the baseline is that of all ranks."""
     facts = runner_of("tests.workloads.shared:build_heavy", ranks=2).check(SECONDS)

@@ -35,7 +35,8 @@ OTHER: dict[str, Any] = {
     "num_threads": 1, "allocator": "tuned", "dataloader_in_order": False, "checkpointing": "blocks",
     "fp8_linear": True, "data_placement": "collated", "device_prefetch": True, "ranks": 4, "ddp_bucket_cap_mb": 5,
     "gradient_as_bucket_view": True, "static_graph": True, "find_unused_parameters": True,
-    "strategy": "fsdp", "reshard_after_forward": False,
+    "strategy": "fsdp", "reshard_after_forward": False, "fsdp_param_dtype": "bf16", "fsdp_prefetch": 2,
+    "exchange_dtype": "bf16",
 }  # fmt: skip
 """Of each knob a value that is not the default."""
 
@@ -61,8 +62,8 @@ def circumstances(device: DeviceKind) -> Circumstances:
 
 def changed(knob: Knob) -> tuple[TrainConfig, TrainConfig]:
     """Two configs in which a knob has an effect, and that differ in it alone."""
-    beside: dict[str, Any] = {"precision": "bf16"} if knob.name == "fp8_linear" else {}
-    beside |= {"strategy": "fsdp"} if knob.name == "reshard_after_forward" else {}
+    beside: dict[str, Any] = {"precision": "bf16"} if knob.name in {"fp8_linear", "fsdp_param_dtype"} else {}
+    beside |= {"strategy": "fsdp"} if knob.goes_with == "strategy" else {}
     enabled = check_values({"compile_mode": "default", **beside})
     return enabled, enabled.replace(**{knob.name: OTHER[knob.name]})
 
@@ -138,7 +139,7 @@ def test_every_knob_reaches_torch_one_way(knob: Knob) -> None:
     ways = [knob.dataloader_argument, knob.ddp_argument, knob.on_process, knob.on_model, knob.on_optimizer]
     by_loop = knob.name in {
         "accumulation_steps", "non_blocking", "data_placement", "device_prefetch", "ranks", "strategy",
-        "reshard_after_forward",
+        "reshard_after_forward", "fsdp_param_dtype", "fsdp_prefetch", "exchange_dtype",
     }  # fmt: skip
     assert sum(way is not None for way in ways) == (0 if by_loop else 1)
 
@@ -183,28 +184,29 @@ def test_every_knob_stands_in_the_table_with_a_reason(knob: Knob) -> None:
             {
                 "precision", "memory_format", "compile_mode", "optimizer_impl", "sdpa_backend", "allocator",
                 "checkpointing", "fp8_linear", "data_placement", "device_prefetch", "ranks", "ddp_bucket_cap_mb",
-                "gradient_as_bucket_view", "strategy", "reshard_after_forward",
+                "gradient_as_bucket_view", "strategy", "reshard_after_forward", "fsdp_param_dtype", "fsdp_prefetch",
+                "exchange_dtype",
             },
         ),
         (
             "host memory",
             {
                 "allocator", "num_threads", "num_workers", "prefetch_factor", "data_placement", "ranks", "strategy",
-                "reshard_after_forward",
+                "reshard_after_forward", "fsdp_param_dtype",
             },
         ),
         (
             "arithmetic",
             {
                 "precision", "memory_format", "compile_mode", "optimizer_impl", "sdpa_backend", "cudnn_benchmark",
-                "batch_size", "fp8_linear",
+                "batch_size", "fp8_linear", "fsdp_param_dtype", "exchange_dtype",
             },
         ),
         (
             "compiled code",
             {
                 "compile_mode", "batch_size", "precision", "memory_format", "sdpa_backend", "num_threads",
-                "checkpointing", "fp8_linear", "ddp_bucket_cap_mb", "strategy",
+                "checkpointing", "fp8_linear", "ddp_bucket_cap_mb", "strategy", "fsdp_param_dtype",
             },
         ),
         ("waiting batches", {"batch_size", "accumulation_steps", "num_workers", "prefetch_factor"}),
@@ -296,7 +298,8 @@ def test_what_goes_with_another_knob_is_reset_without_it(knob: Knob) -> None:
     """Two configs that train alike are equal."""
     if knob.goes_with is None or knob.candidates is None:
         return
-    enabling = {} if knob.name != "reshard_after_forward" else {"ranks": 2}  # which splitting needs itself
+    enabling: dict[str, Any] = {"ranks": 2} if knob.goes_with == "strategy" else {}  # which splitting needs itself
+    enabling |= {"precision": "bf16"} if knob.name == "fsdp_param_dtype" else {}
     with_it = TrainConfig(**enabling, **{knob.goes_with: OTHER[knob.goes_with], knob.name: OTHER[knob.name]})
     assert getattr(with_it, knob.name) == OTHER[knob.name]
     assert with_it.replace(**{knob.goes_with: KNOBS[knob.goes_with].default}) == TrainConfig(**enabling)
