@@ -68,7 +68,8 @@ def train(port: int, target: str, how: dict[str, Any]) -> None:
     Args:
         port: Where the first rank is told.
         target: The workload.
-        how: Micro-batch, accumulation, what gradients are exchanged in, ``no_sync``, and arguments of ``DistributedDataParallel``.
+        how: Micro-batch, accumulation, ``no_sync``, what gradients are exchanged in, and arguments of
+            ``DistributedDataParallel``.
     """
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // RANKS))
     torch.manual_seed(0)
