@@ -37,8 +37,9 @@ class Objective:
         format: A score with its unit.
         costs: What each block of a measurement cost, whose noise is the score's; its seconds unless said otherwise.
         turn_seconds: How long a side trains at a time, where what suits the device is too short for a counter.
-        is_rate: Whether the faster config always scores higher: only then may a slow burst end early, and does a
-            search end when computing is the limit.
+        follows_rate: Whether the faster config always scores higher: only then does a duet end as soon as it is
+            decided, and a search when computing is the limit.
+        is_rate: Whether a score is samples per second, and told as such.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Objective:
     format: Callable[[float], str]
     costs: Callable[[Measurement], Sequence[float] | None] = lambda measured: measured.block_seconds
     turn_seconds: float | None = None
+    follows_rate: bool = False
     is_rate: bool = False
 
     def interval(self, measured: Measurement) -> Interval:
@@ -63,7 +65,12 @@ class Objective:
 
 
 SAMPLES_PER_SECOND = Objective(
-    "samples_per_second", "samples/s", lambda measured: measured.samples_per_second, format_rate, is_rate=True
+    "samples_per_second",
+    "samples/s",
+    lambda measured: measured.samples_per_second,
+    format_rate,
+    follows_rate=True,
+    is_rate=True,
 )
 
 
@@ -95,6 +102,7 @@ def samples_per_dollar(dollars_per_hour: float) -> Objective:
         "samples/$",
         lambda measured: per_dollar(measured.samples_per_second, dollars_per_hour),
         lambda score: f"{rounded(score)} samples/$",
+        follows_rate=True,
     )
 
 

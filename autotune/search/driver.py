@@ -204,7 +204,7 @@ class Search:
         """Whether the best keeps the GPU as busy as was asked, and comes as close to what its computing could reach.
 
         A ceiling alone is no target: another precision, or compiling, raises it. And it is one of the rate: a search
-        for anything else does not end at it.
+        for what does not follow that goes on.
         """
         best = self.log.incumbent()
         telemetry = (
@@ -213,7 +213,7 @@ class Search:
         busy = telemetry.device_activity_fraction if telemetry is not None else None
         if best is None or best.burst.rate is None or busy is None or busy < self._utilization_target:
             return False
-        if not self.log.objective.is_rate:
+        if not self.log.objective.follows_rate:
             return False
         ceiling = self.ceilings.compute(best.burst.point)
         return ceiling is not None and best.burst.rate >= self._utilization_target * ceiling

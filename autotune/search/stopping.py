@@ -122,7 +122,7 @@ def plan_for(budget_seconds: float, objective: Objective = SAMPLES_PER_SECOND) -
         warmup_seconds=1.25 * seconds,
         measure_seconds=seconds,
         turn_seconds=objective.turn_seconds,
-        fastest_wins=objective.is_rate,
+        fastest_wins=objective.follows_rate,
     )
 
 

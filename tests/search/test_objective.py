@@ -194,6 +194,14 @@ def test_samples_per_dollar_follow_the_rate_at_the_machines_price() -> None:
     assert make_result(constraints=constraints, dollars_per_hour=2.0).objective.name == "samples_per_dollar"
 
 
+@pytest.mark.parametrize(
+    ("name", "soon"), [("samples_per_second", True), ("samples_per_dollar", True), ("samples_per_joule", False)]
+)
+def test_duets_end_as_soon_as_they_are_decided_where_the_faster_is_the_better(name: str, soon: bool) -> None:
+    """A dollar buys an hour, whatever is trained in it; a joule may be better spent by the slower."""
+    assert plan_for(60, objective_named(name, 2.0)).fastest_wins is soon
+
+
 def test_samples_per_dollar_need_a_price() -> None:
     """Told before anything runs, with the option that gives it."""
     with pytest.raises(UsageError, match="--dollars-per-hour"):
