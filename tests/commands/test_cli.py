@@ -21,6 +21,8 @@ from tests.inside import run_inside
 from tests.processes import BUDGET_OVERRUN_SECONDS, ROOT, Command, budget, run, slowness
 
 TINY = "tests.workloads.tiny:build"
+BASELINE_ALONE = "--only cudnn_benchmark"
+"""On a CPU that leaves nothing to search."""
 
 
 def test_tuning_writes_a_result_that_training_can_use(tmp_path: Path) -> None:
@@ -61,7 +63,7 @@ def test_a_baseline_that_does_not_fit_is_tuned_all_the_same(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_the_budget_counts_from_the_command_not_from_the_shell(tmp_path: Path) -> None:
     """A shell that executes its last command in its own place does not make the budget older than the command."""
-    tuning = f"{sys.executable} -m autotune --model {TINY} --budget {budget(10)} --json --quiet"
+    tuning = f"{sys.executable} -m autotune --model {TINY} {BASELINE_ALONE} --budget {budget(10)} --json --quiet"
     began, environment = tmp_path / "began", {**os.environ, "PYTHONPATH": str(ROOT)}
     command = f"sleep 5 && touch {began} && exec {tuning}"
     finished = subprocess.run(["sh", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True)
@@ -83,7 +85,7 @@ def test_a_model_in_another_folder_is_found_by_path(tmp_path: Path) -> None:
         "    def loss(model, batch):\n        return functional.mse_loss(model(batch[0]), batch[1])\n"
         "    return torch.nn.Linear(WIDTH, 1), data, loss\n"
     )
-    finished = run(["--model", "project/train.py:build", "--budget", budget(10)], tmp_path)
+    finished = run(["--model", "project/train.py:build", *BASELINE_ALONE.split(), "--budget", budget(10)], tmp_path)
     assert finished.status == 0, finished.err
 
 
@@ -267,7 +269,8 @@ def test_probe_tells_the_machine_as_json(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_json_is_the_only_thing_on_stdout(tmp_path: Path) -> None:
     """With --json and --quiet stdout is one JSON document and stderr empty; the parent does not import torch for it."""
-    finished = run_without_torch(["--model", TINY, "--budget", budget(10), "--json", "--quiet"], tmp_path)
+    words = ["--model", TINY, *BASELINE_ALONE.split(), "--budget", budget(10), "--json", "--quiet"]
+    finished = run_without_torch(words, tmp_path)
     assert finished.returncode == 0, finished.stderr
     assert json.loads(finished.stdout)["schema"] == "autotune.result/2"
     assert finished.stderr == ""

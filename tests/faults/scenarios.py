@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -285,11 +286,21 @@ class Stage:
     written: str | None = None
 
     @property
+    def signals(self) -> tuple[signal.Signals, ...]:
+        """What comes then, each in a run of its own: all while finalists are confirmed; elsewhere stages take turns.
+
+        One handler serves all of them in all stages.
+        """
+        place = STAGES.index(self) % len(SIGNALS)
+        return SIGNALS if self.name == "confirm" else SIGNALS[place : place + 1]
+
+    @property
     def ends(self) -> str:
         """How it must end, in words."""
         return f"exit status {self.status}, " + (f"a {self.written} result" if self.written else "no result")
 
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 COMMANDED = f"{PACKAGE}.commanded"
 STAGES = (
     Stage("importing", "the module is imported", f"{PACKAGE}.at_import.hangs:build"),

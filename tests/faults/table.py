@@ -16,7 +16,6 @@ from tests.faults.scenarios import IMPORTING, SCENARIOS, STAGES
 
 README = Path(__file__).parent / "README.md"
 MODULES = ("test_bursts", "test_imports", "test_commands", "test_storage")
-SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 TITLES = {
     "memory": "Memory that runs out",
     "ends": "Processes that end",
@@ -61,9 +60,9 @@ def sections() -> dict[str, list[Row]]:
         found[TITLES[module]] = [Row(one.what, one.ends, f"test_bursts [{one.where}]") for one in scenarios]
     found["Imports"] = [Row(one.what, one.ends, f"test_imports [{one.module}]") for one in IMPORTING]
     found["Signals to the command"] = [
-        Row(f"{signal} while {stage.what}", stage.ends, f"test_commands [{stage.name or 'writing'}]")
+        Row(f"{signal.name} while {stage.what}", stage.ends, f"test_commands [{stage.name or 'writing'}]")
         for stage in STAGES
-        for signal in SIGNALS
+        for signal in stage.signals
     ]
     for module in MODULES:
         for section, row in marked_tests(module):

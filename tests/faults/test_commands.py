@@ -19,7 +19,6 @@ from tests.processes import BUDGET_OVERRUN_SECONDS, ROOT, budget
 
 SHORT = ("--model", TINY, "--only", "cudnn_benchmark", "--budget", "20s")
 """On a CPU that leaves nothing to search: the baseline is all that is run."""
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SLOW_DISK = Path(__file__).parent / "workloads" / "slow_disk"
 MAY_MOUNT = sys.platform == "linux" and os.geteuid() == 0 and shutil.which("unshare") is not None
 pytestmark = pytest.mark.slow
@@ -34,15 +33,15 @@ def small_disk(place: Path, size: str) -> list[str]:
 
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name or "writing")
 def test_a_signal_ends_each_stage_in_good_order(stage: Stage, tmp_path: Path) -> None:
-    """SIGINT, SIGTERM and SIGHUP, each in a run of its own: the status tells it, and what was measured is written."""
+    """The status tells it, and what was measured is written."""
     runs: list[Run] = []
-    for number in SIGNALS:
+    for number in stage.signals:
         folder = tmp_path / number.name
         folder.mkdir()
         environment = {"PYTHONPATH": f"{SLOW_DISK}:{ROOT}", "FAULTS_WRITING": str(folder / "writing")}
         arguments = ["--model", stage.target, "--budget", budget(60), "--out", "r.json", *stage.options]
         runs.append(Run(arguments, folder, environment=environment if stage.name is None else None))
-    for number, command in zip(SIGNALS, runs, strict=True):
+    for number, command in zip(stage.signals, runs, strict=True):
         if stage.name is None:
             command.wait_for((tmp_path / number.name / "writing").exists)
             command.signal(number)  # and once more, which elsewhere would end it at once
@@ -50,7 +49,7 @@ def test_a_signal_ends_each_stage_in_good_order(stage: Stage, tmp_path: Path) ->
         else:
             command.wait_for_stage(stage.name)
         command.signal(number)
-    for number, command in zip(SIGNALS, runs, strict=True):
+    for number, command in zip(stage.signals, runs, strict=True):
         finished = command.finish(seconds=20)
         assert finished.status == stage.status, finished.err
         assert finished.left == ()
