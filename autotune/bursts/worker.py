@@ -21,19 +21,7 @@ from autotune.bursts.launcher import run_ranks
 from autotune.bursts.protocol import PIPE_LOST_STATUS, Commands, PipeLostError, Reporter, Request, claim_stdio
 from autotune.errors import AutotuneError, ConfigError
 from autotune.measuring import Outcome
-
-_COMPILER_MODULES = ("torch._dynamo", "torch._inductor")
-_OUT_OF_MEMORY_TEXTS = ("can't allocate memory", "not enough memory", "std::bad_alloc", "could not create a memory")
-_DEVICE_OUT_OF_MEMORY_TEXTS = (
-    "error: out of memory", "_STATUS_ALLOC_FAILED", "CUFFT_ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED",
-    "unable to find an engine to execute", "backend out of memory", "hipErrorOutOfMemory", "cudaErrorMemoryAllocation",
-    "Failed to CUDA calloc", "Failed to CUDA host alloc", "out of memory on device",
-)  # fmt: skip
-"""Of what a GPU's libraries say when its memory has run out under them: only torch's own allocator says it by a type.
-cuBLAS cannot make its handle then; cuDNN finds no engine whose workspace fits; NCCL's buffers are "calloc"."""
-_SHM_TEXTS = ("unable to allocate shared memory", "unable to write to file </torch_", "unable to mmap")
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Linux keeps it, not a place for files of ours
-_FULL_BYTES = 2**20
+from autotune.recorder.failing import causes_of, exhausted, is_of_compiler, sentence_of
 
 
 def run(request: Request, reporter: Reporter, commands: Commands | None = None) -> int:
@@ -93,83 +81,26 @@ def _report(error: BaseException, request: Request, reporter: Reporter) -> None:
 def classify(error: BaseException, *, compiled: bool = False, device: str = "cpu") -> tuple[Outcome, str]:
     """The outcome that an exception in a burst stands for, and a sentence that names it.
 
-    torch raises most failures as plain RuntimeErrors, so for those there is only the text to go by.
-
     Args:
         error: What ended the burst.
         compiled: Whether the config compiles, so that a failure in the compiler is the config's.
         device: The device kind; host memory that runs out under a GPU is ``host_oom``.
     """
     from autotune.bursts.ranks import RanksDifferError
-    from autotune.bursts.trainer import NonFiniteLossError
+    from autotune.bursts.trainer import NonFiniteLossError, WorkerKilledError
 
-    chain = _chain(error)
-    for cause in chain:
-        if (outcome := _resource_outcome(cause, device)) is not None:
-            return outcome, _sentence(cause)
+    causes = causes_of(error)
+    for cause in causes:
+        if (resource := exhausted(cause, device)) is not None:
+            return Outcome(resource), sentence_of(cause)
+        if isinstance(cause, WorkerKilledError) and cause.bus_error:
+            return Outcome.SHM_EXHAUSTED, sentence_of(cause)
         if isinstance(cause, (NonFiniteLossError, RanksDifferError)):
             return Outcome.INVALID, str(cause)
-    from_compiler = compiled and any(type(cause).__module__.startswith(_COMPILER_MODULES) for cause in chain)
+    from_compiler = compiled and any(map(is_of_compiler, causes))
     if from_compiler or isinstance(error, (ConfigError, NotImplementedError)):
-        return Outcome.UNSUPPORTED, _sentence(error)
-    return Outcome.CRASHED, _sentence(error)
-
-
-def _resource_outcome(error: BaseException, device: str) -> Outcome | None:
-    """Which resource ran out, if one did."""
-    import torch
-
-    from autotune.bursts.trainer import WorkerKilledError
-
-    text = _text(error)
-    if isinstance(error, torch.OutOfMemoryError):
-        return Outcome.OOM
-    if device != "cpu" and any(part in text for part in _DEVICE_OUT_OF_MEMORY_TEXTS):
-        return Outcome.OOM
-    if isinstance(error, MemoryError) or any(part in text for part in _OUT_OF_MEMORY_TEXTS):
-        return Outcome.OOM if device == "cpu" else Outcome.HOST_OOM
-    full = any(part in text for part in _SHM_TEXTS) or ("No space left" in text and _shared_memory_is_full())
-    if full or (isinstance(error, WorkerKilledError) and error.bus_error):
-        return Outcome.SHM_EXHAUSTED
-    return None
-
-
-def _shared_memory_is_full() -> bool:
-    """Whether that is where no space is left, rather than on a disk that the user's code writes to."""
-    try:
-        there = os.statvfs(_SHARED_MEMORY)
-    except OSError:
-        return False
-    return there.f_bavail * there.f_frsize < _FULL_BYTES
-
-
-def _sentence(error: BaseException) -> str:
-    """The error's type and one line of its text: the first, but of a worker's traceback the last.
-
-    With the second where the first only announces it, as torch before 2.9 tells what the compiler raised.
-    """
-    lines = _text(error).strip().splitlines() or ["no message"]
-    if any(line.startswith("Original Traceback") for line in lines):
-        lines = lines[-1:]
-    told = " ".join(line.strip() for line in lines[: 2 if lines[0].endswith(":") else 1])
-    return f"{type(error).__name__}: {told[:500]}"
-
-
-def _text(error: BaseException) -> str:
-    """What the error says; nothing when even that raises."""
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - the user's own class of error
-        return ""
-
-
-def _chain(error: BaseException | None) -> list[BaseException]:
-    """The error and what caused it."""
-    chain: list[BaseException] = []
-    while error is not None and len(chain) < 20:
-        chain.append(error)
-        error = error.__cause__ or error.__context__
-    return chain
+        return Outcome.UNSUPPORTED, sentence_of(error)
+    return Outcome.CRASHED, sentence_of(error)
 
 
 def _probe(request: Request, _reporter: Reporter) -> dict[str, Any]:

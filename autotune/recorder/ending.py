@@ -13,6 +13,8 @@ from multiprocessing import util
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from .failing import causes_of, exhausted, is_of_compiler, sentence_of
+
 if TYPE_CHECKING:
     from .wire import Wire
 
@@ -20,11 +22,6 @@ FIRST = 1000
 """Above the priorities with which `multiprocessing` ends its own things."""
 GRACE_SECONDS = 3.0
 """For what a script does in its ``finally``. Chosen."""
-OUT_OF_MEMORY_TEXTS = (
-    "out of memory", "can't allocate memory", "not enough memory", "std::bad_alloc", "could not create a memory",
-    "_STATUS_ALLOC_FAILED", "unable to find an engine to execute", "CUDA calloc",
-)  # fmt: skip
-SHARED_MEMORY_TEXTS = ("unable to allocate shared memory", "unable to write to file </torch_", "unable to mmap")
 
 
 class BurstEnded(BaseException):
@@ -66,7 +63,7 @@ def tell_how_it_ends(wire: Wire, doing: list[str]) -> None:
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, BurstEnded) or _is_caused_by_end(error):
             os._exit(0)
-        wire.send("failure", outcome=outcome_of(error), reason=f"{kind.__name__}: {first_line(error)}")
+        wire.send("failure", outcome=outcome_of(error), reason=sentence_of(error))
         former(kind, error, trace)
         sys.stderr.flush()
         os._exit(0)
@@ -76,7 +73,7 @@ def tell_how_it_ends(wire: Wire, doing: list[str]) -> None:
         if has_ended():
             pass
         elif error is not None:  # another hook than ours was told of it
-            wire.send("failure", outcome=outcome_of(error), reason=f"{type(error).__name__}: {first_line(error)}")
+            wire.send("failure", outcome=outcome_of(error), reason=sentence_of(error))
         elif error is None and status in {None, 0} and doing[-1] == "training":
             wire.send("trained")
         else:
@@ -117,25 +114,13 @@ def outcome_of(error: BaseException) -> str:
     """The outcome that an error stands for, in the parent's words."""
     import torch
 
-    seen: BaseException | None = error
-    from_compiler = False
-    for _ in range(20):
-        if seen is None:
-            break
-        text = str(seen)
-        told = any(part in text for part in OUT_OF_MEMORY_TEXTS)
-        if told or isinstance(seen, (torch.cuda.OutOfMemoryError, MemoryError)):
-            return "oom"
-        if any(part in text for part in SHARED_MEMORY_TEXTS):
-            return "shm_exhausted"
-        from_compiler |= type(seen).__module__.startswith(("torch._dynamo", "torch._inductor"))
-        seen = seen.__cause__ or seen.__context__
-    return "unsupported" if from_compiler or isinstance(error, NotImplementedError) else "crashed"
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, in one line."""
-    return (str(error).strip().splitlines() or ["no message"])[0][:500]
+    device = "cuda" if torch.cuda.is_initialized() else "cpu"  # type: ignore[no-untyped-call]
+    causes = causes_of(error)
+    for cause in causes:
+        if (resource := exhausted(cause, device)) is not None:
+            return resource
+    unsupported = any(map(is_of_compiler, causes)) or isinstance(error, NotImplementedError)
+    return "unsupported" if unsupported else "crashed"
 
 
 def _is_caused_by_end(error: BaseException) -> bool:

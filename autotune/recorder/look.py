@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from . import hooks, keeping
 from .blocks import count_blocks
-from .ending import BurstEnded, at_exit, end_burst, first_line, last_error
+from .ending import BurstEnded, at_exit, end_burst, last_error
+from .failing import sentence_of
 from .loop import described, holders_of, implementations, is_compiled, merged, reading, sums_of, trained_beside
 from .naming import loader_key, model_key, shapes_hash, tensors_in
 from .ranks import Meeting, count_ranks, exchange_of
@@ -321,13 +322,13 @@ class Look:
                 os._exit(0)
             former(kind, error, trace)
             sys.stderr.flush()
-            self._wire.send("ended", error=f"{kind.__name__}: {first_line(error)}", **self._outline())
+            self._wire.send("ended", error=sentence_of(error), **self._outline())
 
         def ended() -> None:
             if self._done:
                 os._exit(0)
             error = last_error()  # where another hook than ours was told of it
-            told = f"{type(error).__name__}: {first_line(error)}" if error is not None else None
+            told = sentence_of(error) if error is not None else None
             self._wire.send("ended", error=told, **self._outline())
 
         sys.excepthook = hook
