@@ -24,8 +24,7 @@ PLAYING_TURNS = 3
 for: warming up and sizing blocks take turns as well."""
 PROMISING = 3
 """A candidate that would take the incumbent's place, though it is not beyond doubt, plays so many times as long: all
-that come later are measured against it, and a lucky one spoils their figures. So does one of which too few blocks are
-known to say anything: with workers that wait they are long, and twice the speed was let go after two. Chosen."""
+that come later are measured against it, and a lucky one spoils their figures. Chosen."""
 
 
 @dataclass(frozen=True)
@@ -151,19 +150,25 @@ class Contest:
     def _living(self, wanted: Request, deadline: float) -> Side:
         """The incumbent's runner; a new one where another config lives, or none."""
         side = self._incumbent
-        if side is None or not side.stands or side.request.point != wanted.point:
+        if side is None or not side.stands or not _is_same(side.request, wanted):
             self._end_incumbent()
             side = self._incumbent = Side(self._isolation, wanted, deadline)
         return side
 
     def _enough(self, duet: Duet, plan: BurstPlan, told: Callable[[Pair], None]) -> bool:
-        """Whether more turns would change nothing, or the plan's time is spent."""
+        """Whether more turns would change nothing, or the plan's time is spent.
+
+        Not while there are too few blocks to say anything: where steps are slow, or many workers wait, they are long,
+        and twice the speed would be let go.
+        """
         pair, seconds = self._pair(duet), plan.measure_seconds
         if pair is not None:
             told(pair)
+            if plan.fastest_wins and pair.too_few:
+                return False
             if plan.fastest_wins and pair.decided:
                 return True
-            if plan.fastest_wins and (pair.promotes or pair.too_few):
+            if plan.fastest_wins and pair.promotes:
                 seconds *= PROMISING
         return duet.counted_seconds() >= len(duet.standing) * seconds
 
@@ -197,6 +202,12 @@ class Contest:
         return pair_of(incumbent.request.point, *_seconds(duet), self._scatter)
 
 
+def _is_same(living: Request, wanted: Request) -> bool:
+    """Whether a runner trains what is wanted: all of it, not its computing alone."""
+    parts = [request.plan.part if request.plan is not None else "all" for request in (living, wanted)]
+    return living.point == wanted.point and parts[0] == parts[1]
+
+
 def _seconds(duet: Duet) -> tuple[list[float], list[float]]:
     """Of both sides, in the turns that count."""
     incumbent, candidate = duet.sides
@@ -211,5 +222,9 @@ def _seconds(duet: Duet) -> tuple[list[float], list[float]]:
 def _latest_start(plan: BurstPlan, deadline: float) -> float:
     """When a side must have started at the latest: what compiles may take all but the time to play."""
     now = time.monotonic()
-    playing = 2 * END_SECONDS + 2 * PLAYING_TURNS * plan.measure_seconds
-    return max(now + START_SHARE * (deadline - now), deadline - playing)
+    return max(now + START_SHARE * (deadline - now), deadline - playing_seconds(plan))
+
+
+def playing_seconds(plan: BurstPlan) -> float:
+    """What of a challenge's time is kept for playing, and for the end of both sides."""
+    return 2 * END_SECONDS + 2 * PLAYING_TURNS * plan.measure_seconds

@@ -28,8 +28,9 @@ LONGEST_BLOCK = 5
 SIZING_TURNS = 2
 """The first turns only tell how long a block should be: first steps are slow, and tell it badly. One is enough where
 all have trained before: whoever stood still for a while finds its caches cold."""
-LEAST_TURNS = 5
-"""Of those that count in a round, which nobody looks at before its end: fewer say nothing about how they scatter."""
+LEAST_TURNS, LEAST_LONG_TURNS = 5, 3
+"""Of those that count in a round, which nobody looks at before its end: fewer say nothing about how they scatter. The
+second holds where they take so long that each is as good as several: a round of steps of two seconds took 28 s."""
 WARMUP_SHARE = 0.25
 """Of what a side is to be measured, at least: what the ratio shows of warming up, it shows only within noise."""
 MOST_WARMUPS = 4
@@ -126,12 +127,14 @@ class Duet:
         """Which blocks count.
 
         Not those trained before all were warm, nor what the ratios show to be warm-up still; nor those in which
-        somebody else took notably more of the CPUs than usual from a side: its partner was spared it.
+        somebody else took notably more of the CPUs than usual from a side: its partner was spared it; nor those of
+        which no sample counts for a side, whose steps were all skipped by a `GradScaler`.
         """
         whole = [side for side in self.sides if len(side.blocks) > self.warm]
         if not whole:
             return []
-        turns = range(self.warm, min(len(side.blocks) for side in whole))
+        played = range(self.warm, min(len(side.blocks) for side in whole))
+        turns = [turn for turn in played if all(side.blocks[turn].samples for side in whole)]
         shortest = min((side.blocks[turn].seconds for side in whole for turn in turns), default=math.inf)
         taken = [max(side.taken[turn] for side in whole) for turn in turns]
         quiet = [turns[index] for index in bearable(taken, shortest)]
@@ -210,7 +213,10 @@ def play_round(
     duet = Duet(plan, deadline, seed, ends=len(requests))
 
     def enough(turns: int) -> bool:
-        return turns >= LEAST_TURNS and duet.counted_seconds() >= len(duet.standing) * plan.measure_seconds
+        planned = len(duet.standing) * plan.measure_seconds
+        seconds = duet.counted_seconds()
+        long = turns >= LEAST_LONG_TURNS and seconds >= LEAST_TURNS * planned
+        return long or (turns >= LEAST_TURNS and seconds >= planned)
 
     try:
         for request in requests:

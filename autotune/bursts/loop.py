@@ -173,7 +173,7 @@ class Timing:
             warmup_seconds=self.warmup_seconds,
             compile_seconds=max(0.0, compiling) if tuned.config.compile_mode and part != "loader" else None,
             placement_seconds=placement_seconds(feed.loader.dataset),
-            epoch_samples=_epoch_samples(feed, tuned.batch_size),
+            epoch_samples=epoch_samples(feed, tuned.batch_size),
             epoch_boundary_seconds=boundary_seconds,
             skipped_steps=self.skipped_steps,
             final_loss=self.trainer.check_loss(),
@@ -208,8 +208,10 @@ class Timing:
         trainer, feed = self.trainer, self.trainer.feed
         clock, scale = feed.clock, trainer.scaler.get_scale()
         clock.synchronize()
+        trainer.updates.clear()
         for _ in range(clock.lead):
             trainer.micro_step()
+        led = len(trainer.updates)
         self.ranks.meet()
         began = clock.mark()
         feed.waits.clear()
@@ -220,8 +222,8 @@ class Timing:
             samples += trainer.micro_step()
             taken += 1
         ended = clock.finish()
-        updates = len(trainer.updates)
-        if updates:
+        # Those of the lead count too: where every step ends there, one that was skipped would never be forgotten.
+        if updates := led + len(trainer.updates):
             skipped = _skipped_steps(scale, trainer.scaler.get_scale(), updates)
             self.skipped_steps += skipped
             self._skipped_share = skipped / updates
@@ -373,7 +375,7 @@ def _epoch_batches(feed: Feed) -> int | None:
         return None
 
 
-def _epoch_samples(feed: Feed, batch_size: int) -> int | None:
+def epoch_samples(feed: Feed, batch_size: int) -> int | None:
     """Samples of an epoch: of one that ended, else from the loader's length."""
     if feed.epoch_samples is not None:
         return feed.epoch_samples

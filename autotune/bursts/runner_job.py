@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.bursts.burst_job import Prepared, prepared
 from autotune.bursts.epochs import Lap, charge
-from autotune.bursts.loop import Timing, stepper_of, told_of_killed_workers
+from autotune.bursts.loop import Timing, epoch_samples, stepper_of, told_of_killed_workers
 from autotune.bursts.protocol import Command, Commands, Reporter, Request
 from autotune.bursts.trainer import NonFiniteLossError, make_loader
 from autotune.measuring import Measurement, TelemetrySummary, merged
@@ -124,6 +124,7 @@ class _Run:
             "block": blocks[-1].model_dump(),
             "crossed": self._laps[-1].starts > 0,
             "boundary_seconds": boundary,
+            "epoch_samples": epoch_samples(feed, self._ready.tuned.batch_size),
             "taken": self._watched[-1].taken_fraction,
         }
 

@@ -68,7 +68,7 @@ class Side:
         self.ended: Ended | None = None
         self._isolation = isolation
         self._start: int | None = 0
-        self._boundary_seconds = 0.0
+        self._boundary_seconds, self._charged_samples = 0.0, 0
         self._longest_block = 0.0
         self._pace = 0.0
         self._live = isolation.open(request, max(0.0, deadline - time.monotonic()))
@@ -120,7 +120,7 @@ class Side:
 
     def per_sample(self, block: Block) -> float:
         """Seconds of a sample in a block, its share of epoch boundaries included."""
-        boundary = self._boundary_seconds / self.epoch_samples if self.epoch_samples else 0.0
+        boundary = self._boundary_seconds / self._charged_samples if self._charged_samples else 0.0
         return block.seconds / max(1, block.samples) + boundary
 
     def begin(self) -> None:
@@ -188,6 +188,8 @@ class Side:
             self.taken.append(event["taken"])
             self.crossed.append(event["crossed"])
             self._boundary_seconds, self.drained = event["boundary_seconds"], event["drained"]
+            # Of an iterable data set how long an epoch is shows only at its end.
+            self._charged_samples = event.get("epoch_samples") or self.epoch_samples or 0
             self.trained_seconds += block.seconds
             self._longest_block = max(self._longest_block, block.seconds)
 

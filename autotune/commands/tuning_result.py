@@ -235,10 +235,15 @@ def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
         reached = f"the best candidate reached {ratio_text(top.ratio)} ({spread_text(top)}){remedy}"
         return search.baseline, None, f"nothing was {better} than the baseline beyond doubt: {reached}"
     best = search.log.incumbent()
-    if best is None or best.burst.point == search.baseline:
-        return search.baseline, None, f"nothing was {better} than the baseline"
-    found = f"the search found a {better} config, but there was no time to confirm it"
-    return search.baseline, None, f"{found}; {LONGER}"
+    if best is not None and best.burst.point != search.baseline:
+        found = f"the search found a {better} config, but there was no time to confirm it"
+        return search.baseline, None, f"{found}; {LONGER}"
+    others = [trial for trial in search.log.trials if trial.burst.point != search.baseline]
+    if not others and (search.space.choices or search.space.parameters):
+        return search.baseline, None, f"there was no time to try anything but the baseline; {LONGER}"
+    if any(trial.pair is not None and trial.pair.too_few for trial in others):
+        return search.baseline, None, f"there was no time to tell whether anything is {better}; {LONGER}"
+    return search.baseline, None, f"nothing was {better} than the baseline"
 
 
 def _sides(search: Search, best: Point, speedup: Speedup | None) -> tuple[Side, Side]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 
+from autotune.bursts.contest import playing_seconds
+from autotune.bursts.duet import LEAST_LONG_TURNS
 from autotune.bursts.protocol import Part
 from autotune.bursts.runner import Runner
-from autotune.measuring import Burst, Headroom, Pair, Point
+from autotune.bursts.side import END_SECONDS
+from autotune.measuring import FEWEST_PAIRS, Burst, Headroom, Pair, Point
 from autotune.search.progress import Progress
 from autotune.search.stages import HEADROOM
 from autotune.search.stopping import Budget, burst_deadline, plan_for, predicted_seconds, round_plan
@@ -16,10 +20,9 @@ from autotune.search.verify import Round
 
 BASELINE_SHARE = 0.8
 """Of what remains, for the first burst, should it take that long."""
-LEAST_COMPILED_ROUNDS = 3
 LEAST_CONFIRMING_SHARE = 0.25
-"""What is left for the confirmation of a config that takes long to compile: so many rounds, in which it comes out of a
-cache, and so much of the budget at least. Chosen: three pairs are the fewest that make a finding."""
+"""What is left for the confirmation of a config that takes long to compile: `FEWEST_PAIRS` rounds, in which it comes
+out of a cache, and so much of the budget at least. Chosen."""
 
 
 class Bursts:
@@ -36,6 +39,7 @@ class Bursts:
 
     Attributes:
         baseline: What candidates are compared with.
+        cut_off: Rounds, by stage and number, in the middle of which the budget ended.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class Bursts:
         self.plan = plan_for(budget.seconds, log.objective)
         self._round_plan = round_plan(self.plan)
         self.baseline = baseline
+        self.cut_off: set[tuple[str, int]] = set()
         self._runner = runner
         self._stage_shown = ""
         self._turns = Turns(runner, note, seed)
@@ -66,10 +71,12 @@ class Bursts:
 
     @property
     def searching(self) -> float:
-        """Seconds that the search may still take."""
+        """Seconds that the search may still take: what it has found must be confirmed, however long a round takes."""
         best = self.log.incumbent()
-        found = best is not None and best.burst.point != self.baseline
-        return self.budget.searching if found else self.budget.seeking
+        if best is None or best.burst.point == self.baseline:
+            return self.budget.seeking
+        confirming = FEWEST_PAIRS * self.round_seconds([self.baseline, best.burst.point])
+        return min(self.budget.searching, max(0.0, self.budget.confirming - confirming))
 
     def seconds_of(self, point: Point) -> float:
         """What a challenge by a point is expected to cost, starting and compiling included."""
@@ -78,12 +85,14 @@ class Bursts:
     def round_seconds(self, points: Sequence[Point]) -> float:
         """What a round of these points is expected to cost: as the last one that they took part in did."""
         last = {trial.burst.point: trial.burst.seconds for trial in self.trials if trial.round is not None}
-        shorter = self._round_plan.measure_seconds / self.plan.measure_seconds
+        return sum(last[point] if point in last else self._first_round_seconds(point) for point in points)
 
-        def expected(point: Point) -> float:
-            return self.seconds_of(point) * (shorter if point.config.compile_mode is None else 1)
-
-        return sum(last[point] if point in last else expected(point) for point in points)
+    def _first_round_seconds(self, point: Point) -> float:
+        """A point's share of its first round: shorter than a challenge, unless it compiles or its blocks are long."""
+        planned, measured = self._round_plan.measure_seconds, self.log.measurement(point)
+        block = statistics.median(measured.block_seconds) if measured is not None else 0.0
+        shortens = point.config.compile_mode is None and LEAST_LONG_TURNS * block <= planned
+        return self.seconds_of(point) * (planned / self.plan.measure_seconds if shortens else 1)
 
     def search(self, point: Point, stage: str, reason: str) -> Burst:
         """A challenge of the incumbent, in the time that is for searching.
@@ -110,6 +119,8 @@ class Bursts:
         # What was begun may go on a little: the confirmation's share is the larger one.
         available = min(available + 2 * self.plan.measure_seconds, self.budget.remaining)
         deadline = burst_deadline(point.config, self.trials, self.plan, available)
+        if point.config.compile_mode is not None:  # what is allowed for compiling is not for playing
+            deadline = min(deadline + playing_seconds(self.plan), self.budget.remaining)
         return self._turns.challenge(incumbent, point, self.plan, deadline, told)
 
     def affordable_seconds(self, point: Point) -> float:
@@ -121,7 +132,7 @@ class Bursts:
         compiled = any(trial.burst.point.config.compile_mode is not None for trial in self.trials)
         if point.config.compile_mode is None or compiled:
             return self.searching
-        least = LEAST_COMPILED_ROUNDS * self.seconds_of(self.baseline) * 2
+        least = FEWEST_PAIRS * self.seconds_of(self.baseline) * 2
         return max(self.searching, self.budget.remaining - max(least, LEAST_CONFIRMING_SHARE * self.budget.seconds))
 
     @property
@@ -164,6 +175,8 @@ class Bursts:
             return burst_deadline(point.config, self.trials, plan, self.budget.remaining)
 
         bursts = self._turns.play(points, plan, deadline, self.budget.remaining)
+        if self.budget.remaining < END_SECONDS:
+            self.cut_off.add((stage, number))
         for burst in bursts:
             told = reason(burst.point)
             self.log.run(burst.point, stage, told, lambda burst=burst: (burst, None), round_number=number)  # type: ignore[misc]
@@ -189,6 +202,7 @@ class Bursts:
         if self.side_by_side:
             burst, pair = self._runner.challenge(point, point, plan, deadline, lambda _: None)
         if not self.side_by_side or burst.outcome.is_memory:
+            self._runner.close()  # the memory of what lives is needed
             burst = self._runner.run(point, plan, deadline)
         known = self.log.measurement(point)
         if burst.rate is None or known is None:

@@ -75,11 +75,16 @@ class Confirmation:
         return rank(self._baseline, self._bursts.rounds(CONFIRM), self._failed(), self._objective)
 
     def _failed(self) -> set[Point]:
-        """Points that failed in a round; what was cut off together with the baseline shows nothing but want of time."""
-        failed = [trial for trial in self._bursts.trials if trial.stage == CONFIRM and not trial.burst.ok]
-        late = [trial for trial in failed if trial.burst.outcome is Outcome.TIMEOUT]
-        cut_off = {trial.round for trial in late if trial.burst.point == self._baseline}
-        return {trial.burst.point for trial in failed if trial not in late or trial.round not in cut_off}
+        """Points that failed in a round by themselves: not together with the baseline, nor by the end of the budget."""
+        played = [trial for trial in self._bursts.trials if trial.stage == CONFIRM and trial.round is not None]
+        lost = {trial.round for trial in played if trial.burst.point == self._baseline and not trial.burst.ok}
+        failed = [trial for trial in played if not trial.burst.ok and trial.round not in lost]
+        cut_off = self._bursts.cut_off
+        return {
+            trial.burst.point
+            for trial in failed
+            if trial.burst.outcome is not Outcome.TIMEOUT or (trial.stage, trial.round) not in cut_off
+        }
 
     def sides(self, point: Point) -> tuple[Measurement, Measurement] | None:
         """The baseline's measurement and a point's, over the rounds that hold both: their blocks are pairs, in order.
@@ -170,6 +175,7 @@ class Confirmation:
         before = next((one.score for one in searched if one.point == self._baseline), 0.0)
         reached = before * max([1.0, *(one.speedup.ratio for one in self.confirmed() if one.point in raced)])
         near: list[Point] = []
+        least: dict[Point, float] = {}
         leader = 0.0
         for standing in searched:
             point = standing.point
@@ -182,8 +188,11 @@ class Confirmation:
                 continue  # a further finalist is not worth more of the confirmation's time
             if self.agrees(point):  # else the next in line takes its place
                 near.append(point)
+                least[point] = standing.score * math.exp(-NEAR_ERRORS * standing.error)
                 leader = max(leader, standing.score)
-        # Where the race would not be a long one, more finalists would only take time from the first.
+        # Where the race would not be a long one, more finalists would only take time from the first: whoever is the
+        # fastest for all that is certain, which may have had too few blocks to become the incumbent.
+        near.sort(key=lambda point: least[point], reverse=True)
         while len(near) > 1 and not self._affords([self._baseline, *near] * LONG_RACE_ROUNDS):
             near.pop()
         return near

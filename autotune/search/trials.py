@@ -107,7 +107,9 @@ class TrialLog:
             self.sync()
             return
         known = study.get_trials(deepcopy=False)
-        self.trials += [trial for frozen in known if (trial := _trial_from(frozen, objective)) is not None]
+        earlier = [trial for frozen in known if (trial := _trial_from(frozen, objective)) is not None]
+        # What the budget of then cut off says nothing now.
+        self.trials += [trial for trial in earlier if trial.burst.outcome is not Outcome.TIMEOUT]
         # A killed run's open trials would repel the sampler for ever.
         open_trials = [frozen.number for frozen in known if frozen.state is TrialState.RUNNING]
         self._kept(lambda: [self.study.tell(number, state=TrialState.FAIL) for number in open_trials])
@@ -252,7 +254,9 @@ class TrialLog:
     def _per_rate(self, measured: Measurement | None) -> float | None:
         """The score of each sample per second."""
         score = self.objective.score(measured) if measured is not None else None
-        return score / measured.samples_per_second if score is not None and measured is not None else None
+        if score is None or measured is None or not measured.samples_per_second:
+            return None
+        return score / measured.samples_per_second
 
     def _store(self, asked: optuna.Trial, trial: Trial) -> None:
         asked.set_user_attr(_STAGE, trial.stage)

@@ -10,6 +10,9 @@ from autotune.bursts.protocol import BurstPlan
 from autotune.bursts.runner import Runner
 from autotune.measuring import Burst, Interval, Pair, Point
 
+LOST_PARTNERS = 2
+"""So many candidates whose partner was gone when they were to play, and memory is taken to be too small for two: on a
+CPU the system kills whom it likes. Chosen: one may have died for a reason of its own."""
 NO_ROOM = "there is no memory for all sides at once: whole bursts take turns, which is less certain"
 APART_ERROR = 0.1
 """What a ratio of two bursts that ran one after the other may be off by, either way: one config's bursts were measured
@@ -25,7 +28,7 @@ class Turns:
         seed: Of the order of whole bursts.
 
     Attributes:
-        side_by_side: Whether memory holds several, for all that is known.
+        side_by_side: Whether memory holds a candidate beside the incumbent, for all that is known.
     """
 
     def __init__(self, runner: Runner, note: Callable[[str], None], seed: int = 0) -> None:
@@ -33,6 +36,8 @@ class Turns:
         self._note = note
         self._rng = random.Random(seed)
         self.side_by_side = True
+        self._rounds_fit = True
+        self._told, self._lost_partners = False, 0
         self._alone: dict[Point, float] = {}
 
     def play(
@@ -49,11 +54,12 @@ class Turns:
             deadline: Seconds that a point may take at most.
             available: Seconds that there are for all.
         """
-        if self.side_by_side and len(points) > 1:
+        if self._rounds_fit and len(points) > 1:
             bursts = self._runner.play(points, plan, min(sum(map(deadline, points)), available))
             if not any(burst.outcome.is_memory for burst in bursts):
                 return bursts
-            self._take_turns_as_bursts()
+            self._rounds_fit = False
+            self._tell()
         self._runner.close()
         run = {p: self._runner.run(p, plan, deadline(p)) for p in self._rng.sample(list(points), len(points))}
         return [run[point] for point in points]
@@ -67,20 +73,27 @@ class Turns:
         told: Callable[[Pair], None],
     ) -> tuple[Burst, Pair | None]:
         """A candidate against the incumbent, as `Runner.challenge`; what does not fit beside it runs again alone."""
-        if self.side_by_side:
-            burst, pair = self._runner.challenge(incumbent, candidate, plan, deadline_seconds, told)
-            if incumbent is None or not burst.outcome.is_memory or burst.seconds >= deadline_seconds:
-                return burst, pair
-            spent = burst.seconds
-            burst, pair = self._apart(incumbent, candidate, plan, deadline_seconds - spent)
-            if burst.ok:  # else its memory is out alone as well, and the next may fit beside the incumbent
-                self._take_turns_as_bursts()
-            return burst.model_copy(update={"seconds": burst.seconds + spent}), pair
-        return self._apart(incumbent, candidate, plan, deadline_seconds)
+        if not self.side_by_side:
+            return self._apart(incumbent, candidate, plan, deadline_seconds)
+        burst, pair = self._runner.challenge(incumbent, candidate, plan, deadline_seconds, told)
+        left = deadline_seconds - burst.seconds
+        lost_partner = burst.ok and pair is None and left > plan.measure_seconds
+        if incumbent is None or left <= 0 or not (burst.outcome.is_memory or lost_partner):
+            return burst, pair
+        spent = burst.seconds
+        burst, pair = self._apart(incumbent, candidate, plan, left)
+        self._lost_partners += lost_partner
+        # What is too large beside the incumbent says nothing of the next, unless that must play against it.
+        if (pair is not None and pair.promotes) or self._lost_partners >= LOST_PARTNERS:
+            self.side_by_side = False
+            self._tell()
+        return burst.model_copy(update={"seconds": burst.seconds + spent}), pair
 
-    def _take_turns_as_bursts(self) -> None:
-        self.side_by_side = False
-        self._note(NO_ROOM)
+    def _tell(self) -> None:
+        """Once, that memory forces whole bursts."""
+        if not self._told:
+            self._told = True
+            self._note(NO_ROOM)
 
     def _apart(
         self, incumbent: Point | None, candidate: Point, plan: BurstPlan, deadline_seconds: float

@@ -131,6 +131,15 @@ def test_an_incumbent_that_was_killed_is_started_again(runner: ProcessRunner) ->
     assert pair.verdict == "faster"
 
 
+def test_computing_alone_is_no_incumbent_for_the_whole(runner: ProcessRunner) -> None:
+    """Should the incumbent have died beside it, what computes alone lives on: a new whole one plays the next."""
+    runner.challenge(None, SLOW, PLAN.model_copy(update={"part": "compute"}), SECONDS, lambda _: None)
+    before = runners()
+    challenge(runner, SLOW, sleeping(0.025))
+    assert len(runners()) == 1
+    assert not runners() & before
+
+
 @pytest.mark.parametrize(("seconds", "outcome"), [(-1.0, Outcome.CRASHED), (1000.0, Outcome.TIMEOUT)])
 def test_a_candidate_that_fails_leaves_the_incumbent_alone(
     runner: ProcessRunner, seconds: float, outcome: Outcome

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import math
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from autotune.bursts.duet import Played, play_round
+from autotune.bursts.duet import Duet, Played, play_round
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.protocol import BurstPlan, Request
+from autotune.bursts.side import Side
 from autotune.errors import Interrupted
 from autotune.knobs.config import TrainConfig
-from autotune.measuring.records import Outcome, Point
+from autotune.measuring.records import Block, Outcome, Point
 from tests.conftest import RunnerOf
 from tests.processes import ROOT
 
@@ -88,6 +91,38 @@ def test_a_side_that_fails_leaves_its_partner_alone(forkserver: Isolation) -> No
     played = play(forkserver, "tests.workloads.faults:raises", TINY)
     events = [ended.message["event"] for ended in played.ended if ended.message is not None]
     assert events == ["failure", "result"]
+
+
+def test_an_epochs_end_is_charged_where_its_length_shows_only_then(forkserver: Isolation) -> None:
+    """An iterable data set without a length, whose worker is started anew each epoch: no sample comes free of that."""
+    asked = request("tests.workloads.lengths:build_iterable", TrainConfig(batch_size=8, num_workers=1))
+    deadline = time.monotonic() + SECONDS
+    side = Side(forkserver, asked, deadline)
+    side.start(deadline)
+    side.train(4 * 256, deadline)
+    (block,) = side.blocks
+    side.discard()
+    assert side.epoch_samples is None
+    assert side.per_sample(block) > block.seconds / block.samples
+
+
+def test_turns_in_which_every_step_was_skipped_do_not_count() -> None:
+    """A GradScaler learns its scale by skipping steps: no sample of theirs counts, and no ratio is made of them."""
+    duet = Duet(PLAN, math.inf, seed=0, ends=1)
+    for counts in ([64, 64, 64, 64], [0, 32, 64, 0]):
+        blocks = [Block(samples=count, seconds=0.1, data_wait_seconds=0.0) for count in counts]
+        side = SimpleNamespace(blocks=blocks, taken=[0.0] * 4, per_sample=lambda block: block.seconds / block.samples)
+        duet.sides.append(side)  # type: ignore[arg-type]
+    assert duet.counted() == [1, 2]
+
+
+def test_steps_of_seconds_take_fewer_turns(runner_of: RunnerOf) -> None:
+    """Five of the planned rounds are in three turns; five turns would let two rounds take the time of three."""
+    config = TrainConfig(batch_size=4)
+    slow = [Point(config=config, parameters={"step_seconds": 0.35, "batch_size": 4}) for _ in range(2)]
+    plan = PLAN.model_copy(update={"measure_seconds": 0.1})
+    bursts = runner_of("tests.workloads.sleepy:build").play(slow, plan, SECONDS)
+    assert {len(burst.measurement.blocks) for burst in bursts if burst.measurement is not None} == {3}
 
 
 def play(isolation: Isolation, *targets: str, seconds: float = SECONDS) -> Played:

@@ -19,8 +19,9 @@ import torch
 from torch import nn
 from torch.utils.data import IterableDataset
 
+from autotune.bursts.clock import HostClock
 from autotune.bursts.feed import NoBatchError
-from autotune.bursts.loop import measure_burst
+from autotune.bursts.loop import Timing, measure_burst, stepper_of
 from autotune.bursts.protocol import BurstPlan
 from autotune.bursts.trainer import NonFiniteLossError, WorkerKilledError
 from autotune.knobs.config import TrainConfig
@@ -251,6 +252,18 @@ def test_steps_that_the_scaler_skipped_do_not_count() -> None:
     """Every second step overflows: half of the samples taught the model something."""
     half = agree(overflowing(every=2), lambda: burst(overflowing(every=10**9)).samples_per_second / 2, within=0.2)
     assert half.skipped_steps > 10
+
+
+def test_a_step_that_was_skipped_while_leading_in_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the first overflows. A block times one micro-batch of two, and all later steps end in what leads to it."""
+    workload = sleepy.build(step_seconds=0.001, batch_size=8, precision="fp16", accumulation_steps=2)
+    gradients = iter([math.inf])
+    workload.model.bias.register_hook(lambda gradient: gradient * next(gradients, 1.0))  # type: ignore[union-attr,operator]
+    monkeypatch.setattr(HostClock, "lead", 1)
+    timing = Timing(stepper_of(workload, Tuned(workload.baseline_config), "all"), SHORT)
+    timing.open()
+    laps = [timing.lap_until(timing.trainer.feed.position + 2 * 8) for _ in range(6)]
+    assert [lap.samples for lap in laps[-3:]] == [8, 8, 8]
 
 
 def test_a_scale_that_collapses_is_no_figure() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from autotune.commands.tuning_result import judge, trial_record
 from autotune.measuring.objective import SAMPLES_PER_SECOND
 from autotune.measuring.pairs import Pair
-from autotune.measuring.records import Outcome
+from autotune.measuring.records import Burst, Outcome
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.search.trials import Trial
@@ -17,16 +20,18 @@ from tests.factories import make_burst
 
 BASELINE, INCUMBENT = make_burst(1000), make_burst(1300, pin_memory=True)
 CANDIDATE = make_burst(1400, pin_memory=True, precision="bf16")
+BEFORE = Trial(BASELINE, "baseline", "")
 
 
-def search_of(*confirmed: Confirmed) -> Any:
+def search_of(*confirmed: Confirmed, trials: Sequence[Trial] = (), incumbent: Burst = CANDIDATE) -> Any:
     """As much of a search as is judged: what was confirmed, and a candidate that seems faster than the baseline."""
     answer = next((one.point for one in confirmed if one.speedup.confirmed), BASELINE.point)
     return SimpleNamespace(
         baseline=BASELINE.point,
         confirmation=SimpleNamespace(confirmed=lambda: list(confirmed), answer=lambda: answer),
+        space=SimpleNamespace(choices={"precision": ("fp32", "bf16")}, parameters={}),
         log=SimpleNamespace(
-            objective=SAMPLES_PER_SECOND, incumbent=lambda: Trial(CANDIDATE, "sampler", "", score=1400.0)
+            objective=SAMPLES_PER_SECOND, incumbent=lambda: Trial(incumbent, "sampler", ""), trials=[BEFORE, *trials]
         ),
     )
 
@@ -55,6 +60,23 @@ def test_two_pairs_leave_the_baseline_and_say_what_to_do() -> None:
     assert (point, speedup) == (BASELINE.point, None)
     told = "the best candidate reached 1.20× (2 pairs: too few to tell); give a longer --budget, or --resume"
     assert str(reason).endswith(told)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "told"),
+    [
+        (None, "there was no time to try anything but the baseline; give a longer --budget, or --resume"),
+        (2, "there was no time to tell whether anything is faster; give a longer --budget, or --resume"),
+        (9, "nothing was faster than the baseline"),
+    ],
+)
+def test_nothing_faster_is_said_of_what_was_compared(blocks: int | None, told: str) -> None:
+    """Of two blocks nothing follows, and less of none."""
+    trials = []
+    if blocks is not None:
+        pair = Pair(partner=BASELINE.point, ratio=1.0, ci95=Interval(0.98, 1.02), blocks=blocks)
+        trials = [Trial(CANDIDATE, "sampler", "", pair=pair)]
+    assert judge(search_of(trials=trials, incumbent=BASELINE)) == (BASELINE.point, None, told)
 
 
 def test_a_trial_keeps_its_duet() -> None:

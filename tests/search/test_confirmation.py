@@ -33,9 +33,13 @@ def test_confirmation_survives_an_interruption(tmp_path: Path) -> None:
     assert speedup is not None
 
 
-@pytest.mark.parametrize(("late", "confirmed"), [("both", True), ("the candidate", False)])
-def test_a_round_that_time_cuts_off_takes_nothing_back(late: str, confirmed: bool) -> None:
-    """Two pairs stand; a third in which the baseline ran out of time as well says nothing of the candidate."""
+@pytest.mark.parametrize(
+    ("late", "ends", "confirmed"),
+    [("both", False, True), ("the candidate", False, False), ("the candidate", True, True)],
+    ids=["both", "the candidate", "the budget ended"],
+)
+def test_a_round_that_time_cuts_off_takes_nothing_back(late: str, ends: bool, confirmed: bool) -> None:
+    """Two pairs stand; a third in which the baseline failed too, or the budget ended, says nothing of the candidate."""
     search, surface = make_search(example_rate, budget_seconds=120)
     original = surface.play
     rounds = 0
@@ -49,6 +53,7 @@ def test_a_round_that_time_cuts_off_takes_nothing_back(late: str, confirmed: boo
             return bursts
         ended = Burst(point=search.baseline, outcome=Outcome.TIMEOUT, reason="it was still in its phase", seconds=1.0)
         fails = [late == "both" or burst.point != search.baseline for burst in bursts]
+        surface.clock.now += 1000 * ends
         cut.update(burst.point for burst in bursts if burst.point != search.baseline)
         return [
             ended.model_copy(update={"point": burst.point}) if fails[number] else burst

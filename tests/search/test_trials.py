@@ -100,6 +100,15 @@ def test_pairs_are_kept_with_their_trials() -> None:
     assert resumed.trials[1].score == search.log.trials[1].score == pytest.approx(1.2 * (BASELINE.rate or 0.0))
 
 
+def test_what_a_budget_cut_off_is_tried_again_when_it_is_resumed() -> None:
+    """It says nothing of a longer one."""
+    search, _ = make_search(example_rate)
+    late = FIRST.model_copy(update={"outcome": Outcome.TIMEOUT, "measurement": None, "reason": "too slow"})
+    for burst in (BASELINE, late):
+        search.log.run(burst.point, "s", "", lambda burst=burst: (burst, None))  # type: ignore[misc]
+    assert [trial.burst.point for trial in TrialLog(search.log.study, search.space).trials] == [BASELINE.point]
+
+
 def test_a_failure_is_told_as_a_violated_constraint() -> None:
     """Optuna's own tools see an out-of-memory trial as infeasible, not as a fast one."""
     search, _ = make_search(example_rate, oom_above=1)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from autotune.bursts.protocol import BurstPlan
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.pairs import Pair
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.measuring.statistics import Interval
-from autotune.search.turns import NO_ROOM, Turns
+from autotune.search.turns import LOST_PARTNERS, NO_ROOM, Turns
 from tests.factories import make_burst
+
+if TYPE_CHECKING:
+    import pytest
 
 PLAN = BurstPlan()
 POINTS = [Point(config=TrainConfig(batch_size=size)) for size in (64, 32)]
@@ -19,15 +23,17 @@ POINTS = [Point(config=TrainConfig(batch_size=size)) for size in (64, 32)]
 class Machine:
     """Runs points alone; side by side some of them run out of memory."""
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, room: int, ratio: float = 1.0) -> None:
         self.room = room
+        self.ratio = ratio
         self.played: list[int] = []
         self.ran: list[Point] = []
 
     def run(self, point: Point, plan: BurstPlan, deadline_seconds: float) -> Burst:
-        """Alone there is room."""
+        """Alone there is room; the second is faster than the first, as told."""
         self.ran.append(point)
-        return make_burst(1000.0).model_copy(update={"point": point})
+        rate = 1000.0 * (self.ratio if point == POINTS[1] else 1.0)
+        return make_burst(rate).model_copy(update={"point": point})
 
     def play(self, points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
         """So many fit together."""
@@ -85,7 +91,7 @@ def test_out_of_memory_beside_others_is_no_verdict() -> None:
 
 
 def test_a_candidate_without_room_beside_the_incumbent_runs_alone() -> None:
-    """Then, and from then on; the incumbent runs alone too, once, so that there is a ratio, with its doubts."""
+    """So does the incumbent, once, so that there is a ratio, with its doubts; the next may fit beside it again."""
     machine, notes = Machine(room=1), list[str]()
     turns = Turns(machine, notes.append)
     for _ in range(2):
@@ -95,4 +101,30 @@ def test_a_candidate_without_room_beside_the_incumbent_runs_alone() -> None:
         assert pair.blocks == 0
         assert pair.ci95.low < pair.ratio == 1.0 < pair.ci95.high
     assert machine.ran == [POINTS[1], POINTS[0], POINTS[1]]
+    assert machine.played == [1, 1]
+    assert notes == []
+    assert turns.side_by_side
+
+
+def test_where_the_next_incumbent_leaves_no_room_whole_bursts_take_turns() -> None:
+    """From then on, which is told; rounds, of other points perhaps, are still tried side by side."""
+    machine, notes = Machine(room=1, ratio=2.0), list[str]()
+    turns = Turns(machine, notes.append)
+    for _ in range(2):
+        turns.challenge(POINTS[0], POINTS[1], PLAN, 60.0, lambda _: None)
+    assert machine.played == [1]
+    assert notes == [NO_ROOM]
+    machine.room = 2
+    turns.play(POINTS, PLAN, lambda _: 10.0, 60.0)
+    assert machine.played == [1, 2]
+
+
+def test_a_partner_that_was_gone_is_run_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the system killed it for want of memory: twice, and whole bursts take turns."""
+    machine, notes = Machine(room=2), list[str]()
+    turns = Turns(machine, notes.append)
+    monkeypatch.setattr(machine, "challenge", lambda _, candidate, *__: (machine.run(candidate, PLAN, 1.0), None))
+    found = [turns.challenge(POINTS[0], POINTS[1], PLAN, 60.0, lambda _: None) for _ in range(LOST_PARTNERS)]
+    assert all(pair is not None and pair.blocks == 0 for _, pair in found)
+    assert not turns.side_by_side
     assert notes == [NO_ROOM]
