@@ -70,7 +70,7 @@ class Side:
         self._start: int | None = 0
         self._boundary_seconds, self._charged_samples = 0.0, 0
         self._longest_block = 0.0
-        self._pace = 0.0
+        self._pace = self._opening_pace = 0.0
         self._live = isolation.open(request, max(0.0, deadline - time.monotonic()))
 
     @property
@@ -101,7 +101,7 @@ class Side:
             waiting = math.ceil(self.request.sample_wait_fraction * waiting)
             self.least_samples = self.config.num_workers * max(batch, waiting)
             self.epoch_samples = ready["epoch_samples"]
-            self._pace = ready["pace"]
+            self._pace = self._opening_pace = ready["pace"]
 
     @property
     def config(self) -> TrainConfig:
@@ -112,6 +112,11 @@ class Side:
     def stands(self) -> bool:
         """Whether it has not ended."""
         return self.ended is None
+
+    @property
+    def opening_seconds(self) -> float:
+        """That it has trained before its first block, less its very first step, which may do what no later one does."""
+        return self._opening_pace * self.config.effective_batch
 
     @property
     def pace(self) -> float:
@@ -133,8 +138,10 @@ class Side:
     def lead_samples(self, seconds: float) -> int:
         """Samples after which it is warm: so many seconds of training, and as many as its loader may have prepared.
 
-        In whole optimizer steps, or in micro-batches where a step takes longer than that.
+        In whole optimizer steps, or in micro-batches where a step takes longer than that; none where its first steps
+        were long enough.
         """
+        seconds = max(0.0, seconds - self.opening_seconds)
         wanted = max(seconds / max(self._pace, 1e-9), self._queue_samples)
         unit = self._unit(wanted)
         return unit * math.ceil(wanted / unit)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 
 from autotune.bursts.contest import playing_seconds
@@ -20,6 +19,8 @@ from autotune.search.verify import Round
 
 BASELINE_SHARE = 0.8
 """Of what remains, for the first burst, should it take that long."""
+OPENING_STEPS = 2
+"""That a side takes before its first block: one to see that it trains, and one that tells its pace."""
 LEAST_CONFIRMING_SHARE = 0.25
 """What is left for the confirmation of a config that takes long to compile: `FEWEST_PAIRS` rounds, in which it comes
 out of a cache, and so much of the budget at least. Chosen."""
@@ -85,14 +86,19 @@ class Bursts:
     def round_seconds(self, points: Sequence[Point]) -> float:
         """What a round of these points is expected to cost: as the last one that they took part in did."""
         last = {trial.burst.point: trial.burst.seconds for trial in self.trials if trial.round is not None}
-        return sum(last[point] if point in last else self._first_round_seconds(point) for point in points)
+        block_samples = max(point.config.micro_batch for point in points)
+        return sum(last[one] if one in last else self._first_round_seconds(one, block_samples) for one in points)
 
-    def _first_round_seconds(self, point: Point) -> float:
-        """A point's share of its first round: shorter than a challenge, unless it compiles or its blocks are long."""
-        planned, measured = self._round_plan.measure_seconds, self.log.measurement(point)
-        block = statistics.median(measured.block_seconds) if measured is not None else 0.0
-        shortens = point.config.compile_mode is None and LEAST_LONG_TURNS * block <= planned
-        return self.seconds_of(point) * (planned / self.plan.measure_seconds if shortens else 1)
+    def _first_round_seconds(self, point: Point, block_samples: int) -> float:
+        """A point's share of its first round: shorter than a challenge, unless it compiles or its steps are long."""
+        if point.config.compile_mode is not None:
+            return self.seconds_of(point)
+        shorter = self.seconds_of(point) * self._round_plan.measure_seconds / self.plan.measure_seconds
+        if (measured := self.log.measurement(point)) is None:
+            return shorter
+        samples = OPENING_STEPS * point.config.effective_batch + LEAST_LONG_TURNS * block_samples
+        started = measured.start_seconds + measured.build_seconds
+        return max(shorter, started + samples / measured.samples_per_second)
 
     def search(self, point: Point, stage: str, reason: str) -> Burst:
         """A challenge of the incumbent, in the time that is for searching.
@@ -208,7 +214,8 @@ class Bursts:
         if burst.rate is None or known is None:
             return None
         ratio = pair.ratio if pair is not None else burst.rate / known.samples_per_second
-        return Headroom(ratio=ratio, ci95=pair.ci95 if pair is not None else None, cached_samples_per_second=burst.rate)
+        ci95 = pair.ci95 if pair is not None and not pair.too_few else None
+        return Headroom(ratio=ratio, ci95=ci95, cached_samples_per_second=burst.rate)
 
     def rounds(self, stage: str) -> list[Round]:
         """The rounds of a stage so far, those of an interrupted run included."""

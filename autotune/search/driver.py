@@ -164,7 +164,8 @@ class Search:
     def _look_for_headroom(self) -> None:
         """Tells, before the search spends its time, what a faster loader could bring at most."""
         plan, known = self._bursts.plan, self.log.measurement(self.baseline)
-        seconds = self._bursts.seconds_of(self.baseline) + plan.measure_seconds  # both sides train for as long
+        both = self._bursts.round_seconds([self.baseline] * 2)
+        seconds = max(both, self._bursts.seconds_of(self.baseline) + plan.measure_seconds)
         if not self._asks_headroom or known is None or seconds > HEADROOM_SHARE * self._budget.seconds:
             return
         self.headroom = self._bursts.headroom(self.baseline)

@@ -55,7 +55,7 @@ def test_where_memory_limits_the_batch_it_is_bought() -> None:
 
     space = make_space(effective_batch=None, facts={"recomputable_blocks": 4})
     search, _ = make_search(
-        rate, space=space, budget_seconds=120, memory_limit_bytes=(200 + FITS) * MIB, bytes_of=less,
+        rate, space=space, budget_seconds=240, memory_limit_bytes=(200 + FITS) * MIB, bytes_of=less,
         fits=lambda config: less(config) <= (200 + FITS) * MIB,
     )  # fmt: skip
     search.run()
