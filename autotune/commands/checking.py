@@ -22,7 +22,7 @@ from autotune.search.verify import Round, confirm, speedup_of
 
 STATUS = {"holds": 0, "drifted": 1, "no longer fits": 3}
 DRIFT = 0.05
-"""A ratio that is lower by more than this share has drifted, if the intervals do not overlap."""
+"""A ratio that is lower by more than this share has drifted, if the intervals do not overlap. Chosen."""
 FIRST_SHARE = 0.7
 """Of what remains, for the first burst: should it hang, there is time left to see how the others end."""
 

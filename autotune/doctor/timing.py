@@ -19,9 +19,12 @@ from autotune.measuring import Measurement, Point, block_error
 STEPS_MS, FETCH_SHARES = (5.0, 50.0, 150.0), (0.0, 0.4, 1.5)
 """Short and long steps; batches that cost nothing, hide behind the device's work, and do not."""
 TOLERANCE, ALIKE = 0.03, 0.03
+"""By which bursts may differ from a plain loop, and two runners of one config from each other: claims are told to
+the per cent. Chosen."""
 SURE = 2.0
 """Standard errors that two runners may differ by on top: blocks beside a neighbour scatter."""
 WAITING_LIMIT = 0.05
+"""Of the time, that a device which is always busy may be said to have waited for data. Chosen."""
 SECONDS = 0.6
 """Of each case, in the plain loop and in the burst."""
 PAIR, PAIR_SECONDS = (5.0, 2.0), 2.0

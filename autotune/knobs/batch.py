@@ -11,7 +11,7 @@ from autotune.knobs.config import Scalar
 from autotune.knobs.knob import Knob
 from autotune.recorder.telling import HALF
 
-_MOST_SIZES = 10
+_MOST_SIZES = 10  # chosen: a search tries two or three of them, neighbours first
 _SMALLEST_SHARE = 16  # batches below this share of the baseline's are not tried: launching them costs more
 _LARGEST_GROWTH = 6  # doublings of the baseline's batch, where the effective batch is free
 _TRAINING_BYTES_PER_PARAMETER = 16  # fp32 weight, gradient, and the two moments of Adam

@@ -26,8 +26,11 @@ LOSS_TOLERANCE, TF32_LOSS_TOLERANCE, HALF_LOSS_TOLERANCE = 1e-3, 5e-3, 2e-2
 MEAN_LOSS_TOLERANCE = 2e-2
 """Of the mean loss over all steps: rounding grows along a trajectory, in fp32 too."""
 NORM_TOLERANCE = 0.1
+"""Of the first step's gradient, whose direction the cosine judges. Chosen, as are the next two."""
 LEAST_COSINE, HALF_LEAST_COSINE = 0.99, 0.95
+"""Of the angle to the exact gradient; the second is for half precision."""
 MOST_SKIPPED = 0.05
+"""Of the steps, by a GradScaler: more of them, and a training loses what the config gains."""
 CAVEAT = "a check of a few steps finds what is broken; it does not prove that training converges alike"
 
 

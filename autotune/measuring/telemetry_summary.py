@@ -13,6 +13,8 @@ from pydantic import Field
 from autotune.stored import Figure, Seconds, Stored, Whole
 
 FOREIGN_CPU_LIMIT = 0.1
+"""Of the CPUs, by other programs: above it a burst is marked, and a span may be left out. Chosen, as are the limits
+below: what a quiet desktop does in the background stays under them."""
 IDLE_CPU_LIMIT = 0.1
 NOTABLY_MORE = 0.05
 """Of the CPUs, over what others take in most spans. Chosen."""

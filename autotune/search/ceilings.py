@@ -13,8 +13,9 @@ from autotune.knobs import KNOBS, Scalar
 from autotune.measuring import Measurement, Point
 
 PARTS: tuple[Part, ...] = ("compute", "loader")
-HEADROOM = 1.3
-"""The loader should be so many times as fast as computing: its rate varies, and workers take cores as well."""
+FEEDING_MARGIN = 1.3
+"""The loader should be so many times as fast as computing: its rate varies, and workers take cores as well. Chosen, as
+are the next ones."""
 NOTABLE_GAIN = 1.1
 """More workers that raise the loader's own rate by less are not worth their memory."""
 IDLE_WAIT, LARGE_WAIT = 0.05, 0.5
@@ -60,7 +61,7 @@ class Ceilings:
             rate = self.loader(with_workers(point, count))
             if rate is None:
                 break
-            if rate >= HEADROOM * compute:
+            if rate >= FEEDING_MARGIN * compute:
                 return count, f"{count} workers alone load {rate / compute:.1f} × what computing takes"
             if best is not None and rate < NOTABLE_GAIN * best[1]:
                 break
@@ -92,7 +93,7 @@ def with_workers(point: Point, count: int) -> Point:
 def workers_needed(workers: int, waits: float) -> float:
     """Workers that would feed training with some headroom, where those that it has let it wait for a share of time."""
     computing = max(1 - waits, 1e-3)
-    return HEADROOM * (workers / computing if workers else waits / computing)
+    return FEEDING_MARGIN * (workers / computing if workers else waits / computing)
 
 
 def unlikely_to_gain(knob: str, measured: Measurement) -> bool:

@@ -29,6 +29,7 @@ from autotune.search.verify import MIN_DECIDED_ROUNDS
 
 StoppedBy = Literal["budget", "target", "plateau", "exhausted", "interrupted"]
 SAMPLER_TRIES = 50
+"""Proposals in a row that are known or refused, after which nothing new is expected of the sampler. Chosen."""
 FIRST_SHARE = 0.5
 """Of the budget: so much is left when another machine's first burst is no longer waited for. Chosen."""
 HEADROOM_SHARE = 0.08
