@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 from .importing import after_import
+from .quiet import keep_quiet
 
 ORDERS = "AUTOTUNE_RECORDER"
 """In the environment of a script: what the recorder is to do there, as JSON."""
 
 
 def arrive() -> None:
-    """Does what the environment asks for, as soon as torch is there. A recorder that fails must not harm the script."""
+    """Does what the environment asks for, as soon as torch is there."""
     text = os.environ.get(ORDERS)
     if not text:
         return
     orders = json.loads(text)
-
-    def begin() -> None:
-        try:
-            _roles()[orders["role"]](orders)
-        except Exception:  # noqa: BLE001 - of whatever kind
-            traceback.print_exc()
-
-    after_import("torch", begin)
+    if orders["role"] != "launch":
+        keep_quiet()
+    after_import("torch", lambda: _roles()[orders["role"]](orders))
 
 
 def _roles() -> dict[str, Callable[[dict[str, Any]], None]]:

@@ -6,6 +6,7 @@ import atexit
 import functools
 import multiprocessing
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -22,6 +23,10 @@ FIRST = 1000
 """Above the priorities with which `multiprocessing` ends its own things."""
 GRACE_SECONDS = 3.0
 """For what a script does in its ``finally``. Chosen."""
+TRAINING, BEYOND_EPOCH = "training", "training beyond an epoch"
+"""What a script does: the second where it has drawn more than an epoch of its own holds, which it cannot know."""
+_NOT_FINITE = re.compile(r"\b(nan|inf)\b|finite", re.IGNORECASE)
+"""In what a script says that watches its loss. Chosen."""
 
 
 class BurstEnded(BaseException):
@@ -60,10 +65,16 @@ def tell_how_it_ends(wire: Wire, doing: list[str]) -> None:
     """
     former = sys.excepthook
 
+    def failed(error: BaseException) -> None:
+        if doing[-1] == BEYOND_EPOCH and may_be_of_length(error):
+            wire.send("trained", error=sentence_of(error))
+        else:
+            wire.send("failure", outcome=outcome_of(error), reason=sentence_of(error))
+
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, BurstEnded) or _is_caused_by_end(error):
             os._exit(0)
-        wire.send("failure", outcome=outcome_of(error), reason=sentence_of(error))
+        failed(error)
         former(kind, error, trace)
         sys.stderr.flush()
         os._exit(0)
@@ -73,8 +84,8 @@ def tell_how_it_ends(wire: Wire, doing: list[str]) -> None:
         if has_ended():
             pass
         elif error is not None:  # another hook than ours was told of it
-            wire.send("failure", outcome=outcome_of(error), reason=sentence_of(error))
-        elif error is None and status in {None, 0} and doing[-1] == "training":
+            failed(error)
+        elif error is None and status in {None, 0} and doing[-1] in {TRAINING, BEYOND_EPOCH}:
             wire.send("trained")
         else:
             how = "" if status in {None, 0} else f", by sys.exit({status!r})"
@@ -121,6 +132,18 @@ def outcome_of(error: BaseException) -> str:
             return resource
     unsupported = any(map(is_of_compiler, causes)) or isinstance(error, NotImplementedError)
     return "unsupported" if unsupported else "crashed"
+
+
+def may_be_of_length(error: BaseException) -> bool:
+    """Whether an error may be that of a script whose epoch does not end, as of whatever is sized by an epoch.
+
+    A schedule has no step left, an array no place, another iterator no batch. It is not what torch raises as a
+    RuntimeError, of devices, workers and other ranks, nor what a script says of a loss that is no number.
+    """
+    if isinstance(error, StopIteration) or isinstance(error.__cause__, StopIteration):  # a generator's RuntimeError
+        return True
+    is_of_system = any(isinstance(cause, RuntimeError | OSError | ArithmeticError) for cause in causes_of(error))
+    return not is_of_system and outcome_of(error) == "crashed" and _NOT_FINITE.search(sentence_of(error)) is None
 
 
 def _is_caused_by_end(error: BaseException) -> bool:

@@ -7,7 +7,7 @@ import math
 from time import perf_counter  # by name: the script may replace what `time` holds
 from typing import TYPE_CHECKING, Any
 
-from .ending import end_burst, has_ended
+from .ending import BEYOND_EPOCH, TRAINING, end_burst, has_ended
 from .gradients import Gradients
 from .usage import MemoryWatch, Processors
 
@@ -85,6 +85,8 @@ class Gate:
         """All that was drawn has been trained on."""
         if self.stream is not None:
             self._pass(self.stream.position, self.stream.last_samples)
+            if self._doing[-1] == TRAINING and self.stream.has_passed_epoch:
+                self._doing.append(BEYOND_EPOCH)
 
     def before_step(self, optimizer: Optimizer) -> None:
         """An optimizer is about to step."""
@@ -172,7 +174,7 @@ class Gate:
             opening_seconds=perf_counter() - self._opened,
             opening_steps=self._passed / self._passes,
         )
-        self._doing.append("training")
+        self._doing.append(TRAINING)
         self._go_on(position)
 
     def _go_on(self, position: int) -> None:

@@ -6,17 +6,28 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
 
 def after_import(name: str, then: Callable[[], None]) -> None:
-    """Calls a function as soon as a module has been imported: at once where it is there already."""
+    """Calls a function as soon as a module has been imported: at once where it is there already.
+
+    A recorder that fails must not harm the script, so that what the function raises is only printed.
+    """
+
+    def safely() -> None:
+        try:
+            then()
+        except Exception:  # noqa: BLE001 - of whatever kind
+            traceback.print_exc()
+
     if name in sys.modules:
-        then()
+        safely()
     else:
-        sys.meta_path.insert(0, _AfterImport(name, then))
+        sys.meta_path.insert(0, _AfterImport(name, safely))
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):

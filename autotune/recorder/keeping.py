@@ -1,4 +1,4 @@
-"""Keeps what is the user's as it was: files that a script writes in a burst, checkpoints, and trackers.
+"""Keeps what is the user's as it was: the files that a script writes to in a burst.
 
 What Python opens for writing, makes, renames or removes is told in a journal beforehand, and copied if it is there;
 `putting_back` undoes it. The journal and the copies are on the disk before the script's own write begins.
@@ -12,14 +12,15 @@ import json
 import os
 import shutil
 import sys
+import sysconfig
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from time import monotonic, sleep
 from typing import Any
 
-from .importing import after_import
 from .putting_back import JOURNAL, LOCK, locked, mark_of
+from .saving import leave_out_checkpoints
 from .snapshot import listed
 
 MOST_COPIED_BYTES = 2**30
@@ -32,6 +33,8 @@ CACHE_VARIABLES = (
     "HF_HUB_CACHE", "HF_DATASETS_CACHE", "CUDA_CACHE_PATH", "NUMBA_CACHE_DIR", "MPLCONFIGDIR",
 )  # fmt: skip
 """Caches are left alone: what is in them is found by what it was made of, and the user's training starts warm by it."""
+_PYTHONS_OWN = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
+"""Of `sysconfig.get_paths`. Not the prefix: a project may lie in /usr/src, or in the folder of its environment."""
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _LOCK_SECONDS = 5.0
 """For another process of the script to finish a copy; it may have been stopped in the middle of one."""
@@ -40,10 +43,12 @@ _in_loop = [False]
 
 
 def keep(folder: str) -> None:
-    """From here on what is written is told in a folder, and checkpoints are not saved to files."""
-    places = [folder, "/dev", "/proc", "/sys", tempfile.gettempdir(), sys.prefix, *map(os.path.expanduser, CACHES)]
+    """From here on what is written is told in a folder, and checkpoints are not saved."""
+    places = [folder, "/dev", "/proc", "/sys", tempfile.gettempdir(), *map(os.path.expanduser, CACHES)]
+    paths = sysconfig.get_paths()
+    places += [paths[name] for name in _PYTHONS_OWN]
     places += [os.environ[name] for name in CACHE_VARIABLES if os.environ.get(name)]
-    journal = _Journal(folder, tuple(os.path.realpath(place) + os.sep for place in places), os.path.realpath(os.curdir))
+    journal = Journal(folder, tuple(os.path.realpath(place) + os.sep for place in places), os.path.realpath(os.curdir))
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event not in _NOTED or getattr(_state, "busy", False):
@@ -57,7 +62,7 @@ def keep(folder: str) -> None:
             _state.busy = False
 
     sys.addaudithook(hook)
-    _silence_saving(journal)
+    leave_out_checkpoints(journal)
     _share_folders(journal)
 
 
@@ -66,7 +71,7 @@ def in_loop() -> None:
     _in_loop[0] = True
 
 
-class _Journal:
+class Journal:
     """What is told of one run of a script; its processes share it.
 
     A line is written first, then its mark, and then the script goes on: whoever is killed between leaves a file that is
@@ -184,8 +189,13 @@ class _Journal:
         place = _resolved(path, folder, follow=False)
         return place is not None and place not in self._made and os.path.lexists(self._mark(place))
 
+    def can_copy(self, path: Any) -> bool:
+        """Whether a file could be put back if it were written to; true where there is none."""
+        place = _resolved(path)
+        return place is None or not os.path.isfile(place) or os.path.getsize(place) <= MOST_COPIED_BYTES
+
     def saved(self, path: Any) -> None:
-        """A checkpoint was not written."""
+        """A checkpoint is not written."""
         place = _resolved(path)
         if place not in self._unsaved:
             self._unsaved.add(place)
@@ -235,7 +245,7 @@ class _Journal:
             os.fsync(journal.fileno())
 
 
-def _opened(journal: _Journal, arguments: tuple[Any, ...]) -> None:
+def _opened(journal: Journal, arguments: tuple[Any, ...]) -> None:
     path, mode, flags = (*arguments, None, None, None)[:3]
     if isinstance(mode, str):
         if any(letter in mode for letter in "wax+"):
@@ -244,7 +254,7 @@ def _opened(journal: _Journal, arguments: tuple[Any, ...]) -> None:
         journal.written(path, appends=bool(flags & os.O_APPEND))
 
 
-def _connected(journal: _Journal, arguments: tuple[Any, ...]) -> None:
+def _connected(journal: Journal, arguments: tuple[Any, ...]) -> None:
     """SQLite writes below Python, and into two files beside the database."""
     path = os.fsdecode(arguments[0]) if isinstance(arguments[0], (str, bytes, os.PathLike)) else ":"
     if path and not path.startswith((":", "file:")):
@@ -252,7 +262,7 @@ def _connected(journal: _Journal, arguments: tuple[Any, ...]) -> None:
             journal.written(path + ending)
 
 
-_NOTED: dict[str, Callable[[_Journal, tuple[Any, ...]], None]] = {
+_NOTED: dict[str, Callable[[Journal, tuple[Any, ...]], None]] = {
     "open": _opened,
     "os.remove": lambda journal, arguments: journal.unlinked(*arguments[:2]),
     "os.rename": lambda journal, arguments: journal.renamed(*arguments[:4]),
@@ -306,37 +316,7 @@ def _copy(place: str, mark: str) -> None:
     os.replace(mark + ".part", mark)
 
 
-def _silence_saving(journal: _Journal) -> None:
-    """Checkpoints of a burst are nobody's: what saves them to a file only tells that it was called."""
-    if "torch" in sys.modules:  # without it there is nothing to save either
-        _silence(journal, sys.modules["torch"], "save", "f")
-    # Written below Python, and imported by name by frameworks: before they are.
-    after_import(
-        "safetensors.torch", lambda: _silence(journal, sys.modules["safetensors.torch"], "save_file", "filename")
-    )
-
-
-def _silence(journal: _Journal, module: Any, name: str, path_name: str) -> None:
-    original = getattr(module, name)
-
-    @functools.wraps(original)
-    def save(*args: Any, **kwargs: Any) -> Any:
-        path = args[1] if len(args) > 1 else kwargs.get(path_name)
-        if not isinstance(path, (str, bytes, os.PathLike)):
-            return original(*args, **kwargs)
-        _state.busy = True
-        try:
-            journal.saved(path)
-        except OSError:
-            pass
-        finally:
-            _state.busy = False
-        return None
-
-    setattr(module, name, save)
-
-
-def _share_folders(journal: _Journal) -> None:
+def _share_folders(journal: Journal) -> None:
     """Two bursts that live side by side make the same folder, each as if it were the first."""
     original = os.mkdir
 

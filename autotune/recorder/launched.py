@@ -42,6 +42,7 @@ class Launched:
         self._steps = 0
         self._stand_ins: dict[str, StandIn] = {}
         self._starts_anew = False
+        self._is_changed = False
         self._kinds = {loader_kind(key) for key in self._loop["loaders"]}
         self._changes.on_process(torch.device(self._loop["device"]))
         hooks.on_step(self._on_step, lambda _: None)
@@ -61,7 +62,10 @@ class Launched:
             self._changes.on_models(find_models(self._loop["models"]))
         if not self._changes.loader:
             return self._handed_on(iterate(loader))
-        return self._handed_on(self._stand_in(loader).read())
+        stand_in = self._stand_in(loader)
+        batches = stand_in.read()
+        self._is_changed |= stand_in.was_changed
+        return self._handed_on(batches)
 
     def _stand_in(self, loader: DataLoader[Any]) -> StandIn:
         """What is read in the place of a loader: what stood in for it before, or for one like it, if that is free."""
@@ -69,7 +73,7 @@ class Launched:
         found: StandIn | None = getattr(loader, MADE, self._stand_ins.get(key))
         if found is None or not found.takes_over(arguments):
             self._starts_anew |= found is not None and not found.is_read and arguments["persistent_workers"]
-            found = StandIn(arguments)
+            found = StandIn(arguments, persists_anyway=loader.persistent_workers)
         setattr(loader, MADE, found)
         self._stand_ins[key] = found
         return found
@@ -89,6 +93,8 @@ class Launched:
             missing.append("no loader like the one that was tuned was seen")
         if self._starts_anew:
             missing.append("the loader was made again from other parts, so that its workers could not persist")
+        if self._is_changed:
+            missing.append("the data set was changed between epochs, so that workers could not persist")
         if self._changes.wants_models:
             missing.append("the model that was tuned was not seen")
         if self._steps and missing:

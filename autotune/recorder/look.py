@@ -19,9 +19,11 @@ from .ending import BurstEnded, at_exit, end_burst, last_error
 from .failing import sentence_of
 from .loop import described, holders_of, implementations, is_compiled, merged, reading, sums_of, trained_beside
 from .naming import loader_key, model_key, shapes_hash, tensors_in
+from .passes import Pass, Passes
 from .ranks import Meeting, count_ranks, exchange_of
+from .seeding import seed_start
 from .sites import Sites
-from .stream import Watched, count_of
+from .stream import count_of
 from .wire import Wire
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 STEPS, SECONDS, FEWEST_STEPS = 6, 4.0, 3
 """Of the optimizer that steps first: so many, or fewer where they take long."""
 STEPS_OF_A_BATCH = 24
-"""After so many, no further batch will be drawn from a loader that was drawn from before. Chosen."""
+"""After so many on one batch, no further one will be drawn from a loader that was drawn from before. Chosen."""
 SMALL_OPERATOR_MICROSECONDS = 20.0
 """Below, an operator is mostly what calling it costs."""
 
@@ -54,8 +56,7 @@ class Look:
         self._wire = Wire.to(self._socket)
         self._began = time()
         self._loaders: dict[int, Any] = {}
-        self._iterated: Counter[str] = Counter()
-        self._passed: dict[int, int] = {}
+        self._passes = Passes()
         self._draws: list[tuple[int, int]] = []  # of what, how many samples; since the first step began
         self._batches: list[list[tuple[int, ...]]] = []
         self._models: dict[int, Any] = {}
@@ -73,6 +74,7 @@ class Look:
         self._sites = Sites()
         self._forwards = 0
         self._done = False
+        seed_start()
         keeping.keep(orders["keep"])
         Meeting(orders["port"], self._on_group)
         hooks.on_iterate(self._on_iterate)
@@ -89,14 +91,11 @@ class Look:
     def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
         import torch
 
-        key = loader_key(loader)
-        if torch.is_grad_enabled():
-            self._passed.setdefault(id(loader), self._iterated[key])
-            self._iterated[key] += 1
         self._loaders[id(loader)] = loader
-        return Watched(iterate(loader), lambda batch: self._on_draw(loader, batch))
+        begun = self._passes.begin(loader, trains=torch.is_grad_enabled())
+        return begun.through(iterate(loader), lambda batch: self._on_draw(begun, batch))
 
-    def _on_draw(self, loader: DataLoader[Any], batch: Any) -> None:
+    def _on_draw(self, begun: Pass, batch: Any) -> None:
         import torch
 
         if not torch.is_grad_enabled():
@@ -105,7 +104,8 @@ class Look:
             end_burst()
         self._threads["draw"].add(threading.current_thread().name)
         samples = count_of(batch)
-        self._draws.append((id(loader), samples))
+        begun.note(len(self._draws))
+        self._draws.append((id(begun.loader), samples))
         tensors = list(tensors_in(batch))
         self._facts["images"] |= any(tensor.dim() == 4 for tensor in tensors)
         self._facts["batch_bytes"] = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
@@ -170,15 +170,25 @@ class Look:
     def _mark(self) -> None:
         """A step was taken."""
         if not self._marks:
+            self._passes.look_for_cycles()
+            keeping.in_loop()  # what is made from here on is training's
             self._first_step = perf_counter()
             if os.getpid() != self._process_id:  # the script trains in a process that it has forked
                 self._wire, self._process_id = Wire.to(self._socket), os.getpid()
             self._wire.send("training", pid=os.getpid())
         self._threads["train"].add(threading.current_thread().name)
         self._marks.append(len(self._draws))
-        draws_no_more = len(self._marks) >= STEPS_OF_A_BATCH if self._draws else True
-        if not self._draws_feed and draws_no_more and self._is_enough():
-            self._finish()
+        if self._draws_no_more:
+            if self._draws_feed and self._profile is not None:  # what is replayed is not drawn again
+                self._end_profile()
+            if self._is_enough():
+                self._finish()
+
+    @property
+    def _draws_no_more(self) -> bool:
+        """Whether training needs no further batch, as in a loop without a loader."""
+        since = self._marks[-STEPS_OF_A_BATCH:]
+        return not self._draws or (len(since) == STEPS_OF_A_BATCH and since[0] == len(self._draws))
 
     @property
     def _draws_feed(self) -> bool:
@@ -247,8 +257,10 @@ class Look:
     def _seen(self) -> dict[str, Any]:
         import torch
 
-        drawn = merged(self._draws, {one: loader_key(loader) for one, loader in self._loaders.items()})
+        drawn_from = list(self._draws)  # a thread of the script may go on drawing
+        drawn = merged(drawn_from, {one: loader_key(loader) for one, loader in self._loaders.items()})
         between = drawn[self._marks[0] : self._marks[-1]] if self._marks else []
+        told_as = {own: told for (own, _), (told, _) in zip(drawn_from, drawn, strict=True)}
         rounds = max(1, len(self._marks) - 1)
         loaders = [self._loaders[one] for one, _ in Counter(loader for loader, _ in between).most_common()]
         main = loaders[0] if loaders else None
@@ -279,7 +291,9 @@ class Look:
             "updates_itself": self._updates_itself and not self._steps,
             "accumulation": max(1, round((draws if main is not None else self._calls_between) / rounds)),
             "samples": samples[:20],
-            "loaders": [described(loader, self._passed.get(id(loader), 0)) for loader in loaders],
+            "loaders": [
+                described(loader) | self._passes.described(id(loader), told_as, self._marks[0]) for loader in loaders
+            ],
             "models": [model_key(model) for model in models],
             "model_names": [type(model).__name__ for model in models],
             "tensors": sum(1 for model in models for _ in model.parameters()),

@@ -40,13 +40,8 @@ def merged(draws: list[tuple[int, int]], keys: dict[int, str]) -> list[tuple[int
     return [(stands_for[loader], count) for loader, count in draws]
 
 
-def described(loader: Any, passed: int) -> dict[str, Any]:
-    """A loader, in the words of DataLoader.
-
-    Args:
-        loader: The script's.
-        passed: How often one like it was gone through before it fed training.
-    """
+def described(loader: Any) -> dict[str, Any]:
+    """A script's loader, in the words of DataLoader."""
     from torch.utils.data import IterableDataset
 
     dataset = loader.dataset
@@ -54,7 +49,6 @@ def described(loader: Any, passed: int) -> dict[str, Any]:
     size = None if is_own_batch_sampler(loader) else batches_of(loader)[1]
     return {
         "key": loader_key(loader),
-        "passed": passed,
         "dataset": class_of(dataset),
         "samples": length_of(dataset),
         "iterable": iterable,

@@ -41,6 +41,12 @@ def loader_kind(key: str) -> tuple[str, str]:
     return parts[0], "RandomSampler" if sampler == "DistributedSampler" else sampler
 
 
+def without_length(key: str) -> list[str]:
+    """What is alike of a loader where only its data set's length is another: data may be split at random."""
+    parts = key.split()
+    return [*parts[:1], *parts[2:]]
+
+
 def batches_of(loader: Any) -> tuple[Any, int | None, bool]:
     """Sampler, batch size and whether an incomplete batch is dropped, also where they were given as a batch sampler."""
     source = loader.batch_sampler if loader.batch_sampler is not None and loader.batch_size is None else loader

@@ -7,6 +7,7 @@ same optimizer step, and where lengths vary both meet the same long batch.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import sys
 from collections.abc import Iterator, Sized
@@ -68,7 +69,8 @@ class SeededSampler(Sampler[Any]):
         self._epoch += 1
         skipped, self._skipped = self._skipped, 0
         with random_numbers(epoch_seed(self._seed, self._epoch)):
-            return iter(list(self._sampler)[skipped:])
+            # Some samplers have no end, but a length.
+            return iter(list(itertools.islice(self._sampler, len(self._sampler)))[skipped:])
 
 
 @contextlib.contextmanager

@@ -100,9 +100,10 @@ def sentence(done: Restored, named: Callable[[list[str]], str]) -> str | None:
         done: What was done.
         named: Writes a list of paths.
     """
+    removed = [path for path in done.removed if path not in done.unsaved]  # an empty file stood for a checkpoint
     parts = [
         ("put back as they were", done.back),
-        ("removed, since the script had made them", done.removed),
+        ("removed, since the script had made them", removed),
         ("too large to be copied, and written to", done.too_large),
         ("not written, though a checkpoint was saved there", done.unsaved),
         ("changed by code below Python or by somebody else meanwhile, and left as they are", done.others),

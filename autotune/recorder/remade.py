@@ -1,4 +1,7 @@
-"""Loaders that a script makes again for each epoch: one stands in for all of them, so that its workers persist."""
+"""Workers that persist, also where a script makes its loader again for each epoch: one loader stands in for all.
+
+They see what the script changes in its data set between epochs, as workers do that are started for each epoch.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, Sampler
 
+from .attributes import Attributes, is_same
 from .stream import ITERATE, Watched
 
 _FOLLOWED = ("sampler", "batch_sampler")
@@ -18,12 +22,19 @@ class StandIn:
 
     Args:
         arguments: Of `DataLoader`: the script's own with what is changed.
+        persists_anyway: Whether its workers would persist in the script as it is, and keep the data set that they have.
+
+    Attributes:
+        was_changed: Whether the script has changed the data set, so that workers were started again.
     """
 
-    def __init__(self, arguments: dict[str, Any]) -> None:
+    def __init__(self, arguments: dict[str, Any], *, persists_anyway: bool = False) -> None:
+        self.was_changed = False
         self._arguments = arguments
         self._order = {name: _Following(arguments[name]) for name in _FOLLOWED if name in arguments}
-        self._loader: DataLoader[Any] = DataLoader(**{**arguments, **self._order})
+        self._loader = self._made()
+        self._sees_changes = bool(arguments.get("persistent_workers")) and not persists_anyway
+        self._copied: Attributes | None = None
         self._reader: weakref.ref[_Reading] | None = None
 
     @property
@@ -45,21 +56,28 @@ class StandIn:
 
     def read(self) -> Iterator[Any]:
         """An epoch's batches."""
+        if self._sees_changes:
+            self._see_changes()
         reading = _Reading(ITERATE(self._loader))
         self._reader = weakref.ref(reading)
         return reading
+
+    def _made(self) -> DataLoader[Any]:
+        return DataLoader(**{**self._arguments, **self._order})
+
+    def _see_changes(self) -> None:
+        """Has workers start again where what they hold is not what the script holds."""
+        former, self._copied = self._copied, Attributes(self._arguments["dataset"], self._arguments["collate_fn"])
+        if former is not None and not self._copied.are_as(former):
+            self._loader = self._made()
+            self.was_changed = True
 
     def _is_alike(self, arguments: dict[str, Any]) -> bool:
         if arguments.keys() != self._arguments.keys() or not arguments.get("persistent_workers"):
             return False
         # By identity: a data set of the script's may say of two that they are equal, or of none.
         held = (name for name in arguments if name not in _FOLLOWED)
-        return all(_is_same(arguments[name], self._arguments[name]) for name in held)
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    plain = (int, float, str, type(None))
-    return one is other or (isinstance(one, plain) and type(one) is type(other) and one == other)
+        return all(is_same(arguments[name], self._arguments[name]) for name in held)
 
 
 class _Following(Sampler[Any]):

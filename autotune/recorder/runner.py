@@ -18,10 +18,11 @@ from . import ending, hooks, keeping
 from .changes import Changes
 from .effects import Effects
 from .gate import Gate
-from .naming import find_models, loader_key
+from .naming import find_models, loader_key, without_length
 from .opening_cuda import Opener, before_cuda, open_in_fork
 from .order import seed_all
 from .ranks import Meeting, this_rank, top_of_run
+from .seeding import seed_start
 from .server import serve, unsafe_reason
 from .stream import Stream
 from .usage import MemoryWatch
@@ -58,11 +59,13 @@ class Runner:
         self._effects = Effects(self._changes, "cpu")
         self._models: list[Any] = []
         self._passed = 0
+        self._trains_elsewhere = False
         self._streams: dict[str, list[Stream]] = {}
         self._known: dict[int, tuple[Any, Stream]] = {}  # the loader too, so that no other one gets its id
         self._doing = ["being started"]
         self._threads: int | None = None
         self._set_threads: Callable[[int], None] = lambda _: None
+        seed_start()  # a script that seeds nothing makes the same model each time, also where each job starts it anew
         keeping.keep(orders["keep"])
         self._meeting = Meeting(orders["port"], self._on_group)
         hooks.on_iterate(self._on_iterate)
@@ -70,8 +73,6 @@ class Runner:
         hooks.on_backward(self._before_backward, self._after_backward)
         if not self._loop["loaders"]:
             hooks.when_called(self._loop["models"], lambda _: self._arrive_once(), most_calls=None)
-        if orders["role"] == "job":
-            seed_all(0)  # each job starts the script anew: one that seeds nothing makes the same model each time
         if orders["role"] == "serve":
             self._postpone_threads()
             if orders["before_cuda"] == sys.argv:  # not what the script starts besides
@@ -80,21 +81,30 @@ class Runner:
     def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
         import torch
 
-        keys = self._loop["loaders"]
-        key = loader_key(loader)
+        keys, own = self._loop["loaders"], loader_key(loader)
+        key = self._known_as(own)
         if key not in keys or not torch.is_grad_enabled():
             return iterate(loader)
         gate = self._gate
         if gate is None:
             if key != keys[0]:
                 return iterate(loader)
-            self._passed += 1
-            if self._passed <= self._loop["passed"]:
-                return iterate(loader)
+            if own == key:
+                self._trains_elsewhere = False
+                self._passed += 1
+                if self._passed <= self._loop["passed"]:
+                    return iterate(loader)
             gate = self._arrive()
         if id(loader) not in self._known:
             self._known[id(loader)] = (loader, self._stream_for(loader, key, gate))
         return self._known[id(loader)][1]  # where the script left it and begins again, the stream goes on
+
+    def _known_as(self, key: str) -> str:
+        """A loader's key in the loop; where a loader of another length trains, by what else is alike."""
+        keys: list[str] = self._loop["loaders"]
+        if key in keys or not self._trains_elsewhere:
+            return key
+        return next((known for known in keys if without_length(known) == without_length(key)), key)
 
     def _stream_for(self, loader: DataLoader[Any], key: str, gate: Gate) -> Stream:
         """A stream of a loader that was not iterated before; where it was made again, the one that it had."""
@@ -106,13 +116,14 @@ class Runner:
         is_main = key == keys[0] and not streams
         before_draw = gate.before_draw if is_main else lambda: None
         part = self._request["plan"]["part"]
+        is_replayed = key in self._loop["cycled"] and part != "loader"
         stream = Stream(
             loader,
             self._changes,
             self._request["seed"],
             before_draw,
             self._effects.drawn,
-            cached=part == "compute",
+            cached=part == "compute" or is_replayed,  # what is replayed is kept, too: of a few, it takes no memory
             seeds_reading=bool((self._request["trace"] or {}).get("exact")),
             ranks=self._loop["ranks"],
             usual_samples=self._loop["usual_samples"],
@@ -229,6 +240,7 @@ class Runner:
 
     def _before_step(self, optimizer: Optimizer) -> None:
         self._arrive_once()
+        self._trains_elsewhere |= self._gate is None
         if self._gate is not None:
             self._changes.on_optimizer(optimizer)
             self._effects.before_step()

@@ -6,6 +6,7 @@ measured. The order of samples depends on seed and epoch alone, so that two conf
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter  # by name: the script may replace what `time` holds
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from .changes import Changes
 
 CACHED_BATCHES = 4
+DRAWN_TOGETHER = 256
+"""Of a script's own batches of indices. Chosen: seeding, which takes 0.2 ms, adds less than a microsecond to each."""
 ITERATE = DataLoader.__iter__
 """torch's own, whatever stands in its place later."""
 
@@ -52,27 +55,54 @@ def count_of(batch: Any) -> int:
 class SeededBatches(Sampler[Any]):
     """A script's own batches of indices, drawn under random numbers that depend on the seed and the epoch alone.
 
+    They are drawn a few at a time: of some samplers there is no end, though they may have a length.
+
     Args:
         batches: The script's.
         seed: Of the orders.
-        start: Samples to pass over at first.
+        start: Samples of the stream of all epochs to pass over at first.
     """
 
     def __init__(self, batches: Any, seed: int, start: int = 0) -> None:
         self._batches = batches
         self._seed = seed
-        self._epoch, self._skipped = 0, start
+        self._epoch = 0
+        self._rest = self._after(start) if start else None
 
     def __len__(self) -> int:
         return len(self._batches)
 
     def __iter__(self) -> Iterator[Any]:
+        rest, self._rest = self._rest, None
+        return self._next_epoch() if rest is None else rest
+
+    def _after(self, start: int) -> Iterator[Any]:
+        """The rest of the epoch in which a sample lies; what is passed over is drawn, as whoever trained on it did."""
+        before, position = -1, 0
+        while before < position:  # an epoch without samples leads nowhere
+            before = position
+            epoch = self._next_epoch()
+            for batch in epoch:
+                if position >= start:
+                    return itertools.chain([batch], epoch)
+                position += len(batch)
+        return iter(())
+
+    def _next_epoch(self) -> Iterator[Any]:
         self._epoch += 1
-        with random_numbers(epoch_seed(self._seed, self._epoch)):
-            drawn = list(self._batches)
-        while self._skipped > 0 and drawn:
-            self._skipped -= len(drawn.pop(0))
-        return iter(drawn)
+        return self._drawn(epoch_seed(self._seed, self._epoch))
+
+    def _drawn(self, seed: int) -> Iterator[Any]:
+        batches = self._of_epoch()
+        for part in itertools.count():
+            with random_numbers(epoch_seed(seed, part)):
+                drawn = list(itertools.islice(batches, DRAWN_TOGETHER))
+            if not drawn:
+                return
+            yield from drawn
+
+    def _of_epoch(self) -> Iterator[Any]:
+        yield from itertools.islice(self._batches, length_of(self._batches))
 
 
 class Watched:
@@ -203,6 +233,16 @@ class Stream:
     def epoch_samples(self) -> int | None:
         """Samples of an epoch, of all ranks together; None where that is not known."""
         return self._length
+
+    @property
+    def has_passed_epoch(self) -> bool:
+        """Whether the script has drawn as much as its epoch holds: in batches, or in samples where batches are larger.
+
+        By what it has drawn itself, wherever that lies in the stream.
+        """
+        batches, samples = length_of(self._script_loader), self._length
+        in_batches = batches is not None and self.drawn >= batches
+        return in_batches or (samples is not None and self.samples + self.last_samples > samples)
 
     def restart(self, position: int) -> None:
         """Goes on at another place, with an empty queue."""

@@ -37,6 +37,20 @@ class Course:
         return self._command.model_copy(update={"start": self._begins})
 
 
+def why_fruitless(error: str | None) -> str:
+    """Why beginning again would not help, and what would.
+
+    Args:
+        error: That the script ended by, once it had drawn a whole epoch; None: it ended as it should.
+    """
+    if error is None:
+        return "the script ended before one block was trained; have it train longer, by more steps or epochs"
+    return (
+        f"the script failed before one block was trained, when it had drawn a whole epoch, which never ends in a burst "
+        f"({error}); have an epoch hold more batches, or size nothing by it"
+    )
+
+
 def take_over(live: Live, new: Live) -> None:
     """Lets whoever holds a job have another process of it."""
     for field in dataclasses.fields(Live):

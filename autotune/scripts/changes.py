@@ -6,6 +6,9 @@ from typing import Any
 
 from autotune.knobs import KNOBS, TrainConfig, loader_arguments
 
+BEGUN_ANEW = 2
+"""Passes through a loader that were given up between the few steps of a look: one may be chance. Chosen."""
+
 
 def changes_of(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
     """What differs from the script as it is; the knobs themselves say how torch is told."""
@@ -50,6 +53,8 @@ def held_knobs(seen: dict[str, Any], *, batch_is_free: bool) -> dict[str, str]:
             "an iterable data set repeats its samples in every worker unless it shards them itself; "
             "if it does, give the script workers to have more of them tried"
         )
+    if (reason := _why_not_loaded(seen["loaders"])) is not None:
+        held |= {name: reason for name, knob in KNOBS.items() if knob.dataloader_argument and knob.part == "loader"}
     if seen["ranks"] > 1 and seen["ddp"] is None:
         held |= {name: "no DistributedDataParallel was seen" for name, knob in KNOBS.items() if knob.ddp_argument}
     elif seen["accumulation"] > 1:
@@ -61,3 +66,14 @@ def held_knobs(seen: dict[str, Any], *, batch_is_free: bool) -> dict[str, str]:
     if not seen["models"]:
         held |= {name: "the model was not seen" for name, knob in KNOBS.items() if knob.on_model or knob.outside}
     return held
+
+
+def _why_not_loaded(loaders: list[dict[str, Any]]) -> str | None:
+    """Why a burst cannot tell what loading costs the script; None where it can."""
+    if any(loader["is_cycled"] for loader in loaders):
+        return (
+            "itertools.cycle keeps the batches of the first epoch and replays them: the loader works in that one alone"
+        )
+    if any(loader["begun_anew"] >= BEGUN_ANEW for loader in loaders):
+        return "the script begins its loader anew before it has come to its end: each time it would start workers again"
+    return None

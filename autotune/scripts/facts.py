@@ -12,6 +12,7 @@ from typing import Any
 from autotune.errors import WorkloadError
 from autotune.knobs import KNOBS, TrainConfig, WorkloadFacts
 from autotune.results.sites import Site, SourceRecord
+from autotune.scripts.changes import BEGUN_ANEW
 from autotune.scripts.script import Script
 
 _HALF = {"bfloat16": "bf16", "float16": "fp16"}
@@ -98,6 +99,10 @@ def notes_on(seen: dict[str, Any]) -> tuple[str, ...]:
         notes.append("the script draws its batches without a DataLoader: steps are counted, and the order is its own")
     elif seen["loaders"][0]["iterable"]:
         notes.append("the data set is iterable: sides of a duet are paired by time, not by samples")
+    if any(loader["is_cycled"] for loader in seen["loaders"]):
+        notes.append("itertools.cycle replays the batches of the first epoch: a burst trains on a few, over and over")
+    elif any(loader["begun_anew"] >= BEGUN_ANEW for loader in seen["loaders"]):
+        notes.append("the script begins its loader anew before it has come to its end: what that costs is not measured")
     if seen["ranks"] > 1:
         notes.append(f"{seen['ranks']} ranks train together: each change is made on all of them")
     if len(seen["loaders"]) > 1:

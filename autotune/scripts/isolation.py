@@ -23,7 +23,7 @@ from autotune.errors import AutotuneError, Interrupted, WorkloadError
 from autotune.knobs import TrainConfig, affecting
 from autotune.measuring import Point
 from autotune.scripts.account import Account
-from autotune.scripts.again import Course, take_over
+from autotune.scripts.again import Course, take_over, why_fruitless
 from autotune.scripts.changes import changes_of
 from autotune.scripts.child import ScriptChild
 from autotune.scripts.facts import baseline_of, facts_of, require_trainable, why_not
@@ -70,6 +70,7 @@ class ScriptIsolation(Isolation):
         seen = self.seen
         return {
             "loaders": [loader["key"] for loader in seen["loaders"]],
+            "cycled": [loader["key"] for loader in seen["loaders"] if loader["is_cycled"]],
             "passed": seen["loaders"][0]["passed"] if seen["loaders"] else 0,
             "reads_batches": any(loader["reads_batches"] for loader in seen["loaders"]),
             "usual_samples": baseline_of(seen).batch_size,
@@ -138,7 +139,7 @@ class ScriptIsolation(Isolation):
         event = super().wait(live, deadline)
         while event is not None and event["event"] == "trained":
             began = time.monotonic()
-            self._begin_again(live, deadline)
+            self._begin_again(live, deadline, event.get("error"))
             deadline += time.monotonic() - began
             event = super().wait(live, deadline)
         if event is not None and event["event"] == "block":
@@ -182,14 +183,12 @@ class ScriptIsolation(Isolation):
         self._courses[live.number] = Course(request)
         return live
 
-    def _begin_again(self, live: Live, deadline: float) -> None:
+    def _begin_again(self, live: Live, deadline: float, error: str | None) -> None:
         """Starts a job once more, in the place where its script has ended, and has it train what it was to train."""
         number, course = live.number, self._courses[live.number]
         if course.fruitless:
-            reason = "the script ended before one block was trained; have it train longer, by more steps or epochs"
-            live.ended = dataclasses.replace(
-                live.ended, message={"event": "failure", "outcome": "crashed", "reason": reason}
-            )
+            message = {"event": "failure", "outcome": "crashed", "reason": why_fruitless(error)}
+            live.ended = dataclasses.replace(live.ended, message=message)
             return
         self._kill(live)
         if not live.forked:

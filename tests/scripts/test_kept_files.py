@@ -6,16 +6,28 @@ import json
 import signal
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
 
+import autotune
+from autotune.measuring.records import Outcome
 from autotune.recorder import snapshot
-from autotune.recorder.putting_back import KEPT_BYTES, put_back
+from autotune.recorder.putting_back import KEPT_BYTES, put_back, sentence
+from autotune.scripts import ScriptIsolation
 from autotune.scripts.kept import OWNER, Kept, cache_folder
+from tests.example_scripts import START_SECONDS, alone, script
 
 KEEPING = (
     "import os, shutil, sqlite3, subprocess, sys\nfrom autotune.recorder import keeping\nkeeping.keep(sys.argv[1])\n"
+)
+
+
+STEPS = (
+    "weight = torch.nn.Parameter(torch.zeros(2))",
+    "weight.grad = torch.ones(2)",
+    "torch.optim.SGD([weight], 0.1).step()",
 )
 
 
@@ -49,9 +61,9 @@ def kept(home: Path, tmp_path: Path) -> Kept:
     return snapshot_of
 
 
-def does(kept: Kept, *lines: str, in_loop: bool = False) -> None:
+def does(kept: Kept, *lines: str, in_loop: bool = False, imports: str = "sys") -> None:
     """Runs lines of a script with the recorder's eyes on its files."""
-    start = KEEPING + ("keeping.in_loop()\n" if in_loop else "")
+    start = f"import {imports}\n" + KEEPING + ("keeping.in_loop()\n" if in_loop else "")
     subprocess.run([sys.executable, "-c", start + "\n".join(lines), str(kept.folder)], check=True)
 
 
@@ -126,6 +138,19 @@ def test_a_cache_is_left_alone(kept: Kept, tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "compiled" / "x").exists()
 
 
+def test_files_of_a_project_that_is_its_own_environment_are_kept(kept: Kept, home: Path) -> None:
+    """Python's prefix is the working directory there; what is installed below it is left alone."""
+    venv.create(home, symlinks=True)
+    packages = next(home.glob("lib/python*/site-packages"))
+    lines = "open('log.txt', 'a').write('more'); open(sys.argv[2], 'w').write('x')"
+    code = f"import sys; sys.path.append({str(Path(autotune.__file__).parent)!r}); from recorder import keeping\n"
+    code += f"keeping.keep(sys.argv[1]); {lines}"
+    subprocess.run([home / "bin" / "python", "-c", code, str(kept.folder), packages / "made"], check=True)
+    kept.close()
+    assert (home / "log.txt").read_text() == "mine\n"
+    assert (packages / "made").exists()
+
+
 def test_a_burst_begins_as_the_one_before_it(kept: Kept, home: Path) -> None:
     """What training did is undone; what the start-up made, which still runs, stays for now."""
     does(kept, "os.mkdir('out')", "keeping.in_loop()", "os.mkdir('out/epoch')", "open('log.txt', 'a').write('1')")
@@ -168,6 +193,83 @@ def test_what_is_too_large_to_be_copied_is_cut_where_it_was_only_added_to(kept: 
     told = put_back(str(kept.folder), "end")
     assert (home / "log.txt").read_text() == "mine\n"
     assert told.too_large == [str(home / "notes.txt")]
+
+
+def test_what_is_saved_before_the_first_step_is_saved_and_undone(kept: Kept, home: Path) -> None:
+    """A script reads again what it has prepared; what could not be put back is not written to."""
+    before = tree(home)
+    (home / "large").write_text("more than may be copied")
+    does(
+        kept,
+        "keeping.MOST_COPIED_BYTES = 10",
+        "torch.save([1, 2], 'cache.pt')",
+        "assert torch.load('cache.pt') == [1, 2]",
+        "safetensors.torch.save_file({'a': torch.ones(3)}, filename='log.txt')",
+        "assert safetensors.torch.load_file('log.txt')['a'].sum() == 3",
+        "torch.save([1, 2], 'large')",
+        imports="torch, safetensors.torch",
+    )
+    assert (home / "large").read_text() == "more than may be copied"
+    assert (home / "cache.pt").exists()
+    kept.close()
+    (home / "large").unlink()
+    assert tree(home) == before
+
+
+def test_a_checkpoint_is_an_empty_file_that_can_be_renamed(kept: Kept, home: Path) -> None:
+    """What was saved there before stays; what is no file is written to as ever."""
+    before = tree(home)
+    does(
+        kept,
+        *STEPS,
+        "torch.save(weight, 'last.tmp')",
+        "assert os.path.getsize('last.tmp') == 0",
+        "os.replace('last.tmp', 'last.pt')",
+        "torch.save(weight, 'notes.txt')",
+        "assert open('notes.txt').read() == 'precious\\n'",
+        "import io; buffer = io.BytesIO(); torch.save(weight, buffer); assert buffer.tell() > 100",
+        "torch.save(weight, 'best.pt')",
+        in_loop=True,
+        imports="torch",
+    )
+    assert (home / "last.pt").exists()
+    told = put_back(str(kept.folder), "end")
+    assert tree(home) == before
+    text = sentence(told, lambda paths: " ".join(Path(path).name for path in paths)) or ""
+    assert "removed, since the script had made them: last.pt;" in text
+    assert "not written, though a checkpoint was saved there: best.pt last.tmp notes.txt" in text
+
+
+def test_a_sample_that_a_data_set_saves_is_saved(kept: Kept, home: Path) -> None:
+    """Here and in workers: it is read again in the next epoch; in the end it is gone."""
+    before = tree(home)
+    does(
+        kept,
+        *STEPS,
+        "class Samples(list):",
+        "    def __getitem__(self, index):",
+        "        path = list(self)[index]",
+        "        if not os.path.exists(path): torch.save(index, path)",
+        "        return torch.load(path)",
+        "for workers, names in enumerate((['a.pt', 'b.pt'], ['c.pt', 'd.pt'])):",
+        "    loader = torch.utils.data.DataLoader(Samples(names), num_workers=workers)",
+        "    assert [int(one) for _ in range(2) for one in loader] == [0, 1, 0, 1]",
+        in_loop=True,
+        imports="torch",
+    )
+    kept.close()
+    assert tree(home) == before
+
+
+@pytest.mark.slow
+def test_a_script_trains_that_reads_and_renames_what_it_has_saved(home: Path) -> None:
+    """In a look and in a burst; nothing is left of either."""
+    before = tree(home)
+    with ScriptIsolation(script("saving")) as isolation:
+        isolation.start(START_SECONDS)
+        burst = alone(isolation)
+    assert burst.outcome is Outcome.OK, burst.reason
+    assert tree(home) == before
 
 
 def test_a_parent_that_is_killed_leaves_files_as_they_were(home: Path, tmp_path: Path) -> None:

@@ -109,6 +109,58 @@ def test_workers_persist_where_the_script_makes_its_loader_again_each_epoch(
     assert ("made again from other parts, so that its workers could not persist" in done.stderr) is (data == "another")
 
 
+REFRESHED = """
+import json, os, sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Subset
+
+class Rows(Dataset):
+    epoch = 0
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return torch.tensor([float(self.epoch), float(os.getpid())])
+
+rows, model = Rows(), nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), 1e-9)
+loader = DataLoader(Subset(rows, range(8)), batch_size=4)
+read, workers = [], set()
+for epoch in range(3):
+    exec(sys.argv[1])
+    values = set()
+    for batch in loader:
+        values |= set(batch[:, 0].tolist())
+        workers |= {int(pid) for pid in batch[:, 1].tolist()}
+        optimizer.zero_grad()
+        model(batch).mean().backward()
+        optimizer.step()
+    read += values
+print(json.dumps([read, len(workers)]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [("pass", [[0.0, 0.0, 0.0], 1]), ("rows.epoch = epoch", [[0.0, 1.0, 2.0], 3])],
+    ids=["as it was", "changed"],
+)
+def test_workers_see_what_the_script_changes_in_its_data_set_between_epochs(
+    change: str, told: list[Any], tmp_path: Path
+) -> None:
+    """As they would without being told to persist; where nothing is changed they do persist."""
+    (tmp_path / "train.py").write_text(REFRESHED)
+    changes = {"loader": {"num_workers": 1, "prefetch_factor": 2, "persistent_workers": True}}
+    loop = {"loaders": ["torch.utils.data.dataset.Subset 8 4 SequentialSampler False"], "models": [], "device": "cpu"}
+    script = Script((sys.executable, "train.py", change))
+    environment = script.environment({"role": "launch", "loop": loop, "changes": changes}, os.environ)
+    done = subprocess.run(script.command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == told
+    is_told = "the data set was changed between epochs, so that workers could not persist" in done.stderr
+    assert is_told is (change != "pass")
+
+
 def test_what_never_came_into_effect_is_told_in_the_end(tmp_path: Path) -> None:
     """A loader and a model that the script does not have."""
     changes = {"loader": {"num_workers": 1}, "model": ["lay_out"], "knobs": {"memory_format": "channels_last"}}

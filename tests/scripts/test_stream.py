@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, SequentialSampler, TensorDataset
 
 from autotune.recorder.changes import Changes
 from autotune.recorder.stream import Stream
@@ -28,6 +29,53 @@ def samples(of: Stream, batches: int) -> list[int]:
 def loader(**arguments: Any) -> DataLoader[Any]:
     """A loader of forty numbers."""
     return DataLoader(DATA, **{"batch_size": 8, "shuffle": True, **arguments})
+
+
+class Shuffled(BatchSampler):
+    """A script's own batches, by random numbers of the process."""
+
+    def __init__(self) -> None:
+        super().__init__(RandomSampler(DATA), 8, drop_last=False)
+
+
+class BatchesOf(Sampler[list[int]]):
+    """Batches of a script's own, without a length."""
+
+    def __init__(self, batches: Iterable[list[int]]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self.batches)
+
+
+class Endless(Sampler[Any]):
+    """Draws from another sampler over and over; not quite for ever, so that who lists all of it is found out."""
+
+    def __init__(self, source: Any) -> None:
+        self.sampler = source
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(1000):
+            yield from iter(self.sampler)
+        raise AssertionError("all of it was drawn")
+
+
+class EndlessOfALength(Endless):
+    """As the samplers of MMEngine, whose length is that of the data set."""
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+
+class EndlessLoader(DataLoader[Any]):
+    """As YOLOv5 and timm make theirs: one iterator for all epochs, whose workers persist."""
+
+    def __init__(self) -> None:
+        super().__init__(DATA, batch_size=8, shuffle=True)
+        object.__setattr__(self, "batch_sampler", Endless(self.batch_sampler))
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler.sampler)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -73,6 +121,59 @@ def test_own_batches_are_kept() -> None:
     drawn = stream(given)
     assert [next(drawn)[0].tolist() for _ in range(3)] == [[0, 1], [2, 3, 4], [0, 1]]
     assert drawn.position == 7
+
+
+@pytest.mark.parametrize("start", [16, 40, 96])
+def test_own_batches_go_on_in_the_epoch_that_the_place_lies_in(start: int) -> None:
+    """A side that begins there draws what one that has trained as far draws: within an epoch, at its end, after two."""
+    whole, part = (stream(DataLoader(DATA, batch_sampler=Shuffled())) for _ in range(2))
+    whole.restart(0)
+    part.restart(start)
+    assert samples(whole, 20)[start:] == samples(part, 20 - start // 8)
+
+
+def test_own_batches_of_which_there_are_none_are_told() -> None:
+    """No epoch holds the place that is looked for."""
+    drawn = stream(DataLoader(DATA, batch_sampler=BatchesOf([])))
+    drawn.restart(16)
+    with pytest.raises(RuntimeError, match="yields no batch"):
+        next(drawn)
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [
+        EndlessLoader,
+        lambda: loader(shuffle=None, sampler=EndlessOfALength(RandomSampler(DATA))),
+        lambda: DataLoader(DATA, batch_sampler=EndlessOfALength(BatchSampler(RandomSampler(DATA), 8, drop_last=False))),
+    ],
+    ids=["loader", "sampler", "batch sampler"],
+)
+def test_a_sampler_without_an_end_is_not_drawn_to_its_end(endless: Callable[[], DataLoader[Any]]) -> None:
+    """Two sides draw the same samples of it, also where one begins later; each epoch holds them all."""
+    whole, part = stream(endless()), stream(endless())
+    whole.restart(0)
+    part.restart(56)
+    drawn = samples(whole, 15)
+    assert drawn[56:] == samples(part, 8)
+    assert sorted(drawn[:40]) == sorted(drawn[40:80]) == list(range(40))
+
+
+def test_batches_without_a_length_are_drawn_to_their_end() -> None:
+    """However many there are: then the next epoch begins."""
+    drawn = stream(DataLoader(DATA, batch_sampler=BatchesOf([[index % 40] for index in range(600)])))
+    assert samples(drawn, 603)[599:] == [599 % 40, 0, 1, 2]
+
+
+@pytest.mark.parametrize(("changes", "batches"), [({}, 5), ({"batch_size": 4}, 5), ({"batch_size": 20}, 2)])
+def test_a_script_has_drawn_its_epoch_by_batches_or_by_samples(changes: dict[str, Any], batches: int) -> None:
+    """The script counts five batches of eight, or forty samples: whichever comes first runs out."""
+    drawn = stream(loader(), **changes)
+    drawn.restart(24)
+    samples(drawn, batches - 1)
+    assert not drawn.has_passed_epoch
+    next(drawn)
+    assert drawn.has_passed_epoch
 
 
 def test_a_data_set_that_yields_batches_is_counted_by_their_first_dimension() -> None:

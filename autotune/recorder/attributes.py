@@ -1,0 +1,71 @@
+"""What workers have a copy of since they were started, and whether the script has changed it by now."""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+
+MOST_ITEMS, MOST_BYTES = 1_000_000, 2**26
+"""Of a list and an array, to be looked through at each epoch: either takes less than a tenth of a second."""
+_PLAIN = (int, float, str, bytes)
+
+
+class Attributes:
+    """The attributes of a data set, and of the data sets that it is made of, as they are at this moment.
+
+    Of what is larger than is looked through, and of objects of other kinds, it is only seen that another one is there.
+
+    Args:
+        things: The data set, and what else workers have a copy of.
+    """
+
+    def __init__(self, *things: Any) -> None:
+        self._found = dict(_attributes_of(list(things)))
+
+    def are_as(self, former: Attributes) -> bool:
+        """Whether they are as they were."""
+        now, then = self._found, former._found
+        return now.keys() == then.keys() and all(is_same(now[name], then[name]) for name in now)
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two are one, or equal numbers, texts, or tuples of such: what else is equal only its class could say."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    return isinstance(one, _PLAIN) and bool(one == other)
+
+
+def _attributes_of(things: list[Any]) -> Iterator[tuple[tuple[int, str], Any]]:
+    seen: set[int] = set()
+    for place, thing in enumerate(things):  # what is found on the way comes last
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        for name, value in dict(getattr(thing, "__dict__", {})).items():
+            yield (place, name), _kept(value)
+            parts = value if type(value) in {list, tuple} else (value,)
+            if parts and issubclass(type(parts[0]), Dataset):
+                things.extend(parts)
+
+
+def _kept(value: Any) -> Any:
+    """What tells later whether it has been changed; it is held, so that nothing else gets its id."""
+    with contextlib.suppress(Exception):  # whatever a class of the script's makes of being asked
+        if isinstance(value, torch.Tensor):  # workers see what is shared
+            is_shared = value.is_shared()  # type: ignore[no-untyped-call]
+            return value, None if is_shared else value._version
+        if type(value) in {list, dict} and len(value) <= MOST_ITEMS:
+            return (*value, None, *(value.values() if isinstance(value, dict) else ()))
+        array = memoryview(value)
+        if array.nbytes <= MOST_BYTES:
+            return value, zlib.crc32(array.cast("B"))
+    return value

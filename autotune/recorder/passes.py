@@ -1,0 +1,135 @@
+"""The passes that a script makes through its loaders, as a look sees them: an ``iter()``, and what is drawn from it."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any
+
+from .naming import length_of, loader_key
+from .stream import Watched
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+_AROUND = (GeneratorType, enumerate, map, zip)
+"""What hands on an iterator's items, such as a progress bar."""
+_MOST_AROUND = 3
+"""Of them around one another, between a loader and what replays its batches. Chosen."""
+
+
+class Pass:
+    """One pass through a loader.
+
+    Args:
+        loader: The script's.
+        alike_before: Passes in training, through loaders like it, that began before.
+
+    Attributes:
+        first: Place of its first batch among all that were drawn; -1 before that.
+        last: Of its last one.
+        is_over: Whether it was told that there are no more.
+        is_cycled: Whether its batches are replayed by an `itertools.cycle`.
+    """
+
+    def __init__(self, loader: DataLoader[Any], alike_before: int) -> None:
+        self.loader = loader
+        self.alike_before = alike_before
+        self.first = self.last = -1
+        self.is_over = self.is_cycled = False
+        self._draws = 0
+        self._iterator: Callable[[], object] = lambda: None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all was drawn; who zips loaders does not ask the second one for its end."""
+        return self.is_over or self._draws >= (length_of(self.loader) or self._draws + 1)
+
+    @property
+    def iterator(self) -> object:
+        """What the script draws from; None once it has let go of it."""
+        return self._iterator()
+
+    def through(self, batches: Iterator[Any], drawn: Callable[[Any], None]) -> Iterator[Any]:
+        """The loader's iterator, each of whose batches is told."""
+        watched = _Watched(batches, drawn, self)
+        self._iterator = weakref.ref(watched)  # its workers end when the script drops it
+        return watched
+
+    def note(self, place: int) -> None:
+        """A batch was drawn."""
+        self.first = place if self.first < 0 else self.first
+        self.last, self._draws = place, self._draws + 1
+
+
+class Passes:
+    """All passes, in the order in which they began."""
+
+    def __init__(self) -> None:
+        self._all: list[Pass] = []
+        self._begun: Counter[str] = Counter()
+
+    def begin(self, loader: DataLoader[Any], *, trains: bool) -> Pass:
+        """Another pass; `trains` tells whether gradients are wanted there."""
+        key = loader_key(loader)
+        self._all.append(Pass(loader, self._begun[key]))
+        self._begun[key] += trains
+        return self._all[-1]
+
+    def look_for_cycles(self) -> None:
+        """Notes which passes are replayed, before they end: there a cycle lets go of its iterator."""
+        cycles = [one for one in gc.get_objects() if type(one) is itertools.cycle]
+        replayed = {part for one in cycles for part in _sources_of(one)}
+        for one in self._all:
+            iterator = one.iterator
+            one.is_cycled |= iterator is not None and id(iterator) in replayed
+
+    def described(self, loader: int, told_as: Mapping[int, int], first_step: int) -> dict[str, Any]:
+        """How a script goes through a loader that feeds training.
+
+        Args:
+            loader: Its id.
+            told_as: Ids of loaders: of each that was drawn from, the one that it is told as.
+            first_step: Batches that were drawn before the first step was taken.
+
+        Returns:
+            ``passed``, passes through one like it before the one that training begins in; ``begun_anew``, passes that
+            began between steps when the one before had not come to its end; ``is_cycled``.
+        """
+        own = [one for one in self._all if one.first >= 0 and told_as.get(id(one.loader)) == loader]
+        before = [one for one in own if one.first < first_step]
+        goes_on = [one for one in before if one.last >= first_step]
+        return {
+            "passed": (goes_on or before[-1:] or own)[0].alike_before,
+            "begun_anew": sum(
+                later.first >= first_step and not former.is_whole for former, later in itertools.pairwise(own)
+            ),
+            "is_cycled": any(one.is_cycled for one in own),
+        }
+
+
+class _Watched(Watched):
+    """The iterator of a pass, which notes its end."""
+
+    def __init__(self, batches: Iterator[Any], drawn: Callable[[Any], None], own: Pass) -> None:
+        super().__init__(batches, drawn)
+        self._pass = own
+
+    def __next__(self) -> Any:
+        try:
+            return super().__next__()
+        except StopIteration:
+            self._pass.is_over = True
+            raise
+
+
+def _sources_of(iterator: Any, depth: int = _MOST_AROUND) -> Iterator[int]:
+    """Ids of what an iterator draws from."""
+    for part in gc.get_referents(iterator):
+        yield id(part)
+        if depth and issubclass(type(part), _AROUND):
+            yield from _sources_of(part, depth - 1)

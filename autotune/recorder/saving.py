@@ -1,0 +1,70 @@
+"""Saves in a burst what a script saves to read it again, and leaves out checkpoints, which are nobody's.
+
+What is saved before the first step, or while a data set is read, is data that was prepared. `torch.save` and
+safetensors write below Python, so the journal must be told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from . import hooks
+from .importing import after_import
+
+if TYPE_CHECKING:
+    from .keeping import Journal
+
+_READS_SAMPLES = "torch.utils.data._utils.fetch"
+"""The module in which a loader, or a worker of it, asks the data set for samples."""
+_has_stepped = [False]
+
+
+def leave_out_checkpoints(journal: Journal) -> None:
+    """From the first step on, what is saved to files is only told."""
+    if "torch" not in sys.modules:  # without it there is nothing to save either
+        return
+    hooks.on_step(lambda _: None, _stepped)
+    _wrap(sys.modules["torch"], "save", "f", journal)
+    # Imported by name by frameworks: before they are.
+    after_import("safetensors.torch", lambda: _wrap(sys.modules["safetensors.torch"], "save_file", "filename", journal))
+
+
+def _stepped(_: Any) -> None:
+    _has_stepped[0] = True
+
+
+def _wrap(module: Any, name: str, path_name: str, journal: Journal) -> None:
+    original: Callable[..., Any] = getattr(module, name)
+
+    @functools.wraps(original)
+    def save(*args: Any, **kwargs: Any) -> Any:
+        path = args[1] if len(args) > 1 else kwargs.get(path_name)
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            return original(*args, **kwargs)
+        if (_has_stepped[0] and not _is_read_from()) or not journal.can_copy(path):
+            with contextlib.suppress(OSError):
+                journal.saved(path)
+                if not os.path.exists(path):  # scripts rename, copy or measure what they have saved
+                    open(path, "ab").close()
+            return None
+        with contextlib.suppress(OSError):
+            journal.written(path)
+        return original(*args, **kwargs)
+
+    setattr(module, name, save)
+
+
+def _is_read_from() -> bool:
+    """Whether a data set is being read: it keeps a sample that it has prepared."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") == _READS_SAMPLES:
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,97 @@
+"""Libraries of a script that would send something in bursts, or run a thread, are kept from it.
+
+Neither Weights & Biases nor MLflow is installed here. Small packages of their names stand in for them, which print what
+they are called with: more of them the recorder does not see either.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.recorder import importing
+from autotune.scripts import Script, ScriptIsolation
+from tests.example_scripts import START_SECONDS, script
+
+WANDB = "def init(project=None, mode=None): print(project, mode)\n"
+MLFLOW = """
+from . import tracking
+from .tracking import MlflowClient, set_tracking_uri
+"""
+MLFLOW_TRACKING = """
+def set_tracking_uri(uri): print("fluent", uri)
+class MlflowClient:
+    def __init__(self, tracking_uri=None, registry_uri=None): print("client", tracking_uri, registry_uri)
+"""
+THREADS = """
+import threading
+from tqdm.auto import tqdm
+bar = tqdm(range(3))
+print(len(threading.enumerate()))
+"""
+
+
+def printed(code: str, place: Path, role: str = "look") -> list[str]:
+    """What a script prints in a burst, with packages that lie in a folder."""
+    command = Script((sys.executable, "-c", code))
+    variables = command.environment({"role": role}, {**os.environ, "PYTHONPATH": str(place), "TMPDIR": str(place)})
+    return subprocess.run(command.command, env=variables, stdout=subprocess.PIPE, text=True, check=True).stdout.split(
+        "\n"
+    )[:-1]
+
+
+def test_wandb_is_disabled_whatever_mode_a_script_says(tmp_path: Path) -> None:
+    """What it says by itself would overrule the environment."""
+    (tmp_path / "wandb.py").write_text(WANDB)
+    lines = "from wandb import init\ninit(project='mine', mode='online')\ninit('mine')"
+    assert printed(lines, tmp_path) == ["mine disabled", "mine disabled"]
+
+
+def test_mlflow_logs_into_the_folder_of_the_run(tmp_path: Path) -> None:
+    """By its functions and by a client of the script's own, before and after it names a server."""
+    (tmp_path / "mlflow").mkdir()
+    (tmp_path / "mlflow" / "__init__.py").write_text(MLFLOW)
+    (tmp_path / "mlflow" / "tracking.py").write_text(MLFLOW_TRACKING)
+    lines = (
+        "import mlflow\nmlflow.set_tracking_uri('http://tracking:5000')\nmlflow.MlflowClient('http://tracking:5000')"
+    )
+    place = (tmp_path / "mlflow").as_uri()
+    assert printed(lines, tmp_path) == [f"fluent {place}", f"fluent {place}", f"client {place} {place}"]
+
+
+def test_a_whole_training_logs_as_ever(tmp_path: Path) -> None:
+    """With `launch`, trackers and bars are the script's own business."""
+    (tmp_path / "wandb.py").write_text(WANDB)
+    assert printed("import wandb\nwandb.init('mine', mode='online')", tmp_path, "launch") == ["mine online"]
+    assert printed(THREADS, tmp_path, "launch") == ["2"]
+
+
+def test_a_bar_starts_no_thread(tmp_path: Path) -> None:
+    """A process with threads could not be forked; subclasses of the bar start none either."""
+    assert printed(THREADS, tmp_path) == ["1"]
+
+
+def test_a_library_that_is_not_what_was_expected_does_no_harm(capsys: pytest.CaptureFixture[str]) -> None:
+    """The script goes on, with the error told."""
+
+    def fails() -> None:
+        raise AttributeError("no such function")
+
+    importing.after_import("sys", fails)
+    assert "no such function" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_loop_below_a_bar_is_forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bar is made before the loader is iterated."""
+    monkeypatch.chdir(tmp_path)
+    notes: list[str] = []
+    with ScriptIsolation(script("with_bar"), notes.append) as isolation:
+        isolation.start(START_SECONDS)
+        isolation._ready_server(START_SECONDS)
+        assert isolation.fork_unsafe_reason is None
+    assert notes == []
