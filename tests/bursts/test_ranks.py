@@ -104,7 +104,8 @@ def test_a_stopped_runner_stops_all_its_ranks_and_goes_on(runner_of: RunnerOf, f
     forkserver.command(live, Command(start=0, until=960))
     forkserver.stop(live)
     time.sleep(3.0)  # longer than a rank may be stopped by somebody else; on a busy machine the signal takes a moment
-    assert {process.status() for process in live.processes()} == {psutil.STATUS_STOPPED}
+    # Whoever has ended takes nothing either.
+    assert {process.status() for process in live.processes()} - {psutil.STATUS_ZOMBIE} == {psutil.STATUS_STOPPED}
     assert len(live.processes()) >= 3
     live.resume()
     event = forkserver.wait(live, time.monotonic() + SECONDS)
