@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autotune.bursts.duet import START_SHARE, WARMUP_SHARE, Duet
+from autotune.bursts.duet import START_SHARE, Duet
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.live import Ended
 from autotune.bursts.protocol import BurstPlan, Request
@@ -98,7 +98,7 @@ class Contest:
             side = self._take_prepared(candidate) or Side(self._isolation, candidate, latest)
             duet.join(side, latest)
             for living in partners:
-                side.warm_up(living.position, WARMUP_SHARE * plan.measure_seconds, deadline)
+                side.warm_up(living.position, duet.warm_after, deadline)
             if side.stands:
                 duet.take_turns(lambda _: self._enough(duet, plan, told))
             return self._settled(duet, side, plan, deadline)

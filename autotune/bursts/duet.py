@@ -88,10 +88,15 @@ class Duet:
 
     def warm_up(self) -> None:
         """Lets each side train alone for as long as it needs to be warm: all come to one place in the stream."""
-        seconds = self._warm_after
+        seconds = self.warm_after
         position = max((side.lead_samples(seconds) for side in self.standing), default=0)
         for side in self.standing:
             side.warm_up(position, seconds, self._deadline)
+
+    @property
+    def warm_after(self) -> float:
+        """Seconds that a side trains until it counts as warm."""
+        return WARMUP_SHARE * self._plan.measure_seconds
 
     @property
     def standing(self) -> list[Side]:
@@ -106,7 +111,7 @@ class Duet:
         """
         position = max((side.position for side in self.sides), default=0)
         sizing = SIZING_TURNS if any(not side.trained_seconds for side in self.sides) else 1
-        if all(side.opening_seconds >= self._warm_after for side in self.sides):
+        if all(side.opening_seconds >= self.warm_after for side in self.sides):
             sizing = 0  # steps so long that a block is one of them
         turns = size = 0
         while self._goes_on(turns) and not (turns > self.warm and enough(turns - self.warm)):
@@ -167,15 +172,10 @@ class Duet:
         return time.monotonic() + usual < self._deadline - END_SECONDS * self._ends
 
     def _is_cold(self, side: Side) -> bool:
-        patience = MOST_WARMUPS * self._warm_after
+        patience = MOST_WARMUPS * self.warm_after
         of_all = math.fsum(one.trained_seconds for one in self.standing)
         trained = side.trained_seconds + side.opening_seconds
-        return not side.drained or (trained < self._warm_after and of_all < patience)
-
-    @property
-    def _warm_after(self) -> float:
-        """Seconds that a side trains until it counts as warm."""
-        return WARMUP_SHARE * self._plan.measure_seconds
+        return not side.drained or (trained < self.warm_after and of_all < patience)
 
     def _block_samples(self) -> int:
         """Samples of a block: whole optimizer steps of all sides if they are short, whole epochs where those are."""

@@ -68,7 +68,7 @@ class Side:
         self.ended: Ended | None = None
         self._isolation = isolation
         self._start: int | None = 0
-        self._boundary_seconds, self._charged_samples = 0.0, 0
+        self._boundary_per_sample = 0.0
         self._longest_block = 0.0
         self._pace = self._opening_pace = 0.0
         self._live = isolation.open(request, max(0.0, deadline - time.monotonic()))
@@ -125,8 +125,7 @@ class Side:
 
     def per_sample(self, block: Block) -> float:
         """Seconds of a sample in a block, its share of epoch boundaries included."""
-        boundary = self._boundary_seconds / self._charged_samples if self._charged_samples else 0.0
-        return block.seconds / max(1, block.samples) + boundary
+        return block.seconds / max(1, block.samples) + self._boundary_per_sample
 
     def begin(self) -> None:
         """Begins a duet: the blocks of the one before are not its own."""
@@ -194,9 +193,10 @@ class Side:
             self.blocks.append(block)
             self.taken.append(event["taken"])
             self.crossed.append(event["crossed"])
-            self._boundary_seconds, self.drained = event["boundary_seconds"], event["drained"]
+            self.drained = event["drained"]
             # Of an iterable data set how long an epoch is shows only at its end.
-            self._charged_samples = event.get("epoch_samples") or self.epoch_samples or 0
+            epoch = event.get("epoch_samples") or self.epoch_samples
+            self._boundary_per_sample = event["boundary_seconds"] / epoch if epoch else 0.0
             self.trained_seconds += block.seconds
             self._longest_block = max(self._longest_block, block.seconds)
 

@@ -35,7 +35,7 @@ class StandIn:
         self._loader = self._made()
         self._sees_changes = bool(arguments.get("persistent_workers")) and not persists_anyway
         self._copied: Attributes | None = None
-        self._reader: weakref.ref[_Reading] | None = None
+        self._reader: weakref.ref[Watched] | None = None
 
     @property
     def is_read(self) -> bool:
@@ -58,7 +58,7 @@ class StandIn:
         """An epoch's batches."""
         if self._sees_changes:
             self._see_changes()
-        reading = _Reading(ITERATE(self._loader))
+        reading = Watched(ITERATE(self._loader))
         self._reader = weakref.ref(reading)
         return reading
 
@@ -91,18 +91,3 @@ class _Following(Sampler[Any]):
 
     def __len__(self) -> int:
         return len(self.source)
-
-
-class _Reading(Watched):
-    """An iterator that knows when it is over."""
-
-    def __init__(self, batches: Iterator[Any]) -> None:
-        super().__init__(batches, lambda _: None)
-        self.is_over = False
-
-    def __next__(self) -> Any:
-        try:
-            return super().__next__()
-        except BaseException:
-            self.is_over = True
-            raise

@@ -111,9 +111,13 @@ class Watched:
     Args:
         batches: The iterator.
         drawn: Called with each batch.
+
+    Attributes:
+        is_over: Whether there are no more, or reading has failed.
     """
 
-    def __init__(self, batches: Iterator[Any], drawn: Callable[[Any], None]) -> None:
+    def __init__(self, batches: Iterator[Any], drawn: Callable[[Any], None] = lambda _: None) -> None:
+        self.is_over = False
         self._batches = batches
         self._drawn = drawn
 
@@ -124,7 +128,11 @@ class Watched:
         return len(self._batches)  # type: ignore[arg-type]
 
     def __next__(self) -> Any:
-        batch = next(self._batches)
+        try:
+            batch = next(self._batches)
+        except BaseException:
+            self.is_over = True
+            raise
         self._drawn(batch)
         return batch
 

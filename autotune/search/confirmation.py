@@ -174,8 +174,7 @@ class Confirmation:
         searched = standings(self._bursts.trials)
         before = next((one.score for one in searched if one.point == self._baseline), 0.0)
         reached = before * max([1.0, *(one.speedup.ratio for one in self.confirmed() if one.point in raced)])
-        near: list[Point] = []
-        least: dict[Point, float] = {}
+        near: dict[Point, float] = {}  # and the score that is certain
         leader = 0.0
         for standing in searched:
             point = standing.point
@@ -187,15 +186,14 @@ class Confirmation:
             if near and self.verdict(point) is None and 2 * self._checking_seconds > CHECKING_SHARE * budget.seconds:
                 continue  # a further finalist is not worth more of the confirmation's time
             if self.agrees(point):  # else the next in line takes its place
-                near.append(point)
-                least[point] = standing.score * math.exp(-NEAR_ERRORS * standing.error)
+                near[point] = standing.score * math.exp(-NEAR_ERRORS * standing.error)
                 leader = max(leader, standing.score)
         # Where the race would not be a long one, more finalists would only take time from the first: whoever is the
         # fastest for all that is certain, which may have had too few blocks to become the incumbent.
-        near.sort(key=lambda point: least[point], reverse=True)
-        while len(near) > 1 and not self._affords([self._baseline, *near] * LONG_RACE_ROUNDS):
-            near.pop()
-        return near
+        finalists = sorted(near, key=lambda point: near[point], reverse=True)
+        while len(finalists) > 1 and not self._affords([self._baseline, *finalists] * LONG_RACE_ROUNDS):
+            finalists.pop()
+        return finalists
 
     def agrees(self, point: Point) -> bool:
         """Whether nothing speaks against a point's numerics; it is checked if need be."""

@@ -37,7 +37,7 @@ class Turns:
         self._rng = random.Random(seed)
         self.side_by_side = True
         self._rounds_fit = True
-        self._told, self._lost_partners = False, 0
+        self._lost_partners = 0
         self._alone: dict[Point, float] = {}
 
     def play(
@@ -58,8 +58,8 @@ class Turns:
             bursts = self._runner.play(points, plan, min(sum(map(deadline, points)), available))
             if not any(burst.outcome.is_memory for burst in bursts):
                 return bursts
-            self._rounds_fit = False
             self._tell()
+            self._rounds_fit = False
         self._runner.close()
         run = {p: self._runner.run(p, plan, deadline(p)) for p in self._rng.sample(list(points), len(points))}
         return [run[point] for point in points]
@@ -85,14 +85,13 @@ class Turns:
         self._lost_partners += lost_partner
         # What is too large beside the incumbent says nothing of the next, unless that must play against it.
         if (pair is not None and pair.promotes) or self._lost_partners >= LOST_PARTNERS:
-            self.side_by_side = False
             self._tell()
+            self.side_by_side = False
         return burst.model_copy(update={"seconds": burst.seconds + spent}), pair
 
     def _tell(self) -> None:
         """Once, that memory forces whole bursts."""
-        if not self._told:
-            self._told = True
+        if self.side_by_side and self._rounds_fit:
             self._note(NO_ROOM)
 
     def _apart(

@@ -40,10 +40,10 @@ def split_among_ranks(
     before = {id(parameter): name for name, parameter in model.named_parameters(remove_duplicate=False)}
     mesh = init_device_mesh(device.type, (distributed.get_world_size(),))
     gathered = torch.bfloat16 if config.fsdp_param_dtype == "bf16" else None
-    exact = (
-        None if gathered is None else torch.float32
-    )  # torch would exchange gradients in what weights are gathered in
-    policy = MixedPrecisionPolicy(gathered, torch.bfloat16 if config.exchange_dtype == "bf16" else exact)
+    exchanged = torch.bfloat16 if config.exchange_dtype == "bf16" else None
+    if gathered is not None and exchanged is None:
+        exchanged = torch.float32  # torch would exchange gradients in what weights are gathered in
+    policy = MixedPrecisionPolicy(gathered, exchanged)
     how: dict[str, Any] = {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": config.reshard_after_forward}
     groups = repeated_blocks(model)
     try:

@@ -40,10 +40,15 @@ print(json.dumps([sorted(seen), sorted(evaluated), optimizer.param_groups[0]["fu
 LOOP = {"loaders": ["__main__.Rows 64 16 RandomSampler False"], "models": [], "device": "cpu"}
 
 
-def launched(folder: Path, changes: dict[str, Any], loop: dict[str, Any], batch_size: int = 16) -> tuple[Any, str]:
-    """What the script prints, and what it is told, under some changes."""
-    (folder / "train.py").write_text(SCRIPT)
-    script = Script((sys.executable, "train.py", str(batch_size)))
+PERSISTING = {"loader": {"num_workers": 1, "prefetch_factor": 2, "persistent_workers": True}}
+
+
+def launched(
+    folder: Path, changes: dict[str, Any], loop: dict[str, Any], argument: str = "16", text: str = SCRIPT
+) -> tuple[Any, str]:
+    """What a script prints, and what it is told, under some changes."""
+    (folder / "train.py").write_text(text)
+    script = Script((sys.executable, "train.py", argument))
     environment = script.environment({"role": "launch", "loop": loop, "changes": changes}, os.environ)
     done = subprocess.run(script.command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -58,7 +63,7 @@ def test_the_training_loader_has_the_workers_and_the_others_have_none(batch_size
         "optimizer": [["switch_optimizer", "fused"]],
         "process": [["set_threads", 1]],
     }
-    (trained, evaluated, fused, threads), told = launched(tmp_path, changes, LOOP, batch_size)
+    (trained, evaluated, fused, threads), told = launched(tmp_path, changes, LOOP, str(batch_size))
     assert (trained, evaluated, fused, threads) == ([1.0], [0.0], True, 1)
     assert "autotune:" not in told
 
@@ -97,16 +102,11 @@ def test_workers_persist_where_the_script_makes_its_loader_again_each_epoch(
     data: str, workers: int, tmp_path: Path
 ) -> None:
     """As they did in the bursts that measured them; each epoch is read in the order of its own loader."""
-    (tmp_path / "train.py").write_text(REMADE)
-    changes = {"loader": {"num_workers": 1, "prefetch_factor": 2, "persistent_workers": True}}
     loop = {"loaders": ["__main__.Rows 8 4 list False"], "models": [], "device": "cpu"}
-    script = Script((sys.executable, "train.py", data))
-    environment = script.environment({"role": "launch", "loop": loop, "changes": changes}, os.environ)
-    done = subprocess.run(script.command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    found, told = launched(tmp_path, PERSISTING, loop, data, REMADE)
     forth = list(range(8))
-    assert json.loads(done.stdout) == [[forth, forth[::-1], forth], workers]
-    assert ("made again from other parts, so that its workers could not persist" in done.stderr) is (data == "another")
+    assert found == [[forth, forth[::-1], forth], workers]
+    assert ("made again from other parts, so that its workers could not persist" in told) is (data == "another")
 
 
 REFRESHED = """
@@ -149,15 +149,10 @@ def test_workers_see_what_the_script_changes_in_its_data_set_between_epochs(
     change: str, told: list[Any], tmp_path: Path
 ) -> None:
     """As they would without being told to persist; where nothing is changed they do persist."""
-    (tmp_path / "train.py").write_text(REFRESHED)
-    changes = {"loader": {"num_workers": 1, "prefetch_factor": 2, "persistent_workers": True}}
     loop = {"loaders": ["torch.utils.data.dataset.Subset 8 4 SequentialSampler False"], "models": [], "device": "cpu"}
-    script = Script((sys.executable, "train.py", change))
-    environment = script.environment({"role": "launch", "loop": loop, "changes": changes}, os.environ)
-    done = subprocess.run(script.command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == told
-    is_told = "the data set was changed between epochs, so that workers could not persist" in done.stderr
+    found, words = launched(tmp_path, PERSISTING, loop, change, REFRESHED)
+    assert found == told
+    is_told = "the data set was changed between epochs, so that workers could not persist" in words
     assert is_told is (change != "pass")
 
 
