@@ -17,6 +17,7 @@ from . import hooks, keeping
 from .blocks import count_blocks
 from .ending import BurstEnded, at_exit, end_burst, last_error
 from .failing import sentence_of
+from .heap import Activations
 from .loop import described, holders_of, implementations, is_compiled, merged, reading, sums_of, trained_beside
 from .naming import loader_key, model_key, shapes_hash, tensors_in
 from .passes import Pass, Passes
@@ -81,6 +82,7 @@ class Look:
         hooks.on_step(self._before_step, self._on_step)
         hooks.on_backward(self._before_backward)
         self._end_of_forwards = hooks.on_outermost_forward(self._on_forward, self._on_inner_forward)
+        self._activations = Activations()
         self._watch_attention()
         self._watch_autocast()
         self._tell_of_end()
@@ -251,6 +253,7 @@ class Look:
         """Enough was seen: tells it, and leaves the script."""
         self._done = True
         self._end_of_forwards()
+        self._activations.end()
         self._wire.send("result", value=self._seen())
         end_burst()
 
@@ -291,6 +294,9 @@ class Look:
             "updates_itself": self._updates_itself and not self._steps,
             "accumulation": max(1, round((draws if main is not None else self._calls_between) / rounds)),
             "samples": samples[:20],
+            "evaluation_bytes": self._activations.in_evaluation(
+                max(samples, default=1), loaders, evaluates=bool(loaders) and self._sites.mentions(".eval(")
+            ),
             "loaders": [
                 described(loader) | self._passes.described(id(loader), told_as, self._marks[0]) for loader in loaders
             ],

@@ -18,6 +18,7 @@ from . import ending, hooks, keeping
 from .changes import Changes
 from .effects import Effects
 from .gate import Gate
+from .heap import free_chunk
 from .naming import find_models, loader_key, without_length
 from .opening_cuda import Opener, before_cuda, open_in_fork
 from .order import seed_all
@@ -215,6 +216,7 @@ class Runner:
         if request["memory_fraction"] is not None and torch.cuda.is_available():
             torch.cuda.set_per_process_memory_fraction(request["memory_fraction"])
         self._effects = Effects(self._changes, self._loop["device"])
+        free_chunk(self._loop["evaluation_bytes"])
         self._changes.on_process(torch.device(self._loop["device"]))
         self._changes.on_models(self._models)
         if self._changes.wants_models:  # they are made, or called for the first time, after the loop has begun

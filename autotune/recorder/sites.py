@@ -13,6 +13,7 @@ import os
 import sys
 import sysconfig
 import weakref
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
@@ -86,6 +87,15 @@ class Sites:
             "most_dimensions": max((weight.dim() for model in models for weight in model.parameters()), default=0),
             "has_autotune": _is_importable("autotune"),
         }
+
+    def mentions(self, text: str) -> bool:
+        """Whether these words stand in a file of the script's."""
+        files = {_place(self._folder, getattr(one, "__file__", None)) for one in list(sys.modules.values())}
+        for place in files:
+            with contextlib.suppress(OSError, UnicodeDecodeError):
+                if place is not None and self._is_own(place) and text in Path(place).read_text():
+                    return True
+        return False
 
     def _on_loader(self, loader: Any, site: dict[str, Any] | None) -> None:
         self._made[loader] = site

@@ -33,6 +33,7 @@ from autotune.scripts.script import QUIET, Script
 
 _OF_LOOP = (
     "models", "optimizers", "updates_itself", "accumulation", "step_samples", "device", "ranks", "opens_group",
+    "evaluation_bytes",
 )  # fmt: skip
 LAP_SECONDS = 0.1
 """Of a burst that trains alone, a block."""

@@ -1,0 +1,85 @@
+"""What the evaluation between two epochs leaves of glibc's malloc, which a burst never comes to.
+
+glibc serves what is larger than a threshold by a fresh mmap, and gives memory back when more than twice that lies free
+at the end of its heap; both cost a fault for each page that is touched again. Whenever a chunk that came by mmap is
+freed, the threshold rises to its size (mallopt(3), M_MMAP_THRESHOLD). Evaluation mostly takes larger batches, so that
+training is faster after the first epoch than before: of a small CNN, 3,450 samples/s for 2,700.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from .naming import batches_of, is_own_batch_sampler, tensors_in
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+LARGEST_THRESHOLD_BYTES = 4 * 1024 * 1024 * ctypes.sizeof(ctypes.c_long)
+"""The threshold rises no higher: glibc's DEFAULT_MMAP_THRESHOLD_MAX."""
+
+
+class Activations:
+    """Sizes of what the modules of a script return in training on a CPU, as they are called from now on."""
+
+    def __init__(self) -> None:
+        import torch
+        from torch.nn.modules import module as modules
+
+        self._bytes: set[int] = set()
+        self._is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)
+        self._handle = modules.register_module_forward_hook(self._on_returned)
+
+    def end(self) -> None:
+        """No module is watched any longer."""
+        self._handle.remove()
+
+    def in_evaluation(self, batch_samples: int, training: Iterable[DataLoader[Any]], *, evaluates: bool) -> int:
+        """The largest chunk that evaluation frees and that the threshold follows; 0 where training's are as large.
+
+        Args:
+            batch_samples: Of a batch in training.
+            training: Loaders that feed it; what other loaders the script has made are there to evaluate.
+            evaluates: Whether it evaluates also where it has no such loader: on many samples at once, then.
+        """
+        if not self._bytes:
+            return 0
+        others = _batch_sizes(training)
+        if not others:
+            return LARGEST_THRESHOLD_BYTES if evaluates else 0
+        larger = max(others) / max(1, batch_samples)
+        sizes = [round(size * larger) for size in self._bytes]
+        return max((size for size in sizes if size <= LARGEST_THRESHOLD_BYTES), default=0) if larger > 1 else 0
+
+    def _on_returned(self, _: Any, __: Any, returned: Any) -> None:
+        import torch
+
+        if self._is_compiling() or not torch.is_grad_enabled():
+            return
+        for tensor in tensors_in(returned):
+            if tensor.device.type == "cpu":
+                self._bytes.add(tensor.numel() * tensor.element_size())
+
+
+def free_chunk(size: int) -> None:
+    """Allocates and frees so many bytes, none of which is touched, as evaluation does."""
+    if size and sys.platform == "linux":
+        library = ctypes.CDLL(None)
+        library.malloc.restype = ctypes.c_void_p
+        library.malloc.argtypes = [ctypes.c_size_t]
+        library.free.argtypes = [ctypes.c_void_p]
+        library.free(library.malloc(size))
+
+
+def _batch_sizes(apart_from: Iterable[DataLoader[Any]]) -> list[int]:
+    """Of all loaders in this process but these, by the type of each object alone: that runs no code of the script's."""
+    from torch.utils.data import DataLoader
+
+    known = {id(loader) for loader in apart_from}
+    loaders = [one for one in gc.get_objects() if issubclass(type(one), DataLoader) and id(one) not in known]
+    sizes = [batches_of(loader)[1] for loader in loaders if not is_own_batch_sampler(loader)]
+    return [size for size in sizes if size]

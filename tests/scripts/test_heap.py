@@ -1,0 +1,72 @@
+"""A burst trains with the heap that the script's evaluation leaves behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.recorder.heap import LARGEST_THRESHOLD_BYTES
+from autotune.scripts import Script, ScriptIsolation
+from tests.example_scripts import START_SECONDS
+
+TRAINING = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+data = TensorDataset(torch.randn(256, 4096), torch.randint(0, 2, (256,)))
+loader = DataLoader(data, batch_size=16)
+model = nn.Sequential(nn.Linear(4096, 8192), nn.ReLU(), nn.Linear(8192, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+{before}
+for epoch in range(5):
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    {after}
+"""
+WIDEST_BYTES = 16 * 8192 * 4
+"""What the first layer returns for a batch."""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("", "pass", 0),
+        ("other = DataLoader(data, batch_size=64)", "for x, y in other: model(x)", 4 * WIDEST_BYTES),
+        ("other = DataLoader(data, batch_size=8)", "for x, y in other: model(x)", 0),
+        ("", "model.eval(); model(data.tensors[0]); model.train()", LARGEST_THRESHOLD_BYTES),
+    ],
+    ids=["without evaluation", "larger batches", "smaller batches", "all at once"],
+)
+def test_what_evaluation_frees_is_told_by_its_batches(
+    before: str, after: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The widest activation of training, in the evaluation's larger batch; where that is not known, the most."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(TRAINING.format(before=before, after=after))
+    with ScriptIsolation(Script((sys.executable, "train.py"))) as isolation:
+        isolation.start(START_SECONDS)
+        assert isolation.seen["evaluation_bytes"] == expected
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc alone is told")
+def test_a_freed_chunk_keeps_later_ones_off_mmap() -> None:
+    """The second lowest bit of the word before a chunk tells, in glibc, whether it came by mmap."""
+    code = """
+import ctypes
+from autotune.recorder.heap import free_chunk
+library = ctypes.CDLL(None)
+if not hasattr(library, "gnu_get_libc_version"):
+    raise SystemExit
+library.malloc.restype = ctypes.c_void_p
+def comes_by_mmap():
+    return bool(ctypes.c_size_t.from_address(library.malloc(ctypes.c_size_t(8 << 20)) - 8).value & 2)
+assert comes_by_mmap()
+free_chunk(16 << 20)
+assert not comes_by_mmap()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
