@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from autotune.bursts import isolation
+from autotune.bursts.duet import TURN_SECONDS
 from autotune.bursts.endings import result_of
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.protocol import BurstPlan, Part, Request
@@ -53,7 +54,7 @@ PROCESSES = 2
 """Of a config that is not compiled. A ratio is off by 1.5 % for the process alone (`standing.PROCESS_SPREAD`)."""
 MAX_TRIES = 3
 DEADLINE_SECONDS = 120.0
-WHOLE = BurstPlan(warmup_seconds=1.4, measure_seconds=1.0)
+WHOLE = BurstPlan(warmup_seconds=1.4, measure_seconds=1.0, turn_seconds=TURN_SECONDS)
 PART = BurstPlan(warmup_seconds=0.8, measure_seconds=0.6, interval_target=1e-6)
 
 

@@ -19,10 +19,12 @@ from autotune.bursts.protocol import BurstPlan, Request
 from autotune.bursts.side import END_SECONDS, Side, mean_pace
 from autotune.measuring import bearable, warm_up_length
 
-TURN_SECONDS, GPU_TURN_SECONDS = 0.06, 0.3
-"""Of a side. On two shared cores the noise of a ratio over the same time was 1.1 % in turns of 0.05 s, 1.4 % of 0.16 s,
-1.6 % of 0.35 s and 2.0 % of 0.8 s: what a neighbour does is short. A GPU's queue of work runs dry at the end of each
-turn, which must be small beside it (chosen)."""
+TURN_SECONDS, ROUND_TURN_SECONDS, GPU_TURN_SECONDS = 0.06, 0.15, 0.3
+"""Of a side: while searching, in the rounds that confirm, and on a GPU. On two shared cores the noise of a ratio over
+the same time was 1.1 % in turns of 0.05 s, 1.4 % of 0.16 s, 1.6 % of 0.35 s and 2.0 % of 0.8 s: what a neighbour does
+is short. But each turn finds caches cold, which costs the faster side the larger share: of a small CNN ten rounds each
+said 1.38 x in turns of 0.06 s, 1.44 x of 0.15 s and of 0.3 s, and 1.45 x of 0.5 s. A search bears that for more
+decisions. A GPU's queue of work runs dry at the end of each turn, which must be small beside it (chosen)."""
 LONGEST_BLOCK = 5
 """A block is at most so many times as long as planned, however many samples it should have."""
 SIZING_TURNS = 2
@@ -61,18 +63,22 @@ class Duet:
         deadline: `time.monotonic()` at which all is over.
         seed: Of the order within the turns.
         ends: How many sides end with it.
+        turn_seconds: Of a side on a CPU, unless the plan says.
 
     Attributes:
         sides: Who plays; all train from the same place in the stream of samples on.
         warm: Turns at the beginning that do not count: blocks were being sized, or a side was cold.
     """
 
-    def __init__(self, plan: BurstPlan, deadline: float, seed: int, ends: int) -> None:
+    def __init__(
+        self, plan: BurstPlan, deadline: float, seed: int, ends: int, turn_seconds: float = TURN_SECONDS
+    ) -> None:
         self.sides: list[Side] = []
         self.warm = 0
         self._plan = plan
         self._deadline = deadline
         self._ends = ends
+        self._turn_seconds = turn_seconds
         self._rng = random.Random(seed)
 
     def join(self, side: Side, deadline: float) -> None:
@@ -180,7 +186,7 @@ class Duet:
     def _block_samples(self) -> int:
         """Samples of a block: whole optimizer steps of all sides if they are short, whole epochs where those are."""
         sides = self.standing
-        usual = TURN_SECONDS if sides[0].request.device == "cpu" else GPU_TURN_SECONDS
+        usual = self._turn_seconds if sides[0].request.device == "cpu" else GPU_TURN_SECONDS
         turn_seconds = self._plan.turn_seconds or usual
         wanted = min(turn_seconds, self._plan.measure_seconds / LEAST_TURNS) / mean_pace(sides)
         wanted = max(wanted, min(max(side.least_samples for side in sides), LONGEST_BLOCK * wanted))
@@ -217,7 +223,7 @@ def play_round(
         IsolationError: No process could be started.
         Interrupted: Asked to end.
     """
-    duet = Duet(plan, deadline, seed, ends=len(requests))
+    duet = Duet(plan, deadline, seed, len(requests), ROUND_TURN_SECONDS)
 
     def enough(turns: int) -> bool:
         planned = len(duet.standing) * plan.measure_seconds

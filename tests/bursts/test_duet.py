@@ -58,7 +58,8 @@ def test_micro_batches_that_share_no_block_size_train_the_same_samples_too(runne
         Point(config=TrainConfig(batch_size=size, accumulation_steps=48 // size), parameters={"step_seconds": 0.03})
         for size in (8, 12)
     ]
-    bursts = runner_of("tests.workloads.sleepy:build").play(points, PLAN, SECONDS)
+    plan = PLAN.model_copy(update={"turn_seconds": 0.06})
+    bursts = runner_of("tests.workloads.sleepy:build").play(points, plan, SECONDS)
     counts = [[block.samples for block in burst.measurement.blocks] for burst in bursts if burst.measurement]
     assert counts[0] == counts[1]
     assert set(counts[0]) == {24}
