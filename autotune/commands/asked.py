@@ -16,6 +16,12 @@ Objective = Annotated[
     str,
     typer.Option(help="What is maximised: samples_per_second, samples_per_joule of the device, or samples_per_dollar."),
 ]
+AtLeast = Annotated[
+    str,
+    typer.Option(
+        help="Whatever is maximised, keep this share of the fastest config's rate, such as 0.95.", metavar="SHARE"
+    ),
+]
 DollarsPerHour = Annotated[
     str, typer.Option(help="What this machine costs an hour; comparisons show it too.", metavar="DOLLARS")
 ]
@@ -63,6 +69,7 @@ def options_of(
     storage: str,
     explore: list[str] | None = None,
     objective: str = "samples_per_second",
+    at_least: str = "",
     dollars_per_hour: str = "",
     machine_name: str = "",
     nproc_per_node: str = "1",
@@ -82,9 +89,17 @@ def options_of(
     if join and resume:
         raise UsageError("--join and --resume contradict each other; a study that is shared is continued as it is")
     price = options.parse_dollars(dollars_per_hour)
+    goal = objective_named(objective, price)
+    floor = options.parse_floor(at_least)
+    if floor is not None and goal.follows_rate:
+        raise UsageError(
+            f"--at-least: expected an objective by which the fastest config need not be the best, got {goal.name}; "
+            "pass --objective samples_per_joule, or leave it out"
+        )
     return options.Options(
         target=target,
-        objective=objective_named(objective, price).name,
+        objective=goal.name,
+        at_least=floor,
         dollars_per_hour=price,
         machine_name=options.parse_name("--machine-name", machine_name),
         budget_seconds=parse_duration(budget),

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from autotune.commands.common import reported, say
-from autotune.commands.options import parse_comparison_format, parse_samples
+from autotune.commands.options import parse_comparison_format, parse_floor, parse_samples
 from autotune.errors import UsageError
 
 
@@ -19,6 +19,9 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,
     samples: Annotated[
         str, typer.Option(help="Of a whole training, epochs included: what it takes and costs on each.")
+    ] = "",
+    at_least: Annotated[
+        str, typer.Option(help="The cheapest must reach this share of the fastest machine's rate.", metavar="SHARE")
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
@@ -34,7 +37,7 @@ def compare(
     from autotune.terminal.console import make_console
 
     chosen = parse_comparison_format(form, out, json=json)
-    comparison = compare_results(gather(paths), parse_samples(samples))
+    comparison = compare_results(gather(paths), parse_samples(samples), parse_floor(at_least))
     if chosen == "csv" or not comparison.groups:  # in the others they are part of the text
         make_console().print(remarks(comparison))
     require_rows(comparison)

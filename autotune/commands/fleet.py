@@ -32,6 +32,9 @@ def fleet(
         bool, typer.Option("--cross", help="Then measure each machine's config on all the others.")
     ] = False,
     samples: Annotated[str, typer.Option(help="Of a whole training: what it takes and costs on each machine.")] = "",
+    at_least: Annotated[
+        str, typer.Option(help="The cheapest must reach this share of the fastest machine's rate.", metavar="SHARE")
+    ] = "",
     quiet: Quiet = False,
 ) -> None:
     """Tunes on all machines of a fleet at once, brings the results home, and compares them.
@@ -49,14 +52,14 @@ def fleet(
     wanted = Wanted.of(
         read_plan(file, engine=engine, address=address), out, model=model, budget=budget, others=tuple(others or ())
     )
-    whole = options.parse_samples(samples)
+    whole, floor = options.parse_samples(samples), options.parse_floor(at_least)
     console = make_console()
     tell = (lambda _machine, _text: None) if quiet else (lambda *step: console.print(step_line(*step)))
     with Interrupts() as interrupts, FleetRun(wanted, tell, interrupts) as run:
         endings = run.tune()
         if cross and not run.interrupted:
             run.cross()
-        comparison = run.comparison(whole)
+        comparison = run.comparison(whole, floor)
         page = run.write_page(render_comparison(comparison)) if comparison.groups else ""
         if page and not quiet:
             console.print(comparison_table(comparison))

@@ -145,11 +145,11 @@ class FleetRun:
             )
         return endings
 
-    def comparison(self, samples: int | None) -> Comparison:
+    def comparison(self, samples: int | None, at_least: float | None) -> Comparison:
         """The fleet's results side by side, and what its machines' configs do on each other."""
         found = self._found.values()
         crosses = [folder for path in found if (folder := path.parent / "cross").is_dir()]
-        return compare(gather([*found, *crosses]), samples)
+        return compare(gather([*found, *crosses]), samples, at_least)
 
     def write_page(self, page: str) -> str:
         """Writes the comparison's page; returns where it is."""

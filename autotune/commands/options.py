@@ -38,6 +38,8 @@ MOST_CHARACTERS = 200
 _THOUSANDS = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 MOST_TRAINED = 1e15
 """Samples of a training: no loader counts further in a machine's life."""
+LEAST_FLOOR = 0.01
+"""The least share of the fastest rate to be kept: below, none is."""
 MOST_NAME = 60
 """Characters of a machine's name: it stands in each row of a comparison."""
 LEAST_MEMORY = 0.01
@@ -50,6 +52,7 @@ class Options:
 
     Attributes:
         objective: The name of what is maximised.
+        at_least: The share of the fastest config's rate that the answer must reach; None: any.
         dollars_per_hour: What the machine costs, where that was told.
         machine_name: What comparisons call the machine; None: by what trains.
         effective_batch: A number; ``"free"``; None holds the baseline's.
@@ -66,6 +69,7 @@ class Options:
 
     target: str
     objective: str = "samples_per_second"
+    at_least: float | None = None
     dollars_per_hour: float | None = None
     machine_name: str | None = None
     budget_seconds: float = 600.0
@@ -221,6 +225,11 @@ def parse_share(option: str, text: str, least: float = 0.0) -> float:
     if share < least:
         raise _refusal(option, f"a fraction from {least} to 1", text, "pass one such as 0.9")
     return share
+
+
+def parse_floor(text: str) -> float | None:
+    """A share of the fastest rate; None for an empty text."""
+    return parse_share("--at-least", text, LEAST_FLOOR) if text else None
 
 
 def parse_pins(texts: Iterable[str]) -> dict[str, Scalar]:

@@ -17,6 +17,7 @@ def tune(
     model: Annotated[str, typer.Option(help="What to tune: module:build or file.py:build.", metavar="TARGET")] = "",
     budget: asked.Budget = "10m",
     objective: asked.Objective = "samples_per_second",
+    at_least: asked.AtLeast = "",
     dollars_per_hour: asked.DollarsPerHour = "",
     machine_name: asked.MachineName = "",
     device: asked.Device = "",
@@ -68,6 +69,7 @@ def tune(
     wanted = asked.options_of(
         target=model,
         objective=objective,
+        at_least=at_least,
         dollars_per_hour=dollars_per_hour,
         machine_name=machine_name,
         budget=budget,

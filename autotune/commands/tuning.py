@@ -110,6 +110,7 @@ class Tuning:
                 self.progress,
                 first=[candidate.proposal for candidate in tried if candidate.proposal is not None],
                 utilization_target=options.utilization_target,
+                at_least=options.at_least,
                 seed=options.seed,
                 memory_limit_bytes=limit,
                 device=device,

@@ -181,6 +181,7 @@ def _constraints(setting: Setting) -> Constraints:
     options = setting.options
     return Constraints(
         objective=options.objective,
+        at_least=options.at_least,
         budget_seconds=options.budget_seconds,
         device=setting.device,
         effective_batch=setting.effective_batch,

@@ -15,23 +15,27 @@ MOST_TOLD = 8
 """Machines of which a sentence each tells what the training costs there; the table has the rates of all."""
 
 
-def choices(rows: Sequence[Row], samples: int | None = None) -> Iterator[str]:
+def choices(rows: Sequence[Row], samples: int | None = None, at_least: float | None = None) -> Iterator[str]:
     """Sentences on where to train; none where there are not two machines to choose from.
 
     Args:
         rows: One a machine.
         samples: What is to be trained in all, epochs included; None: not known.
+        at_least: The share of the fastest machine's rate that the cheapest and the most frugal must reach; None: any.
     """
     measured = [row for row in rows if row.after_samples_per_second]
     if len(measured) > 1:
         rates = {row.label: row.after_samples_per_second or 0.0 for row in measured}
         yield _best("fastest", measured, rates, format_rate)
-        dollars = {row.label: value for row in measured if (value := row.samples_per_dollar)}
-        if len(dollars) > 1:
-            yield _best("cheapest", measured, dollars, lambda value: f"{rounded(value)} samples a dollar")
-        joules = {row.label: value for row in measured if (value := row.samples_per_joule)}
-        if len(joules) > 1:
-            yield _best("most frugal", measured, joules, lambda value: f"{value:.3g} samples a joule")
+        least = (at_least or 0.0) * max(rates.values())
+        fast = [row for row in measured if rates[row.label] >= least]
+        among = f" of those that reach {at_least:.0%} of the fastest" if at_least else ""
+        dollars = {row.label: value for row in fast if (value := row.samples_per_dollar)}
+        if len(dollars) > 1 or (dollars and among):
+            yield _best(f"cheapest{among}", measured, dollars, lambda value: f"{rounded(value)} samples a dollar")
+        joules = {row.label: value for row in fast if (value := row.samples_per_joule)}
+        if len(joules) > 1 or (joules and among):
+            yield _best(f"most frugal{among}", measured, joules, lambda value: f"{value:.3g} samples a joule")
     if samples is not None:
         yield from _whole_trainings(measured, samples)
 

@@ -101,12 +101,13 @@ class Comparison(Stored):
     problems: tuple[str, ...] = ()
 
 
-def compare(gathered: Gathered, samples: int | None = None) -> Comparison:
+def compare(gathered: Gathered, samples: int | None = None, at_least: float | None = None) -> Comparison:
     """Results side by side, those of one workload together.
 
     Args:
         gathered: The files.
         samples: Of a whole training, for what it takes and costs on each machine.
+        at_least: The share of the fastest machine's rate that the cheapest must reach; None: any.
     """
     members: dict[str, list[Named]] = {}
     for path, result in sorted(gathered.results, key=lambda named: (named[1].workload.name, named[1].workload.target)):
@@ -115,7 +116,7 @@ def compare(gathered: Gathered, samples: int | None = None) -> Comparison:
     warnings = [*_workload_warnings([result for _, result in gathered.results])]
     for fingerprint, named in members.items():
         crosses = [(path, cross) for path, cross in gathered.crosses if cross.workload.fingerprint == fingerprint]
-        groups.append(_group(named, crosses, samples))
+        groups.append(_group(named, crosses, samples, at_least))
         results = [result for _, result in named]
         warnings += [*_row_warnings(groups[-1]), *_baseline_warnings(results), *_best_warnings(results)]
         warnings += _cross_warnings(groups[-1], crosses)
@@ -136,7 +137,9 @@ def require_rows(comparison: Comparison) -> None:
         raise ResultFileError("there is nothing to compare: name result files of autotune, or folders that hold some")
 
 
-def _group(named: Sequence[Named], crosses: Sequence[tuple[str, Cross]], samples: int | None) -> WorkloadGroup:
+def _group(
+    named: Sequence[Named], crosses: Sequence[tuple[str, Cross]], samples: int | None, at_least: float | None
+) -> WorkloadGroup:
     results = [result for _, result in named]
     machines = {machine_of(result) for result in results}
     kinds = Counter(kind for kind, _ in machines)
@@ -161,7 +164,7 @@ def _group(named: Sequence[Named], crosses: Sequence[tuple[str, Cross]], samples
         shared_knobs=shared,
         particular_knobs=particular,
         crosses=tuple(_cross_row(path, cross, labels) for path, cross in crosses),
-        choices=tuple(choices([row for row in rows if row.judged], samples)),
+        choices=tuple(choices([row for row in rows if row.judged], samples, at_least)),
     )
 
 

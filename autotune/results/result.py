@@ -86,6 +86,7 @@ class Constraints(Stored):
     """What the search was asked for, and had to respect."""
 
     objective: str = Field(default=SAMPLES_PER_SECOND.name, description="what was maximised")
+    at_least: Share | None = Field(default=None, description="of the fastest config's rate, to be kept; null: any")
     budget_seconds: Seconds
     device: DeviceKind
     effective_batch: Whole | None = Field(description="None: free")

@@ -15,6 +15,7 @@ from autotune.search.bursts import Bursts
 from autotune.search.stages import ABLATION, CONFIRM
 from autotune.search.standing import resource_cost, standings
 from autotune.search.stopping import burst_deadline, numerics_steps
+from autotune.search.turns import APART_ERROR
 from autotune.search.verify import (
     LONG_RACE_ROUNDS,
     MIN_DECIDED_ROUNDS,
@@ -44,6 +45,7 @@ class Confirmation:
         refuse: Why a point must not run, or None.
         knobs: All that are searched, by expected effect: what little time there is explains the first of them.
         numerics: Checks finalists against eager fp32; None trusts them, as where recordings are replayed.
+        at_least: The share of the fastest config's rate that the answer must reach; None: any.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Confirmation:
         *,
         knobs: Sequence[str],
         numerics: NumericsGuard | None,
+        at_least: float | None = None,
     ) -> None:
         self._baseline = baseline
         self._bursts = bursts
@@ -61,18 +64,28 @@ class Confirmation:
         self._knobs = knobs
         self._numerics, self._checking_seconds = numerics, 0.0
         self._objective = bursts.log.objective
+        self._at_least = at_least
 
     def answer(self) -> Point:
         """The point to train with: only a confirmed gain displaces the baseline, and of equals the cheapest wins.
 
         Of those that cost the same the fastest does, which comes first.
         """
-        equals = as_good_as_the_fastest(self.confirmed(), self._bursts.rounds(CONFIRM), self._objective)
+        equals = as_good_as_the_fastest(self._fast_enough(), self._bursts.rounds(CONFIRM), self._objective)
         return min(equals, key=self._resource_cost, default=self._baseline)
 
     def confirmed(self) -> list[Confirmed]:
         """What has been confirmed so far, fastest first."""
         return rank(self._baseline, self._bursts.rounds(CONFIRM), self._failed(), self._objective)
+
+    def _fast_enough(self) -> list[Confirmed]:
+        """Those that reach what the answer must, by their rates in the same rounds; the baseline may be the fastest."""
+        confirmed = self.confirmed()
+        if self._at_least is None:
+            return confirmed
+        rates = {one.point: one.speedup.ratio for one in rank(self._baseline, self._bursts.rounds(CONFIRM))}
+        least = self._at_least * max([1.0, *rates.values()])
+        return [one for one in confirmed if rates[one.point] >= least]
 
     def _failed(self) -> set[Point]:
         """Points that failed in a round by themselves: not together with the baseline, nor by the end of the budget."""
@@ -176,8 +189,11 @@ class Confirmation:
         reached = before * max([1.0, *(one.speedup.ratio for one in self.confirmed() if one.point in raced)])
         near: dict[Point, float] = {}  # and the score that is certain
         leader = 0.0
+        fastest, too_slow = self._by_rate()
         for standing in searched:
             point = standing.point
+            if point in too_slow:
+                continue
             as_fast = standing.score * math.exp(NEAR_ERRORS * standing.error) >= leader
             if point == self._baseline or point in raced or standing.score < reached or not as_fast:
                 continue
@@ -191,9 +207,31 @@ class Confirmation:
         # Where the race would not be a long one, more finalists would only take time from the first: whoever is the
         # fastest for all that is certain, which may have had too few blocks to become the incumbent.
         finalists = sorted(near, key=lambda point: near[point], reverse=True)
+        if fastest is not None and finalists and fastest not in raced and self.agrees(fastest):
+            finalists = [
+                fastest,
+                *(point for point in finalists if point != fastest),
+            ]  # what the others must keep up with
         while len(finalists) > 1 and not self._affords([self._baseline, *finalists] * LONG_RACE_ROUNDS):
             finalists.pop()
         return finalists
+
+    def _by_rate(self) -> tuple[Point | None, set[Point]]:
+        """Where a share of the fastest rate must be kept: the fastest point of the search, and those far too slow.
+
+        The rates are of bursts one after another: who is too slow by less is told by the race.
+        """
+        if self._at_least is None:
+            return None, set()
+        rates = {
+            trial.burst.point: trial.burst.rate
+            for trial in self._bursts.trials
+            if trial.round is None and trial.burst.ok and trial.burst.rate
+        }
+        fastest = max(rates, key=lambda point: rates[point], default=None)
+        least = self._at_least * (1 - APART_ERROR) * max(rates.values(), default=0.0)
+        slow = {point for point, rate in rates.items() if rate < least}
+        return fastest if fastest != self._baseline else None, slow
 
     def agrees(self, point: Point) -> bool:
         """Whether nothing speaks against a point's numerics; it is checked if need be."""

@@ -48,6 +48,7 @@ class Search:
         progress: Who is told.
         first: What to try right after the baseline, such as what other machines' results suggest.
         utilization_target: Share of the compute ceiling at which the search may stop.
+        at_least: The share of the fastest config's rate that the answer must reach; None: any.
         seed: Of the confirmation's order.
         memory_limit_bytes: The memory target, for which the largest batch is predicted.
         device: The kind of device.
@@ -75,6 +76,7 @@ class Search:
         *,
         first: Sequence[Proposal] = (),
         utilization_target: float = 0.95,
+        at_least: float | None = None,
         seed: int = 0,
         memory_limit_bytes: int | None = None,
         device: DeviceKind = "cpu",
@@ -92,6 +94,7 @@ class Search:
         self._note, self._numerics, self._every_fit = note or progress.note, numerics, every_fit
         self._bursts = Bursts(baseline, runner, log, budget, progress, note=self._note, seed=seed)
         self.ceilings = Ceilings(self._bursts.part_rate, self._affordable)
+        self._at_least = at_least
         self.confirmation = self._confirmation()
         self._budget = budget
         self._utilization_target = utilization_target
@@ -176,7 +179,9 @@ class Search:
 
     def _confirmation(self) -> Confirmation:
         knobs = [*self.space.choices, *self.space.parameters]
-        return Confirmation(self.baseline, self._bursts, self._refuse, knobs=knobs, numerics=self._numerics)
+        return Confirmation(
+            self.baseline, self._bursts, self._refuse, knobs=knobs, numerics=self._numerics, at_least=self._at_least
+        )
 
     def _affordable_proposal(self) -> Proposal | None:
         """What the stages ask for next; None when that is nothing, or costs too much: a sampler may know cheaper."""

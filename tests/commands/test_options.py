@@ -50,6 +50,8 @@ DIGITS = "9" * 5000
         (["--dollars-per-hour", "0"], "expected dollars an hour"),
         (["--dollars-per-hour", "nan"], "expected dollars an hour"),
         (["--objective", "samples_per_dollar"], "pass --dollars-per-hour"),
+        (["--at-least", "0.95"], "pass --objective samples_per_joule"),
+        (["--objective", "samples_per_joule", "--at-least", "2"], "--at-least: expected"),
         (["--machine-name", "x" * 61], "60 characters at most"),
     ],
 )

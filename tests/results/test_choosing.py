@@ -16,10 +16,10 @@ def priced(rate: float, name: str, dollars: float | None, spread: float = 0.001)
     return make_result(best=best, machine_name=name, dollars_per_hour=dollars)
 
 
-def group_of(*results: Result, samples: int | None = None) -> WorkloadGroup:
+def group_of(*results: Result, samples: int | None = None, at_least: float | None = None) -> WorkloadGroup:
     """The comparison of one workload."""
     named = [(f"{number}.json", result) for number, result in enumerate(results)]
-    return compare(Gathered(results=named), samples).groups[0]
+    return compare(Gathered(results=named), samples, at_least).groups[0]
 
 
 def test_the_fastest_and_the_cheapest_are_named() -> None:
@@ -32,6 +32,13 @@ def test_what_cannot_be_told_from_the_best_is_named_beside_it() -> None:
     """Whose interval reaches the best one's may be as good."""
     found = group_of(priced(1000, "one", None), priced(1005, "two", None, 0.05), priced(500, "slow", None)).choices
     assert found == ("fastest: one, 1,000 samples/s; two cannot be told from it",)
+
+
+def test_the_cheapest_among_the_fast_is_named() -> None:
+    """The cheapest of all is too slow; of the two that are fast enough the dearer one is not named."""
+    machines = (priced(2000, "h100", 4.0), priced(1900, "a100", 2.0), priced(1000, "rtx", 0.2))
+    found = group_of(*machines, at_least=0.9).choices
+    assert found[1] == "cheapest of those that reach 90% of the fastest: a100, 3,420,000 samples a dollar"
 
 
 def test_one_machine_leaves_nothing_to_choose() -> None:

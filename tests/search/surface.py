@@ -180,6 +180,7 @@ def make_space(*, effective_batch: int | None = 64, facts: Mapping[str, object] 
 def make_search(
     rate: Rate, *, budget_seconds: float = 60.0, space: Space | None = None, seed: int = 0, sampler: str = "tpe",
     storage: optuna.storages.BaseStorage | None = None, utilization_target: float = 0.95,
+    at_least: float | None = None,
     memory_limit_bytes: int | None = None, numerics: NumericsGuard | None = None, first: Sequence[Proposal] = (),
     objective: Objective = SAMPLES_PER_SECOND, cpus: int = 1, every_fit: bool = False,
     note: Callable[[str], None] | None = None, headroom: bool = False,
@@ -197,7 +198,7 @@ def make_search(
     search = Search(
         space, Point(config=space.baseline), surface, TrialLog(study, space, objective=objective), budget,
         Quiet(),
-        utilization_target=utilization_target, seed=seed, memory_limit_bytes=memory_limit_bytes,
+        utilization_target=utilization_target, at_least=at_least, seed=seed, memory_limit_bytes=memory_limit_bytes,
         numerics=numerics, first=first, cpus=cpus, every_fit=every_fit, note=note, headroom=headroom,
     )  # fmt: skip
     return search, surface

@@ -61,6 +61,31 @@ def test_another_objective_has_another_winner() -> None:
     assert frugal[1].ratio == pytest.approx(2.0, rel=0.05)
 
 
+def test_a_share_of_the_fastest_rate_is_kept_where_that_is_asked_for() -> None:
+    """What trains most for its memory takes no worker; of what is nearly as fast as the fastest it takes some."""
+
+    def slightly_faster(config: TrainConfig) -> float:
+        return 1000.0 * (2.0 if config.precision == "bf16" else 1.0) * (1 + 0.1 * config.num_workers)
+
+    answers = []
+    for at_least in (None, 0.95):
+        space = make_space(only=("precision", "num_workers"))
+        search, _ = make_search(
+            slightly_faster,
+            budget_seconds=200,
+            space=space,
+            bytes_of=lambda config: 1e9 * (1 + 0.15 * config.num_workers),
+            objective=FRUGAL,
+            at_least=at_least,
+        )
+        search.run()
+        fastest = max(trial.burst.rate or 0.0 for trial in search.log.trials if trial.round is None)
+        answers.append((judge(search)[0].config, fastest))
+    (frugal, _), (fast, rate_of_fastest) = answers
+    assert frugal.num_workers == 0 < fast.num_workers
+    assert slightly_faster(fast) >= 0.95 * 0.98 * rate_of_fastest
+
+
 def test_the_speedup_is_the_scores_ratio_not_the_rates() -> None:
     """A config as fast as the baseline that takes half the memory scores twice as much."""
     before, after = (make_measurement(1000.0, device_memory_bytes=size) for size in (2 * 10**9, 10**9))
