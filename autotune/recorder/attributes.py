@@ -44,17 +44,25 @@ def is_same(one: Any, other: Any) -> bool:
     return isinstance(one, _PLAIN) and bool(one == other)
 
 
-def _attributes_of(things: list[Any]) -> Iterator[tuple[tuple[int, str], Any]]:
-    seen: set[int] = set()
-    for place, thing in enumerate(things):  # what is found on the way comes last
-        if id(thing) in seen:
+def nested(*things: Any) -> list[Any]:
+    """These, and the data sets that they are made of; what is found on the way comes last."""
+    found: dict[int, Any] = {}
+    waiting = list(things)
+    for thing in waiting:  # grows as it goes
+        if id(thing) in found:
             continue
-        seen.add(id(thing))
-        for name, value in dict(getattr(thing, "__dict__", {})).items():
-            yield (place, name), _kept(value)
+        found[id(thing)] = thing
+        for value in list(getattr(thing, "__dict__", {}).values()):
             parts = value if type(value) in {list, tuple} else (value,)
             if parts and issubclass(type(parts[0]), Dataset):
-                things.extend(parts)
+                waiting.extend(parts)
+    return list(found.values())
+
+
+def _attributes_of(things: list[Any]) -> Iterator[tuple[tuple[int, str], Any]]:
+    for place, thing in enumerate(nested(*things)):
+        for name, value in dict(getattr(thing, "__dict__", {})).items():
+            yield (place, name), _kept(value)
 
 
 def _kept(value: Any) -> Any:

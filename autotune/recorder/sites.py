@@ -17,6 +17,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from .mutable import may_change
 from .naming import loader_key
 
 _TAKES_ANY_KEYWORD = 0x08
@@ -86,16 +87,25 @@ class Sites:
             "steps_model": len(own) == 1 and own == stepped,
             "most_dimensions": max((weight.dim() for model in models for weight in model.parameters()), default=0),
             "has_autotune": _is_importable("autotune"),
+            "may_change_data": any(may_change(loader.dataset, self._is_own_class, self._files()) for loader in loaders),
         }
 
     def mentions(self, text: str) -> bool:
         """Whether these words stand in a file of the script's."""
-        files = {_place(self._folder, getattr(one, "__file__", None)) for one in list(sys.modules.values())}
-        for place in files:
+        for place in self._files():
             with contextlib.suppress(OSError, UnicodeDecodeError):
-                if place is not None and self._is_own(place) and text in Path(place).read_text():
+                if text in Path(place).read_text():
                     return True
         return False
+
+    def _files(self) -> list[str]:
+        """The script's own, as far as they are imported."""
+        places = {_place(self._folder, getattr(one, "__file__", None)) for one in list(sys.modules.values())}
+        return sorted(place for place in places if place is not None and self._is_own(place))
+
+    def _is_own_class(self, kind: type) -> bool:
+        place = _place(self._folder, getattr(sys.modules.get(kind.__module__), "__file__", None))
+        return place is not None and self._is_own(place)
 
     def _on_loader(self, loader: Any, site: dict[str, Any] | None) -> None:
         self._made[loader] = site

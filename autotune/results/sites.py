@@ -38,6 +38,7 @@ class SourceRecord(Stored):
     returns_tensor: bool = Field(default=False, description="the model returns one tensor")
     steps_model: bool = Field(default=False, description="the one optimizer steps the one model's weights, and all")
     most_dimensions: Whole = Field(default=0, description="of any weight")
+    may_change_data: bool = Field(default=False, description="the script seems to change its data between epochs")
     has_autotune: bool = Field(default=False, description="the script's interpreter can import autotune")
 
     @property

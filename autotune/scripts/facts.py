@@ -112,6 +112,9 @@ def notes_on(seen: dict[str, Any]) -> tuple[str, ...]:
     return tuple(notes)
 
 
+_OF_SOURCE = ("returns_tensor", "steps_model", "most_dimensions", "may_change_data", "has_autotune")
+
+
 def source_of(seen: dict[str, Any]) -> SourceRecord:
     """The script's files, and where in them stands what may be changed."""
     told = seen["source"]
@@ -136,7 +139,7 @@ def source_of(seen: dict[str, Any]) -> SourceRecord:
         loaders=tuple(map(site, told["loaders"])),
         optimizers=tuple(map(site, told["optimizers"])),
         call=site(told["call"]),
-        **{name: told[name] for name in ("returns_tensor", "steps_model", "most_dimensions", "has_autotune")},
+        **{name: told[name] for name in _OF_SOURCE},
     )
 
 

@@ -159,6 +159,10 @@ class InPlace:
             seen["prefetch_factor"] = ANY
 
         def change() -> None:
+            if values.get("persistent_workers") and self._source.may_change_data:
+                raise CannotEditError(
+                    "would hide from workers what the script changes in its data", "persistent_workers"
+                )
             for site in self._source.loaders or (None,):
                 own = _own(site, values)
                 changes = self._files[own.file]

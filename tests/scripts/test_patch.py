@@ -278,6 +278,17 @@ def test_the_one_line_is_not_written_where_autotune_cannot_be_imported() -> None
         patch_of(result, RESULT)
 
 
+def test_workers_do_not_persist_in_place_where_the_data_may_change() -> None:
+    """They would go on with the data of the first epoch; under the one line they start again."""
+    content = SCRIPT.replace("ARGUMENTS", "num_workers=0").encode()
+    best = {"num_workers": 2, "persistent_workers": True}
+    assert b"persistent_workers=True" in patch_of(written(content, best), RESULT).diff
+    patch = patch_of(written(content, best, may_change_data=True), RESULT)
+    assert b"persistent_workers" not in patch.diff
+    assert b"autotune.apply" in patch.diff
+    assert "persistent_workers would hide from workers" in (patch.why_whole or "")
+
+
 def test_a_line_that_is_not_known_to_its_end_is_found_by_what_it_makes() -> None:
     """Python 3.10 tells lines alone."""
     result = written(SCRIPT.replace("ARGUMENTS", "num_workers=int(0)").encode(), {"num_workers": 2})

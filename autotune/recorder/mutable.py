@@ -1,0 +1,59 @@
+"""Whether a script seems to change its data set between epochs, which workers that persist would never see.
+
+An epoch's end is not reached in a look; so its source is read: methods of the data set's own class that set something,
+and loops of the script's that set what is an attribute of the data set.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dis
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from .attributes import nested
+
+_SETS = {"STORE_ATTR", "STORE_SUBSCR", "DELETE_ATTR", "DELETE_SUBSCR"}
+
+
+def may_change(dataset: Any, is_own: Callable[[type], bool], files: Iterable[str]) -> bool:
+    """Whether anything speaks for it.
+
+    Args:
+        dataset: That training draws from.
+        is_own: Whether a class is the script's, not a library's.
+        files: The script's.
+    """
+    parts = nested(dataset)
+    kinds = {kind for part in parts for kind in type(part).__mro__ if is_own(kind)}
+    names = {name for part in parts for name in getattr(part, "__dict__", {})}
+    return any(map(_has_setter, kinds)) or any(name in names for file in files for name in _set_in_loops(file))
+
+
+def _has_setter(kind: type) -> bool:
+    """Whether a public method sets something: others are mostly called from the constructor."""
+    codes = [getattr(value, "__code__", None) for name, value in vars(kind).items() if not name.startswith("_")]
+    return any(_sets(code) for code in codes if code is not None)
+
+
+def _sets(code: CodeType) -> bool:
+    return any(instruction.opname in _SETS for instruction in dis.get_instructions(code))
+
+
+def _set_in_loops(file: str) -> Iterator[str]:
+    """Attributes that a file sets within a loop, of whatever is not the object of a method."""
+    tree = ast.Module([], [])
+    with contextlib.suppress(OSError, ValueError, SyntaxError):
+        tree = ast.parse(Path(file).read_bytes())
+    for loop in ast.walk(tree):
+        if isinstance(loop, (ast.For, ast.While)):
+            for node in ast.walk(loop):
+                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and not _is_self(node.value):
+                    yield node.attr
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
