@@ -186,10 +186,11 @@ class Duet:
     def _block_samples(self) -> int:
         """Samples of a block: whole optimizer steps of all sides if they are short, whole epochs where those are."""
         sides = self.standing
-        usual = self._turn_seconds if sides[0].request.device == "cpu" else GPU_TURN_SECONDS
-        turn_seconds = self._plan.turn_seconds or usual
-        wanted = min(turn_seconds, self._plan.measure_seconds / LEAST_TURNS) / mean_pace(sides)
-        wanted = max(wanted, min(max(side.least_samples for side in sides), LONGEST_BLOCK * wanted))
+        epochs = {side.epoch_samples for side in sides}
+        epoch = epochs.pop() if len(epochs) == 1 else None
+        wanted = self._wanted_samples(self._turn_seconds)
+        if epoch is not None and epoch <= 2 * wanted:  # not longer turns at the price of blocks within an epoch
+            wanted = self._wanted_samples(TURN_SECONDS)
         steps = [side.config.effective_batch for side in sides]
         micro_steps = [side.config.micro_batch for side in sides]
         # Parts of a step where it takes longer than a turn. The same samples are worth a longer block, some may be much
@@ -197,11 +198,17 @@ class Duet:
         step, common, batch = math.lcm(*steps), math.lcm(*micro_steps), max(micro_steps)
         in_common = common if common <= LONGEST_BLOCK * max(wanted, batch) else batch
         unit = step if step <= 2 * wanted else in_common
-        epochs = {side.epoch_samples for side in sides}
-        epoch = epochs.pop() if len(epochs) == 1 else None
         if epoch is not None and epoch <= 2 * wanted:
             unit = epoch
         return unit * max(1, round(wanted / unit))
+
+    def _wanted_samples(self, cpu_turn_seconds: float) -> float:
+        """Samples of a turn, before they are rounded to what all sides train as a whole."""
+        sides = self.standing
+        usual = cpu_turn_seconds if sides[0].request.device == "cpu" else GPU_TURN_SECONDS
+        turn_seconds = self._plan.turn_seconds or usual
+        wanted = min(turn_seconds, self._plan.measure_seconds / LEAST_TURNS) / mean_pace(sides)
+        return max(wanted, min(max(side.least_samples for side in sides), LONGEST_BLOCK * wanted))
 
 
 def play_round(

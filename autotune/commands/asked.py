@@ -19,7 +19,8 @@ Objective = Annotated[
 AtLeast = Annotated[
     str,
     typer.Option(
-        help="Whatever is maximised, keep this share of the fastest config's rate, such as 0.95.", metavar="SHARE"
+        help="With samples_per_joule: nothing below this share of the fastest config's rate replaces what you have.",
+        metavar="SHARE",
     ),
 ]
 DollarsPerHour = Annotated[

@@ -8,13 +8,14 @@ training is faster after the first epoch than before: of a small CNN, 3,450 samp
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from .naming import batches_of, is_own_batch_sampler, tensors_in
+from .naming import batches_of, is_own_batch_sampler, length_of, tensors_in
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -44,7 +45,8 @@ class Activations:
         Args:
             batch_samples: Of a batch in training.
             training: Loaders that feed it; what other loaders the script has made are there to evaluate.
-            evaluates: Whether it evaluates also where it has no such loader: on many samples at once, then.
+            evaluates: Whether it evaluates also where it has no such loader: taken to be on so many samples at once
+                that the threshold rises as far as it can.
         """
         if not self._bytes:
             return 0
@@ -58,11 +60,14 @@ class Activations:
     def _on_returned(self, _: Any, __: Any, returned: Any) -> None:
         import torch
 
-        if self._is_compiling() or not torch.is_grad_enabled():
+        # While tracing, sizes are tensors, which would be part of the script's graph.
+        is_tracing = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+        if self._is_compiling() or is_tracing or not torch.is_grad_enabled():
             return
-        for tensor in tensors_in(returned):
-            if tensor.device.type == "cpu":
-                self._bytes.add(tensor.numel() * tensor.element_size())
+        with contextlib.suppress(Exception):  # whatever a class of the script's makes of being looked into
+            for tensor in tensors_in(returned):
+                if tensor.device.type == "cpu":
+                    self._bytes.add(tensor.numel() * tensor.element_size())
 
 
 def free_chunk(size: int) -> None:
@@ -80,6 +85,10 @@ def _batch_sizes(apart_from: Iterable[DataLoader[Any]]) -> list[int]:
     from torch.utils.data import DataLoader
 
     known = {id(loader) for loader in apart_from}
-    loaders = [one for one in gc.get_objects() if issubclass(type(one), DataLoader) and id(one) not in known]
-    sizes = [batches_of(loader)[1] for loader in loaders if not is_own_batch_sampler(loader)]
-    return [size for size in sizes if size]
+    sizes = []
+    for loader in [one for one in gc.get_objects() if issubclass(type(one), DataLoader) and id(one) not in known]:
+        with contextlib.suppress(Exception):  # one that was never made to its end has no attributes
+            size = None if is_own_batch_sampler(loader) else batches_of(loader)[1]
+            if size:
+                sizes.append(min(size, length_of(loader.dataset) or size))
+    return sizes

@@ -295,7 +295,7 @@ class Look:
             "accumulation": max(1, round((draws if main is not None else self._calls_between) / rounds)),
             "samples": samples[:20],
             "evaluation_bytes": self._activations.in_evaluation(
-                max(samples, default=1), loaders, evaluates=bool(loaders) and self._sites.mentions(".eval(")
+                max(samples, default=1), loaders, evaluates=bool(loaders) and self._sites.evaluates()
             ),
             "loaders": [
                 described(loader) | self._passes.described(id(loader), told_as, self._marks[0]) for loader in loaders

@@ -87,25 +87,32 @@ class Sites:
             "steps_model": len(own) == 1 and own == stepped,
             "most_dimensions": max((weight.dim() for model in models for weight in model.parameters()), default=0),
             "has_autotune": _is_importable("autotune"),
-            "may_change_data": any(may_change(loader.dataset, self._is_own_class, self._files()) for loader in loaders),
+            "may_change_data": any(map(self._may_change, loaders)),
         }
 
-    def mentions(self, text: str) -> bool:
-        """Whether these words stand in a file of the script's."""
-        for place in self._files():
+    def evaluates(self) -> bool:
+        """Whether a file of the script's puts a model into evaluation mode, and computes without gradients."""
+        for place in self._files:
             with contextlib.suppress(OSError, UnicodeDecodeError):
-                if text in Path(place).read_text():
+                text = Path(place).read_text()
+                if ".eval()" in text and ("no_grad" in text or "inference_mode" in text):
                     return True
         return False
 
+    @functools.cached_property
     def _files(self) -> list[str]:
         """The script's own, as far as they are imported."""
-        places = {_place(self._folder, getattr(one, "__file__", None)) for one in list(sys.modules.values())}
+        places = {_place(self._folder, _file_of(one)) for one in list(sys.modules.values())}
         return sorted(place for place in places if place is not None and self._is_own(place))
 
     def _is_own_class(self, kind: type) -> bool:
-        place = _place(self._folder, getattr(sys.modules.get(kind.__module__), "__file__", None))
+        place = _place(self._folder, _file_of(sys.modules.get(kind.__module__)))
         return place is not None and self._is_own(place)
+
+    def _may_change(self, loader: Any) -> bool:
+        with contextlib.suppress(Exception):  # whatever classes of the script's make of being looked into
+            return may_change(loader.dataset, self._is_own_class, self._files)
+        return True
 
     def _on_loader(self, loader: Any, site: dict[str, Any] | None) -> None:
         self._made[loader] = site
@@ -188,6 +195,14 @@ def _is_importable(name: str) -> bool:
         return importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):
         return False
+
+
+def _file_of(module: Any) -> str | None:
+    """Its file; one that is imported when it is first asked for anything is not asked."""
+    with contextlib.suppress(AttributeError):
+        name = object.__getattribute__(module, "__dict__").get("__file__")
+        return name if isinstance(name, str) else None
+    return None
 
 
 def _place(folder: str, name: str | None) -> str | None:

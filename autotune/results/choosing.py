@@ -29,10 +29,13 @@ def choices(rows: Sequence[Row], samples: int | None = None, at_least: float | N
         yield _best("fastest", measured, rates, format_rate)
         least = (at_least or 0.0) * max(rates.values())
         fast = [row for row in measured if rates[row.label] >= least]
-        among = f" of those that reach {at_least:.0%} of the fastest" if at_least else ""
+        among = f" of those that reach {100 * at_least:g} % of the fastest" if at_least else ""
         dollars = {row.label: value for row in fast if (value := row.samples_per_dollar)}
+        priced = ", where the price is known" if among and len(dollars) < len(fast) else ""
         if len(dollars) > 1 or (dollars and among):
-            yield _best(f"cheapest{among}", measured, dollars, lambda value: f"{rounded(value)} samples a dollar")
+            yield _best(
+                f"cheapest{among}{priced}", measured, dollars, lambda value: f"{rounded(value)} samples a dollar"
+            )
         joules = {row.label: value for row in fast if (value := row.samples_per_joule)}
         if len(joules) > 1 or (joules and among):
             yield _best(f"most frugal{among}", measured, joules, lambda value: f"{value:.3g} samples a joule")

@@ -108,6 +108,8 @@ class InPlace:
         Raises:
             CannotEditError: One has no place of its own; the message begins with its name.
         """
+        if self._values.get("persistent_workers") and self._source.may_change_data:
+            raise CannotEditError("would hide from workers what the script changes in its data", "persistent_workers")
         self._set_in_framework()
         self._set_in_loaders()
         self._set_exchange()
@@ -159,10 +161,6 @@ class InPlace:
             seen["prefetch_factor"] = ANY
 
         def change() -> None:
-            if values.get("persistent_workers") and self._source.may_change_data:
-                raise CannotEditError(
-                    "would hide from workers what the script changes in its data", "persistent_workers"
-                )
             for site in self._source.loaders or (None,):
                 own = _own(site, values)
                 changes = self._files[own.file]

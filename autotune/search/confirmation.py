@@ -79,11 +79,13 @@ class Confirmation:
         return rank(self._baseline, self._bursts.rounds(CONFIRM), self._failed(), self._objective)
 
     def _fast_enough(self) -> list[Confirmed]:
-        """Those that reach what the answer must, by their rates in the same rounds; the baseline may be the fastest."""
+        """Those that reach what the answer must, by their rates in the same rounds, the baseline's being one."""
         confirmed = self.confirmed()
         if self._at_least is None:
             return confirmed
-        rates = {one.point: one.speedup.ratio for one in rank(self._baseline, self._bursts.rounds(CONFIRM))}
+        rates = {
+            one.point: one.speedup.ratio for one in rank(self._baseline, self._bursts.rounds(CONFIRM), self._failed())
+        }
         least = self._at_least * max([1.0, *rates.values()])
         return [one for one in confirmed if rates[one.point] >= least]
 
@@ -122,7 +124,7 @@ class Confirmation:
         self._bursts.show_stage(CONFIRM)
         raced: set[Point] = set()
         while finalists := self._finalists(raced):
-            leaders = [one.point for one in self.confirmed()[:1] if one.point in raced and one.speedup.ratio > 1]
+            leaders = [one.point for one in self._fast_enough()[:1] if one.point in raced and one.speedup.ratio > 1]
             points = [*leaders, *finalists]
             if raced and not self._affords([self._baseline, *points] * MIN_DECIDED_ROUNDS):
                 return
@@ -186,7 +188,7 @@ class Confirmation:
         budget = self._bursts.budget
         searched = standings(self._bursts.trials)
         before = next((one.score for one in searched if one.point == self._baseline), 0.0)
-        reached = before * max([1.0, *(one.speedup.ratio for one in self.confirmed() if one.point in raced)])
+        reached = before * max([1.0, *(one.speedup.ratio for one in self._fast_enough() if one.point in raced)])
         near: dict[Point, float] = {}  # and the score that is certain
         leader = 0.0
         fastest, too_slow = self._by_rate()
@@ -207,17 +209,15 @@ class Confirmation:
         # Where the race would not be a long one, more finalists would only take time from the first: whoever is the
         # fastest for all that is certain, which may have had too few blocks to become the incumbent.
         finalists = sorted(near, key=lambda point: near[point], reverse=True)
-        if fastest is not None and finalists and fastest not in raced and self.agrees(fastest):
-            finalists = [
-                fastest,
-                *(point for point in finalists if point != fastest),
-            ]  # what the others must keep up with
+        if fastest is not None and finalists and fastest not in {*raced, finalists[0]}:
+            others = [point for point in finalists[1:] if point != fastest]
+            finalists = [finalists[0], fastest, *others]  # the second is what the others must keep up with
         while len(finalists) > 1 and not self._affords([self._baseline, *finalists] * LONG_RACE_ROUNDS):
             finalists.pop()
         return finalists
 
     def _by_rate(self) -> tuple[Point | None, set[Point]]:
-        """Where a share of the fastest rate must be kept: the fastest point of the search, and those far too slow.
+        """Where a share of the fastest rate must be kept: the fastest point that is sound, and those far too slow.
 
         The rates are of bursts one after another: who is too slow by less is told by the race.
         """
@@ -228,8 +228,9 @@ class Confirmation:
             for trial in self._bursts.trials
             if trial.round is None and trial.burst.ok and trial.burst.rate
         }
-        fastest = max(rates, key=lambda point: rates[point], default=None)
-        least = self._at_least * (1 - APART_ERROR) * max(rates.values(), default=0.0)
+        by_rate = sorted(rates, key=lambda point: rates[point], reverse=True)
+        fastest = next((point for point in by_rate if point == self._baseline or self.agrees(point)), self._baseline)
+        least = self._at_least * (1 - APART_ERROR) * rates.get(fastest, 0.0)
         slow = {point for point, rate in rates.items() if rate < least}
         return fastest if fastest != self._baseline else None, slow
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from autotune.bursts.duet import Duet, Played, play_round
+from autotune.bursts.duet import TURN_SECONDS, Duet, Played, play_round
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.protocol import BurstPlan, Request
 from autotune.bursts.side import Side
@@ -63,6 +63,22 @@ def test_micro_batches_that_share_no_block_size_train_the_same_samples_too(runne
     counts = [[block.samples for block in burst.measurement.blocks] for burst in bursts if burst.measurement]
     assert counts[0] == counts[1]
     assert set(counts[0]) == {24}
+
+
+@pytest.mark.parametrize(("samples", "longer"), [(10_000, True), (24, False)], ids=["long epochs", "short epochs"])
+def test_rounds_take_longer_turns_but_not_whole_epochs_for_it(samples: int, longer: bool, runner_of: RunnerOf) -> None:
+    """A block in the rounds that confirm is longer than in the search, unless an epoch would be one block."""
+    points = [
+        Point(config=TrainConfig(batch_size=2), parameters={"step_seconds": seconds, "samples": samples})
+        for seconds in (0.015, 0.016)
+    ]
+    sizes = []
+    for turn_seconds in (None, TURN_SECONDS):
+        plan = PLAN.model_copy(update={"turn_seconds": turn_seconds, "measure_seconds": 1.0})
+        bursts = runner_of("tests.workloads.sleepy:build").play(points, plan, SECONDS)
+        blocks = [burst.measurement.blocks for burst in bursts if burst.measurement]
+        sizes.append(max(block.samples for block in blocks[0]))
+    assert (sizes[0] > 1.5 * sizes[1]) is longer
 
 
 def test_small_micro_batches_are_slower(runner_of: RunnerOf) -> None:

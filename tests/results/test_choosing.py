@@ -38,7 +38,7 @@ def test_the_cheapest_among_the_fast_is_named() -> None:
     """The cheapest of all is too slow; of the two that are fast enough the dearer one is not named."""
     machines = (priced(2000, "h100", 4.0), priced(1900, "a100", 2.0), priced(1000, "rtx", 0.2))
     found = group_of(*machines, at_least=0.9).choices
-    assert found[1] == "cheapest of those that reach 90% of the fastest: a100, 3,420,000 samples a dollar"
+    assert found[1] == "cheapest of those that reach 90 % of the fastest: a100, 3,420,000 samples a dollar"
 
 
 def test_one_machine_leaves_nothing_to_choose() -> None:

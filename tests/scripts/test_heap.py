@@ -38,9 +38,20 @@ WIDEST_BYTES = 16 * 8192 * 4
         ("", "pass", 0),
         ("other = DataLoader(data, batch_size=64)", "for x, y in other: model(x)", 4 * WIDEST_BYTES),
         ("other = DataLoader(data, batch_size=8)", "for x, y in other: model(x)", 0),
-        ("", "model.eval(); model(data.tensors[0]); model.train()", LARGEST_THRESHOLD_BYTES),
+        ("other = DataLoader(data, batch_size=10_000)", "for x, y in other: model(x)", 16 * WIDEST_BYTES),
+        ("", "model.eval(); torch.no_grad()(model)(data.tensors[0]); model.train()", LARGEST_THRESHOLD_BYTES),
+        ("frozen = nn.Linear(1, 1).eval()", "pass", 0),
+        ("torch.jit.trace(model, data.tensors[0][:32])", "pass", 0),
     ],
-    ids=["without evaluation", "larger batches", "smaller batches", "all at once"],
+    ids=[
+        "no evaluation",
+        "larger batches",
+        "smaller batches",
+        "larger than the data",
+        "all at once",
+        "frozen",
+        "traced",
+    ],
 )
 def test_what_evaluation_frees_is_told_by_its_batches(
     before: str, after: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -37,6 +37,41 @@ class Sampled(Rows):
         self.rows[0] = 3
 
 
+class Appended(Rows):
+    """Grows."""
+
+    def grow(self) -> None:
+        """One more row."""
+        self.rows.append(3)
+
+
+class WithProperty(Rows):
+    """Is told its epoch by a property."""
+
+    fraction = 1.0
+
+    @property
+    def epoch(self) -> int:
+        """Of the training."""
+        return self._epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+
+
+class Answers(dict[str, int]):
+    """Has every attribute that it is asked for, or fails in its own way."""
+
+    __getattr__ = dict.__getitem__
+
+
+class Odd(Rows):
+    """Holds what must not be asked."""
+
+    answers = Answers()
+
+
 def own(kind: type) -> bool:
     """Whether a class is of this file."""
     return kind.__module__ == __name__
@@ -50,9 +85,26 @@ def own(kind: type) -> bool:
         (Rows, "for epoch in range(3):\n    data.difficulty += 1\n    train(epoch)\n", True),
         (lambda: Subset(Rows(), [0]), "while True:\n    subset.dataset.difficulty = 1\n", True),
         (Sampled, "for epoch in range(3):\n    train(epoch)\n", True),
+        (Appended, "", True),
+        (WithProperty, "", True),
+        (Odd, "for epoch in range(3):\n    train(epoch)\n", False),
+        (Rows, "for epoch in range(3):\n    data.rows[:] = [epoch]\n", True),
         (Rows, "this is no Python", False),
+        (Rows, "x = " + "-" * 20_000 + "1", False),
     ],
-    ids=["others are set", "set before", "set in the loop", "set within another", "has a setter", "no Python"],
+    ids=[
+        "others are set",
+        "set before",
+        "set in the loop",
+        "set within another",
+        "has a setter",
+        "grows",
+        "has a property",
+        "odd",
+        "items are set",
+        "no Python",
+        "deep",
+    ],
 )
 def test_setters_and_what_loops_set_are_found(
     make: Callable[[], Dataset[int]], script: str, expected: bool, tmp_path: Path
