@@ -230,7 +230,7 @@ def play_round(
         IsolationError: No process could be started.
         Interrupted: Asked to end.
     """
-    duet = Duet(plan, deadline, seed, len(requests), ROUND_TURN_SECONDS)
+    duet = Duet(plan, deadline, seed, ends=len(requests), turn_seconds=ROUND_TURN_SECONDS)
 
     def enough(turns: int) -> bool:
         planned = len(duet.standing) * plan.measure_seconds

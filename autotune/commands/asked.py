@@ -23,6 +23,9 @@ AtLeast = Annotated[
         metavar="SHARE",
     ),
 ]
+MachinesAtLeast = Annotated[
+    str, typer.Option(help="The cheapest must reach this share of the fastest machine's rate.", metavar="SHARE")
+]
 DollarsPerHour = Annotated[
     str, typer.Option(help="What this machine costs an hour; comparisons show it too.", metavar="DOLLARS")
 ]

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from autotune.commands import asked
 from autotune.commands.common import reported, say
 from autotune.commands.options import parse_comparison_format, parse_floor, parse_samples
 from autotune.errors import UsageError
@@ -20,9 +21,7 @@ def compare(
     samples: Annotated[
         str, typer.Option(help="Of a whole training, epochs included: what it takes and costs on each.")
     ] = "",
-    at_least: Annotated[
-        str, typer.Option(help="The cheapest must reach this share of the fastest machine's rate.", metavar="SHARE")
-    ] = "",
+    at_least: asked.MachinesAtLeast = "",
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Shows the same workload across machines."""

@@ -32,9 +32,7 @@ def fleet(
         bool, typer.Option("--cross", help="Then measure each machine's config on all the others.")
     ] = False,
     samples: Annotated[str, typer.Option(help="Of a whole training: what it takes and costs on each machine.")] = "",
-    at_least: Annotated[
-        str, typer.Option(help="The cheapest must reach this share of the fastest machine's rate.", metavar="SHARE")
-    ] = "",
+    at_least: asked.MachinesAtLeast = "",
     quiet: Quiet = False,
 ) -> None:
     """Tunes on all machines of a fleet at once, brings the results home, and compares them.

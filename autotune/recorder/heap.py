@@ -12,7 +12,7 @@ import contextlib
 import ctypes
 import gc
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .naming import batches_of, is_own_batch_sampler, length_of, tensors_in
@@ -25,49 +25,43 @@ LARGEST_THRESHOLD_BYTES = 4 * 1024 * 1024 * ctypes.sizeof(ctypes.c_long)
 
 
 class Activations:
-    """Sizes of what the modules of a script return in training on a CPU, as they are called from now on."""
+    """Sizes of what the modules of a script return in training on a CPU."""
 
     def __init__(self) -> None:
-        import torch
-        from torch.nn.modules import module as modules
-
         self._bytes: set[int] = set()
-        self._is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)
-        self._handle = modules.register_module_forward_hook(self._on_returned)
 
-    def end(self) -> None:
-        """No module is watched any longer."""
-        self._handle.remove()
-
-    def in_evaluation(self, batch_samples: int, training: Iterable[DataLoader[Any]], *, evaluates: bool) -> int:
-        """The largest chunk that evaluation frees and that the threshold follows; 0 where training's are as large.
-
-        Args:
-            batch_samples: Of a batch in training.
-            training: Loaders that feed it; what other loaders the script has made are there to evaluate.
-            evaluates: Whether it evaluates also where it has no such loader: taken to be on so many samples at once
-                that the threshold rises as far as it can.
-        """
-        if not self._bytes:
-            return 0
-        others = _batch_sizes(training)
-        if not others:
-            return LARGEST_THRESHOLD_BYTES if evaluates else 0
-        larger = max(others) / max(1, batch_samples)
-        sizes = [round(size * larger) for size in self._bytes]
-        return max((size for size in sizes if size <= LARGEST_THRESHOLD_BYTES), default=0) if larger > 1 else 0
-
-    def _on_returned(self, _: Any, __: Any, returned: Any) -> None:
+    def note(self, returned: Any) -> None:
+        """A module has returned."""
         import torch
 
         # While tracing, sizes are tensors, which would be part of the script's graph.
         is_tracing = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
-        if self._is_compiling() or is_tracing or not torch.is_grad_enabled():
+        if is_tracing or not torch.is_grad_enabled():
             return
         with contextlib.suppress(Exception):  # whatever a class of the script's makes of being looked into
             for tensor in tensors_in(returned):
                 if tensor.device.type == "cpu":
                     self._bytes.add(tensor.numel() * tensor.element_size())
+
+    def in_evaluation(
+        self, batch_samples: int, training: Sequence[DataLoader[Any]], evaluates: Callable[[], bool]
+    ) -> int:
+        """The largest chunk that evaluation frees and that the threshold follows; 0 where training's are as large.
+
+        Args:
+            batch_samples: Of a batch in training.
+            training: Loaders that feed it; what other loaders the script has made are there to evaluate.
+            evaluates: Whether it evaluates; asked where it trains from loaders and has no other one: taken to be on so
+                many samples at once that the threshold rises as far as it can.
+        """
+        if not self._bytes:
+            return 0
+        others = _batch_sizes(training)
+        if not others:
+            return LARGEST_THRESHOLD_BYTES if training and evaluates() else 0
+        larger = max(others) / max(1, batch_samples)
+        sizes = [round(size * larger) for size in self._bytes]
+        return max((size for size in sizes if size <= LARGEST_THRESHOLD_BYTES), default=0) if larger > 1 else 0
 
 
 def free_chunk(size: int) -> None:

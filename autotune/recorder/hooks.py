@@ -62,13 +62,16 @@ def on_backward(before: Callable[[torch.Tensor], None], after: Callable[[], None
 
 
 def on_outermost_forward(
-    before: Callable[[Any, tuple[Any, ...]], None], inside: Callable[[tuple[Any, ...]], None] = lambda _: None
+    before: Callable[[Any, tuple[Any, ...]], None],
+    inside: Callable[[tuple[Any, ...]], None] = lambda _: None,
+    after: Callable[[Any], None] = lambda _: None,
 ) -> Callable[[], None]:
     """Calls a function before each call of a module that no other module calls; returns what ends that.
 
     Args:
         before: Told the module, and what it is called with.
         inside: Told what each module within is called with.
+        after: Told what each module has returned; None where it has failed.
     """
     import torch
     from torch.nn.modules import module as modules
@@ -87,11 +90,12 @@ def on_outermost_forward(
         else:
             inside(arguments)
 
-    def left(*_: Any) -> None:
+    def left(_: Any, __: Any, returned: Any) -> None:
         if is_compiling():
             return
         nonlocal depth
         depth -= 1
+        after(returned)
 
     handles = (
         modules.register_module_forward_pre_hook(entering),

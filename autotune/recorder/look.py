@@ -81,8 +81,10 @@ class Look:
         hooks.on_iterate(self._on_iterate)
         hooks.on_step(self._before_step, self._on_step)
         hooks.on_backward(self._before_backward)
-        self._end_of_forwards = hooks.on_outermost_forward(self._on_forward, self._on_inner_forward)
         self._activations = Activations()
+        self._end_of_forwards = hooks.on_outermost_forward(
+            self._on_forward, self._on_inner_forward, self._activations.note
+        )
         self._watch_attention()
         self._watch_autocast()
         self._tell_of_end()
@@ -253,7 +255,6 @@ class Look:
         """Enough was seen: tells it, and leaves the script."""
         self._done = True
         self._end_of_forwards()
-        self._activations.end()
         self._wire.send("result", value=self._seen())
         end_burst()
 
@@ -295,7 +296,7 @@ class Look:
             "accumulation": max(1, round((draws if main is not None else self._calls_between) / rounds)),
             "samples": samples[:20],
             "evaluation_bytes": self._activations.in_evaluation(
-                max(samples, default=1), loaders, evaluates=bool(loaders) and self._sites.evaluates()
+                max(samples, default=1), loaders, self._sites.evaluates
             ),
             "loaders": [
                 described(loader) | self._passes.described(id(loader), told_as, self._marks[0]) for loader in loaders

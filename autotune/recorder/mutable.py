@@ -1,7 +1,7 @@
-"""Whether a script seems to change its data set between epochs, which workers that persist would never see.
+"""Whether a script seems to change its data sets between epochs, which workers that persist would never see.
 
-An epoch's end is not reached in a look; so its source is read: methods of the data set's own class that set something,
-and loops of the script's that set what is an attribute of the data set.
+An epoch's end is not reached in a look; so its source is read: methods of a data set's own class that set something,
+and loops of the script's that set what is an attribute of a data set.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _CHANGES = {"append", "extend", "insert", "clear", "update", "shuffle"}
 """Names of what changes a list, a dictionary or a set, or shuffles one, in a method that sets nothing itself."""
 
 
-def may_change(dataset: Any, is_own: Callable[[type], bool], files: Iterable[str]) -> bool:
+def may_change(datasets: Iterable[Any], is_own: Callable[[type], bool], files: Iterable[str]) -> bool:
     """Whether anything speaks for it.
 
     Args:
-        dataset: That training draws from.
+        datasets: That training draws from.
         is_own: Whether a class is the script's, not a library's.
         files: The script's.
     """
-    parts = nested(dataset)
+    parts = nested(*datasets)
     kinds = {kind for part in parts for kind in type(part).__mro__ if is_own(kind)}
     names = {name for one in (*parts, *kinds) for name in getattr(one, "__dict__", {}) if not name.startswith("__")}
     return any(map(_has_setter, kinds)) or any(name in names for file in files for name in _set_in_loops(file))

@@ -34,7 +34,7 @@ class Sites:
         from torch.utils.data import DataLoader
 
         self._folder = os.getcwd()
-        self._main = _place(self._folder, getattr(sys.modules.get("__main__"), "__file__", None))
+        self._main = _place(self._folder, _file_of(sys.modules.get("__main__")))
         roots = {self._folder, os.path.dirname(self._main or self._folder)}
         self._roots = tuple(os.path.join(os.path.realpath(root), "") for root in roots)
         between = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
@@ -87,15 +87,15 @@ class Sites:
             "steps_model": len(own) == 1 and own == stepped,
             "most_dimensions": max((weight.dim() for model in models for weight in model.parameters()), default=0),
             "has_autotune": _is_importable("autotune"),
-            "may_change_data": any(map(self._may_change, loaders)),
+            "may_change_data": bool(loaders) and self._may_change([loader.dataset for loader in loaders]),
         }
 
     def evaluates(self) -> bool:
         """Whether a file of the script's puts a model into evaluation mode, and computes without gradients."""
         for place in self._files:
-            with contextlib.suppress(OSError, UnicodeDecodeError):
-                text = Path(place).read_text()
-                if ".eval()" in text and ("no_grad" in text or "inference_mode" in text):
+            with contextlib.suppress(OSError):
+                text = Path(place).read_bytes()
+                if b".eval()" in text and (b"no_grad" in text or b"inference_mode" in text):
                     return True
         return False
 
@@ -109,9 +109,9 @@ class Sites:
         place = _place(self._folder, _file_of(sys.modules.get(kind.__module__)))
         return place is not None and self._is_own(place)
 
-    def _may_change(self, loader: Any) -> bool:
+    def _may_change(self, datasets: list[Any]) -> bool:
         with contextlib.suppress(Exception):  # whatever classes of the script's make of being looked into
-            return may_change(loader.dataset, self._is_own_class, self._files)
+            return may_change(datasets, self._is_own_class, self._files)
         return True
 
     def _on_loader(self, loader: Any, site: dict[str, Any] | None) -> None:

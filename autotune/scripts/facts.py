@@ -16,6 +16,7 @@ from autotune.scripts.changes import BEGUN_ANEW
 from autotune.scripts.script import Script
 
 _HALF = {"bfloat16": "bf16", "float16": "fp16"}
+_OF_SOURCE = ("returns_tensor", "steps_model", "most_dimensions", "may_change_data", "has_autotune")
 MOST_NAMED = 3
 BUILD = "write a build() for it, as the README shows"
 
@@ -110,9 +111,6 @@ def notes_on(seen: dict[str, Any]) -> tuple[str, ...]:
     if seen["optimizers"] > 1:
         notes.append(f"{seen['optimizers']} optimizers step in turn: a step is all of theirs")
     return tuple(notes)
-
-
-_OF_SOURCE = ("returns_tensor", "steps_model", "most_dimensions", "may_change_data", "has_autotune")
 
 
 def source_of(seen: dict[str, Any]) -> SourceRecord:

@@ -240,7 +240,7 @@ def test_a_checkpoint_is_an_empty_file_that_can_be_renamed(kept: Kept, home: Pat
     assert "not written, though a checkpoint was saved there: best.pt last.tmp notes.txt" in text
 
 
-def test_saved_samples_are_kept(kept: Kept, home: Path) -> None:
+def test_samples_are_saved(kept: Kept, home: Path) -> None:
     """Here and in workers: it is read again in the next epoch; in the end it is gone."""
     before = tree(home)
     does(

@@ -112,9 +112,9 @@ def test_setters_and_what_loops_set_are_found(
     """Not what the constructor and the reading of a sample set, nor what is set once before training."""
     file = tmp_path / "train.py"
     file.write_text(script)
-    assert may_change(make(), own, [str(file)]) is expected
+    assert may_change([make()], own, [str(file)]) is expected
 
 
 def test_a_librarys_methods_do_not_count() -> None:
     """Libraries have setters that few scripts call."""
-    assert not may_change(Sampled(), lambda _: False, [])
+    assert not may_change([Sampled()], lambda _: False, [])
