@@ -11,7 +11,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from autotune.commands.calling import tune
+    from autotune.commands.python_api import tune
     from autotune.errors import AutotuneError
     from autotune.knobs import TrainConfig
     from autotune.scripts.launching import apply
@@ -29,7 +29,7 @@ _HOMES = {
     "Workload": "workload.workload",
     "apply": "scripts.launching",
     "load": "training.loading",
-    "tune": "commands.calling",
+    "tune": "commands.python_api",
 }
 
 

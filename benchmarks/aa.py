@@ -6,7 +6,7 @@
     python -m benchmarks.aa --simulate-only    # again from the pairs in benchmarks/output/aa.json
 
 quiet, neighbour: comparisons of the digits baseline with itself, each as a confirmation does it: the rounds of
-`search.verify` in duets of fresh processes, with the plan of a budget of two minutes; on the machine as it is, and
+`search.rounds` in duets of fresh processes, with the plan of a budget of two minutes; on the machine as it is, and
 beside somebody who burns all processors for random seconds (`benchmarks.neighbour`). The two sides must be different
 points: the second states an argument of `build()` whose default it repeats (``channels=64``).
 
@@ -42,8 +42,8 @@ from autotune.bursts.runner import ProcessRunner
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
 from autotune.measuring.speedup import Speedup, speedup_in
+from autotune.search.rounds import Play, Round, confirm, speedup_of
 from autotune.search.stopping import plan_for, round_plan
-from autotune.search.verify import Play, Round, confirm, speedup_of
 from benchmarks import output
 from benchmarks.aa_turns import BLOCK_SECONDS, turn_lengths
 from benchmarks.neighbour import neighbour

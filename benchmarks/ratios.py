@@ -1,14 +1,17 @@
-"""Ratios of rates that were measured in pairs, one rate a run, with Student's t interval."""
+"""Intervals of figures that a benchmark measured in pairs: by Student's t, and by resampling."""
 
 from __future__ import annotations
 
 import math
+import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pydantic import BaseModel
 
 from autotune.measuring.statistics import Interval, student_t_975
+
+RESAMPLES = 1000
 
 
 class Ratio(BaseModel):
@@ -31,3 +34,12 @@ def paired_ratio(before: Sequence[float], after: Sequence[float]) -> Ratio:
     centre = statistics.fmean(logs)
     half = student_t_975(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
     return Ratio(ratio=math.exp(centre), ci95=Interval(math.exp(centre - half), math.exp(centre + half)))
+
+
+def bootstrap_interval(
+    values: Sequence[float], statistic: Callable[[Sequence[float]], float], *, seed: int = 0
+) -> Interval:
+    """95 % percentile bootstrap interval (Efron & Tibshirani 1993); deterministic for a seed."""
+    rng = random.Random(seed)
+    resampled = sorted(statistic(rng.choices(values, k=len(values))) for _ in range(RESAMPLES))
+    return Interval(resampled[round(0.025 * RESAMPLES)], resampled[round(0.975 * RESAMPLES) - 1])

@@ -60,7 +60,7 @@ def measure(command: Sequence[str], rounds: int, seed: int = 0) -> dict[str, Any
             os.chdir(folders[name])
             isolation.start(LIMIT_SECONDS)
         look_seconds = (time.perf_counter() - began) / len(isolations)
-        runners = {name: ProcessRunner(isolation, forking.seen["device"]) for name, isolation in isolations.items()}
+        runners = {name: ProcessRunner(isolation, "cpu") for name, isolation in isolations.items()}
         point = Point(config=runners["forked"].check(LIMIT_SECONDS).baseline)
         os.chdir(folders["forked"])
         first = required(runners["forked"].run(point, PLAN, LIMIT_SECONDS))

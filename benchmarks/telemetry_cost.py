@@ -26,10 +26,10 @@ import torch
 
 from autotune import TrainConfig
 from autotune.bursts.telemetry import Telemetry
-from autotune.measuring.statistics import bootstrap_interval
 from autotune.workload.target import load_workload
 from benchmarks.output import save
 from benchmarks.plain import Loop, set_process
+from benchmarks.ratios import bootstrap_interval
 
 ROUNDS, SETTLE_SECONDS, INTERVAL_SECONDS, WARMUP_SECONDS = 40, 0.5, 1.0, 3.0
 GOAL = 0.01

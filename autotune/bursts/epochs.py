@@ -38,7 +38,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Lap:
-    """A timed run of whole optimizer steps, starts of the loader and all."""
+    """A timed run of micro-batches, starts of the loader and all."""
 
     samples: int  # that taught the model something
     consumed: int  # all samples, those of skipped steps included
@@ -51,7 +51,7 @@ class Lap:
 
     @property
     def rate(self) -> float:
-        """Samples per second without the starts: a hopeful figure."""
+        """Samples per second without the starts: an optimistic figure."""
         return self.samples / max(self.seconds - self.start_seconds, 1e-9)
 
 

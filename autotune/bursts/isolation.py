@@ -1,6 +1,6 @@
 """Runs jobs in processes of their own and gets through whatever the user's code does to them.
 
-With `child` and `cleanup`, the only module that knows the operating system's processes from the parent's side.
+With `child`, `live` and `cleanup`, the only module that knows the operating system's processes from the parent's side.
 Covered: exceptions, crashes, hangs, out-of-memory kills, workers and daemons left behind, a module that cannot be
 forked, output without end, a forkserver that is killed or stopped by its own burst; one that somebody else kills,
 while it starts or between bursts, is started again once.
@@ -227,6 +227,9 @@ class Isolation:
             self._lost = 0
         cleanup.remove_shared_memory(self._started)
         return live.finished(tail)
+
+    def spare(self, path: Path) -> None:
+        """What begins like this path is autotune's own, where files that are written to in bursts are reverted."""
 
     def interrupt(self) -> None:
         """Ends the job that runs and refuses all others, by `Interrupted`; safe in a signal handler.

@@ -112,7 +112,7 @@ class Live:
     def adopt(self, others: set[int]) -> None:
         """Takes over what has lost its parents: whatever hangs below the forkserver and belongs to no other job.
 
-        Only one job runs at a time, so that what is new is its own.
+        Other jobs may run beside it: what lies in their sessions, or was adopted by them, is left to them.
 
         Args:
             others: Process ids of other jobs, whose sessions have the same ids, and of what they took over.

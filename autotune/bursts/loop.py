@@ -180,7 +180,7 @@ class Timing:
         )
 
     def _before(self, cap: float) -> bool:
-        """Whether it is not yet so late, on any rank."""
+        """Whether any rank is still before the cap."""
         return self.ranks.any(perf_counter() < cap)
 
     def _narrow(self, laps: list[Lap]) -> bool:

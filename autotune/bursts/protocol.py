@@ -1,7 +1,9 @@
 """What crosses the process boundary: one request to a child, and its lines of JSON back.
 
 A child writes lines ``{"event": ...}``: ``phase`` as it gets on, and in the end one of ``result``, ``failure``
-(an outcome other than ok) or ``error`` (the workload itself is wrong). Neither side imports torch for this.
+(an outcome other than ok) or ``error`` (the workload itself is wrong). One that trains on command also writes
+``ready``, ``block`` and ``report``; the forkserver ``torch``, ``ready``, ``started`` and ``exit``. Neither side imports
+torch for this.
 """
 
 from __future__ import annotations

@@ -15,15 +15,15 @@ from autotune.results.result import Result
 from autotune.scripts import Script
 from autotune.search.interrupts import Stop
 from autotune.search.progress import Progress
+from autotune.search.rounds import Round, confirm, speedup_of
 from autotune.search.stopping import Budget, burst_deadline, plan_for, predicted_seconds, round_plan
 from autotune.search.trials import Trial
 from autotune.search.turns import Turns
-from autotune.search.verify import Round, confirm, speedup_of
 
 STATUS = {"holds": 0, "drifted": 1, "no longer fits": 3}
 DRIFT = 0.05
 """A ratio that is lower by more than this share has drifted, if the intervals do not overlap. Chosen."""
-FIRST_SHARE = 0.7
+FIRST_BURST_SHARE = 0.7
 """Of what remains, for the first burst: should it hang, there is time left to see how the others end."""
 
 
@@ -51,7 +51,7 @@ def check_result(
         device = result.constraints.device
         runner = make_runner(isolation, probe_host(), device, memory_target=result.constraints.memory_target)
         progress.stage("checking the workload")
-        facts = runner.check(budget.preparing, result.best.parameters)
+        facts = runner.check(budget.preparing_seconds, result.best.parameters)
         progress.stage("baseline and tuned in turn")
         baseline, best = points_of(result)
         others = [best] if best != baseline else []
@@ -87,7 +87,7 @@ def run_in_turn(
     rounds: list[Round] = []
 
     def deadline(point: Point) -> float:
-        available = budget.remaining * (1 if trials else FIRST_SHARE)
+        available = budget.remaining * (1 if trials else FIRST_BURST_SHARE)
         return burst_deadline(point.config, trials, plan, available)
 
     def play(points: Sequence[Point], number: int) -> list[Burst]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.commands import asked
+from autotune.commands import shared_options
 from autotune.commands.common import reported, say
 from autotune.commands.options import parse_comparison_format, parse_floor, parse_samples
 from autotune.errors import UsageError
@@ -21,7 +21,7 @@ def compare(
     samples: Annotated[
         str, typer.Option(help="Of a whole training, epochs included: what it takes and costs on each.")
     ] = "",
-    at_least: asked.MachinesAtLeast = "",
+    at_least: shared_options.MachinesAtLeast = "",
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Shows the same workload across machines."""

@@ -21,8 +21,8 @@ from autotune.results.result import Result, Side, WorkloadRecord, read_result
 from autotune.scripts import Script
 from autotune.search.interrupts import Stop
 from autotune.search.progress import Progress
+from autotune.search.rounds import MIN_ROUNDS, Round, speedup_of
 from autotune.search.stopping import Budget
-from autotune.search.verify import MIN_ROUNDS, Round, speedup_of
 
 NamedResult = tuple[str, Result]
 """A result, and its file as it was named."""
@@ -70,11 +70,11 @@ def cross_result(
     on_gpu = source.best.config.ranks == 1  # several ranks train on all of them
     with opened(target, budget, progress, interrupts, progress.note, on_gpu=on_gpu) as isolation:
         progress.stage("probing")
-        hardware = look_at_machine(isolation, min(PROBE_SECONDS, budget.preparing))
+        hardware = look_at_machine(isolation, min(PROBE_SECONDS, budget.preparing_seconds))
         wanted = _device_here(source, device, hardware)
         runner = make_runner(isolation, hardware, wanted, memory_target=source.constraints.memory_target)
         progress.stage("checking the workload")
-        facts = runner.check(budget.preparing, arguments)
+        facts = runner.check(budget.preparing_seconds, arguments)
         own = against or own_result(results / hardware.slug, facts, wanted, progress.note)
         notes = (
             *differences_of(source, facts),

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.commands import asked, options
+from autotune.commands import options, shared_options
 from autotune.commands.common import Quiet, reported
 from autotune.errors import INTERRUPTED_STATUS
 
@@ -24,7 +24,7 @@ def fleet(
         ),
     ] = None,
     model: Annotated[str, typer.Option(help="What to tune: module:build or file.py:build.", metavar="TARGET")] = "",
-    budget: asked.Budget = "10m",
+    budget: shared_options.Budget = "10m",
     engine: Annotated[str, typer.Option(help="ray, slurm or local; the file's when left out.")] = "",
     address: Annotated[str, typer.Option(help="Of a Ray cluster; the file's when left out.")] = "",
     out: Annotated[Path, typer.Option(help="The folder for results, one for each machine in it.")] = Path("results"),
@@ -32,7 +32,7 @@ def fleet(
         bool, typer.Option("--cross", help="Then measure each machine's config on all the others.")
     ] = False,
     samples: Annotated[str, typer.Option(help="Of a whole training: what it takes and costs on each machine.")] = "",
-    at_least: asked.MachinesAtLeast = "",
+    at_least: shared_options.MachinesAtLeast = "",
     quiet: Quiet = False,
 ) -> None:
     """Tunes on all machines of a fleet at once, brings the results home, and compares them.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from autotune.results.result import Result
-    from autotune.scripts.in_place import Changed
+    from autotune.scripts.in_place import EditedFile
     from autotune.scripts.patch import Patch
 
 
@@ -103,7 +103,7 @@ def write_diff(patch: Patch, place: Path) -> None:
         raise UsageError(f"the diff could not be written to {path}: {error.strerror or error}") from error
 
 
-def write_files(files: Sequence[Changed]) -> None:
+def write_files(files: Sequence[EditedFile]) -> None:
     """Writes all files, or leaves all as they were.
 
     Raises:
@@ -111,7 +111,7 @@ def write_files(files: Sequence[Changed]) -> None:
     """
     from autotune.files import write_whole
 
-    written: list[tuple[Path, Changed]] = []
+    written: list[tuple[Path, EditedFile]] = []
     try:
         for one in files:
             path = Path(one.name).resolve()  # a link stays one
@@ -130,7 +130,7 @@ def write_files(files: Sequence[Changed]) -> None:
         raise
 
 
-def _print_diff(files: Sequence[Changed]) -> None:
+def _print_diff(files: Sequence[EditedFile]) -> None:
     from autotune.scripts.diff import unified
 
     say("".join(unified(one.name, one.before, one.after).decode("utf-8", "surrogateescape") for one in files).rstrip())

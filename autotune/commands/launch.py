@@ -16,7 +16,7 @@ from autotune.commands.run import Words
 def launch(
     file: Annotated[Path, typer.Argument(help="A result file of autotune run.")],
     command: Words = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse where the machine is another one.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse if this is a different machine.")] = False,
 ) -> None:
     """Runs a training script with a result's settings: autotune launch FILE -- python train.py --epochs 90."""
     from autotune.hardware.host import read_cpu

@@ -27,6 +27,6 @@ def mcp(
             os.chdir(folder)
         except OSError as error:
             raise UsageError(f"--folder: {folder} cannot be worked in: {error.strerror}; name another") from error
-    from autotune.commands.serving import serve
+    from autotune.commands.mcp_server import serve
 
     serve()

@@ -51,7 +51,7 @@ def opened(
         if interrupts is not None:
             interrupts.pass_on_to(isolation.interrupt)
         progress.stage("importing" if script is None else "looking at the script")
-        isolation.start(budget.preparing)
+        isolation.start(budget.preparing_seconds)
         yield isolation
 
 

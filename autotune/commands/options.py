@@ -1,4 +1,4 @@
-"""From what was typed to what is meant: the values of options, and an error for each that cannot be meant."""
+"""Parses the values of options; an invalid one is told with what was expected."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MOST_TRAINED = 1e15
 """Samples of a training: no loader counts further in a machine's life."""
 LEAST_FLOOR = 0.01
 """The least share of the fastest rate to be kept: below, none is."""
-MOST_NAME = 60
+MAX_NAME_CHARACTERS = 60
 """Characters of a machine's name: it stands in each row of a comparison."""
 LEAST_MEMORY = 0.01
 """The least share of memory: with less, not even torch's own libraries would fit."""
@@ -64,7 +64,7 @@ class Options:
         ranks: Processes that train together, as `torchrun` starts them; 0: as many as there are devices.
         join: The name of a study in the storage, which other machines of this kind share.
         fit: Whether all changes are told that make a baseline fit into memory, rather than the first.
-        allow_numerics: Whether arithmetic may be searched that is coarser than half precision.
+        allow_numerics: Whether products in FP8 and gradients exchanged in bf16 may be searched.
     """
 
     target: str
@@ -211,8 +211,8 @@ def parse_dollars(text: str) -> float | None:
 
 def parse_name(option: str, text: str) -> str | None:
     """A name that fits into a table, without what steers a terminal; None for an empty text."""
-    if len(text) > MOST_NAME:
-        raise _refusal(option, f"a name of {MOST_NAME} characters at most", text, "shorten it")
+    if len(text) > MAX_NAME_CHARACTERS:
+        raise _refusal(option, f"a name of {MAX_NAME_CHARACTERS} characters at most", text, "shorten it")
     return " ".join(spelled(text).split()) or None
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.commands import asked, options
+from autotune.commands import options, shared_options
 from autotune.commands.common import STARTED, Json, Quiet, reported, say
 
 Words = Annotated[
@@ -18,25 +18,25 @@ Words = Annotated[
 @reported
 def run(
     command: Words = None,
-    budget: asked.Budget = "10m",
-    dollars_per_hour: asked.DollarsPerHour = "",
-    machine_name: asked.MachineName = "",
-    device: asked.Device = "",
-    out: asked.Out = None,
+    budget: shared_options.Budget = "10m",
+    dollars_per_hour: shared_options.DollarsPerHour = "",
+    machine_name: shared_options.MachineName = "",
+    device: shared_options.Device = "",
+    out: shared_options.Out = None,
     effective_batch: Annotated[
         str, typer.Option(help="'free' tries other batch sizes too, which changes what a step learns.")
     ] = "",
-    memory_target: asked.MemoryTarget = "0.9",
-    utilization_target: asked.UtilizationTarget = "0.95",
-    pin: asked.Pin = None,
-    only: asked.Only = "",
-    allow_numerics: asked.AllowNumerics = False,
-    max_workers: asked.MaxWorkers = "",
-    warm_start: asked.WarmStart = None,
-    sampler: asked.Sampler = "tpe",
-    seed: asked.Seed = "0",
-    storage: asked.Storage = "",
-    resume: asked.Resume = False,
+    memory_target: shared_options.MemoryTarget = "0.9",
+    utilization_target: shared_options.UtilizationTarget = "0.95",
+    pin: shared_options.Pin = None,
+    only: shared_options.Only = "",
+    allow_numerics: shared_options.AllowNumerics = False,
+    max_workers: shared_options.MaxWorkers = "",
+    warm_start: shared_options.WarmStart = None,
+    sampler: shared_options.Sampler = "tpe",
+    seed: shared_options.Seed = "0",
+    storage: shared_options.Storage = "",
+    resume: shared_options.Resume = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Tell what was seen and what would be changed, and stop.")
     ] = False,
@@ -49,7 +49,7 @@ def run(
     """Tunes a training script without changing a line of it: autotune run -- python train.py --epochs 90."""
     from autotune.commands.tune import tune_and_tell
 
-    wanted = asked.script_options(
+    wanted = shared_options.script_options(
         command or (),
         budget=budget,
         dollars_per_hour=dollars_per_hour,
@@ -91,4 +91,5 @@ def _look(wanted: options.Options, *, as_json: bool, quiet: bool) -> None:
     if as_json:
         say(look_json(seen, space))
     else:
+        assert seen is not None  # noqa: S101 - a script was named
         console.print(look_lines(seen, space))

@@ -29,29 +29,6 @@ class Saved:
     path: Path | None
     failure: ResultFileError | None
 
-    @classmethod
-    def of(cls, wanted: Options, progress: Progress, budget: Budget, stop: Stop) -> Saved:
-        """Tunes, and writes the result.
-
-        Args:
-            wanted: What was asked for.
-            progress: Shows how it goes; opened here.
-            budget: For all of it.
-            stop: Ends it early, with what is known by then.
-
-        Raises:
-            AutotuneError: As `Tuning.run`.
-            Interrupted: Asked to end before there was anything to keep.
-        """
-        try:
-            with progress:
-                result, wanted_path = Tuning(wanted, progress, budget, stop).run()
-        except Interrupted:
-            raise Interrupted("interrupted before the first burst ended; nothing was written") from None
-        with stop.held():
-            path, failure = keep_document(result, wanted_path)
-        return cls(result, path, failure)
-
     def write_page(self) -> tuple[Path | None, str | None]:
         """Writes the report beside the result, unless that had to be written elsewhere; and says why it could not."""
         if self.path is None or self.failure is not None:
@@ -62,3 +39,26 @@ class Saved:
             return write_report(self.result, self.path), None
         except Exception as error:  # noqa: BLE001 - the result is written, and its picture is no reason to fail
             return None, f"the report could not be made: {error}; 'autotune report {self.path}' tries again"
+
+
+def tune_and_save(wanted: Options, progress: Progress, budget: Budget, stop: Stop) -> Saved:
+    """Tunes, and writes the result.
+
+    Args:
+        wanted: What was asked for.
+        progress: Shows how it goes; opened here.
+        budget: For all of it.
+        stop: Ends it early, with what is known by then.
+
+    Raises:
+        AutotuneError: As `Tuning.run`.
+        Interrupted: Asked to end before there was anything to keep.
+    """
+    try:
+        with progress:
+            result, wanted_path = Tuning(wanted, progress, budget, stop).run()
+    except Interrupted:
+        raise Interrupted("interrupted before the first burst ended; nothing was written") from None
+    with stop.held():
+        path, failure = keep_document(result, wanted_path)
+    return Saved(result, path, failure)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.commands import asked, options
+from autotune.commands import options, shared_options
 from autotune.commands.common import STARTED, Json, Quiet, reported, say
 from autotune.errors import INTERRUPTED_STATUS, AutotuneError, Interrupted, UsageError
 
@@ -15,39 +15,39 @@ from autotune.errors import INTERRUPTED_STATUS, AutotuneError, Interrupted, Usag
 def tune(
     context: typer.Context,
     model: Annotated[str, typer.Option(help="What to tune: module:build or file.py:build.", metavar="TARGET")] = "",
-    budget: asked.Budget = "10m",
-    objective: asked.Objective = "samples_per_second",
-    at_least: asked.AtLeast = "",
-    dollars_per_hour: asked.DollarsPerHour = "",
-    machine_name: asked.MachineName = "",
-    device: asked.Device = "",
-    out: asked.Out = None,
+    budget: shared_options.Budget = "10m",
+    objective: shared_options.Objective = "samples_per_second",
+    at_least: shared_options.AtLeast = "",
+    dollars_per_hour: shared_options.DollarsPerHour = "",
+    machine_name: shared_options.MachineName = "",
+    device: shared_options.Device = "",
+    out: shared_options.Out = None,
     effective_batch: Annotated[
         str, typer.Option(help="Batch size × accumulation: a number, or 'free'; the baseline's when left out.")
     ] = "",
-    memory_target: asked.MemoryTarget = "0.9",
-    utilization_target: asked.UtilizationTarget = "0.95",
-    pin: asked.Pin = None,
-    only: asked.Only = "",
-    allow_numerics: asked.AllowNumerics = False,
-    max_workers: asked.MaxWorkers = "",
+    memory_target: shared_options.MemoryTarget = "0.9",
+    utilization_target: shared_options.UtilizationTarget = "0.95",
+    pin: shared_options.Pin = None,
+    only: shared_options.Only = "",
+    allow_numerics: shared_options.AllowNumerics = False,
+    max_workers: shared_options.MaxWorkers = "",
     explore: Annotated[
         list[str] | None, typer.Option(help="Values for an argument of build(); may be repeated.", metavar="NAME=A,B")
     ] = None,
-    warm_start: asked.WarmStart = None,
-    sampler: asked.Sampler = "tpe",
-    seed: asked.Seed = "0",
-    storage: asked.Storage = "",
-    join: asked.Join = "",
-    resume: asked.Resume = False,
+    warm_start: shared_options.WarmStart = None,
+    sampler: shared_options.Sampler = "tpe",
+    seed: shared_options.Seed = "0",
+    storage: shared_options.Storage = "",
+    join: shared_options.Join = "",
+    resume: shared_options.Resume = False,
     nproc_per_node: Annotated[
         str,
         typer.Option(
-            help="Train on so many processes together, as torchrun does; 'auto': one a device.", metavar="NUMBER"
+            help="Number of processes that train together, as under torchrun; 'auto': one per device.", metavar="NUMBER"
         ),
     ] = "1",
     fit: Annotated[
-        bool, typer.Option("--fit", help="Tell what each change gives to a baseline that runs out of memory.")
+        bool, typer.Option("--fit", help="Measure every change that would make a baseline fit into memory.")
     ] = False,
     evaluation: Annotated[
         bool, typer.Option("--evaluation", help="Find the batch size to evaluate with, too.")
@@ -66,7 +66,7 @@ def tune(
         return
     if not model:
         raise UsageError("--model is required, such as --model train:build; autotune --help shows the rest")
-    wanted = asked.options_of(
+    wanted = shared_options.options_of(
         target=model,
         objective=objective,
         at_least=at_least,
@@ -106,7 +106,7 @@ def tune_and_tell(wanted: options.Options, *, as_json: bool, quiet: bool, keepin
         keeping: Whether a script is changed in the end as the result says.
     """
     from autotune.commands.keep import after_run
-    from autotune.commands.saving import Saved
+    from autotune.commands.saving import tune_and_save
     from autotune.results.files import to_json
     from autotune.search.interrupts import Interrupts
     from autotune.search.stopping import Budget
@@ -118,7 +118,7 @@ def tune_and_tell(wanted: options.Options, *, as_json: bool, quiet: bool, keepin
     with Interrupts() as interrupts:
         progress = make_progress(console, quiet=quiet, objective=wanted.goal, seconds=budget.remaining)
         try:
-            saved = Saved.of(wanted, progress, budget, interrupts)
+            saved = tune_and_save(wanted, progress, budget, interrupts)
         except Interrupted as interrupted:
             console.print(str(interrupted))
             return INTERRUPTED_STATUS

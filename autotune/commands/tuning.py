@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.runner import ProcessRunner, look_at_machine, make_runner
 from autotune.commands.opening import opened
 from autotune.commands.options import Options, missing_device, parse_device, ranks_on
-from autotune.commands.tuning_result import Setting, make_result
+from autotune.commands.tuning_result import Findings, Setting, make_result
 from autotune.doctor import Examination, examine_quickly, known_examination
 from autotune.errors import AutotuneError, Interrupted, UsageError
 from autotune.hardware import DeviceKind, Hardware, why_no_energy
@@ -25,17 +24,17 @@ from autotune.scripts import Script, ScriptIsolation
 from autotune.scripts.changes import held_knobs
 from autotune.scripts.facts import source_of
 from autotune.scripts.sameness import ScriptNumerics
+from autotune.scripts.seen import SeenScript
 from autotune.search.driver import Search
-from autotune.search.evaluation import evaluation_batch, kept_seconds
+from autotune.search.evaluation import EVALUATION, evaluation_batch
 from autotune.search.interrupts import Stop
 from autotune.search.progress import Progress
-from autotune.search.scaling import kept_seconds as scaling_seconds
-from autotune.search.scaling import scaling as scaling_of
+from autotune.search.scaling import SCALING, scaling
 from autotune.search.sharing import Shared
 from autotune.search.stopping import Budget, plan_for, sufficient_budget
 from autotune.search.storage import open_study
 from autotune.search.trials import TrialLog
-from autotune.search.warm_start import candidates, read_results
+from autotune.search.warm_start import Candidate, candidates, read_results
 
 PEAKS_SHARE, PEAKS_MAX_SECONDS = 0.01, 1.5
 """Of the budget, for each peak of the hardware that is measured. Chosen, not measured."""
@@ -62,93 +61,103 @@ class Tuning:
             NothingFeasibleError: No config could be trained.
             Interrupted: Asked to end before anything was measured; later, a partial result is returned.
         """
-        options = self.options
-        elsewhere = read_results(options.warm_start)
+        elsewhere = read_results(self.options.warm_start)
         for source, result in elsewhere:
             if result.ignored is not None:
                 self._note(f"{source}: {result.ignored}")
         with self._opened() as isolation:
-            self.progress.stage("probing")
-            hardware, device = self._look_at_machine(isolation)
-            self.progress.stage("checking the workload")
-            ranks = ranks_on(hardware, device, options.ranks)
-            if isinstance(options.effective_batch, int):
-                share_of_rank(options.effective_batch, ranks)
-            runner = make_runner(
-                isolation, hardware, device, memory_target=options.memory_target, seed=options.seed, ranks=ranks
-            )
-            began, deadline = self.budget.elapsed, self.budget.preparing
-            enough = sufficient_budget(began + 2 * deadline, 2 * deadline)
-            facts = runner.check(deadline, options.explored, f"try --budget {enough:.0f}s")
-            for note in facts.notes:
+            setting, runner = self._examine(isolation)
+            for note in setting.facts.notes:
                 self._note(note)
-            prepared = self.budget.elapsed
-            script = isolation if isinstance(isolation, ScriptIsolation) else None
-            setting = Setting(
-                options, hardware, device, facts, prepared - began, prepared,
-                loop=script.loop if script is not None else None,
-                source=source_of(script.seen) if script is not None else None,
-            )  # fmt: skip
-            space = self._space(setting, isolation)
-            limit, baseline = setting.memory_limit_bytes, Point(config=facts.baseline)
-            out = options.out or Path("results") / hardware.slug / f"{options.name}.json"
+            space = self._space(setting)
+            out = self.options.out or Path("results") / setting.hardware.slug / f"{self.options.name}.json"
             _require_writable(out)
-            if isinstance(isolation, ScriptIsolation):
-                isolation.spare(out.with_name(f"{out.stem}."))
-            log = self._open_log(space, setting, out)
+            isolation.spare(out.with_name(f"{out.stem}."))
             tried = candidates(
-                elsewhere, space, hardware, fingerprint=facts.fingerprint, device=device, memory_limit_bytes=limit
-            )
-            kept = kept_seconds(self.budget.seconds) if options.evaluation else 0.0
-            kept += scaling_seconds(self.budget.seconds) if ranks > 1 else 0.0
-            search = Search(
-                space,
-                baseline,
-                runner,
-                log,
-                self.budget.shortened(kept),
-                self.progress,
-                first=[candidate.proposal for candidate in tried if candidate.proposal is not None],
-                utilization_target=options.utilization_target,
-                at_least=options.at_least,
-                seed=options.seed,
-                memory_limit_bytes=limit,
-                device=device,
-                cpus=hardware.cpu.budget,
-                numerics=self._numerics(runner, baseline),
-                every_fit=options.fit,
-                note=self._note,
-                headroom=script is None or bool(script.loop["loaders"]),
-            )
-            profiles: dict[Point, Profile] = {}
-            evaluation: Evaluation | None = None
-            scaling: Scaling | None = None
-            try:
-                stopped_by = search.run()
-                if search.confirms:
-                    search.confirmation.ablate()
-                if options.evaluation:
-                    evaluation = self._evaluation(runner, search, facts)
-                if ranks > 1:
-                    scaling = self._scaling(runner, search)
-                profiles = self._profile(runner, search)
-            except Interrupted:
-                if search.log.incumbent() is None:  # a result without a figure would serve nobody
-                    raise
-                stopped_by = "interrupted"
+                elsewhere, space, setting.hardware, fingerprint=setting.facts.fingerprint, device=setting.device,
+                memory_limit_bytes=setting.memory_limit_bytes,
+            )  # fmt: skip
+            search = self._search(setting, space, runner, self._open_log(space, setting, out), tried)
+            findings = self._measure(search, runner, setting)
         seconds = self.budget.elapsed
-        result = make_result(
-            search, setting, stopped_by, profiles=profiles, tried=tried, notes=self._notes, seconds=seconds
-        ).model_copy(update={"evaluation": evaluation, "scaling": scaling})
-        return result, out
+        return make_result(search, setting, findings, tried=tried, notes=self._notes, seconds=seconds), out
+
+    def _examine(self, isolation: Isolation) -> tuple[Setting, ProcessRunner]:
+        """Looks at the machine and at the workload."""
+        options = self.options
+        seen = isolation.seen if isinstance(isolation, ScriptIsolation) else None
+        self.progress.stage("probing")
+        hardware, device = self._look_at_machine(isolation, seen)
+        self.progress.stage("checking the workload")
+        ranks = ranks_on(hardware, device, options.ranks)
+        if isinstance(options.effective_batch, int):
+            share_of_rank(options.effective_batch, ranks)
+        runner = make_runner(
+            isolation, hardware, device, memory_target=options.memory_target, seed=options.seed, ranks=ranks
+        )
+        began, deadline = self.budget.elapsed, self.budget.preparing_seconds
+        enough = sufficient_budget(began + 2 * deadline, 2 * deadline)
+        facts = runner.check(deadline, options.explored, f"try --budget {enough:.0f}s")
+        prepared = self.budget.elapsed
+        source = source_of(seen) if seen is not None else None  # now: its files may be edited meanwhile
+        return Setting(options, hardware, device, facts, prepared - began, prepared, seen, source), runner
+
+    def _search(
+        self, setting: Setting, space: Space, runner: ProcessRunner, log: TrialLog, tried: Sequence[Candidate]
+    ) -> Search:
+        """The search, with what it may spend."""
+        options, baseline = self.options, Point(config=setting.facts.baseline)
+        kept = EVALUATION.seconds(self.budget.seconds) if options.evaluation else 0.0
+        kept += SCALING.seconds(self.budget.seconds) if setting.facts.baseline.ranks > 1 else 0.0
+        return Search(
+            space,
+            baseline,
+            runner,
+            log,
+            self.budget.shortened(kept),
+            self.progress,
+            first=[candidate.proposal for candidate in tried if candidate.proposal is not None],
+            utilization_target=options.utilization_target,
+            at_least=options.at_least,
+            seed=options.seed,
+            memory_limit_bytes=setting.memory_limit_bytes,
+            device=setting.device,
+            cpus=setting.hardware.cpu.budget,
+            numerics=self._numerics(runner, baseline),
+            every_fit=options.fit,
+            note=self._note,
+            headroom=setting.seen is None or bool(setting.seen.loaders),
+        )
+
+    def _measure(self, search: Search, runner: ProcessRunner, setting: Setting) -> Findings:
+        """Runs the search and what follows it; interrupted, it keeps what was found by then.
+
+        Raises:
+            Interrupted: There is no figure yet.
+        """
+        findings = Findings()
+        try:
+            stopped_by = search.run()
+            if search.confirms:
+                search.confirmation.ablate()
+            if self.options.evaluation:
+                findings.evaluation = self._evaluation(runner, search, setting.facts)
+            if setting.facts.baseline.ranks > 1:
+                findings.scaling = self._scaling(runner, search)
+            self._profile(runner, search, findings.profiles)
+            findings.stopped_by = stopped_by
+        except Interrupted:
+            if search.log.incumbent() is None:  # a result without a figure would serve nobody
+                raise
+        return findings
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a person was told."""
         return tuple(self._notes)
 
-    def look(self) -> tuple[dict[str, Any], Space]:
-        """What a look at a script finds, and what would be searched; of a model nothing is seen but that.
+    def look(self) -> tuple[SeenScript | None, Space]:
+        """What a dry run shows: what was seen of a script (None of a `build()`), and what would be searched.
 
         Raises:
             UsageError: An option or the target is wrong.
@@ -156,12 +165,8 @@ class Tuning:
             Interrupted: Asked to end.
         """
         with self._opened() as isolation:
-            hardware, device = self._look_at_machine(isolation)
-            runner = make_runner(isolation, hardware, device, memory_target=self.options.memory_target)
-            facts = runner.check(self.budget.preparing, self.options.explored)
-            setting = Setting(self.options, hardware, device, facts)
-            seen = isolation.seen if isinstance(isolation, ScriptIsolation) else {}
-            return seen, self._space(setting, isolation)
+            setting, _ = self._examine(isolation)
+            return setting.seen, self._space(setting)
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Isolation]:
@@ -174,15 +179,15 @@ class Tuning:
                 self._note(f"each burst starts a fresh interpreter: {isolation.fork_unsafe_reason}")
             yield isolation
 
-    def _space(self, setting: Setting, isolation: Isolation) -> Space:
+    def _space(self, setting: Setting) -> Space:
         """What is searched, as it was asked for."""
         options, baseline = self.options, setting.facts.baseline
         examination = self._examined(setting)
         unsound = {(drop.knob, drop.value): drop.reason for drop in examination.drops}
         pinned, held = options.pinned, {}
-        if isinstance(isolation, ScriptIsolation):
+        if setting.seen is not None:
             is_free = options.effective_batch == "free"
-            held = held_knobs(isolation.seen, batch_is_free=is_free)
+            held = held_knobs(setting.seen, batch_is_free=is_free)
             unsound |= {("precision", "fp16"): "fp16 needs a GradScaler in the script"}
             if is_free:  # what a script accumulates stays
                 pinned = {"accumulation_steps": baseline.accumulation_steps, **pinned}
@@ -207,16 +212,14 @@ class Tuning:
             return NumericsGuard(runner.agreement, baseline, self._note)
         return ScriptNumerics(runner.agreement, baseline, self._note, runner.losses)
 
-    def _profile(self, runner: ProcessRunner, search: Search) -> dict[Point, Profile]:
-        """Where the baseline and the answer spend their time, as far as there is time to see it."""
-        found: dict[Point, Profile] = {}
+    def _profile(self, runner: ProcessRunner, search: Search, found: dict[Point, Profile]) -> None:
+        """Looks where the baseline and the answer spend their time, as far as there is time to see it."""
         for point in dict.fromkeys((search.confirmation.answer(), search.baseline)):
             if search.log.measurement(point) is None or self.budget.remaining < PROFILE_MIN_SECONDS:
                 continue
             self.progress.stage("profiling")
             with contextlib.suppress(AutotuneError):  # a profile that fails explains nothing, and costs nothing else
                 found[point] = runner.profile(point, self.budget.remaining)
-        return found
 
     def _evaluation(self, runner: ProcessRunner, search: Search, facts: WorkloadFacts) -> Evaluation | None:
         """The batch to evaluate with; None, which is told, where there was no time, or it failed."""
@@ -231,18 +234,17 @@ class Tuning:
         """How many ranks pay, as far as there is time to see it."""
         self.progress.stage("fewer ranks")
         plan, answer = plan_for(self.budget.seconds), search.confirmation.answer()
-        return scaling_of(answer, runner, plan, self.budget, self._note)
+        return scaling(answer, runner, plan, self.budget, self._note)
 
-    def _look_at_machine(self, isolation: Isolation) -> tuple[Hardware, DeviceKind]:
+    def _look_at_machine(self, isolation: Isolation, seen: SeenScript | None) -> tuple[Hardware, DeviceKind]:
         """The machine as host and torch see it, and the device to train on."""
         seconds = min(PEAKS_MAX_SECONDS, PEAKS_SHARE * self.budget.seconds)
         hardware = look_at_machine(isolation, 10 + 10 * seconds, device=self.options.device, peak_seconds=seconds)
         device = self.options.device or hardware.default_device
-        if isinstance(isolation, ScriptIsolation):
-            trains_on = isolation.seen["device"]
-            own = parse_device("rocm" if trains_on == "cuda" and "rocm" in hardware.devices else trains_on)
+        if seen is not None:
+            own = parse_device("rocm" if seen.device == "cuda" and "rocm" in hardware.devices else seen.device)
             if own is None or self.options.device not in {None, own}:
-                raise UsageError(f"--device: the script trains on {trains_on}, got {device}; leave it out")
+                raise UsageError(f"--device: the script trains on {seen.device}, got {device}; leave it out")
             device = own
         if device not in hardware.devices:
             raise missing_device(device, hardware)

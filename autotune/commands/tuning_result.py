@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any
 
 from autotune import __version__
 from autotune.commands.options import Options
@@ -14,9 +13,21 @@ from autotune.errors import NothingFeasibleError
 from autotune.hardware import DeviceKind, Hardware
 from autotune.knobs import WorkloadFacts
 from autotune.measuring import Measurement, Outcome, Point, Profile, Speedup
-from autotune.results.result import Constraints, Result, ScriptRecord, SearchRecord, Side, TrialRecord, WorkloadRecord
+from autotune.results.result import (
+    Constraints,
+    Evaluation,
+    Result,
+    Scaling,
+    ScriptRecord,
+    SearchRecord,
+    Side,
+    TrialRecord,
+    WorkloadRecord,
+)
 from autotune.results.sites import SourceRecord
 from autotune.results.summary import spread_text, too_few_pairs
+from autotune.scripts.facts import loop_of
+from autotune.scripts.seen import SeenScript
 from autotune.search.diagnosis import Evidence, copy_ceiling, diagnose
 from autotune.search.driver import Search, StoppedBy
 from autotune.search.stages import CONFIRM
@@ -40,7 +51,7 @@ class Setting:
         facts: The workload.
         checked_seconds: What the look at the workload took.
         prepared_seconds: What all took that came before the first burst.
-        loop: Of a script: by which its training loop is found again.
+        seen: Of a script: what a look at it has seen.
         source: Of a script: by which it can be changed.
     """
 
@@ -50,7 +61,7 @@ class Setting:
     facts: WorkloadFacts
     checked_seconds: float = 0.0
     prepared_seconds: float = 0.0
-    loop: dict[str, Any] | None = None
+    seen: SeenScript | None = None
     source: SourceRecord | None = None
 
     @property
@@ -61,9 +72,9 @@ class Setting:
     @property
     def script(self) -> ScriptRecord | None:
         """The script, where one is tuned."""
-        if self.loop is None:
+        if self.seen is None:
             return None
-        return ScriptRecord(command=self.options.script, loop=self.loop, source=self.source)
+        return ScriptRecord(command=self.options.script, loop=loop_of(self.seen), source=self.source)
 
     @property
     def effective_batch(self) -> int | None:
@@ -74,12 +85,28 @@ class Setting:
         return wanted if isinstance(wanted, int) else None
 
 
+@dataclass
+class Findings:
+    """How a search ended, and what was found after it, as far as it came.
+
+    Attributes:
+        stopped_by: Why it ended; interrupted, until all is found.
+        profiles: Of the baseline and the answer, as far as there was time.
+        evaluation: The batch to evaluate with.
+        scaling: How many ranks pay.
+    """
+
+    stopped_by: StoppedBy = "interrupted"
+    profiles: dict[Point, Profile] = field(default_factory=dict)
+    evaluation: Evaluation | None = None
+    scaling: Scaling | None = None
+
+
 def make_result(
     search: Search,
     setting: Setting,
-    stopped_by: StoppedBy,
+    findings: Findings,
     *,
-    profiles: Mapping[Point, Profile],
     tried: Sequence[Candidate],
     notes: Sequence[str],
     seconds: float,
@@ -89,8 +116,7 @@ def make_result(
     Args:
         search: What was run.
         setting: What was tuned.
-        stopped_by: Why it ended.
-        profiles: Of the baseline and the answer, as far as there was time.
+        findings: How it ended, and what was found after it.
         tried: What other machines' results suggested.
         notes: What a person was told meanwhile.
         seconds: That all of it took.
@@ -99,6 +125,7 @@ def make_result(
         NothingFeasibleError: Nothing could be trained.
     """
     trials, facts, hardware = search.log.trials, setting.facts, setting.hardware
+    stopped_by, profiles = findings.stopped_by, findings.profiles
     if stopped_by != "interrupted" and search.log.incumbent() is None:
         raise NothingFeasibleError(_why_nothing(search, setting))
     best, speedup, reason = judge(search)
@@ -143,6 +170,8 @@ def make_result(
         diagnosis=diagnose(
             _evidence(search, after, setting, profiles.get(best)), profiles.get(search.baseline), search.headroom
         ),
+        evaluation=findings.evaluation,
+        scaling=findings.scaling,
     )
 
 

@@ -38,7 +38,7 @@ class Clinic:
     def runner(self, **caps: Any) -> ProcessRunner:
         """Runs what `point` names; its forkserver stays until `close`."""
         if self._isolation is None:
-            self._isolation = Isolation("autotune.doctor.patient:any_of")
+            self._isolation = Isolation("autotune.doctor.workloads:any_of")
             self._isolation.start(START_SECONDS)
         uuid = self.gpu.uuid if self.gpu is not None else None
         return ProcessRunner(self._isolation, self.device, device_uuid=uuid, **caps)

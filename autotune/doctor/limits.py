@@ -26,7 +26,6 @@ LEAST_MEMORY_BYTES = 2 * 2**30
 LEAST_PROCESSES = 256
 """Threads count: each process with torch starts one a processor and a few more."""
 PATIENCE_SECONDS = 5.0
-CONTEXTS_BYTES = 64 * 2**20
 FAMILY = "import subprocess, sys; p = subprocess.Popen(['sleep', '5']); print(p.pid, flush=True); sys.stdin.read()"
 ORPHANED = "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', sys.argv[1]]); print(p.pid, flush=True)"
 """Starts another program and ends: what a command has started, and is still below it, counts as the command's own."""

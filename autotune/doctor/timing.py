@@ -110,7 +110,7 @@ def _plain_rates(clinic: Clinic, cases: list[tuple[float, float]]) -> list[float
     asked = json.dumps(
         {"device": "cuda" if clinic.device == "rocm" else clinic.device, "seconds": SECONDS, "cases": cases}
     )
-    command = [sys.executable, "-m", "autotune.doctor.patient", asked]
+    command = [sys.executable, "-m", "autotune.doctor.workloads", asked]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PLAIN_SECONDS, check=True)
     rates: list[float] = json.loads(done.stdout.splitlines()[-1])
     return rates

@@ -102,7 +102,7 @@ class Circumstances:
         budget_seconds: Time of the whole search.
         asked: Knobs that the person asked for by name.
         fixed: Knobs that hold their value of `start`.
-        allow_numerics: Whether the person lets arithmetic be searched that is coarser than half precision.
+        allow_numerics: Whether products in FP8 and gradients exchanged in bf16 may be searched.
     """
 
     hardware: Hardware

@@ -148,7 +148,7 @@ def _persistence(of: Circumstances) -> Choices | str:
 
 
 def _ordering(of: Circumstances) -> Choices | str:
-    """Whether batches wait for their turn; who trains so already, or asks for it, may give that up."""
+    """Whether batches keep their order; searched only where the baseline gives that up already, or the user asks."""
     if of.start.dataloader_in_order and "dataloader_in_order" not in of.asked:
         return "out of order, no two runs train alike; if that is fine, ask with --only or pin it to false"
     if max(worker_counts(of)) == 0:

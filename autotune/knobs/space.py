@@ -167,7 +167,7 @@ def build_space(
         budget_seconds: Time of the whole search: compiling must break even within it.
         unsound: Values of knobs that do not work on this machine, each with the reason.
         held: Knobs that cannot be changed in this workload, each with the reason.
-        allow_numerics: Whether arithmetic may be searched that is coarser than half precision.
+        allow_numerics: Whether products in FP8 and gradients exchanged in bf16 may be searched.
 
     Raises:
         ConfigError: When a knob is unknown, a value out of range, the device not there, or the constraints contradict

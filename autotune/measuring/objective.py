@@ -5,8 +5,8 @@ Whoever decides which config is better (search, race, warm start, result, report
 
 To add an objective: (1) declare it here and add it to `OBJECTIVES`, or, where it depends on more than the measurement,
 to `objective_named`; (2) where it needs a figure that no burst measures
-yet, add that to `records.py` or `telemetry_summary.py`, and to the telemetry that reads it; nothing else asks which
-objective it is, but for the sentence that refuses one that this machine cannot tell.
+yet, add that to `records.py` or `telemetry_summary.py`, and to the telemetry that reads it; only the
+options of the command line, and what refuses one that this machine cannot tell, ask which objective it is.
 """
 
 from __future__ import annotations

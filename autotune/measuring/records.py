@@ -45,7 +45,7 @@ class Outcome(str, Enum):
 
 
 class Block(Stored):
-    """A timed run of whole optimizer steps between two synchronisations."""
+    """A timed run of micro-batches between two synchronisations; of whole optimizer steps where they are short."""
 
     samples: Whole
     seconds: Seconds = Field(gt=1e-10)  # less than a clock's tick: what is derived from it overflows
@@ -185,7 +185,7 @@ class Burst(BaseModel):
     measurement: Measurement | None = None
     reason: str | None = Field(default=None, description="why it did not end well, in one sentence")
     without_effect: tuple[str, ...] = Field(default=(), description="knobs that did not come into effect")
-    phase: str = Field(default="start", description="how far it came: start, build, warmup, measure, done")
+    phase: str = Field(default="start", description="how far it came: start, build, warm up, train, end, done")
     seconds: float = Field(ge=0, description="from the request to the last process gone")
 
     @property

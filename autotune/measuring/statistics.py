@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
-from typing import Annotated, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator
 
@@ -33,22 +32,10 @@ KnownInterval = Annotated[Interval, AfterValidator(_in_order)]
 """An interval as a file gives it."""
 
 
-Value = TypeVar("Value")
-
-
-def bootstrap_interval(
-    values: Sequence[Value], statistic: Callable[[Sequence[Value]], float], *, seed: int = 0
-) -> Interval:
-    """95 % percentile bootstrap interval (Efron & Tibshirani 1993); deterministic for a seed."""
-    if len(values) == 1:
-        only = statistic(values)
-        return Interval(only, only)
-    rng = random.Random(seed)
-    return _middle(sorted(statistic(rng.choices(values, k=len(values))) for _ in range(BOOTSTRAP_RESAMPLES)))
-
-
 def ratio_interval(parts: Sequence[float], costs: Sequence[float], *, seed: int = 0) -> Interval:
-    """The same of a sum over another one, such as samples over seconds, resampling both together; a thousand at once.
+    """95 % percentile bootstrap interval (Efron & Tibshirani 1993) of a sum over another, such as samples over seconds.
+
+    Both are resampled together; deterministic for a seed.
 
     Args:
         parts: Of the numerator.

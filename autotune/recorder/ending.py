@@ -147,7 +147,7 @@ def may_be_of_length(error: BaseException) -> bool:
 
 
 def _is_caused_by_end(error: BaseException) -> bool:
-    """Whether what the script raised while it was being left is no news."""
+    """Whether the script raised an error only because the burst was being ended."""
     seen = error.__context__
     for _ in range(20):
         if seen is None or isinstance(seen, BurstEnded):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 MOST_ELEMENTS = 20_000_000
-"""Of a gradient, that are compared: of more, every so manieth. 80 MB."""
+"""Of a gradient, that are compared; a larger one is sampled evenly. 80 MB."""
 
 
 class Gradients:

@@ -1,4 +1,4 @@
-"""What the evaluation between two epochs leaves of glibc's malloc, which a burst never comes to.
+"""The state in which evaluation leaves glibc's malloc: bursts never evaluate, so they bring it about themselves.
 
 glibc serves what is larger than a threshold by a fresh mmap, and gives memory back when more than twice that lies free
 at the end of its heap; both cost a fault for each page that is touched again. Whenever a chunk that came by mmap is

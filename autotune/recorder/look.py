@@ -13,7 +13,7 @@ from time import perf_counter, time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from . import hooks, keeping
+from . import hooks, journal
 from .blocks import count_blocks
 from .ending import BurstEnded, at_exit, end_burst, last_error
 from .failing import sentence_of
@@ -58,7 +58,7 @@ class Look:
         self._began = time()
         self._loaders: dict[int, Any] = {}
         self._passes = Passes()
-        self._draws: list[tuple[int, int]] = []  # of what, how many samples; since the first step began
+        self._draws: list[tuple[int, int]] = []  # of which loader, how many samples; from the start
         self._batches: list[list[tuple[int, ...]]] = []
         self._models: dict[int, Any] = {}
         self._optimizers: dict[int, Any] = {}
@@ -76,7 +76,7 @@ class Look:
         self._forwards = 0
         self._done = False
         seed_start()
-        keeping.keep(orders["keep"])
+        journal.begin(orders["keep"])
         Meeting(orders["port"], self._on_group)
         hooks.on_iterate(self._on_iterate)
         hooks.on_step(self._before_step, self._on_step)
@@ -175,7 +175,7 @@ class Look:
         """A step was taken."""
         if not self._marks:
             self._passes.look_for_cycles()
-            keeping.in_loop()  # what is made from here on is training's
+            journal.in_loop()  # what is made from here on is training's
             self._first_step = perf_counter()
             if os.getpid() != self._process_id:  # the script trains in a process that it has forked
                 self._wire, self._process_id = Wire.to(self._socket), os.getpid()

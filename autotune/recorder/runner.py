@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from time import time
 from typing import TYPE_CHECKING, Any
 
-from . import ending, hooks, keeping
+from . import ending, hooks, journal
 from .changes import Changes
 from .effects import Effects
 from .gate import Gate
@@ -67,7 +67,7 @@ class Runner:
         self._threads: int | None = None
         self._set_threads: Callable[[int], None] = lambda _: None
         seed_start()  # a script that seeds nothing makes the same model each time, also where each job starts it anew
-        keeping.keep(orders["keep"])
+        journal.begin(orders["keep"])
         self._meeting = Meeting(orders["port"], self._on_group)
         hooks.on_iterate(self._on_iterate)
         hooks.on_step(self._before_step, self._after_step)
@@ -160,14 +160,14 @@ class Runner:
         self._meeting.move(self._request["port"])
         gc.unfreeze()  # the models are among what was frozen, and are looked for at the loop
         ending.tell_how_it_ends(self._told_to, self._doing)
-        keeping.in_loop()  # what is made from here on is this job's own
+        journal.in_loop()  # what is made from here on is this job's own
 
     def _arrive(self) -> Gate:
         """At the training loop: a server stays here, and each of its jobs goes on; so does a job of its own."""
         forked = self._wire is not None
         if not forked:
             self._connect()
-        keeping.in_loop()
+        journal.in_loop()
         self._models = find_models(self._loop["models"])  # now: what is frozen for a fork is listed no more
         if self._orders["role"] == "job":
             self._told_to.send("joined", pid=os.getpid(), rank=this_rank())

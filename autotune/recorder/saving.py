@@ -18,7 +18,7 @@ from . import hooks
 from .importing import after_import
 
 if TYPE_CHECKING:
-    from .keeping import Journal
+    from .journal import Journal
 
 _READS_SAMPLES = "torch.utils.data._utils.fetch"
 """The module in which a loader, or a worker of it, asks the data set for samples."""

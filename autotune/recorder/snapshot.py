@@ -21,7 +21,7 @@ Entries = dict[str, list[int]]
 
 
 def look_before(folder: str, home: str, ignored: set[int]) -> None:
-    """Keeps what the working directory holds, for `put_back` to compare with in the end.
+    """Keeps what the working directory holds, for `revert` to compare with in the end.
 
     Args:
         folder: Where the journal lies.

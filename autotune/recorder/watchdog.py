@@ -1,4 +1,4 @@
-"""The watch-dog of a run: it puts back a script's files when the parent is killed and cannot do it.
+"""The watch-dog of a run: it reverts a script's files when the parent is killed and cannot do it.
 
 A process of its own, in a session of its own, with the standard library alone. Its standard input ends when the parent
 does, however that ends; on it come the paths that are the parent's own, and in the end that all is done.
@@ -14,7 +14,7 @@ import stat
 import sys
 import time
 
-from .putting_back import LOCK, locked, put_back, sentence
+from .reverting import LOCK, locked, revert, sentence
 
 DONE = b"done\n"
 """What it is told in the end by a parent that has put all back itself."""
@@ -38,7 +38,7 @@ def main() -> None:
     with open(os.path.join(folder, LOCK), "a") as lock:
         locked(lock)  # whatever it says: whoever had it is dead
         spared = tuple(line.decode("utf-8", "surrogateescape").rstrip("\n") for line in lines)
-        told = sentence(put_back(folder, "end", spared), ", ".join)
+        told = sentence(revert(folder, "end", spared), ", ".join)
     if told is not None:
         with contextlib.suppress(OSError):
             print(f"autotune was killed; {told}", file=sys.stderr)

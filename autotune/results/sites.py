@@ -40,8 +40,3 @@ class SourceRecord(Stored):
     most_dimensions: Whole = Field(default=0, description="of any weight")
     may_change_data: bool = Field(default=False, description="the script seems to change its data between epochs")
     has_autotune: bool = Field(default=False, description="the script's interpreter can import autotune")
-
-    @property
-    def sites(self) -> list[Site]:
-        """All that are known."""
-        return [site for site in (*self.loaders, *self.optimizers, self.call) if site is not None]

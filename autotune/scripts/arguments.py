@@ -24,7 +24,7 @@ _DEPTH = 4
 
 
 @dataclass
-class Changes:
+class FileEdits:
     """What is to be changed in one file.
 
     Attributes:

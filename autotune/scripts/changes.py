@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from autotune.knobs import KNOBS, TrainConfig, loader_arguments
+from autotune.scripts.seen import SeenLoader, SeenScript
 
 BEGUN_ANEW = 2
 """Passes through a loader that were given up between the few steps of a look: one may be chance. Chosen."""
@@ -38,42 +40,42 @@ def changes_of(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
     }
 
 
-def held_knobs(seen: dict[str, Any], *, batch_is_free: bool) -> dict[str, str]:
+def held_knobs(seen: SeenScript, *, batch_is_free: bool) -> dict[str, str]:
     """The knobs that cannot be changed in a script from outside, each with the reason."""
     held = {name: "it cannot be changed from outside the script" for name, knob in KNOBS.items() if not knob.is_outside}
-    if not seen["loaders"]:
+    if not seen.loaders:
         no_loader = "the script trains without a DataLoader"
         held |= {name: no_loader for name, knob in KNOBS.items() if knob.dataloader_argument or knob.on_copies}
-    elif seen["loaders"][0]["own_batches"]:
+    elif seen.loaders[0].own_batches:
         held["batch_size"] = "the script makes its batches itself"
     elif not batch_is_free:
         held["batch_size"] = "with another one a step would hold more or fewer samples; --effective-batch free tries it"
-    if seen["loaders"] and seen["loaders"][0]["iterable"] and not seen["loaders"][0]["num_workers"]:
+    if seen.loaders and seen.loaders[0].iterable and not seen.loaders[0].num_workers:
         held["num_workers"] = (
             "an iterable data set repeats its samples in every worker unless it shards them itself; "
             "if it does, give the script workers to have more of them tried"
         )
-    if (reason := _why_not_loaded(seen["loaders"])) is not None:
+    if (reason := _why_not_loaded(seen.loaders)) is not None:
         held |= {name: reason for name, knob in KNOBS.items() if knob.dataloader_argument and knob.part == "loader"}
-    if seen["ranks"] > 1 and seen["ddp"] is None:
+    if seen.ranks > 1 and seen.ddp is None:
         held |= {name: "no DistributedDataParallel was seen" for name, knob in KNOBS.items() if knob.ddp_argument}
-    elif seen["accumulation"] > 1:
+    elif seen.accumulation > 1:
         held["static_graph"] = "the script accumulates, and DDP's static graph fails where it leaves out an exchange"
-    if seen["precision"] is not None:
-        held["precision"] = f"the script chooses {seen['precision']} itself"
-    if seen["compiled"]:
+    if seen.precision is not None:
+        held["precision"] = f"the script chooses {seen.precision} itself"
+    if seen.compiled:
         held["compile_mode"] = "the script compiles its model itself"
-    if not seen["models"]:
+    if not seen.models:
         held |= {name: "the model was not seen" for name, knob in KNOBS.items() if knob.on_model or knob.outside}
     return held
 
 
-def _why_not_loaded(loaders: list[dict[str, Any]]) -> str | None:
+def _why_not_loaded(loaders: Sequence[SeenLoader]) -> str | None:
     """Why a burst cannot tell what loading costs the script; None where it can."""
-    if any(loader["is_cycled"] for loader in loaders):
+    if any(loader.is_cycled for loader in loaders):
         return (
             "itertools.cycle keeps the batches of the first epoch and replays them: the loader works in that one alone"
         )
-    if any(loader["begun_anew"] >= BEGUN_ANEW for loader in loaders):
-        return "the script begins its loader anew before it has come to its end: each time it would start workers again"
+    if any(loader.begun_anew >= BEGUN_ANEW for loader in loaders):
+        return "the script begins its loader again before its end: each time it would start workers again"
     return None

@@ -23,7 +23,7 @@ from autotune.scripts.script import Script
 class ScriptChild(Child):
     """A script that runs with the recorder in it.
 
-    It may start other processes, which run other ones: whoever comes to what the recorder waits for connects.
+    The script may start further processes; each one that reaches the point that the recorder waits for connects.
 
     Args:
         script: The command.

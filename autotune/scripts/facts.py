@@ -14,75 +14,92 @@ from autotune.knobs import KNOBS, TrainConfig, WorkloadFacts
 from autotune.results.sites import Site, SourceRecord
 from autotune.scripts.changes import BEGUN_ANEW
 from autotune.scripts.script import Script
+from autotune.scripts.seen import SeenScript
 
+_OF_LOOP = (
+    "models", "optimizers", "updates_itself", "accumulation", "step_samples", "device", "ranks", "opens_group",
+    "evaluation_bytes",
+)  # fmt: skip
 _HALF = {"bfloat16": "bf16", "float16": "fp16"}
 _OF_SOURCE = ("returns_tensor", "steps_model", "most_dimensions", "may_change_data", "has_autotune")
 MOST_NAMED = 3
 BUILD = "write a build() for it, as the README shows"
 
 
-def facts_of(seen: dict[str, Any], script: Script) -> WorkloadFacts:
+def facts_of(seen: SeenScript, script: Script) -> WorkloadFacts:
     """The workload that a look has seen."""
     baseline = baseline_of(seen)
-    main = seen["loaders"][0] if seen["loaders"] else None
-    samples = main["samples"] if main is not None else None
-    parts = [*seen["model_names"], seen["shapes"], str(samples), str(seen["optimizer"]), str(baseline.effective_batch)]
+    main = seen.loaders[0] if seen.loaders else None
+    samples = main.samples if main is not None else None
+    parts = [*seen.model_names, seen.shapes, str(samples), str(seen.optimizer), str(baseline.effective_batch)]
     return WorkloadFacts.model_validate(
         {
             "target": script.text,
             "name": script.name,
             "fingerprint": hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16],
             "model": {
-                "name": names_of(seen["model_names"]),
-                "tensors": seen["tensors"],
-                "weights": seen["weights"],
-                "shapes": seen["shapes"],
-                "optimizer": seen["optimizer"],
+                "name": names_of(seen.model_names),
+                "tensors": seen.tensors,
+                "weights": seen.weights,
+                "shapes": seen.shapes,
+                "optimizer": seen.optimizer,
             },
             "samples": samples,
             "baseline": baseline,
-            "parameters": seen["weights"],
-            "batch_bytes": seen["batch_bytes"],
-            "sample_seconds": seen["sample_seconds"],
-            "sample_wait_fraction": seen["sample_wait_fraction"],
-            "has_images": seen["images"],
-            "has_torchao": seen["torchao"],
-            "has_attention": seen["attention"],
-            "repeated_blocks": seen["blocks"],
-            "recomputable_blocks": seen["recomputable_blocks"],
-            "small_operators_fraction": min(1.0, seen["small_operators_fraction"]),
-            "fixed_shapes": seen["fixed_shapes"],
+            "parameters": seen.weights,
+            "batch_bytes": seen.batch_bytes,
+            "sample_seconds": seen.sample_seconds,
+            "sample_wait_fraction": seen.sample_wait_fraction,
+            "has_images": seen.images,
+            "has_torchao": seen.torchao,
+            "has_attention": seen.attention,
+            "repeated_blocks": seen.blocks,
+            "recomputable_blocks": seen.recomputable_blocks,
+            "small_operators_fraction": min(1.0, seen.small_operators_fraction),
+            "fixed_shapes": seen.fixed_shapes,
             "unplaceable_reason": "a script's loader is not looked into",
-            "optimizer_impls": seen["optimizer_impls"],
+            "optimizer_impls": seen.optimizer_impls,
             "notes": notes_on(seen),
             "fork_safe": True,
         }
     )
 
 
-def baseline_of(seen: dict[str, Any]) -> TrainConfig:
+def baseline_of(seen: SeenScript) -> TrainConfig:
     """The script as it is, in the words of the knobs."""
     values: dict[str, Any] = {
-        "batch_size": seen["step_samples"],
-        "accumulation_steps": seen["accumulation"],
-        "ranks": seen["ranks"],
-        "precision": _HALF.get(seen["precision"] or "", "fp32"),
-        "compile_mode": "default" if seen["compiled"] else None,
+        "batch_size": seen.step_samples,
+        "accumulation_steps": seen.accumulation,
+        "ranks": seen.ranks,
+        "precision": _HALF.get(seen.precision or "", "fp32"),
+        "compile_mode": "default" if seen.compiled else None,
     }
-    exchange: dict[str, Any] = seen["ddp"] or {}
+    exchange: dict[str, Any] = seen.ddp or {}
     values |= {name: exchange[knob.ddp_argument] for name, knob in KNOBS.items() if knob.ddp_argument in exchange}
-    if seen["loaders"]:
-        main = seen["loaders"][0]
-        usual = round(statistics.median(seen["samples"])) if seen["samples"] else 1
+    if seen.loaders:
+        main = seen.loaders[0]
+        usual = round(statistics.median(seen.samples)) if seen.samples else 1
         values |= {
-            "batch_size": max(1, main["batch_size"] or usual),
-            "num_workers": main["num_workers"],
-            "prefetch_factor": main["prefetch_factor"],
-            "pin_memory": main["pin_memory"],
-            "persistent_workers": main["persistent_workers"],
-            "dataloader_in_order": main["in_order"],
+            "batch_size": max(1, main.batch_size or usual),
+            "num_workers": main.num_workers,
+            "prefetch_factor": main.prefetch_factor,
+            "pin_memory": main.pin_memory,
+            "persistent_workers": main.persistent_workers,
+            "dataloader_in_order": main.in_order,
         }
     return TrainConfig(**values)
+
+
+def loop_of(seen: SeenScript) -> dict[str, Any]:
+    """The training loop, as the recorder finds it again."""
+    return {
+        "loaders": [loader.key for loader in seen.loaders],
+        "cycled": [loader.key for loader in seen.loaders if loader.is_cycled],
+        "passed": seen.loaders[0].passed if seen.loaders else 0,
+        "reads_batches": any(loader.reads_batches for loader in seen.loaders),
+        "usual_samples": baseline_of(seen).batch_size,
+        **{name: getattr(seen, name) for name in _OF_LOOP},
+    }
 
 
 def names_of(models: list[str]) -> str:
@@ -91,31 +108,31 @@ def names_of(models: list[str]) -> str:
     return " and ".join([*models[:MOST_NAMED], *([f"{more} more"] if more > 0 else [])]) or "unknown"
 
 
-def notes_on(seen: dict[str, Any]) -> tuple[str, ...]:
+def notes_on(seen: SeenScript) -> tuple[str, ...]:
     """What a person should know of how the script was seen."""
     notes = []
-    if seen["updates_itself"]:
+    if seen.updates_itself:
         notes.append("no optimizer of torch steps, the script changes its weights itself: backward passes are counted")
-    elif not seen["loaders"]:
+    elif not seen.loaders:
         notes.append("the script draws its batches without a DataLoader: steps are counted, and the order is its own")
-    elif seen["loaders"][0]["iterable"]:
+    elif seen.loaders[0].iterable:
         notes.append("the data set is iterable: sides of a duet are paired by time, not by samples")
-    if any(loader["is_cycled"] for loader in seen["loaders"]):
+    if any(loader.is_cycled for loader in seen.loaders):
         notes.append("itertools.cycle replays the batches of the first epoch: a burst trains on a few, over and over")
-    elif any(loader["begun_anew"] >= BEGUN_ANEW for loader in seen["loaders"]):
-        notes.append("the script begins its loader anew before it has come to its end: what that costs is not measured")
-    if seen["ranks"] > 1:
-        notes.append(f"{seen['ranks']} ranks train together: each change is made on all of them")
-    if len(seen["loaders"]) > 1:
-        notes.append(f"{len(seen['loaders'])} loaders feed training: they are changed alike")
-    if seen["optimizers"] > 1:
-        notes.append(f"{seen['optimizers']} optimizers step in turn: a step is all of theirs")
+    elif any(loader.begun_anew >= BEGUN_ANEW for loader in seen.loaders):
+        notes.append("the script begins its loader again before its end: what that costs is not measured")
+    if seen.ranks > 1:
+        notes.append(f"{seen.ranks} ranks train together: each change is made on all of them")
+    if len(seen.loaders) > 1:
+        notes.append(f"{len(seen.loaders)} loaders feed training: they are changed alike")
+    if seen.optimizers > 1:
+        notes.append(f"{seen.optimizers} optimizers step in turn: a step is all of theirs")
     return tuple(notes)
 
 
-def source_of(seen: dict[str, Any]) -> SourceRecord:
+def source_of(seen: SeenScript) -> SourceRecord:
     """The script's files, and where in them stands what may be changed."""
-    told = seen["source"]
+    told = seen.source
     here = os.path.realpath(os.getcwd())
 
     def named(place: str) -> str:
@@ -132,7 +149,7 @@ def source_of(seen: dict[str, Any]) -> SourceRecord:
     return SourceRecord(
         main=named(told["main"]) if told["main"] is not None else None,
         folder=os.path.relpath(told["folder"], here),
-        argv=tuple(seen["argv"]),
+        argv=tuple(seen.argv),
         files=hashes,
         loaders=tuple(map(site, told["loaders"])),
         optimizers=tuple(map(site, told["optimizers"])),
@@ -141,25 +158,25 @@ def source_of(seen: dict[str, Any]) -> SourceRecord:
     )
 
 
-def require_trainable(seen: dict[str, Any], script: Script) -> None:
+def require_trainable(seen: SeenScript, script: Script) -> None:
     """Refuses what cannot be tuned as it is, in one sentence.
 
     Raises:
         WorkloadError: With what was seen, and what to do.
     """
-    if seen["ranks"] > seen["processes"]:
+    if seen.ranks > seen.processes:
         raise WorkloadError(
-            f"{script.name}: expected all ranks on this machine, got {seen['processes']} of {seen['ranks']}; tune on "
+            f"{script.name}: expected all ranks on this machine, got {seen.processes} of {seen.ranks}; tune on "
             "one machine, and 'autotune launch' trains on all of them"
         )
-    if seen["processes"] > seen["ranks"]:
+    if seen.processes > seen.ranks:
         raise WorkloadError(
-            f"{script.name}: expected one process that trains, got {seen['processes']} that it has started; tune with "
+            f"{script.name}: expected one process that trains, got {seen.processes} that it has started; tune with "
             "one, and 'autotune launch' trains with all of them"
         )
-    if seen["thread"] is not None:
+    if seen.thread is not None:
         raise WorkloadError(
-            f"{script.name}: a thread of its own ({seen['thread']}) draws batches ahead of training, so that nobody "
+            f"{script.name}: a thread of its own ({seen.thread}) draws batches ahead of training, so that nobody "
             f"outside can tell which ones were trained on; leave that to the loader's workers, or {BUILD}"
         )
 

@@ -10,22 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import UsageError
+from autotune.recorder.telling import GRAPHED
 from autotune.results.result import Result, ScriptRecord
 from autotune.results.sites import Site, SourceRecord
 from autotune.scripts import statements, words
-from autotune.scripts.arguments import ANY, Changes
+from autotune.scripts.arguments import ANY, FileEdits
 from autotune.scripts.changes import changes_of
 from autotune.scripts.source import CannotEditError, Source
-
-_GRAPHED = ("reduce-overhead", "max-autotune")
-"""Modes of torch.compile that need more than a line where gradients are accumulated: see `telling.keep_gradients`."""
 
 _ON_ALL_RANKS = ("DistributedDataParallel", "DDP")
 """What the class is called, where it is imported under another name."""
 
 
 @dataclass(frozen=True)
-class Changed:
+class EditedFile:
     """A file with what a result changes.
 
     Attributes:
@@ -48,10 +46,10 @@ class Files:
 
     def __init__(self, source: SourceRecord) -> None:
         self._source = source
-        self._read: dict[str, Changes] = {}
+        self._read: dict[str, FileEdits] = {}
         self._contents: dict[str, bytes] = {}
 
-    def __getitem__(self, name: str) -> Changes:
+    def __getitem__(self, name: str) -> FileEdits:
         """A file, and what is to be changed in it.
 
         Raises:
@@ -66,21 +64,21 @@ class Files:
                     "the file"
                 )
             self._contents[name] = content
-            self._read[name] = Changes(Source(content), self._source.argv)
+            self._read[name] = FileEdits(Source(content), self._source.argv)
         return self._read[name]
 
-    def changed(self) -> tuple[Changed, ...]:
+    def changed(self) -> tuple[EditedFile, ...]:
         """All files with changes."""
         found = []
-        for name, changes in self._read.items():
-            if changes.edits:
-                found.append(Changed(name, self._contents[name], changes.source.edited(changes.edits)))
+        for name, file in self._read.items():
+            if file.edits:
+                found.append(EditedFile(name, self._contents[name], file.source.edited(file.edits)))
         return tuple(found)
 
     @property
     def hints(self) -> tuple[str, ...]:
         """Of all files."""
-        return tuple(dict.fromkeys(hint for changes in self._read.values() for hint in changes.hints))
+        return tuple(dict.fromkeys(hint for file in self._read.values() for hint in file.hints))
 
 
 class InPlace:
@@ -133,8 +131,8 @@ class InPlace:
         """The arguments of a framework's object, where the main file makes one."""
         if self._source.main is None:
             return
-        changes = self._main()
-        found = words.framework_call(changes.source)
+        file = self._main()
+        found = words.framework_call(file.source)
         if found is None:
             return
         self._framework, call = found
@@ -143,10 +141,10 @@ class InPlace:
         own = {knob: its for knob, its in told.items() if its is not None}
         values = {word: value for its in own.values() for word, value in its.items()}
         if call is not None:
-            self._set(own, lambda: changes.set_arguments(call, values, absent=words.absent))
+            self._set(own, lambda: file.set_arguments(call, values, absent=words.absent))
         elif self._framework == "transformers":
             typed = [f"pass --{word} {value}" for word, value in values.items() if not words.absent(word, value)]
-            self._set(own, lambda: changes.hints.extend(typed))
+            self._set(own, lambda: file.hints.extend(typed))
 
     def _set_in_loaders(self) -> None:
         """The arguments of each loader that feeds training."""
@@ -163,11 +161,11 @@ class InPlace:
         def change() -> None:
             for site in self._source.loaders or (None,):
                 own = _own(site, values)
-                changes = self._files[own.file]
-                call = changes.source.call_at(own)
-                if values.get("persistent_workers") and changes.source.is_repeated(call):
+                file = self._files[own.file]
+                call = file.source.call_at(own)
+                if values.get("persistent_workers") and file.source.is_repeated(call):
                     raise CannotEditError("is of a loader that is made again and again", "persistent_workers")
-                changes.set_arguments(call, values, seen=seen, parameters=own.parameters, absent=words.absent)
+                file.set_arguments(call, values, seen=seen, parameters=own.parameters, absent=words.absent)
 
         self._set(words.LOADER, change)
 
@@ -176,11 +174,11 @@ class InPlace:
         told: Mapping[str, tuple[str, Any]] = changes_of(self._best, self._baseline)["ddp"]
 
         def change() -> None:
-            changes = self._main()
-            calls = changes.source.calls(*_ON_ALL_RANKS)
+            file = self._main()
+            calls = file.source.calls(*_ON_ALL_RANKS)
             if len(calls) != 1:
                 raise CannotEditError(f"has {len(calls)} calls of {_ON_ALL_RANKS[0]} to stand in, not one")
-            changes.set_arguments(calls[0], dict(told.values()), absent=lambda _, value: not value)
+            file.set_arguments(calls[0], dict(told.values()), absent=lambda _, value: not value)
 
         self._set(told, change)
 
@@ -188,10 +186,10 @@ class InPlace:
         form = self._best.optimizer_impl
         for site in self._source.optimizers or (None,):
             own = _own(site, [form])
-            changes = self._files[own.file]
-            call = changes.source.call_at(own)
+            file = self._files[own.file]
+            call = file.source.call_at(own)
             others = [str(one.arg) for one in call.keywords if one.arg in {"fused", "foreach"} and one.arg != form]
-            changes.set_arguments(call, {**dict.fromkeys(others, False), form: True})
+            file.set_arguments(call, {**dict.fromkeys(others, False), form: True})
 
     def _set_process(self) -> None:
         """Statements of torch's for the whole process."""
@@ -211,7 +209,7 @@ class InPlace:
         if below:
             statements.after_imports(self._main(), below)
 
-    def _main(self) -> Changes:
+    def _main(self) -> FileEdits:
         if self._source.main is None:
             raise CannotEditError("has no file of this folder to stand in")
         return self._files[self._source.main]
@@ -224,10 +222,10 @@ class InPlace:
         def change() -> None:
             self._require_plain_model(calls)
             own = _own(self._source.optimizers[0], [])
-            changes = self._files[own.file]
-            if statements.torch_name(changes.source.tree.body) != "torch" and "memory_format" in calls:
+            file = self._files[own.file]
+            if statements.torch_name(file.source.tree.body) != "torch" and "memory_format" in calls:
                 raise CannotEditError("needs a line of 'import torch' at the top of the file")
-            statements.on_model(changes, changes.source.call_at(own), list(calls.values()))
+            statements.on_model(file, file.source.call_at(own), list(calls.values()))
 
         self._set(calls, change)
 
@@ -239,7 +237,8 @@ class InPlace:
             raise CannotEditError("needs one model, which one optimizer steps in a loop of the script's own")
         if "compile_mode" in knobs and str(models[0]).startswith("torch."):
             raise CannotEditError("needs a model of a class of your own, since torch compiles none of its own in place")
-        if "compile_mode" in knobs and self._best.compile_mode in _GRAPHED and self._best.accumulation_steps > 1:
+        graphed = self._best.compile_mode in GRAPHED  # see `telling.keep_gradients`
+        if "compile_mode" in knobs and graphed and self._best.accumulation_steps > 1:
             raise CannotEditError("needs more than a line where gradients are accumulated")
         if "memory_format" in knobs and self._source.most_dimensions > 4:
             raise CannotEditError("needs weights of no more than four dimensions")
@@ -250,9 +249,9 @@ class InPlace:
             _refuse()
         if site is None or not self._source.returns_tensor:
             raise CannotEditError("needs one place where the model is called, and one tensor that it returns")
-        changes = self._files[site.file]
+        file = self._files[site.file]
         device = str(self._script.loop.get("device", "cpu"))
-        statements.autocast_call(changes, changes.source.call_at(site), device, "bfloat16")
+        statements.autocast_call(file, file.source.call_at(site), device, "bfloat16")
 
 
 def _own(site: Site | None, names: Iterable[str]) -> Site:

@@ -26,15 +26,12 @@ from autotune.scripts.account import Account
 from autotune.scripts.again import Course, take_over, why_fruitless
 from autotune.scripts.changes import changes_of
 from autotune.scripts.child import ScriptChild
-from autotune.scripts.facts import baseline_of, facts_of, require_trainable, why_not
-from autotune.scripts.kept import Kept
+from autotune.scripts.facts import baseline_of, facts_of, loop_of, require_trainable, why_not
 from autotune.scripts.ranks import free_port
 from autotune.scripts.script import QUIET, Script
+from autotune.scripts.seen import SeenScript
+from autotune.scripts.user_files import ProtectedFiles
 
-_OF_LOOP = (
-    "models", "optimizers", "updates_itself", "accumulation", "step_samples", "device", "ranks", "opens_group",
-    "evaluation_bytes",
-)  # fmt: skip
 LAP_SECONDS = 0.1
 """Of a burst that trains alone, a block."""
 OTHERS_SECONDS = 3.0
@@ -56,27 +53,25 @@ class ScriptIsolation(Isolation):
     def __init__(self, script: Script, note: Callable[[str], None] = lambda _: None, *, forks: bool = True) -> None:
         super().__init__(script.text, note)
         self._spawning = self._spawning or not forks
-        self.seen: dict[str, Any] = {}
+        self._seen: SeenScript | None = None
         self._script = script
         self._children = 0
         self._accounts: dict[int, Account] = {}
         self._courses: dict[int, Course] = {}
         self._traced: dict[int, dict[str, Any]] = {}
         self._without_effect: set[str] = set()
-        self._kept = Kept(self._folder, note)
+        self._kept = ProtectedFiles(self._folder, note)
+
+    @property
+    def seen(self) -> SeenScript:
+        """What a look at the script has seen; there once it has started."""
+        assert self._seen is not None  # noqa: S101 - nobody asks before `start`
+        return self._seen
 
     @property
     def loop(self) -> dict[str, Any]:
         """The training loop that was seen, as the recorder finds it again."""
-        seen = self.seen
-        return {
-            "loaders": [loader["key"] for loader in seen["loaders"]],
-            "cycled": [loader["key"] for loader in seen["loaders"] if loader["is_cycled"]],
-            "passed": seen["loaders"][0]["passed"] if seen["loaders"] else 0,
-            "reads_batches": any(loader["reads_batches"] for loader in seen["loaders"]),
-            "usual_samples": baseline_of(seen).batch_size,
-            **{name: seen[name] for name in _OF_LOOP},
-        }
+        return loop_of(self.seen)
 
     def start(self, deadline_seconds: float) -> None:
         """Looks at the script: it trains a few steps as it is.
@@ -86,7 +81,7 @@ class ScriptIsolation(Isolation):
             IsolationError: It could not be started.
             Interrupted: See `interrupt`.
         """
-        if self.seen:
+        if self._seen is not None:
             return
         child = self._child({"role": "look"})
         try:
@@ -94,12 +89,12 @@ class ScriptIsolation(Isolation):
         finally:
             cleanup.end_processes(lambda: cleanup.members_of_run(str(self._folder), child.pid))
             child.close()
-            self._kept.put_back("start")
+            self._kept.revert("start")
         require_trainable(seen, self._script)
-        self.seen = seen
+        self._seen = seen
 
     def close(self) -> None:
-        """Kills whatever is left, and puts back the files that the script wrote to."""
+        """Kills whatever is left, and reverts the files that the script wrote to."""
         self._stop_forkserver()
         self._kept.close()
         super().close()
@@ -129,7 +124,7 @@ class ScriptIsolation(Isolation):
         reason = None
         if request.job == "profile":
             reason = "where a script spends its time is not looked at"
-        elif request.plan.part != "all" and not self.seen["loaders"]:
+        elif request.plan.part != "all" and not self.seen.loaders:
             reason = "a script without a loader has no parts that could train alone"
         if reason is not None:
             return Ended(message={"event": "failure", "outcome": "unsupported", "reason": reason}, status=0)
@@ -224,7 +219,7 @@ class ScriptIsolation(Isolation):
             return self._forkserver
         self._stop_forkserver()
         self._restore()
-        early = self.seen["argv"] if self.seen["cuda_opened"] else None
+        early = self.seen.argv if self.seen.cuda_opened else None
         server = self._child({"role": "serve", "loop": self.loop, "before_cuda": early})
         self._forkserver = server
         deadline = time.monotonic() + seconds
@@ -258,14 +253,14 @@ class ScriptIsolation(Isolation):
     def _restore(self) -> None:
         """Undoes what bursts did to files, as far as no process of theirs lives: the next one begins as the first."""
         if not self._live:
-            self._kept.put_back("loop" if self._forkserver is not None else "start")
+            self._kept.revert("loop" if self._forkserver is not None else "start")
 
     def _child(self, orders: dict[str, Any]) -> ScriptChild:
         self._children += 1
         self._kept.begin()
         orders = {**orders, "keep": str(self._kept.folder)}
         environment = {**self._environment(), **QUIET}
-        ranks = self.seen["ranks"] if self.seen else 1  # whoever looks on listens to each by itself
+        ranks = self._seen.ranks if self._seen is not None else 1  # whoever looks on listens to each by itself
         return ScriptChild(self._script, orders, environment, self._folder, self._children, ranks)
 
     def _line(self, request: Request) -> str:
@@ -276,11 +271,11 @@ class ScriptIsolation(Isolation):
     def _changes(self, request: Request) -> dict[str, Any]:
         return changes_of(_config_of(request), baseline_of(self.seen))
 
-    def _watch(self, child: ScriptChild, seconds: float) -> dict[str, Any]:
+    def _watch(self, child: ScriptChild, seconds: float) -> SeenScript:
         """What a look at the script tells."""
         deadline = time.monotonic() + seconds
         ended: list[dict[str, Any]] = []
-        seen: dict[str, Any] | None = None
+        told: dict[str, Any] | None = None
         training: set[int] = set()
         with self._attending(child):
             while True:
@@ -291,15 +286,15 @@ class ScriptIsolation(Isolation):
                     raise Interrupted
                 if event["event"] == "training":
                     training.add(event["pid"])
-                if event["event"] == "result" and seen is None:
-                    seen = dict(event["value"])
-                    are_awaited = seen["beside"] or len(training) < seen["ranks"]
+                if event["event"] == "result" and told is None:
+                    told = dict(event["value"])
+                    are_awaited = told["beside"] or len(training) < told["ranks"]
                     deadline = time.monotonic() + (OTHERS_SECONDS if are_awaited else 0.0)
                 if event["event"] == "ended":
                     ended.append(event)
-        seen = seen or next((one["seen"] for one in ended if one["seen"] is not None), None)
-        if seen is not None:
-            return {**seen, "processes": max(1, len(training))}
+        told = told or next((one["seen"] for one in ended if one["seen"] is not None), None)
+        if told is not None:
+            return SeenScript.of(told, processes=max(1, len(training)))
         waited, status = (seconds, None) if event is None else (None, child.exit_status())
         raise why_not(ended, child.stderr_tail(), self._script, waited, status)
 

@@ -72,7 +72,7 @@ def differences(result: Result, path: Path, script: Script, cpu: Cpu, *, strict:
     tuned = result.workload.script
     if tuned is not None and Script(tuned.command).name != script.name:
         found.append(
-            f"{path} was measured with {Script(tuned.command).name}, not with {script.name}: expect another gain"
+            f"{path} was measured with {Script(tuned.command).name}, not with {script.name}: expect a different gain"
         )
     if strict and found:
         raise UsageError(f"{found[0]}; tune here, or leave out --strict")
@@ -85,5 +85,5 @@ def _of_machine(result: Result, path: str | Path, cpu: Cpu) -> list[str]:
         return []
     return [
         f"{path} was measured on {measured.model} with {measured.budget} CPUs, here are {cpu.budget} of {cpu.model}: "
-        "expect another speed"
+        "expect a different speed"
     ]

@@ -16,7 +16,7 @@ from autotune.errors import UsageError
 from autotune.results.result import Result, ScriptRecord
 from autotune.scripts import statements
 from autotune.scripts.diff import reverted, unified
-from autotune.scripts.in_place import Changed, Files, InPlace, read_file
+from autotune.scripts.in_place import EditedFile, Files, InPlace, read_file
 from autotune.scripts.source import CannotEditError
 
 
@@ -30,7 +30,7 @@ class Patch:
         why_whole: Why one line applies all of it; None where each setting is changed in its own place.
     """
 
-    files: tuple[Changed, ...] = ()
+    files: tuple[EditedFile, ...] = ()
     hints: tuple[str, ...] = ()
     why_whole: str | None = None
 
@@ -78,7 +78,7 @@ def patch_of(result: Result, path: Path) -> Patch:
         raise UsageError(f"{error}; train with 'autotune launch'") from None
 
 
-def undone(result: Result, path: Path, diff: bytes) -> tuple[Changed, ...]:
+def undone(result: Result, path: Path, diff: bytes) -> tuple[EditedFile, ...]:
     """The files of a diff, as they were before it was applied; empty where it was not.
 
     Raises:
@@ -90,7 +90,7 @@ def undone(result: Result, path: Path, diff: bytes) -> tuple[Changed, ...]:
         content = read_file(name)
         former = reverted(diff, name, content)
         if former is not None and hashlib.sha256(former).hexdigest() == hashed:
-            found.append(Changed(name, content, former))
+            found.append(EditedFile(name, content, former))
     return tuple(found)
 
 

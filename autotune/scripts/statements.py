@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Sequence
 
-from autotune.scripts.arguments import Changes
+from autotune.scripts.arguments import FileEdits
 from autotune.scripts.source import CannotEditError, Edit, Source, literal
 
 _CONDITIONAL = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match, ast.With, ast.AsyncWith)
@@ -34,17 +34,17 @@ def apply_line(source: Source, path: str) -> Edit:
     raise CannotEditError("the script's first statement stands in the line of another one")
 
 
-def after_imports(changes: Changes, statements: Sequence[str]) -> None:
+def after_imports(file: FileEdits, statements: Sequence[str]) -> None:
     """Adds statements below the imports among which torch itself is.
 
     Args:
-        changes: Of the script.
+        file: Of the script.
         statements: In which ``torch.`` stands for however the script calls it.
 
     Raises:
         CannotEditError: It is not imported there.
     """
-    body = changes.source.tree.body
+    body = file.source.tree.body
     kinds = (ast.Import, ast.ImportFrom)
     first = next((index for index, one in enumerate(body) if isinstance(one, ast.Import) and torch_name([one])), None)
     if first is None:
@@ -54,7 +54,7 @@ def after_imports(changes: Changes, statements: Sequence[str]) -> None:
         last += 1
     name = torch_name(body[first : first + 1])
     below = [statement.replace("torch.", f"{name}.", 1) for statement in statements]
-    _add_below(changes, body[last], below, gap=True)
+    _add_below(file, body[last], below, gap=True)
 
 
 def torch_name(statements: Sequence[ast.stmt]) -> str | None:
@@ -67,22 +67,22 @@ def torch_name(statements: Sequence[ast.stmt]) -> str | None:
     return None
 
 
-def set_call(changes: Changes, function: str, value: object) -> bool:
+def set_call(file: FileEdits, function: str, value: object) -> bool:
     """Changes what a function of torch's is called with; returns False where the script does not call it.
 
     Raises:
         CannotEditError: It is called more than once, or not in any case.
     """
-    found = changes.source.calls(function)
+    found = file.source.calls(function)
     if not found:
         return False
-    if len(found) > 1 or len(found[0].args) != 1 or _is_conditional(changes.source, found[0]):
+    if len(found) > 1 or len(found[0].args) != 1 or _is_conditional(file.source, found[0]):
         raise CannotEditError(f"is set by {function}() in more places than one, or not always")
-    changes.set_value(found[0].args[0], value)
+    file.set_value(found[0].args[0], value)
     return True
 
 
-def set_attribute(changes: Changes, dotted: str, value: object) -> bool:
+def set_attribute(file: FileEdits, dotted: str, value: object) -> bool:
     """Changes what an attribute of torch's is set to; returns False where the script does not set it.
 
     Raises:
@@ -90,22 +90,22 @@ def set_attribute(changes: Changes, dotted: str, value: object) -> bool:
     """
     found = [
         one
-        for one in ast.walk(changes.source.tree)
+        for one in ast.walk(file.source.tree)
         if isinstance(one, ast.Assign) and any(ast.unparse(target).endswith(dotted) for target in one.targets)
     ]
     if not found:
         return False
-    if len(found) > 1 or not isinstance(found[0].value, ast.Constant) or _is_conditional(changes.source, found[0]):
+    if len(found) > 1 or not isinstance(found[0].value, ast.Constant) or _is_conditional(file.source, found[0]):
         raise CannotEditError(f"is set by {dotted} in more places than one, or not always")
-    changes.set_value(found[0].value, value)
+    file.set_value(found[0].value, value)
     return True
 
 
-def on_model(changes: Changes, optimizer: ast.Call, calls: Sequence[str]) -> None:
+def on_model(file: FileEdits, optimizer: ast.Call, calls: Sequence[str]) -> None:
     """Calls methods of the model below the statement that gives its parameters to the optimizer.
 
     Args:
-        changes: Of the file.
+        file: Of the file.
         optimizer: Where the optimizer is made.
         calls: What follows the model's name, such as ``.compile()``.
 
@@ -120,19 +120,19 @@ def on_model(changes: Changes, optimizer: ast.Call, calls: Sequence[str]) -> Non
     is_named = all(isinstance(one, (ast.Name, ast.Attribute, ast.Load)) for one in ast.walk(model))
     if weights.func.attr != "parameters" or weights.args or not is_named:
         raise CannotEditError("needs an optimizer that is given model.parameters()")
-    statement = changes.source.statement_of(optimizer)
+    statement = file.source.statement_of(optimizer)
     if not isinstance(statement, (ast.Assign, ast.AnnAssign)):  # below a return, nothing would run
         raise CannotEditError("needs an optimizer that is given a name where it is made")
-    _add_below(changes, statement, [f"{ast.unparse(model)}{call}" for call in calls])
+    _add_below(file, statement, [f"{ast.unparse(model)}{call}" for call in calls])
 
 
-def autocast_call(changes: Changes, call: ast.Call, device: str, dtype: str) -> None:
+def autocast_call(file: FileEdits, call: ast.Call, device: str, dtype: str) -> None:
     """Puts the statement ``out = model(…)`` under autocast, and what the model returns back into fp32.
 
     Raises:
         CannotEditError: The model is called in another way, or torch is not imported.
     """
-    source = changes.source
+    source = file.source
     statement = source.statement_of(call)
     name = torch_name(source.tree.body)
     is_plain = (
@@ -155,19 +155,19 @@ def autocast_call(changes: Changes, call: ast.Call, device: str, dtype: str) -> 
     if not inner.endswith(("\n", "\r")):
         inner += newline
     above = f'{indentation}with {name}.autocast("{device}", dtype={name}.{dtype}):{newline}'
-    changes.edits.add(Edit(begin, after, f"{above}{inner}{indentation}{out} = {out}.float(){newline}"))
+    file.edits.add(Edit(begin, after, f"{above}{inner}{indentation}{out} = {out}.float(){newline}"))
 
 
-def _add_below(changes: Changes, statement: ast.stmt, lines: Sequence[str], *, gap: bool = False) -> None:
+def _add_below(file: FileEdits, statement: ast.stmt, lines: Sequence[str], *, gap: bool = False) -> None:
     """Adds lines below a statement, indented as it is.
 
     Args:
-        changes: Of the file.
+        file: Of the file.
         statement: That stands alone in its lines.
         lines: Of Python.
         gap: Whether a blank line is put between, where one follows too.
     """
-    source = changes.source
+    source = file.source
     start, end = source.span(statement)
     indentation = source.indentation(start)
     if indentation is None or not _ends_line(source, statement):
@@ -178,7 +178,7 @@ def _add_below(changes: Changes, statement: ast.stmt, lines: Sequence[str], *, g
     text = "".join(f"{indentation}{line}{newline}" for line in lines)
     if after == len(source.text) and not source.text.endswith(("\n", "\r")):
         text = newline + text.removesuffix(newline)
-    changes.edits.add(Edit(after, after, blank + text))
+    file.edits.add(Edit(after, after, blank + text))
 
 
 def _ends_line(source: Source, statement: ast.stmt) -> bool:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from autotune.knobs import DATALOADER_ARGUMENTS, KNOBS
 from autotune.knobs.knob import Framework
+from autotune.recorder.telling import OWN_MODES
 from autotune.scripts.source import Source, last_name, literal
 
 LOADER = DATALOADER_ARGUMENTS
@@ -72,10 +73,9 @@ def arguments(framework: Framework, knob: str, value: Any, optimizer: str | None
     word = KNOBS[knob].words.get(framework)
     if isinstance(word, str):
         return {word: value}
-    told: dict[tuple[str, str], dict[str, Any]] = {
-        ("lightning", "cudnn_benchmark"): {"benchmark": value},
-        ("transformers", "compile_mode"): {"torch_compile": True, "torch_compile_mode": value},
-    }
+    told: dict[tuple[str, str], dict[str, Any]] = {("lightning", "cudnn_benchmark"): {"benchmark": value}}
+    if value not in OWN_MODES:
+        told["transformers", "compile_mode"] = {"torch_compile": True, "torch_compile_mode": value}
     if value == "bf16":
         mixed = {"precision": "bf16-mixed"}
         told |= {("lightning", knob): mixed, ("fabric", knob): mixed, ("accelerate", knob): {"mixed_precision": value}}
@@ -101,7 +101,7 @@ def statement(knob: str, value: Any) -> Statement | None:
 
 def on_model(knob: str, value: Any) -> str | None:
     """A knob as a call of a method of the model; None where it has none."""
-    if knob == "compile_mode" and value is not None:
+    if knob == "compile_mode" and value is not None and value not in OWN_MODES:
         return ".compile()" if value == "default" else f".compile(mode={literal(value)})"
     if knob == "memory_format":
         return f".to(memory_format=torch.{'channels_last' if value == 'channels_last' else 'contiguous_format'})"

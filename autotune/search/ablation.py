@@ -8,9 +8,9 @@ from autotune.knobs import following, in_guides_order
 from autotune.measuring import FEWEST_PAIRS, SAMPLES_PER_SECOND, Objective, Point
 from autotune.results.result import AblationRow
 from autotune.results.summary import knob_text
-from autotune.search.verify import Play, Round, played_round, speedup_of
+from autotune.search.rounds import Play, Round, played_round, speedup_of
 
-MIN_ROUNDS, MAX_ROUNDS = FEWEST_PAIRS, 6
+MIN_ABLATION_ROUNDS, MAX_ROUNDS = FEWEST_PAIRS, 6
 
 
 def reverted(winner: Point, baseline: Point) -> dict[str, Point]:
@@ -54,7 +54,9 @@ def ablate(
     standing = list(variants)
     for number in range(MAX_ROUNDS):
         order = [winner, *standing]
-        if not standing or not affords(order * max(1, MIN_ROUNDS - number)):  # fewer have no spread to judge by
+        if not standing or not affords(
+            order * max(1, MIN_ABLATION_ROUNDS - number)
+        ):  # fewer have no spread to judge by
             break
         rounds.append(played_round(order, number, play, objective))
         standing = [point for point in standing if point in rounds[-1]]

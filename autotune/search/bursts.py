@@ -11,11 +11,11 @@ from autotune.bursts.runner import Runner
 from autotune.bursts.side import END_SECONDS
 from autotune.measuring import FEWEST_PAIRS, Burst, Headroom, Pair, Point
 from autotune.search.progress import Progress
+from autotune.search.rounds import Round
 from autotune.search.stages import HEADROOM
 from autotune.search.stopping import Budget, burst_deadline, plan_for, predicted_seconds, round_plan
 from autotune.search.trials import Trial, TrialLog
 from autotune.search.turns import Turns
-from autotune.search.verify import Round
 
 BASELINE_SHARE = 0.8
 """Of what remains, for the first burst, should it take that long."""
@@ -71,13 +71,13 @@ class Bursts:
         return self.log.trials
 
     @property
-    def searching(self) -> float:
+    def searching_seconds(self) -> float:
         """Seconds that the search may still take: what it has found must be confirmed, however long a round takes."""
         best = self.log.incumbent()
         if best is None or best.burst.point == self.baseline:
-            return self.budget.seeking
+            return self.budget.searching_seconds_without_gain
         confirming = FEWEST_PAIRS * self.round_seconds([self.baseline, best.burst.point])
-        return min(self.budget.searching, max(0.0, self.budget.confirming - confirming))
+        return min(self.budget.searching_seconds, max(0.0, self.budget.confirming_seconds - confirming))
 
     def seconds_of(self, point: Point) -> float:
         """What a challenge by a point is expected to cost, starting and compiling included."""
@@ -137,9 +137,11 @@ class Bursts:
         """
         compiled = any(trial.burst.point.config.compile_mode is not None for trial in self.trials)
         if point.config.compile_mode is None or compiled:
-            return self.searching
+            return self.searching_seconds
         least = FEWEST_PAIRS * self.seconds_of(self.baseline) * 2
-        return max(self.searching, self.budget.remaining - max(least, LEAST_CONFIRMING_SHARE * self.budget.seconds))
+        return max(
+            self.searching_seconds, self.budget.remaining - max(least, LEAST_CONFIRMING_SHARE * self.budget.seconds)
+        )
 
     @property
     def side_by_side(self) -> bool:

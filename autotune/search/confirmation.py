@@ -10,13 +10,9 @@ from collections.abc import Callable, Collection, Sequence
 
 from autotune.measuring import Burst, Measurement, Numerics, NumericsGuard, Outcome, Point, comparable, pool
 from autotune.results.result import AblationRow
-from autotune.search.ablation import MIN_ROUNDS, ablate, ablation_rows, reverted
+from autotune.search.ablation import MIN_ABLATION_ROUNDS, ablate, ablation_rows, reverted
 from autotune.search.bursts import Bursts
-from autotune.search.stages import ABLATION, CONFIRM
-from autotune.search.standing import resource_cost, standings
-from autotune.search.stopping import burst_deadline, numerics_steps
-from autotune.search.turns import APART_ERROR
-from autotune.search.verify import (
+from autotune.search.rounds import (
     LONG_RACE_ROUNDS,
     MIN_DECIDED_ROUNDS,
     Confirmed,
@@ -24,6 +20,10 @@ from autotune.search.verify import (
     confirm,
     rank,
 )
+from autotune.search.stages import ABLATION, CONFIRM
+from autotune.search.standing import resource_cost, standings
+from autotune.search.stopping import burst_deadline, numerics_steps
+from autotune.search.turns import APART_ERROR
 
 MAX_FINALISTS = 3
 """Chosen: more would each have fewer rounds."""
@@ -155,11 +155,11 @@ class Confirmation:
 
         def affords(points: Sequence[Point]) -> bool:
             budget = self._bursts.budget
-            begun = 0 < len(self._bursts.rounds(ABLATION)) < MIN_ROUNDS  # a round alone says nothing
-            return self._bursts.round_seconds(points) <= (budget.remaining if begun else budget.ablating)
+            begun = 0 < len(self._bursts.rounds(ABLATION)) < MIN_ABLATION_ROUNDS  # a round alone says nothing
+            return self._bursts.round_seconds(points) <= (budget.remaining if begun else budget.ablating_seconds)
 
         for name in sorted(variants, key=self._rank, reverse=True):
-            if affords([winner, *variants.values()] * MIN_ROUNDS):
+            if affords([winner, *variants.values()] * MIN_ABLATION_ROUNDS):
                 break
             del variants[name]
         ablate(winner, list(variants.values()), play, affords=affords, objective=self._objective)
@@ -263,9 +263,13 @@ class Confirmation:
         """Seconds for rounds: with those that are kept for explaining the answer, where there is nothing to explain."""
         budget = self._bursts.budget
         if not any(one.speedup.confirmed for one in self.confirmed()):
-            return budget.ablating
-        least = MIN_ROUNDS * self._bursts.round_seconds([finalist] * 2)
-        return budget.confirming if least <= budget.ablating - budget.confirming else budget.ablating
+            return budget.ablating_seconds
+        least = MIN_ABLATION_ROUNDS * self._bursts.round_seconds([finalist] * 2)
+        return (
+            budget.confirming_seconds
+            if least <= budget.ablating_seconds - budget.confirming_seconds
+            else budget.ablating_seconds
+        )
 
     def _resource_cost(self, point: Point) -> tuple[bool, int, int]:
         """What a config costs besides time, most expensive first: compiling, workers, memory."""

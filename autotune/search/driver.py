@@ -20,17 +20,17 @@ from autotune.search.bursts import Bursts
 from autotune.search.ceilings import Ceilings
 from autotune.search.confirmation import Confirmation
 from autotune.search.fitting import fit
-from autotune.search.guard import refusal
 from autotune.search.progress import Progress
+from autotune.search.refusals import refusal
+from autotune.search.rounds import MIN_DECIDED_ROUNDS
 from autotune.search.stages import BASELINE, SAMPLER, Proposal, Stages
 from autotune.search.stopping import Budget, all_fail_alike, plateaued
 from autotune.search.trials import TrialLog
-from autotune.search.verify import MIN_DECIDED_ROUNDS
 
 StoppedBy = Literal["budget", "target", "plateau", "exhausted", "interrupted"]
 SAMPLER_TRIES = 50
 """Proposals in a row that are known or refused, after which nothing new is expected of the sampler. Chosen."""
-FIRST_SHARE = 0.5
+AWAIT_BASELINE_SHARE = 0.5
 """Of the budget: so much is left when another machine's first burst is no longer waited for. Chosen."""
 HEADROOM_SHARE = 0.08
 """Of the budget, at most, for what a faster loader could bring: in shorter ones the search needs it more. Chosen."""
@@ -106,7 +106,7 @@ class Search:
             largest_batch=self._largest_batch,
             fewest_workers=self.ceilings.fewest_workers,
             seconds_of=self._bursts.seconds_of,
-            seconds_left=lambda: self._bursts.searching,
+            seconds_left=lambda: self._bursts.searching_seconds,
         )
         self._memory_limit_bytes, self._device = memory_limit_bytes, device
         self._staged, self._sampled = staged, sampled
@@ -133,7 +133,7 @@ class Search:
         return stopped_by
 
     def _search(self) -> StoppedBy:
-        self.log.await_first(lambda: self._budget.remaining > FIRST_SHARE * self._budget.seconds)
+        self.log.await_first(lambda: self._budget.remaining > AWAIT_BASELINE_SHARE * self._budget.seconds)
         self._fit()  # of an interrupted run the baseline's end is known
         if self.log.trials:
             self._look_for_headroom()

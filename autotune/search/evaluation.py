@@ -8,24 +8,17 @@ from autotune.bursts.protocol import BurstPlan
 from autotune.bursts.runner import Runner
 from autotune.measuring import Outcome, Point
 from autotune.results.result import Evaluation, EvaluationBatch
-from autotune.search.stopping import Budget
+from autotune.search.stopping import Budget, Reserve
 from autotune.search.turns import Turns
 
-EVALUATION_SHARE, EVALUATION_MAX_SECONDS = 0.1, 60.0
-"""Of the budget, where an evaluation batch is asked for. Chosen: half a dozen duets of short blocks."""
+EVALUATION = Reserve(share=0.1, most_seconds=60.0, burst_seconds=20.0)
+"""Where an evaluation batch is asked for. Chosen: half a dozen duets of short blocks."""
 LEAST_GAIN = 1.02
 """A batch twice as large, and twice its memory, is worth that much at least. Chosen above what two processes of one
 config differ by."""
 MOST_DOUBLINGS = 8
 MOST_MISSES = 2
 """In a row: one may be bad luck, of a process or of a neighbour."""
-PATIENCE_SECONDS = 20.0
-"""For a burst, where little else is known."""
-
-
-def kept_seconds(budget_seconds: float) -> float:
-    """What is kept back of a budget for it."""
-    return min(EVALUATION_SHARE * budget_seconds, EVALUATION_MAX_SECONDS)
 
 
 def evaluation_batch(
@@ -33,7 +26,7 @@ def evaluation_batch(
 ) -> Evaluation | None:
     """The largest batch that is worth its memory, from training's own upward; None where not even that was measured.
 
-    Each is played against the best before, until two in a row gain nothing, or memory is out: that ends the looking,
+    Each is played against the best before, until two in a row gain nothing, or memory is out: that ends this search,
     and says nothing about training.
 
     Args:
@@ -49,17 +42,17 @@ def evaluation_batch(
     runner.close()
     turns = Turns(runner, note)
     point = answer.changed({"accumulation_steps": 1})
-    first, _ = turns.challenge(None, point, plan, _deadline(budget), lambda _: None)
+    first, _ = turns.challenge(None, point, plan, EVALUATION.deadline(budget), lambda _: None)
     if first.rate is None:
         return None
     tried = [_row(point, first.outcome, first.rate, None)]
     best, ratio, size, misses = point, 1.0, point.config.batch_size, 0
     for _ in range(MOST_DOUBLINGS):
         size *= 2
-        if (most is not None and size > most) or budget.ablating <= plan.measure_seconds * 3:
+        if (most is not None and size > most) or budget.ablating_seconds <= plan.measure_seconds * 3:
             break
         point = answer.changed({"accumulation_steps": 1, "batch_size": size})
-        burst, pair = turns.challenge(best, point, plan, _deadline(budget), lambda _: None)
+        burst, pair = turns.challenge(best, point, plan, EVALUATION.deadline(budget), lambda _: None)
         gained = pair.ratio if pair is not None else None
         tried.append(_row(point, burst.outcome, burst.rate, gained))
         if gained is not None and gained >= LEAST_GAIN:
@@ -75,7 +68,3 @@ def evaluation_batch(
 
 def _row(point: Point, outcome: Outcome, rate: float | None, ratio: float | None) -> EvaluationBatch:
     return EvaluationBatch(batch_size=point.config.batch_size, outcome=outcome, samples_per_second=rate, ratio=ratio)
-
-
-def _deadline(budget: Budget) -> float:
-    return max(1.0, min(PATIENCE_SECONDS, budget.ablating))

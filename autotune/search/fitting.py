@@ -38,7 +38,7 @@ def fit(
     told: list[str] = []
     for point, reason in rungs(baseline, space, failed.outcome):
         spent = bursts.budget.elapsed > EVERY_SHARE * bursts.budget.seconds
-        if bursts.searching <= 0 or (found is not None and (spent or not every)):
+        if bursts.searching_seconds <= 0 or (found is not None and (spent or not every)):
             break
         known = next((trial.burst for trial in bursts.trials if trial.burst.point == point), None)
         burst = known or bursts.search(point, FIT, reason)

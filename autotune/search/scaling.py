@@ -10,18 +10,11 @@ from autotune.bursts.runner import Runner
 from autotune.knobs import TrainConfig, divisors
 from autotune.measuring import Outcome, Point
 from autotune.results.result import Scaling, ScalingStep
-from autotune.search.stopping import Budget
+from autotune.search.stopping import Budget, Reserve
 from autotune.search.turns import Turns
 
-SCALING_SHARE, SCALING_MAX_SECONDS = 0.12, 90.0
-"""Of the budget, where several ranks train: a duet for each power of two. Chosen."""
-PATIENCE_SECONDS = 40.0
-"""For a burst, where little else is known: ranks take some seconds to find each other."""
-
-
-def kept_seconds(budget_seconds: float) -> float:
-    """What is kept back of a budget for it."""
-    return min(SCALING_SHARE * budget_seconds, SCALING_MAX_SECONDS)
+SCALING = Reserve(share=0.12, most_seconds=90.0, burst_seconds=40.0)
+"""Where several ranks train: a duet for each power of two, whose ranks take some seconds to find each other. Chosen."""
 
 
 def with_ranks(config: TrainConfig, ranks: int) -> TrainConfig | None:
@@ -63,11 +56,10 @@ def scaling(
     before: Point | None = None
     speed = 1.0
     for config in fewer(answer.config):
-        if budget.ablating <= 3 * plan.measure_seconds:
+        if budget.ablating_seconds <= 3 * plan.measure_seconds:
             break
         point = Point(config=config, parameters=answer.parameters)
-        deadline = max(1.0, min(PATIENCE_SECONDS, budget.ablating))
-        burst, pair = turns.challenge(before, point, plan, deadline, lambda _: None)
+        burst, pair = turns.challenge(before, point, plan, SCALING.deadline(budget), lambda _: None)
         ratio = 1.0 if before is None else pair.ratio if pair is not None else None
         ran = burst.outcome is Outcome.OK and ratio is not None
         speed = speed * ratio if ran and ratio is not None else speed

@@ -32,26 +32,26 @@ class Alone:
     """The view of a study that is this machine's own: there are no others."""
 
     def opened(self, _number: int) -> None:
-        """Nobody asks whose a trial is."""
+        """There is nobody to tell."""
 
     def arrived(self) -> list[FrozenTrial]:
-        """Nothing does."""
+        """No other machine tells anything."""
         return []
 
     def is_under_way(self, _parameters: Mapping[str, Any] | None) -> bool:
-        """Nowhere else."""
+        """No other machine runs anything."""
         return False
 
     def begins(self) -> bool:
-        """Who else?"""
+        """This machine always does."""
         return True
 
     def may_confirm(self, _is_enough: Callable[[], bool], _meanwhile: Callable[[], None]) -> bool:
-        """Who else?"""
+        """This machine always may."""
         return True
 
     def confirmed(self) -> None:
-        """Nobody waits for it."""
+        """There is nobody to tell."""
 
 
 class Shared(Alone):

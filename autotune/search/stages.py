@@ -16,7 +16,13 @@ from autotune.search.ceilings import unlikely_to_gain, with_workers, workers_nee
 from autotune.search.standing import incumbent_of
 from autotune.search.trials import Trial
 
-BASELINE, FIT, WARM, SUGGESTED, FED = "baseline", "fitting into memory", "warm start", "suggestions", "loader-bound"
+BASELINE, FIT, WARM, SUGGESTED, LOADER_BOUND = (
+    "baseline",
+    "fitting into memory",
+    "warm start",
+    "suggestions",
+    "loader-bound",
+)
 WORKERS, LARGEST = "fewest workers", "largest batch"
 SINGLE, SAMPLER = "one knob at a time", "sampler"
 HEADROOM = "headroom"
@@ -131,7 +137,7 @@ class Stages:
         wanted = workers_needed(point.config.num_workers, waits)
         count = next((count for count in more if count >= wanted), more[-1])
         reason = f"it waited for data {waits:.0%} of the time, and computes faster than the fastest so far"
-        yield Proposal(self._share_cores(self._change(point, "num_workers", count)), FED, reason)
+        yield Proposal(self._share_cores(self._change(point, "num_workers", count)), LOADER_BOUND, reason)
 
     def _share_cores(self, point: Point) -> Point:
         """Where training computes on the CPU, its threads leave the workers their cores."""

@@ -6,15 +6,16 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from autotune.bursts.duet import LEAST_TURNS
 from autotune.bursts.protocol import BurstPlan
 from autotune.knobs import TrainConfig, affecting
 from autotune.measuring import FEWEST_STEPS, MOST_STEPS, SAMPLES_PER_SECOND, Burst, Objective
 from autotune.results.result import ABLATION_MIN_BUDGET_SECONDS
+from autotune.search.rounds import MIN_DECIDED_ROUNDS
 from autotune.search.stages import SAMPLER
 from autotune.search.trials import Trial
-from autotune.search.verify import MIN_DECIDED_ROUNDS
 
 FINISHING_SECONDS = 2.0
 """Kept for ending the last process, and for writing the result and its page. Chosen, with room for a slow disk."""
@@ -79,27 +80,29 @@ class Budget:
         return max(0.0, self.seconds - FINISHING_SECONDS - self.elapsed)
 
     @property
-    def preparing(self) -> float:
+    def preparing_seconds(self) -> float:
         """Seconds that importing, or checking, the user's code may take: some even when a slow machine left none."""
         return max(PREPARATION_MIN_SECONDS, PREPARATION_SHARE * self.remaining)
 
     @property
-    def searching(self) -> float:
+    def searching_seconds(self) -> float:
         """Seconds that the search may still take: less what the confirmation and the ablation need; never negative."""
-        return max(0.0, self.confirming - self._kept(CONFIRM_SHARE, CONFIRM_MAX_SECONDS))
+        return max(0.0, self.confirming_seconds - self._kept(CONFIRM_SHARE, CONFIRM_MAX_SECONDS))
 
     @property
-    def seeking(self) -> float:
+    def searching_seconds_without_gain(self) -> float:
         """The same while nothing faster has been found: what there would be to explain is not kept back."""
-        return max(0.0, self.ablating - self._kept(CONFIRM_SHARE, CONFIRM_MAX_SECONDS))
+        return max(0.0, self.ablating_seconds - self._kept(CONFIRM_SHARE, CONFIRM_MAX_SECONDS))
 
     @property
-    def confirming(self) -> float:
+    def confirming_seconds(self) -> float:
         """Seconds that the confirmation may still take: less what the ablation and profiles need; never negative."""
-        return max(0.0, self.ablating - self._kept(ABLATION_SHARE, ABLATION_MAX_SECONDS, ABLATION_MIN_BUDGET_SECONDS))
+        return max(
+            0.0, self.ablating_seconds - self._kept(ABLATION_SHARE, ABLATION_MAX_SECONDS, ABLATION_MIN_BUDGET_SECONDS)
+        )
 
     @property
-    def ablating(self) -> float:
+    def ablating_seconds(self) -> float:
         """Seconds that the ablation may still take: what remains less what profiles need; never negative."""
         return max(0.0, self.remaining - self._kept(PROFILE_SHARE, PROFILE_MAX_SECONDS, PROFILE_MIN_BUDGET_SECONDS))
 
@@ -110,6 +113,29 @@ class Budget:
     def _kept(self, share: float, most_seconds: float, least_budget_seconds: float = 0.0) -> float:
         """What is kept back for a part that begins to be worth it with some budget."""
         return min(share * self.seconds, most_seconds) if self.seconds >= least_budget_seconds else 0.0
+
+
+@dataclass(frozen=True)
+class Reserve:
+    """What is held back from a budget for a step after the confirmation.
+
+    Attributes:
+        share: Of the budget.
+        most_seconds: Of it.
+        burst_seconds: For a burst, where little else is known.
+    """
+
+    share: float
+    most_seconds: float
+    burst_seconds: float
+
+    def seconds(self, budget_seconds: float) -> float:
+        """What is held back of a budget."""
+        return min(self.share * budget_seconds, self.most_seconds)
+
+    def deadline(self, budget: Budget) -> float:
+        """Seconds that the next burst may take."""
+        return max(1.0, min(self.burst_seconds, budget.ablating_seconds))
 
 
 def plan_for(budget_seconds: float, objective: Objective = SAMPLES_PER_SECOND) -> BurstPlan:
@@ -185,7 +211,7 @@ def numerics_steps(config: TrainConfig, trials: Sequence[Trial], budget: Budget,
     share = min(NUMERICS_MAX_SECONDS, NUMERICS_SHARE * budget.seconds)
     alike = compiled_alike(config, trials)
     compiling = (1 - CACHE_SAVES) * _compile_seconds(alike)
-    if FEWEST_STEPS * step_seconds + compiling > max(share, budget.confirming - kept_seconds):
+    if FEWEST_STEPS * step_seconds + compiling > max(share, budget.confirming_seconds - kept_seconds):
         return 0
     return min(MOST_STEPS, max(FEWEST_STEPS, int(share / step_seconds)))
 

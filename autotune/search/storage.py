@@ -148,8 +148,7 @@ def _require_alike(study: optuna.Study, attributes: dict[str, Any], where: str) 
     ]
     if differing:
         raise UsageError(
-            f"--join: the study {study.study_name} in {where} is another one ({'; '.join(differing)}); "
-            "choose another name"
+            f"--join: the study {study.study_name} in {where} differs ({'; '.join(differing)}); choose another name"
         )
 
 

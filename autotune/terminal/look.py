@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from typing import Any
 
 from rich.console import Group, RenderableType
 
 from autotune.knobs import Space, format_scalar
 from autotune.scripts.facts import names_of
+from autotune.scripts.seen import SeenScript
 from autotune.units import format_seconds
 from autotune.wording import as_text, labelled
 
 
-def look_lines(seen: dict[str, Any], space: Space) -> RenderableType:
+def look_lines(seen: SeenScript, space: Space) -> RenderableType:
     """For a person."""
     rows = {
-        "model": names_of(seen["model_names"]) + f", {seen['weights']:,} weights",
+        "model": names_of(seen.model_names) + f", {seen.weights:,} weights",
         "optimizer": _optimizer(seen),
         "loader": _loader(seen),
-        "an optimizer step": f"{space.baseline.effective_batch} samples, in {seen['accumulation']} micro-batches",
-        "precision": seen["precision"] or "fp32",
-        "compiled": "by the script" if seen["compiled"] else "no",
-        "device": seen["device"],
-        "runs under": ", ".join(seen["frameworks"]) or "its own loop",
-        "until it trains": format_seconds(seen["seconds_to_loop"]),
+        "an optimizer step": f"{space.baseline.effective_batch} samples, in {seen.accumulation} micro-batches",
+        "precision": seen.precision or "fp32",
+        "compiled": "by the script" if seen.compiled else "no",
+        "device": seen.device,
+        "runs under": ", ".join(seen.frameworks) or "its own loop",
+        "until it trains": format_seconds(seen.seconds_to_loop),
     }
     choices = {
         knob: ", ".join(map(format_scalar, choice.values)) + f" ({choice.reason})"
@@ -40,24 +41,25 @@ def look_lines(seen: dict[str, Any], space: Space) -> RenderableType:
     )
 
 
-def look_json(seen: dict[str, Any], space: Space) -> str:
+def look_json(seen: SeenScript | None, space: Space) -> str:
     """For a program."""
     choices = {knob: list(choice.values) for knob, choice in space.choices.items()}
-    found = {"seen": seen, "choices": choices, "skipped": dict(space.skipped)}
+    known = dataclasses.asdict(seen) if seen is not None else {}
+    found = {"seen": known, "choices": choices, "skipped": dict(space.skipped)}
     return json.dumps(found, indent=2, default=str)
 
 
-def _optimizer(seen: dict[str, Any]) -> str:
-    if seen["updates_itself"]:
+def _optimizer(seen: SeenScript) -> str:
+    if seen.updates_itself:
         return "none of torch: the script changes its weights itself"
-    return f"{seen['optimizer']}" + (f" and {seen['optimizers'] - 1} more" if seen["optimizers"] > 1 else "")
+    return f"{seen.optimizer}" + (f" and {seen.optimizers - 1} more" if seen.optimizers > 1 else "")
 
 
-def _loader(seen: dict[str, Any]) -> str:
-    if not seen["loaders"]:
+def _loader(seen: SeenScript) -> str:
+    if not seen.loaders:
         return "none: steps are counted"
-    main = seen["loaders"][0]
-    of = f"{main['samples']:,} samples" if main["samples"] is not None else "samples without end"
-    more = f", and {len(seen['loaders']) - 1} more" if len(seen["loaders"]) > 1 else ""
-    dataset = main["dataset"].rpartition(".")[2]
-    return f"{dataset} of {of}, batches of {main['batch_size']}, {main['num_workers']} workers{more}"
+    main = seen.loaders[0]
+    of = f"{main.samples:,} samples" if main.samples is not None else "samples without end"
+    more = f", and {len(seen.loaders) - 1} more" if len(seen.loaders) > 1 else ""
+    dataset = main.dataset.rpartition(".")[2]
+    return f"{dataset} of {of}, batches of {main.batch_size}, {main.num_workers} workers{more}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Group, RenderableType
 
-from autotune.scripts.in_place import Changed
+from autotune.scripts.in_place import EditedFile
 from autotune.scripts.patch import Patch
 from autotune.wording import as_text, labelled
 
@@ -40,7 +40,7 @@ def kept_lines(patch: Patch, file: Path, *, changed: bool) -> RenderableType:
     return Group(*place, *lines, as_text("write it into the script:"), as_text(f"    autotune keep {named}", "cyan"))
 
 
-def undone_lines(files: Sequence[Changed]) -> RenderableType:
+def undone_lines(files: Sequence[EditedFile]) -> RenderableType:
     """After the changes were taken out."""
     return labelled("as it was when it was measured", ", ".join(one.name for one in files), "", "bold")
 

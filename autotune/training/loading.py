@@ -56,7 +56,7 @@ def load(
         differences.append(f"the workload is not {result.workload.name} ({result.workload.target}) as it was measured")
     if differences:
         told = (
-            f"{path} was measured elsewhere ({'; '.join(differences)}): expect another speed; "
+            f"{path} was measured elsewhere ({'; '.join(differences)}): expect a different speed; "
             f"'autotune check {path}' tells whether it holds here"
         )
         if strict:

@@ -226,8 +226,8 @@ class Tuned:
         self._compared = True
         if differences := model_differences(measured, model_facts(model, optimizer)):
             told = (
-                f"{self.source} was measured with another workload ({'; '.join(differences)}): expect another gain; "
-                f"'autotune check {self.source} --model TARGET' tells what it is"
+                f"{self.source} was measured with another workload ({'; '.join(differences)}): expect a different "
+                f"gain; 'autotune check {self.source} --model TARGET' tells what it is"
             )
             if self.strict:
                 raise ConfigError(f"{told}; tune this workload, or load without strict")

@@ -14,8 +14,8 @@ from autotune.measuring.pairs import Pair
 from autotune.measuring.records import Burst, Outcome
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
+from autotune.search.rounds import Confirmed
 from autotune.search.trials import Trial
-from autotune.search.verify import Confirmed
 from tests.factories import make_burst
 
 BASELINE, INCUMBENT = make_burst(1000), make_burst(1300, pin_memory=True)

@@ -86,7 +86,7 @@ def test_the_forkserver_leaves_cuda_alone(isolation: Isolation) -> None:
 @pytest.mark.parametrize("part", ["forward", "backward", "optimizer"])
 def test_a_real_out_of_memory_is_oom(part: str) -> None:
     """Wherever in a step the GPU's memory runs out, it is an oom, and the next burst is told the same."""
-    with Isolation("autotune.doctor.patient:out_of_memory") as isolation:
+    with Isolation("autotune.doctor.workloads:out_of_memory") as isolation:
         isolation.start(120)
         point = Point(config=TrainConfig(batch_size=64), parameters={"part": part})
         bursts = [runner(isolation).run(point, PLAN, DEADLINE_SECONDS) for _ in range(2)]
@@ -194,7 +194,7 @@ def test_a_profile_sees_the_kernels(isolation: Isolation) -> None:
 
 def test_a_gpu_that_is_fed_does_not_wait_for_data() -> None:
     """Its batches cost the host 40 ms, its steps the GPU 100: together 100, and nobody waits."""
-    with Isolation("autotune.doctor.patient:timed") as isolation:
+    with Isolation("autotune.doctor.workloads:timed") as isolation:
         isolation.start(120)
         config = TrainConfig(batch_size=4)
         point = Point(config=config, parameters={"step_ms": 100.0, "fetch_ms": 40.0})
@@ -206,7 +206,7 @@ def test_a_gpu_that_is_fed_does_not_wait_for_data() -> None:
 
 def test_a_launch_bound_workload_is_seen_in_the_check() -> None:
     """Its kernels take a small part of a step: CUDA graphs are worth a compile."""
-    with Isolation("autotune.doctor.patient:launching") as isolation:
+    with Isolation("autotune.doctor.workloads:launching") as isolation:
         isolation.start(120)
         facts = runner(isolation).check(DEADLINE_SECONDS)
     assert 0 < (facts.device_busy_fraction or 0) < 0.5

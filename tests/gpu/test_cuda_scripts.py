@@ -30,7 +30,7 @@ def test_a_script_is_forked_before_it_opens_cuda(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     with ScriptIsolation(script("on_gpu")) as isolation:
         isolation.start(START_SECONDS)
-        assert isolation.seen["cuda_opened"]
+        assert isolation.seen.cuda_opened
         found = bursts(
             isolation,
             {},

@@ -19,7 +19,7 @@ from autotune.measuring.memory_model import MemoryModel
 from autotune.measuring.numerics import NumericsGuard
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.search.ceilings import unlikely_to_gain
-from autotune.search.guard import refusal
+from autotune.search.refusals import refusal
 from autotune.search.stopping import predicted_seconds
 from autotune.search.trials import Trial, make_distributions
 from docs._scripts import knob_table

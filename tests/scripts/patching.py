@@ -13,7 +13,8 @@ from autotune.results.files import write_document
 from autotune.results.result import Result, ScriptRecord, Side
 from autotune.results.sites import Site, SourceRecord
 from autotune.scripts import Script, ScriptIsolation
-from autotune.scripts.facts import baseline_of, source_of
+from autotune.scripts.facts import baseline_of, loop_of, source_of
+from autotune.scripts.seen import SeenScript
 from tests.example_scripts import START_SECONDS
 from tests.factories import make_measurement, make_result
 
@@ -65,18 +66,18 @@ def _site(content: bytes, name: str, parameters: Sequence[str] = ()) -> Site | N
     return None
 
 
-def looked_at(command: Sequence[str]) -> dict[str, Any]:
+def looked_at(command: Sequence[str]) -> SeenScript:
     """What a look at a script sees, in the working directory."""
     with ScriptIsolation(Script(tuple(command))) as isolation:
         isolation.start(START_SECONDS)
-        return {**isolation.seen, "loop": isolation.loop}
+        return isolation.seen
 
 
 def claimed(command: Sequence[str], path: Path, **best: Any) -> Result:
     """A result file of a real script, looked at for real, that claims some knobs."""
     seen = looked_at(command)
     baseline = baseline_of(seen)
-    script = ScriptRecord(command=tuple(command), loop=seen["loop"], source=source_of(seen))
+    script = ScriptRecord(command=tuple(command), loop=loop_of(seen), source=source_of(seen))
     result = result_of(script, baseline, baseline.replace(**best))
     write_document(result, path)
     return result

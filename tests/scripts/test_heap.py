@@ -61,7 +61,7 @@ def test_what_evaluation_frees_is_told_by_its_batches(
     (tmp_path / "train.py").write_text(TRAINING.format(before=before, after=after))
     with ScriptIsolation(Script((sys.executable, "train.py"))) as isolation:
         isolation.start(START_SECONDS)
-        assert isolation.seen["evaluation_bytes"] == expected
+        assert isolation.seen.evaluation_bytes == expected
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc alone is told")

@@ -15,7 +15,7 @@ from autotune.commands.keep import write_files
 from autotune.errors import UsageError
 from autotune.results.files import write_document
 from autotune.scripts.facts import baseline_of
-from autotune.scripts.in_place import Changed
+from autotune.scripts.in_place import EditedFile
 from tests.example_scripts import EXAMPLES
 from tests.inside import run_inside
 from tests.processes import Finished, budget, run
@@ -117,7 +117,7 @@ def test_a_script_is_changed_trains_so_and_is_as_before_when_that_is_undone(text
     assert "one line" not in told(done)
     assert stat.S_IMODE(script.stat().st_mode) == 0o750
     seen = looked_at(command)
-    assert (seen["loaders"][0]["num_workers"], seen["loaders"][0]["persistent_workers"]) == (1, True)
+    assert (seen.loaders[0].num_workers, seen.loaders[0].persistent_workers) == (1, True)
     trained = subprocess.run([sys.executable, "train.py", "1"], capture_output=True, text=True)
     assert trained.stdout == "fused True threads 1\n", trained.stderr
     assert "changed so already" in told(keep())
@@ -167,7 +167,7 @@ def test_files_that_a_module_imports_are_changed_where_the_loader_is_made() -> N
     diff = Path("result.diff").read_text()
     assert '**{**kwargs, "num_workers": 1' in diff
     assert "SGD(model.parameters(), fused=True)" in diff
-    assert looked_at(command)["loaders"][0]["num_workers"] == 1
+    assert looked_at(command).loaders[0].num_workers == 1
 
 
 @pytest.mark.slow
@@ -225,10 +225,10 @@ def test_a_call_that_makes_other_loaders_too_is_left_alone() -> None:
 
 
 def test_all_files_stay_as_they_are_where_one_cannot_be_written() -> None:
-    """The first is put back when the second fails; the error says what to do."""
+    """The first is reverted when the second fails; the error says what to do."""
     Path("a.py").write_bytes(b"1")
     Path("b.py").mkdir()
-    files = [Changed("a.py", b"1", b"2"), Changed("b.py", b"1", b"2")]
+    files = [EditedFile("a.py", b"1", b"2"), EditedFile("b.py", b"1", b"2")]
     with pytest.raises(UsageError, match=r"b\.py could not be written .*; nothing was changed"):
         write_files(files)
     assert Path("a.py").read_bytes() == b"1"
@@ -240,7 +240,7 @@ def test_a_link_stays_one_and_the_file_behind_it_is_changed() -> None:
     Path("real.py").write_bytes(b"1")
     Path("real.py").chmod(0o640)
     Path("link.py").symlink_to("real.py")
-    write_files([Changed("link.py", b"1", b"2")])
+    write_files([EditedFile("link.py", b"1", b"2")])
     assert (Path("link.py").is_symlink(), Path("real.py").read_bytes()) == (True, b"2")
     assert stat.S_IMODE(Path("real.py").stat().st_mode) == 0o640
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,10 +11,11 @@ from autotune.errors import UsageError, WorkloadError
 from autotune.knobs import WorkloadFacts
 from autotune.scripts import Script, ScriptIsolation
 from autotune.scripts.facts import facts_of
+from autotune.scripts.seen import SeenScript
 from tests.example_scripts import START_SECONDS, script
 
 
-def look(wanted: Script, seconds: float = START_SECONDS) -> tuple[dict[str, Any], WorkloadFacts]:
+def look(wanted: Script, seconds: float = START_SECONDS) -> tuple[SeenScript, WorkloadFacts]:
     """What a look sees, and the facts of it."""
     with ScriptIsolation(wanted) as isolation:
         isolation.start(seconds)
@@ -31,7 +31,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_loader_model_and_optimizer_of_a_plain_loop_are_found() -> None:
     """The loader that feeds training is told from the one that evaluates; the model and the optimizer are named."""
     seen, facts = look(script("plain"))
-    assert [loader["batch_size"] for loader in seen["loaders"]] == [32]
+    assert [loader.batch_size for loader in seen.loaders] == [32]
     assert facts.samples == 640
     assert facts.model is not None
     assert (facts.model.weights, facts.model.optimizer) == (1669, "SGD")
@@ -42,13 +42,13 @@ def test_accumulation_is_counted_and_a_loader_that_only_looks_at_data_is_passed_
     """Four micro-batches a step, though a `try` catches all exceptions and another loader reads the same data."""
     seen, facts = look(script("accumulating"))
     assert (facts.baseline.batch_size, facts.baseline.accumulation_steps) == (16, 4)
-    assert [loader["batch_size"] for loader in seen["loaders"]] == [16]
+    assert [loader.batch_size for loader in seen.loaders] == [16]
 
 
 def test_a_loop_without_a_loader_is_counted_by_its_steps() -> None:
     """Samples of a step are what the model is called with."""
     seen, facts = look(script("without_loader"))
-    assert seen["loaders"] == []
+    assert seen.loaders == ()
     assert facts.baseline.batch_size == 16
 
 
@@ -56,7 +56,7 @@ def test_a_loop_without_a_loader_is_counted_by_its_steps() -> None:
 def test_two_optimizers_that_step_in_turn_are_one_step() -> None:
     """Both models and both optimizers are seen."""
     seen, facts = look(script("adversarial"))
-    assert (seen["optimizers"], len(seen["models"])) == (2, 2)
+    assert (seen.optimizers, len(seen.models)) == (2, 2)
     assert facts.baseline.effective_batch == 32
 
 

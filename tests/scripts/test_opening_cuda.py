@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ def test_a_burst_goes_on_from_where_cuda_is_opened(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     with ScriptIsolation(script("prepares")) as isolation:
         isolation.start(START_SECONDS)
-        isolation.seen["cuda_opened"] = True  # what a look sees where there is a GPU
+        isolation._seen = dataclasses.replace(isolation.seen, cuda_opened=True)  # what a look sees where there is a GPU
         burst = alone(isolation, precision="bf16", num_threads=1)
         bursts = played(isolation, {"num_workers": 1})
         trace = (tmp_path / "trace").read_text()

@@ -184,7 +184,7 @@ def test_a_burst_trains_where_the_loader_was_gone_through_before(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"), [(BEGUN_ANEW, "begins its loader anew"), (CYCLED, "replays them")], ids=["anew", "cycled"]
+    ("text", "told"), [(BEGUN_ANEW, "begins its loader again"), (CYCLED, "replays them")], ids=["anew", "cycled"]
 )
 def test_a_loader_that_a_burst_cannot_time_is_left_as_it_is(text: str, told: str, tmp_path: Path) -> None:
     """The script would train otherwise than a burst of it: all of its loader's knobs are held, but for the batch."""

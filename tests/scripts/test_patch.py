@@ -38,6 +38,7 @@ for x in loader:
 \t\tout = model(x)
 \t\tout.mean().backward()
 """
+HF_SCRIPT = b"from transformers import HfArgumentParser, TrainingArguments\nHfArgumentParser(TrainingArguments)\n"
 
 
 @pytest.fixture(autouse=True)
@@ -139,8 +140,7 @@ def test_an_option_that_the_script_sets_itself_is_changed_only_where_that_was_fo
 
 def test_what_transformers_reads_from_the_command_line_is_a_hint() -> None:
     """Its own example scripts make no TrainingArguments, but have them parsed."""
-    source = b"from transformers import HfArgumentParser, TrainingArguments\nHfArgumentParser(TrainingArguments)\n"
-    patch = patch_of(written(source, {"num_workers": 2, "precision": "bf16"}), RESULT)
+    patch = patch_of(written(HF_SCRIPT, {"num_workers": 2, "precision": "bf16"}), RESULT)
     assert patch.files == ()
     assert sorted(patch.hints) == ["pass --bf16 True", "pass --dataloader_num_workers 2"]
 
@@ -165,6 +165,16 @@ def test_optimizer_process_model_and_autocast_have_places_of_their_own() -> None
     assert (
         '\t\twith torch.autocast("cpu", dtype=torch.bfloat16):\n\t\t\tout = model(x)\n\t\tout = out.float()\n' in text
     )
+
+
+@pytest.mark.parametrize("mode", ["blocks", "cudagraphs"])
+@pytest.mark.parametrize("source", [SCRIPT.replace("ARGUMENTS", "").encode(), HF_SCRIPT], ids=["plain", "transformers"])
+def test_a_compile_mode_that_torch_does_not_know_is_applied_by_the_one_line(source: bytes, mode: str) -> None:
+    """A line of the script's own that named it would end the script."""
+    patch = patch_of(written(source, {"compile_mode": mode}), RESULT)
+    assert patch.why_whole is not None
+    assert changes(patch) == ['+import autotune; autotune.apply("results/here/train.json")']
+    assert patch.hints == ()
 
 
 @pytest.mark.parametrize(

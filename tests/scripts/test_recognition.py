@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,7 @@ from autotune.measuring.records import Outcome
 from autotune.scripts import Script, ScriptIsolation
 from autotune.scripts.changes import changes_of, held_knobs
 from autotune.scripts.facts import facts_of
+from autotune.scripts.seen import SeenScript
 from tests.example_scripts import START_SECONDS, alone, played
 
 COMMON = """
@@ -200,7 +200,7 @@ def written(folder: Path, text: str, *arguments: str, by: tuple[str, ...] = (sys
     return Script((*by, str(folder / "train.py"), *arguments))
 
 
-def seen_in(script: Script) -> dict[str, Any]:
+def seen_in(script: Script) -> SeenScript:
     """What a look at it sees."""
     with ScriptIsolation(script) as isolation:
         isolation.start(START_SECONDS)
@@ -217,8 +217,8 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_loader_that_is_made_again_each_epoch_is_one(tmp_path: Path) -> None:
     """Two batches an epoch, and an evaluation between."""
     seen = seen_in(written(tmp_path, MADE_AGAIN))
-    assert [loader["batch_size"] for loader in seen["loaders"]] == [32]
-    assert seen["accumulation"] == 1
+    assert [loader.batch_size for loader in seen.loaders] == [32]
+    assert seen.accumulation == 1
 
 
 @pytest.mark.slow
@@ -226,7 +226,7 @@ def test_loaders_that_are_alike_and_zipped_are_two_that_both_feed_training(tmp_p
     """Also in a burst, where each has batches of its own."""
     with ScriptIsolation(written(tmp_path, ZIPPED)) as isolation:
         isolation.start(START_SECONDS)
-        assert len(isolation.seen["loaders"]) == 2
+        assert len(isolation.seen.loaders) == 2
         assert len(set(isolation.loop["loaders"])) == 1
         burst = alone(isolation)
     assert burst.outcome is Outcome.OK, burst.reason
@@ -235,7 +235,7 @@ def test_loaders_that_are_alike_and_zipped_are_two_that_both_feed_training(tmp_p
 def test_micro_batches_of_a_loop_without_a_loader_are_counted(tmp_path: Path) -> None:
     """By the calls of its model; its loss, which has no weights, is no model."""
     seen = seen_in(written(tmp_path, IN_MEMORY, "20000"))
-    assert (seen["model_names"], seen["step_samples"], seen["accumulation"]) == (["Sequential"], 16, 4)
+    assert (seen.model_names, seen.step_samples, seen.accumulation) == (["Sequential"], 16, 4)
 
 
 @pytest.mark.slow
@@ -261,8 +261,8 @@ def test_a_script_that_changes_its_weights_itself_is_counted_by_its_backward_pas
     """It has no optimizer of torch; a burst of it trains."""
     with ScriptIsolation(written(tmp_path, BY_ITSELF)) as isolation:
         isolation.start(START_SECONDS)
-        assert isolation.seen["updates_itself"]
-        assert isolation.seen["optimizer"] is None
+        assert isolation.seen.updates_itself
+        assert isolation.seen.optimizer is None
         burst = alone(isolation, num_threads=1)
     assert burst.outcome is Outcome.OK, burst.reason
 
@@ -270,14 +270,14 @@ def test_a_script_that_changes_its_weights_itself_is_counted_by_its_backward_pas
 @pytest.mark.slow
 def test_a_precision_that_is_chosen_within_a_model_is_seen(tmp_path: Path) -> None:
     """As Fabric and Accelerate choose it."""
-    assert seen_in(written(tmp_path, CASTING))["precision"] == "bfloat16"
+    assert seen_in(written(tmp_path, CASTING)).precision == "bfloat16"
 
 
 @pytest.mark.slow
 def test_an_iterable_data_set_keeps_its_workers(tmp_path: Path) -> None:
     """Each worker would repeat its samples."""
     seen = seen_in(written(tmp_path, ITERABLE))
-    assert seen["loaders"][0]["iterable"]
+    assert seen.loaders[0].iterable
     assert "repeats its samples" in held_knobs(seen, batch_is_free=False)["num_workers"]
 
 
@@ -305,8 +305,8 @@ def test_training_in_a_process_that_the_script_starts_is_found(how: str, tmp_pat
     """Forked, or spawned by torch."""
     with ScriptIsolation(written(tmp_path, PROCESSES, how)) as isolation:
         isolation.start(START_SECONDS)
-        assert isolation.seen["processes"] == 1
-        assert [loader["batch_size"] for loader in isolation.seen["loaders"]] == [16]
+        assert isolation.seen.processes == 1
+        assert [loader.batch_size for loader in isolation.seen.loaders] == [16]
         burst = alone(isolation)
     assert burst.outcome is Outcome.OK, burst.reason
 
@@ -337,7 +337,7 @@ def test_one_rank_under_torchrun_is_tuned_and_two_are_launched(tmp_path: Path) -
     script = written(tmp_path, RANKS, "50", by=(*TORCHRUN, "1"))
     with ScriptIsolation(script, notes.append) as isolation:
         isolation.start(START_SECONDS)
-        assert isolation.seen["model_names"] == ["DistributedDataParallel"]
+        assert isolation.seen.model_names == ["DistributedDataParallel"]
         burst = alone(isolation, 120.0, optimizer_impl="fused")
         loop, baseline = isolation.loop, facts_of(isolation.seen, script).baseline
     assert burst.outcome is Outcome.OK, burst.reason

@@ -71,7 +71,7 @@ def test_time_is_kept_back_for_the_confirmation() -> None:
     clock = [0.0]
     budget = Budget(60.0, clock=lambda: clock[0])
     clock[0] = 45.0
-    assert budget.searching == 0.0
+    assert budget.searching_seconds == 0.0
     assert budget.remaining == pytest.approx(13.0)
 
 

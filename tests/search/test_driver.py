@@ -13,7 +13,7 @@ from autotune.errors import Interrupted, IsolationError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.profiles import Profile
 from autotune.measuring.records import Outcome, Point
-from autotune.search.guard import refusal
+from autotune.search.refusals import refusal
 from autotune.search.stages import BASELINE, CONFIRM, SAMPLER, SINGLE, SUGGESTED
 from autotune.search.stopping import Budget, plan_for, plateaued
 from autotune.search.trials import Trial

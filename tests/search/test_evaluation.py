@@ -15,7 +15,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
 from autotune.results.result import Evaluation, EvaluationBatch
 from autotune.results.summary import evaluation_text
-from autotune.search.evaluation import evaluation_batch, kept_seconds
+from autotune.search.evaluation import EVALUATION, evaluation_batch
 from autotune.search.stopping import Budget, plan_for
 from autotune.training.tuned import Tuned
 from autotune.workload.target import adapt
@@ -71,8 +71,8 @@ def test_time_that_is_short_ends_it() -> None:
     assert evaluation is not None
     assert evaluation.batch_size < 128
     assert found(seconds=3.0) is None
-    assert kept_seconds(600.0) == 60.0
-    assert kept_seconds(100.0) == pytest.approx(10.0)
+    assert EVALUATION.seconds(600.0) == 60.0
+    assert EVALUATION.seconds(100.0) == pytest.approx(10.0)
 
 
 def workload() -> Workload:

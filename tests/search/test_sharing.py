@@ -114,7 +114,7 @@ def test_a_machine_that_is_gone_is_not_waited_for_beyond_the_time_for_rounds(
 def test_a_study_of_another_workload_cannot_be_joined(tmp_path: Path) -> None:
     """Its trials would be compared with what they are not."""
     opened(tmp_path)
-    with pytest.raises(UsageError, match=r"--join: the study ours .* is another one"):
+    with pytest.raises(UsageError, match=r"--join: the study ours .* differs"):
         opened(tmp_path, fingerprint="g")
 
 

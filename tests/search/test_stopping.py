@@ -6,7 +6,7 @@ import pytest
 
 from autotune.bursts.protocol import BurstPlan
 from autotune.commands.options import Options
-from autotune.commands.tuning_result import Setting, make_result
+from autotune.commands.tuning_result import Findings, Setting, make_result
 from autotune.errors import NothingFeasibleError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Burst, Outcome, Point
@@ -74,7 +74,7 @@ def test_too_short_a_budget_is_told_with_one_that_would_do() -> None:
     setting = Setting(Options("t:b", budget_seconds=10.0), make_hardware(), "cpu", make_facts(), 3.0, 7.8)
     enough = sufficient_budget(7.8, 3.0)
     with pytest.raises(NothingFeasibleError, match=rf"7.8 s of the 10 s: if nothing hangs, --budget {enough:.0f}s"):
-        make_result(search, setting, "budget", profiles={}, tried=[], notes=[], seconds=10.0)
+        make_result(search, setting, Findings("budget"), tried=[], notes=[], seconds=10.0)
 
 
 @pytest.mark.parametrize(("prepared", "checked", "late_seconds"), [(1.0, 0.5, 0.2), (20.0, 8.0, 0.2), (5.0, 1.0, 30.0)])
@@ -98,5 +98,5 @@ def test_a_baseline_that_crashed_asks_for_no_longer_budget() -> None:
     stopped_by = search.run()
     setting = Setting(Options("t:b"), make_hardware(), "cpu", make_facts())
     with pytest.raises(NothingFeasibleError) as caught:
-        make_result(search, setting, stopped_by, profiles={}, tried=[], notes=[], seconds=10.0)
+        make_result(search, setting, Findings(stopped_by), tried=[], notes=[], seconds=10.0)
     assert "--budget" not in str(caught.value)

@@ -1,6 +1,6 @@
-"""Puts back what a script wrote to in its bursts, and removes what they made: as if nothing had run.
+"""Reverts the files that a script wrote to in its bursts, and removes those it made: as if nothing had run.
 
-`keeping` writes the journal that is read here; copies lie beside it. The parent does it, or its watch-dog where the
+`journal` writes the journal that is read here; copies lie beside it. The parent does it, or its watch-dog where the
 parent was killed, or whoever tunes next.
 """
 
@@ -24,11 +24,11 @@ Level = Literal["loop", "start", "end"]
 """What is undone: what training did; what starting up did, too, but for data; all."""
 
 
-class Restored:
+class Reverted:
     """What was done, by kind: lists of paths.
 
     Attributes:
-        back: Changed by the script, and put back.
+        back: Changed by the script, and reverted.
         removed: Made by the script, and removed.
         too_large: Written to, and too large to have been copied.
         unsaved: Checkpoints that were not saved.
@@ -45,7 +45,7 @@ class Restored:
         self.missed: list[str] = []
 
 
-def put_back(folder: str, level: Level, spared: tuple[str, ...] = ()) -> Restored:
+def revert(folder: str, level: Level, spared: tuple[str, ...] = ()) -> Reverted:
     """Undoes what a journal tells, the last first.
 
     Args:
@@ -53,8 +53,8 @@ def put_back(folder: str, level: Level, spared: tuple[str, ...] = ()) -> Restore
         level: How much of it.
         spared: What begins like one of these paths is not the script's, and stays.
     """
-    done = Restored()
-    told = _told(folder)
+    done = Reverted()
+    told = _entries(folder)
     roots = _kept_roots(told) if level == "start" else ()
     left = [one for one in told if _stays(one, level, roots)]
     stays = {id(one) for one in left}
@@ -93,7 +93,7 @@ def locked(file: Any) -> bool:
     return True
 
 
-def sentence(done: Restored, named: Callable[[list[str]], str]) -> str | None:
+def sentence(done: Reverted, named: Callable[[list[str]], str]) -> str | None:
     """What a person should know; None where nothing was.
 
     Args:
@@ -102,7 +102,7 @@ def sentence(done: Restored, named: Callable[[list[str]], str]) -> str | None:
     """
     removed = [path for path in done.removed if path not in done.unsaved]  # an empty file stood for a checkpoint
     parts = [
-        ("put back as they were", done.back),
+        ("reverted", done.back),
         ("removed, since the script had made them", removed),
         ("too large to be copied, and written to", done.too_large),
         ("not written, though a checkpoint was saved there", done.unsaved),
@@ -113,7 +113,7 @@ def sentence(done: Restored, named: Callable[[list[str]], str]) -> str | None:
     return "files of the script's bursts: " + "; ".join(texts) if texts else None
 
 
-def _told(folder: str) -> list[dict[str, Any]]:
+def _entries(folder: str) -> list[dict[str, Any]]:
     found = []
     with contextlib.suppress(OSError), open(os.path.join(folder, JOURNAL), encoding="utf-8") as journal:
         for line in journal:
@@ -215,7 +215,7 @@ def _same(one: str, other: str) -> bool:
     return True
 
 
-def _undo(one: dict[str, Any], done: Restored, removing: _Removing) -> None:
+def _undo(one: dict[str, Any], done: Reverted, removing: _Removing) -> None:
     """One entry, as if it had not been.
 
     Raises:
@@ -262,7 +262,7 @@ class _Removing:
         done: Told of what goes back.
     """
 
-    def __init__(self, spared: tuple[str, ...], vanished: dict[int, tuple[str, int, int]], done: Restored) -> None:
+    def __init__(self, spared: tuple[str, ...], vanished: dict[int, tuple[str, int, int]], done: Reverted) -> None:
         self._spared = spared
         self._vanished = vanished
         self._done = done

@@ -18,7 +18,7 @@ import pytest
 
 import autotune
 from autotune.bursts.cleanup import RUN_VARIABLE
-from autotune.commands import asked, calling, tools
+from autotune.commands import mcp_tools, python_api, shared_options
 from autotune.commands import tune as tune_module
 from autotune.commands.options import Options
 from autotune.commands.parameters import OF_THE_TERMINAL, typed
@@ -78,13 +78,13 @@ def test_values_mean_what_is_typed(
     given: dict[str, Any], arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Numbers, lists and mappings as Python writes them."""
-    called = asked.options_of(target="train:build", **typed(calling.OPTIONS, given))
+    called = shared_options.options_of(target="train:build", **typed(python_api.OPTIONS, given))
     assert called == options_of_command(arguments, monkeypatch, tmp_path)
 
 
 def test_a_scripts_options_are_understood_by_agents_too() -> None:
     """Each that the tool takes is one of those that the command hands on."""
-    wanted = asked.script_options([sys.executable, "train.py"], **typed(tools.SCRIPT_OPTIONS, {"seed": 7}))
+    wanted = shared_options.script_options([sys.executable, "train.py"], **typed(mcp_tools.SCRIPT_OPTIONS, {"seed": 7}))
     assert (wanted.script[1], wanted.seed) == ("train.py", 7)
 
 

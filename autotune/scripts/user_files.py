@@ -1,7 +1,7 @@
 """Leaves a user's files as they were before a script ran, also where this process is killed.
 
 What the script's bursts touch is told in a folder of the user's cache, not among temporary files: those do not outlive
-a machine that loses power. Whoever tunes next puts back what was left so.
+a machine that loses power. Whoever tunes next reverts what was left so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from autotune.hardware import running, this_process
-from autotune.recorder.putting_back import LOCK, Level, Restored, locked, mark_of, put_back, sentence
+from autotune.recorder.reverting import LOCK, Level, Reverted, locked, mark_of, revert, sentence
 from autotune.recorder.snapshot import look_before
 from autotune.recorder.watchdog import DONE
 
@@ -36,7 +36,7 @@ def cache_folder() -> Path:
     return Path(base) / "autotune" / "kept"
 
 
-class Kept:
+class ProtectedFiles:
     """The files that a script's processes touch.
 
     Args:
@@ -52,7 +52,7 @@ class Kept:
         self._note = note
         self._spared: list[str] = []
         self._watchdog: subprocess.Popen[bytes] | None = None
-        self._restored = Restored()
+        self._reverted = Reverted()
         try:
             cache_folder().mkdir(parents=True, exist_ok=True)
             self.folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=cache_folder()))
@@ -92,20 +92,20 @@ class Kept:
             Path(mark_of(str(self.folder), str(place))).touch()
         self._tell_watchdog(os.fsencode(self._spared[-1]) + b"\n")
 
-    def put_back(self, level: Level) -> None:
+    def revert(self, level: Level) -> None:
         """Undoes what the script's processes did, of whom none runs that the level is about."""
         with (self.folder / LOCK).open("a") as lock:
             locked(lock)
-            done = put_back(str(self.folder), level, tuple(self._spared))
+            done = revert(str(self.folder), level, tuple(self._spared))
         for kind, paths in vars(done).items():
-            getattr(self._restored, kind).extend(paths)
+            getattr(self._reverted, kind).extend(paths)
 
     def close(self) -> None:
         """Leaves all files as they were, tells what a person should know of it, and forgets them."""
         if not self.folder.exists():
             return
-        self.put_back("end")
-        if (told := sentence(self._restored, _named)) is not None:
+        self.revert("end")
+        if (told := sentence(self._reverted, _named)) is not None:
             self._note(told)
         self._tell_watchdog(DONE)
         if self._watchdog is not None and self._watchdog.stdin is not None:
@@ -133,7 +133,7 @@ def recovered(but: Path) -> list[str]:
             with (folder / LOCK).open("a") as lock:
                 if not locked(lock):  # its watch-dog is at it
                     continue
-                told = sentence(put_back(str(folder), "end"), _named)
+                told = sentence(revert(str(folder), "end"), _named)
             shutil.rmtree(folder, ignore_errors=True)
             if told is not None:
                 found.append(f"an earlier run was killed; {told}")

@@ -1,6 +1,6 @@
 """The workloads that are examined, each with something about it that is known; and a plain loop to judge figures by.
 
-    python -m autotune.doctor.patient '{"device": "cpu", "seconds": 1, "cases": [[5, 2]]}'
+    python -m autotune.doctor.workloads '{"device": "cpu", "seconds": 1, "cases": [[5, 2]]}'
 
 trains the timed workload in a loop without anything of this package's bursts, which nothing but its own copies ever
 makes wait, and prints the rate of each case in samples per second.

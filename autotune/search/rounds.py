@@ -1,4 +1,4 @@
-"""Confirmation: the finalists beside the baseline in fresh processes, in turn, as ratios with intervals.
+"""Rounds of finalists and the baseline in fresh processes: who stays in, when it is decided, who won.
 
 The best of many noisy figures is overstated (the winner's curse), and a machine drifts; so what the search found is
 measured again, block by block in turn, and only that becomes a headline.

@@ -13,7 +13,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
 from autotune.measuring.speedup import Speedup, speedup_in
 from autotune.measuring.statistics import Interval
-from autotune.search.verify import LONG_RACE_ROUNDS, Round, as_good_as_the_fastest, confirm, rank
+from autotune.search.rounds import LONG_RACE_ROUNDS, Round, as_good_as_the_fastest, confirm, rank
 from tests.search.surface import make_search
 
 BASELINE, FIRST, SECOND, THIRD = (Point(config=TrainConfig(batch_size=size)) for size in (64, 32, 16, 8))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from autotune.bursts.cleanup import RUN_VARIABLE
-from autotune.commands import asked
+from autotune.commands import shared_options
 from autotune.commands.parameters import parameters_of, typed
 from autotune.commands.tune import tune as command
 from autotune.errors import AutotuneError, Interrupted, TargetError, UsageError
@@ -54,21 +54,21 @@ def tune(target: str | Callable[..., Any], *, quiet: bool | None = None, **optio
     if not (callable(target) or isinstance(target, str)):
         raise TargetError(f"expected a function or a text such as 'train:build', got {target!r:.60}; pass one of them")
 
-    from autotune.commands.saving import Saved
+    from autotune.commands.saving import tune_and_save
     from autotune.report.saved import SavedResult
     from autotune.search.interrupts import CallInterrupts
     from autotune.search.stopping import Budget
     from autotune.workload.sent import Sent
 
     sent = None if isinstance(target, str) else Sent.of(target)
-    wanted = asked.options_of(target=sent.target if sent else str(target), **wanted_options)
+    wanted = shared_options.options_of(target=sent.target if sent else str(target), **wanted_options)
     if sent is not None:
         wanted = wanted.of(sent)
     budget = Budget(wanted.budget_seconds)
     progress = _progress(quiet, wanted.goal, budget.remaining)
     with CallInterrupts() as interrupts:
         try:
-            saved = Saved.of(wanted, progress, budget, interrupts)
+            saved = tune_and_save(wanted, progress, budget, interrupts)
         except Interrupted as interrupted:
             raise KeyboardInterrupt(str(interrupted)) from None
         except AutotuneError as error:

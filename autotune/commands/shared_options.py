@@ -29,7 +29,7 @@ MachinesAtLeast = Annotated[
 DollarsPerHour = Annotated[
     str, typer.Option(help="What this machine costs an hour; comparisons show it too.", metavar="DOLLARS")
 ]
-MachineName = Annotated[str, typer.Option(help="What comparisons call this machine; by what trains when left out.")]
+MachineName = Annotated[str, typer.Option(help="Name of this machine in comparisons; its hardware when left out.")]
 Budget = Annotated[str, typer.Option(help="Wall-clock time for everything: 90s, 10m, 1h30m.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, rocm or mps; the first accelerator when left out.")]
 Out = Annotated[Path | None, typer.Option(help="The result file; in results/<machine> when left out.")]
@@ -47,7 +47,7 @@ Sampler = Annotated[str, typer.Option(help="Optuna's sampler: tpe, gp or random.
 Seed = Annotated[str, typer.Option(help="Seeds the sampler and the order of bursts.", metavar="NUMBER")]
 Storage = Annotated[str, typer.Option(help="Database URL for the trials; a file by the result when left out.")]
 AllowNumerics = Annotated[
-    bool, typer.Option("--allow-numerics", help="Search arithmetic coarser than half precision too (FP8).")
+    bool, typer.Option("--allow-numerics", help="Also search products in FP8, and gradients exchanged in bf16.")
 ]
 Join = Annotated[
     str,
@@ -81,10 +81,10 @@ def options_of(
     resume: bool = False,
     **others: Any,
 ) -> options.Options:
-    """What was typed, as it is meant; the others are meant already.
+    """Parses the options that were typed; the others are parsed already.
 
     Raises:
-        UsageError: It cannot be meant.
+        UsageError: One of them is invalid.
     """
     from autotune.measuring import objective_named
 
@@ -130,7 +130,7 @@ def script_options(command: Sequence[str], *, effective_batch: str, **typed: Any
     """The same for a script.
 
     Raises:
-        UsageError: It cannot be meant, or there is no such program.
+        UsageError: An option is invalid, or there is no such program.
     """
     from autotune.scripts.script import Script
 

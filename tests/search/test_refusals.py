@@ -7,7 +7,7 @@ import pytest
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.measuring.telemetry_summary import TelemetrySummary
-from autotune.search.guard import refusal
+from autotune.search.refusals import refusal
 from autotune.search.trials import Trial
 from tests.factories import make_measurement
 from tests.spaces import gpu_machine, make_facts, space_of

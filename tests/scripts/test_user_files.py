@@ -14,13 +14,13 @@ import pytest
 import autotune
 from autotune.measuring.records import Outcome
 from autotune.recorder import snapshot
-from autotune.recorder.putting_back import KEPT_BYTES, put_back, sentence
+from autotune.recorder.reverting import KEPT_BYTES, revert, sentence
 from autotune.scripts import ScriptIsolation
-from autotune.scripts.kept import OWNER, Kept, cache_folder
+from autotune.scripts.user_files import OWNER, ProtectedFiles, cache_folder
 from tests.example_scripts import START_SECONDS, alone, script
 
-KEEPING = (
-    "import os, shutil, sqlite3, subprocess, sys\nfrom autotune.recorder import keeping\nkeeping.keep(sys.argv[1])\n"
+JOURNALLING = (
+    "import os, shutil, sqlite3, subprocess, sys\nfrom autotune.recorder import journal\njournal.begin(sys.argv[1])\n"
 )
 
 
@@ -54,16 +54,16 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def kept(home: Path, tmp_path: Path) -> Kept:
+def kept(home: Path, tmp_path: Path) -> ProtectedFiles:
     """Of a run whose script is about to start."""
-    snapshot_of = Kept(tmp_path / "run")
+    snapshot_of = ProtectedFiles(tmp_path / "run")
     snapshot.look_before(str(snapshot_of.folder), str(home), set())
     return snapshot_of
 
 
-def does(kept: Kept, *lines: str, in_loop: bool = False, imports: str = "sys") -> None:
+def does(kept: ProtectedFiles, *lines: str, in_loop: bool = False, imports: str = "sys") -> None:
     """Runs lines of a script with the recorder's eyes on its files."""
-    start = f"import {imports}\n" + KEEPING + ("keeping.in_loop()\n" if in_loop else "")
+    start = f"import {imports}\n" + JOURNALLING + ("journal.in_loop()\n" if in_loop else "")
     subprocess.run([sys.executable, "-c", start + "\n".join(lines), str(kept.folder)], check=True)
 
 
@@ -95,7 +95,7 @@ def tree(home: Path) -> dict[str, str | bytes]:
         ["os.mkdir('out')", "subprocess.run(['mv', 'notes.txt', 'out/'])"],
     ],
 )
-def test_what_a_script_does_to_files_is_undone(lines: list[str], kept: Kept, home: Path) -> None:
+def test_what_a_script_does_to_files_is_undone(lines: list[str], kept: ProtectedFiles, home: Path) -> None:
     """Names, contents and links are what they were."""
     before = tree(home)
     does(kept, *lines)
@@ -105,15 +105,15 @@ def test_what_a_script_does_to_files_is_undone(lines: list[str], kept: Kept, hom
 
 
 def test_what_was_done_is_told(home: Path, tmp_path: Path) -> None:
-    """Files put back, made, and those that nobody could put back."""
+    """Files reverted, made, and those that nobody could revert."""
     notes: list[str] = []
-    kept = Kept(tmp_path / "run", notes.append)
+    kept = ProtectedFiles(tmp_path / "run", notes.append)
     kept.begin()
     does(kept, "open('log.txt', 'a').write('more')", "os.makedirs('out/deep')", "open('out/deep/x', 'w')")
     does(kept, "subprocess.run(['sh', '-c', 'echo x >> notes.txt; echo y > new.bin'])")
     kept.close()
     (told,) = notes
-    assert "put back as they were: log.txt" in told
+    assert "reverted: log.txt" in told
     assert "removed, since the script had made them: out;" in told
     assert "somebody else meanwhile, and left as they are: new.bin, notes.txt" in told
     assert (home / "notes.txt").read_text() == "precious\nx\n"
@@ -122,7 +122,7 @@ def test_what_was_done_is_told(home: Path, tmp_path: Path) -> None:
 def test_nothing_is_told_where_nothing_was_touched(home: Path, tmp_path: Path) -> None:
     """Nor is a folder left, or the watch-dog."""
     notes: list[str] = []
-    kept = Kept(tmp_path / "run", notes.append)
+    kept = ProtectedFiles(tmp_path / "run", notes.append)
     kept.begin()
     does(kept, "print(open('log.txt').read(), os.listdir())")
     kept.close()
@@ -130,7 +130,7 @@ def test_nothing_is_told_where_nothing_was_touched(home: Path, tmp_path: Path) -
     assert not list(cache_folder().iterdir())
 
 
-def test_a_cache_is_left_alone(kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_is_left_alone(kept: ProtectedFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was compiled for a burst serves the user's training."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
     does(kept, f"os.mkdir({str(tmp_path / 'compiled')!r})", f"open({str(tmp_path / 'compiled' / 'x')!r}, 'w')")
@@ -138,23 +138,23 @@ def test_a_cache_is_left_alone(kept: Kept, tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "compiled" / "x").exists()
 
 
-def test_files_of_a_project_that_is_its_own_environment_are_kept(kept: Kept, home: Path) -> None:
+def test_files_of_a_project_that_is_its_own_environment_are_kept(kept: ProtectedFiles, home: Path) -> None:
     """Python's prefix is the working directory there; what is installed below it is left alone."""
     venv.create(home, symlinks=True)
     packages = next(home.glob("lib/python*/site-packages"))
     lines = "open('log.txt', 'a').write('more'); open(sys.argv[2], 'w').write('x')"
-    code = f"import sys; sys.path.append({str(Path(autotune.__file__).parent)!r}); from recorder import keeping\n"
-    code += f"keeping.keep(sys.argv[1]); {lines}"
+    code = f"import sys; sys.path.append({str(Path(autotune.__file__).parent)!r}); from recorder import journal\n"
+    code += f"journal.begin(sys.argv[1]); {lines}"
     subprocess.run([home / "bin" / "python", "-c", code, str(kept.folder), packages / "made"], check=True)
     kept.close()
     assert (home / "log.txt").read_text() == "mine\n"
     assert (packages / "made").exists()
 
 
-def test_a_burst_begins_as_the_one_before_it(kept: Kept, home: Path) -> None:
+def test_a_burst_begins_as_the_one_before_it(kept: ProtectedFiles, home: Path) -> None:
     """What training did is undone; what the start-up made, which still runs, stays for now."""
-    does(kept, "os.mkdir('out')", "keeping.in_loop()", "os.mkdir('out/epoch')", "open('log.txt', 'a').write('1')")
-    put_back(str(kept.folder), "loop")
+    does(kept, "os.mkdir('out')", "journal.in_loop()", "os.mkdir('out/epoch')", "open('log.txt', 'a').write('1')")
+    revert(str(kept.folder), "loop")
     assert (home / "out").is_dir()
     assert not (home / "out" / "epoch").exists()
     assert (home / "log.txt").read_text() == "mine\n"
@@ -164,19 +164,19 @@ def test_a_burst_begins_as_the_one_before_it(kept: Kept, home: Path) -> None:
     assert not (home / "out").exists()
 
 
-def test_data_that_a_start_has_made_serves_the_next_one(kept: Kept, home: Path) -> None:
+def test_data_that_a_start_has_made_serves_the_next_one(kept: ProtectedFiles, home: Path) -> None:
     """What is small is made again, so that a script that refuses to overwrite starts; in the end all of it goes."""
     before = tree(home)
     does(kept, "os.mkdir('out')", f"os.mkdir('data'); open('data/x', 'wb').write(bytes({KEPT_BYTES}))")
     does(kept, "open('data/index', 'w').write('x')")
-    kept.put_back("start")
+    kept.revert("start")
     assert sorted(path.name for path in home.iterdir() if path.name in {"out", "data"}) == ["data"]
     assert (home / "data" / "index").exists()
     kept.close()
     assert tree(home) == before
 
 
-def test_own_files_in_a_folder_that_the_script_makes_stay(kept: Kept, home: Path) -> None:
+def test_own_files_in_a_folder_that_the_script_makes_stay(kept: ProtectedFiles, home: Path) -> None:
     """A result that is written there meanwhile; the script makes the folder as if it were not there yet."""
     (home / "results" / "here").mkdir(parents=True)
     kept.spare(home / "results" / "here" / "train.")
@@ -186,22 +186,22 @@ def test_own_files_in_a_folder_that_the_script_makes_stay(kept: Kept, home: Path
     assert [path.name for path in (home / "results").rglob("*")] == ["here", "train.json"]
 
 
-def test_what_is_too_large_to_be_copied_is_cut_where_it_was_only_added_to(kept: Kept, home: Path) -> None:
+def test_what_is_too_large_to_be_copied_is_cut_where_it_was_only_added_to(kept: ProtectedFiles, home: Path) -> None:
     """And told where it was written to otherwise."""
-    small = "keeping.MOST_COPIED_BYTES = 2"
+    small = "journal.MOST_COPIED_BYTES = 2"
     does(kept, small, "open('log.txt', 'a').write('more')", "open('notes.txt', 'w').write('gone')")
-    told = put_back(str(kept.folder), "end")
+    told = revert(str(kept.folder), "end")
     assert (home / "log.txt").read_text() == "mine\n"
     assert told.too_large == [str(home / "notes.txt")]
 
 
-def test_what_is_saved_before_the_first_step_is_saved_and_undone(kept: Kept, home: Path) -> None:
-    """A script reads again what it has prepared; what could not be put back is not written to."""
+def test_what_is_saved_before_the_first_step_is_saved_and_undone(kept: ProtectedFiles, home: Path) -> None:
+    """A script reads again what it has prepared; what could not be reverted is not written to."""
     before = tree(home)
     (home / "large").write_text("more than may be copied")
     does(
         kept,
-        "keeping.MOST_COPIED_BYTES = 10",
+        "journal.MOST_COPIED_BYTES = 10",
         "torch.save([1, 2], 'cache.pt')",
         "assert torch.load('cache.pt') == [1, 2]",
         "safetensors.torch.save_file({'a': torch.ones(3)}, filename='log.txt')",
@@ -216,7 +216,7 @@ def test_what_is_saved_before_the_first_step_is_saved_and_undone(kept: Kept, hom
     assert tree(home) == before
 
 
-def test_a_checkpoint_is_an_empty_file_that_can_be_renamed(kept: Kept, home: Path) -> None:
+def test_a_checkpoint_is_an_empty_file_that_can_be_renamed(kept: ProtectedFiles, home: Path) -> None:
     """What was saved there before stays; what is no file is written to as ever."""
     before = tree(home)
     does(
@@ -233,14 +233,14 @@ def test_a_checkpoint_is_an_empty_file_that_can_be_renamed(kept: Kept, home: Pat
         imports="torch",
     )
     assert (home / "last.pt").exists()
-    told = put_back(str(kept.folder), "end")
+    told = revert(str(kept.folder), "end")
     assert tree(home) == before
     text = sentence(told, lambda paths: " ".join(Path(path).name for path in paths)) or ""
     assert "removed, since the script had made them: last.pt;" in text
     assert "not written, though a checkpoint was saved there: best.pt last.tmp notes.txt" in text
 
 
-def test_samples_are_saved(kept: Kept, home: Path) -> None:
+def test_samples_are_saved(kept: ProtectedFiles, home: Path) -> None:
     """Here and in workers: it is read again in the next epoch; in the end it is gone."""
     before = tree(home)
     does(
@@ -275,13 +275,13 @@ def test_a_script_trains_that_reads_and_renames_what_it_has_saved(home: Path) ->
 def test_a_parent_that_is_killed_leaves_files_as_they_were(home: Path, tmp_path: Path) -> None:
     """Its watch-dog ends the script and puts them back; the run's temporary folder goes too."""
     before, run = tree(home), tmp_path / "run"
-    script = KEEPING + "open('log.txt', 'a').write('more')\nos.mkdir('out')\nprint(1, flush=True)\nimport time\n"
+    script = JOURNALLING + "open('log.txt', 'a').write('more')\nos.mkdir('out')\nprint(1, flush=True)\nimport time\n"
     script += "while True: time.sleep(0.02); open('out/x', 'a').write('x')\n"
     parent = f"""
 import os, subprocess, sys
 from pathlib import Path
-from autotune.scripts.kept import Kept
-kept = Kept(Path({str(run)!r}))
+from autotune.scripts.user_files import ProtectedFiles
+kept = ProtectedFiles(Path({str(run)!r}))
 kept.begin()
 environment = {{**os.environ, "AUTOTUNE_RUN": {str(run)!r}}}
 command = [sys.executable, "-c", {script!r}, str(kept.folder)]
@@ -291,47 +291,49 @@ os.kill(os.getpid(), {int(signal.SIGKILL)})
     done = subprocess.Popen([sys.executable, "-c", parent], stderr=subprocess.PIPE, text=True)
     _, told = done.communicate(timeout=60)  # standard error is open for as long as the watch-dog lives
     assert done.returncode == -signal.SIGKILL
-    assert "autotune was killed; files of the script's bursts: put back" in told
+    assert "autotune was killed; files of the script's bursts: reverted" in told
     assert tree(home) == before
     assert not run.exists()
     assert not list(cache_folder().iterdir())
 
 
-def test_whoever_tunes_next_puts_back_what_a_dead_machine_has_left(kept: Kept, home: Path, tmp_path: Path) -> None:
+def test_whoever_tunes_next_reverts_what_a_dead_machine_left(kept: ProtectedFiles, home: Path, tmp_path: Path) -> None:
     """The journal outlives the run; another machine's, and those of runs that live, are left alone."""
     before = tree(home)
     does(kept, "open('log.txt', 'w').write('half')", "os.mkdir('out')")
     owner = kept.folder / OWNER
-    Kept(tmp_path / "run")
+    ProtectedFiles(tmp_path / "run")
     assert tree(home) != before  # that one lives
     node, _, created = json.loads(owner.read_text())
     ended = subprocess.Popen(["true"])
     ended.wait()
     owner.write_text(json.dumps(["elsewhere", ended.pid, created]))
-    Kept(tmp_path / "run")
+    ProtectedFiles(tmp_path / "run")
     assert tree(home) != before
     owner.write_text(json.dumps([node, ended.pid, created - 1000]))
     notes: list[str] = []
-    Kept(tmp_path / "run", notes.append)
+    ProtectedFiles(tmp_path / "run", notes.append)
     assert tree(home) == before
-    assert "an earlier run was killed; files of the script's bursts: put back as they were: log.txt" in notes[0]
+    assert "an earlier run was killed; files of the script's bursts: reverted: log.txt" in notes[0]
     assert not kept.folder.exists()
 
 
-def test_a_folder_elsewhere_is_compared_too(kept: Kept, tmp_path: Path) -> None:
+def test_a_folder_elsewhere_is_compared_too(kept: ProtectedFiles, tmp_path: Path) -> None:
     """What lay in it when the script first wrote there."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "theirs").write_text("x")
     lines = [f"os.chdir({str(elsewhere)!r})", "open('made', 'w')", "subprocess.run(['sh', '-c', 'echo y >> theirs'])"]
     does(kept, *lines)
-    told = put_back(str(kept.folder), "end")
+    told = revert(str(kept.folder), "end")
     assert told.removed == [str(elsewhere / "made")]
     assert told.others == [str(elsewhere / "theirs")]
 
 
-def test_more_files_than_are_looked_at_are_told(home: Path, kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_files_than_are_looked_at_are_told(
+    home: Path, kept: ProtectedFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only where there is something else to tell."""
     monkeypatch.setattr(snapshot, "MOST_FILES", 5)
     snapshot.look_before(str(kept.folder), str(home), set())
-    assert put_back(str(kept.folder), "end").missed
+    assert revert(str(kept.folder), "end").missed

@@ -117,7 +117,7 @@ class Desk:
 
 def serve() -> None:
     """Serves on standard input and output until the client closes it, or a signal comes."""
-    from autotune.commands.tools import make_tools
+    from autotune.commands.mcp_tools import make_tools
 
     anyio.run(_serve, make_tools)
 

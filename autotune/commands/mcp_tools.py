@@ -15,9 +15,9 @@ from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field
 from rich.console import RenderableType
 
-from autotune.commands import answers, asked
-from autotune.commands.answers import Answer, plain
+from autotune.commands import mcp_answers, shared_options
 from autotune.commands.check import check as check_command
+from autotune.commands.mcp_answers import Answer, plain
 from autotune.commands.parameters import Parameter, parameters_of, typed
 from autotune.commands.probe import PROBE_SECONDS, probed
 from autotune.commands.probe import probe as probe_command
@@ -31,8 +31,8 @@ from autotune.terminal.sentence import Sentence
 from autotune.units import parse_duration
 
 if TYPE_CHECKING:
+    from autotune.commands.mcp_server import Desk
     from autotune.commands.options import Options
-    from autotune.commands.serving import Desk
 
 Said = tuple[Answer, RenderableType]
 """An answer as data, and as a terminal would show it."""
@@ -62,29 +62,29 @@ def make_tools(desk: Desk) -> list[Tool]:
     return [
         _tool(
             "probe", "What this machine has, and what limits it: processors, memory, GPUs, and measured peaks.",
-            _arguments(PROBE_OPTIONS), _Measuring(desk).probe, answers.ProbeAnswer,
+            _arguments(PROBE_OPTIONS), _Measuring(desk).probe, mcp_answers.ProbeAnswer,
         ),
         _tool(
             "dry_run",
             "What is seen in a model (a build() function) or a training script, and which settings would be tried "
             "with which values; nothing is tuned. Give either model or command.",
-            tuning, _Measuring(desk).dry_run, answers.DryRunAnswer,
+            tuning, _Measuring(desk).dry_run, mcp_answers.DryRunAnswer,
         ),
         _tool(
             "run",
             "Tunes a model or a training script within a wall-clock budget, writes a result file and a report, and "
             "tells the confirmed speed-up with its interval. Give either model or command. Takes as long as the "
             "budget; cancelling keeps what was measured by then.",
-            tuning, _Measuring(desk).run, answers.ResultAnswer,
+            tuning, _Measuring(desk).run, mcp_answers.ResultAnswer,
         ),
         _tool("show", "One result file.", {"file": (File, ...), **_arguments(SHOW_OPTIONS)}, _show,
-              answers.ResultAnswer, reads=True),
+              mcp_answers.ResultAnswer, reads=True),
         _tool(
             "check", "Whether a result still holds on this machine: trains both sides again, in turn, for a minute.",
-            {"file": (File, ...), **_arguments(CHECK_OPTIONS)}, _Measuring(desk).check, answers.CheckAnswer,
+            {"file": (File, ...), **_arguments(CHECK_OPTIONS)}, _Measuring(desk).check, mcp_answers.CheckAnswer,
         ),
         _tool("compare", "Results of the same workload side by side, across machines.", {"paths": (Paths, ...)},
-              _compare, answers.CompareAnswer, reads=True),
+              _compare, mcp_answers.CompareAnswer, reads=True),
     ]  # fmt: skip
 
 
@@ -104,7 +104,7 @@ class _Measuring:
             return probed(device, stop)
 
         hardware = await self._desk.measure(context, "the machine", PROBE_SECONDS, work)
-        return answers.of_probe(hardware), hardware_table(hardware)
+        return mcp_answers.of_probe(hardware), hardware_table(hardware)
 
     async def dry_run(self, context: Context[Any, Any], given: dict[str, Any]) -> Said:
         """`autotune run --dry-run`, of models too."""
@@ -117,27 +117,27 @@ class _Measuring:
             tuning = Tuning(wanted, told, budget, stop)
             return *tuning.look(), tuning.notes
 
-        found = answers.of_look(*await self._desk.measure(context, wanted.target, budget.preparing, work))
+        found = mcp_answers.of_look(*await self._desk.measure(context, wanted.target, budget.preparing_seconds, work))
         return found, _look_text(found)
 
     async def run(self, context: Context[Any, Any], given: dict[str, Any]) -> Said:
         """`autotune --model` and `autotune run`."""
         from autotune.commands.keep import after_run
-        from autotune.commands.saving import Saved
+        from autotune.commands.saving import tune_and_save
         from autotune.terminal.console import result_table
 
         wanted = _wanted(given)
         budget = Budget(wanted.budget_seconds)
 
         def work(told: Sentence, stop: Stop) -> Any:
-            saved = Saved.of(wanted, told, budget, stop)
+            saved = tune_and_save(wanted, told, budget, stop)
             if saved.path is not None and saved.failure is None:
                 after_run(saved.result, saved.path, keeping=False)
             return saved, *saved.write_page()
 
         saved, page, why_none = await self._desk.measure(context, wanted.target, budget.seconds, work)
         notes = [str(told) for told in (saved.failure, why_none) if told is not None]
-        return answers.of_result(saved.result, saved.path, page, notes=notes), result_table(saved.result)
+        return mcp_answers.of_result(saved.result, saved.path, page, notes=notes), result_table(saved.result)
 
     async def check(self, context: Context[Any, Any], given: dict[str, Any]) -> Said:
         """`autotune check`."""
@@ -156,7 +156,7 @@ class _Measuring:
             return check_result(result, target, budget, told, stop)
 
         found = await self._desk.measure(context, str(target), budget.seconds, work)
-        return answers.of_check(found, file), check_lines(found)
+        return mcp_answers.of_check(found, file), check_lines(found)
 
 
 async def _show(_context: Context[Any, Any], given: dict[str, Any]) -> Said:
@@ -178,7 +178,7 @@ def _shown(given: dict[str, Any]) -> Said:
     why = typed(SHOW_OPTIONS, given)["why"]
     result = read_result(file)
     page = file.with_suffix(".html")
-    found = answers.of_result(result, file, page if page.is_file() else None, bursts=why)
+    found = mcp_answers.of_result(result, file, page if page.is_file() else None, bursts=why)
     return found, trials_table(result) if why else result_table(result)
 
 
@@ -192,28 +192,28 @@ def _compared(given: dict[str, Any]) -> Said:
         require_rows(comparison)
     except AutotuneError as error:
         raise type(error)("; ".join([str(error), *comparison.problems])) from None
-    return answers.of_comparison(comparison), comparison_table(comparison)
+    return mcp_answers.of_comparison(comparison), comparison_table(comparison)
 
 
 def _wanted(given: dict[str, Any]) -> Options:
     """What to tune, as it was asked for.
 
     Raises:
-        UsageError: Neither or both of a model and a command are named, or an option cannot be meant.
+        UsageError: Neither or both of a model and a command are named, or an option is invalid.
     """
     command = given.pop("command", None)
     if (not command) == (not given.get("model")):
         raise UsageError("expected either model, such as train:build, or command, such as python train.py; pass one")
     if not command:
         options = typed(MODEL_OPTIONS, given)
-        return asked.options_of(target=options.pop("model"), **options)
+        return shared_options.options_of(target=options.pop("model"), **options)
     left = {name: value for name, value in given.items() if value != MODEL_OPTIONS[name].default}
     if foreign := [name for name in left if name not in SCRIPT_OPTIONS]:
         raise UsageError(f"--{foreign[0]} is for models, and a command was given; leave it out")
-    return asked.script_options(command, **typed(SCRIPT_OPTIONS, left))
+    return shared_options.script_options(command, **typed(SCRIPT_OPTIONS, left))
 
 
-def _look_text(found: answers.DryRunAnswer) -> str:
+def _look_text(found: mcp_answers.DryRunAnswer) -> str:
     """What would be tried, a line a setting."""
     tried = (f"  {knob}: {', '.join(map(str, of.values))} ({of.why})" for knob, of in found.would_try.items())
     left = (f"  {knob}: {why}" for knob, why in found.would_leave.items())

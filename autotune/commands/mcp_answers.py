@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from autotune.results import summary
 from autotune.results.check import Check
 from autotune.results.compare import Comparison
 from autotune.results.result import Result, Side, TrialRecord
+from autotune.scripts.seen import SeenScript
 from autotune.units import format_seconds
 
 COLUMNS = 120
@@ -136,9 +137,9 @@ def of_probe(hardware: Hardware) -> ProbeAnswer:
     )
 
 
-def of_look(seen: dict[str, Any], space: Space, notes: Sequence[str]) -> DryRunAnswer:
+def of_look(seen: SeenScript | None, space: Space, notes: Sequence[str]) -> DryRunAnswer:
     """A look at a script or a model."""
-    known = json.loads(json.dumps(seen, default=str))
+    known = dataclasses.asdict(seen) if seen is not None else {}
     searched = [*space.choices, *space.parameters]
     return DryRunAnswer(
         answer=f"would search {len(searched)} settings: {', '.join(searched) or 'none'}",

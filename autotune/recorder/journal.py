@@ -1,7 +1,7 @@
-"""Keeps what is the user's as it was: the files that a script writes to in a burst.
+"""The journal of the files that a script writes to in a burst, so that they can be reverted.
 
 What Python opens for writing, makes, renames or removes is told in a journal beforehand, and copied if it is there;
-`putting_back` undoes it. The journal and the copies are on the disk before the script's own write begins.
+`reverting` undoes it. The journal and the copies are on the disk before the script's own write begins.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from time import monotonic, sleep
 from typing import Any
 
-from .putting_back import JOURNAL, LOCK, locked, mark_of
+from .reverting import JOURNAL, LOCK, locked, mark_of
 from .saving import leave_out_checkpoints
 from .snapshot import listed
 
@@ -42,7 +42,7 @@ _state = threading.local()
 _in_loop = [False]
 
 
-def keep(folder: str) -> None:
+def begin(folder: str) -> None:
     """From here on what is written is told in a folder, and checkpoints are not saved."""
     places = [folder, "/dev", "/proc", "/sys", tempfile.gettempdir(), *map(os.path.expanduser, CACHES)]
     paths = sysconfig.get_paths()
@@ -190,7 +190,7 @@ class Journal:
         return place is not None and place not in self._made and os.path.lexists(self._mark(place))
 
     def can_copy(self, path: Any) -> bool:
-        """Whether a file could be put back if it were written to; true where there is none."""
+        """Whether a file could be reverted if it were written to; true where there is none."""
         place = _resolved(path)
         return place is None or not os.path.isfile(place) or os.path.getsize(place) <= MOST_COPIED_BYTES
 

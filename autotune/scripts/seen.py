@@ -1,0 +1,140 @@
+"""What a look at a script has seen, as records: the recorder, which runs inside the script, tells it as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class SeenLoader:
+    """A loader that feeds training, in the words of DataLoader.
+
+    Attributes:
+        key: By which it is known again.
+        dataset: Its class.
+        samples: Of the data set; None where it has no length.
+        iterable: Whether the data set is iterated, not indexed.
+        own_batches: Whether the script makes its batches itself.
+        batch_size: Of its batches; None where the script makes them.
+        num_workers: As given.
+        prefetch_factor: As given.
+        pin_memory: As given.
+        persistent_workers: As given.
+        in_order: As given.
+        reads_batches: Whether whole batches are read at once.
+        passed: Passes through one like it before the one that training begins in.
+        begun_anew: Passes that began between steps when the one before had not come to its end.
+        is_cycled: Whether `itertools.cycle` replays its first epoch.
+    """
+
+    key: str
+    dataset: str
+    samples: int | None
+    iterable: bool
+    own_batches: bool
+    batch_size: int | None
+    num_workers: int
+    prefetch_factor: int | None
+    pin_memory: bool
+    persistent_workers: bool
+    in_order: bool
+    reads_batches: bool
+    passed: int
+    begun_anew: int
+    is_cycled: bool
+
+
+@dataclass(frozen=True)
+class SeenScript:
+    """A script's training, as its first steps show it.
+
+    Attributes:
+        argv: The words that its file was run with.
+        source: Where its files say what may be changed, as `recorder.sites` tells it; see `facts.source_of`.
+        processes: That train; ranks among them.
+        ranks: Of its process group.
+        beside: Processes that were started along with the one that trains.
+        thread: Of the script's own, that draws batches ahead of training.
+        frameworks: That are imported.
+        cuda_opened: Whether it holds a CUDA context.
+        seconds_to_loop: From its start until it trains.
+        device: That it trains on.
+        loaders: That feed training, the one that is drawn from most first; none: steps are counted.
+        samples: Of the first batches.
+        batch_bytes: Of a batch.
+        sample_seconds: To read a sample.
+        sample_wait_fraction: Of that, in which no processor computed.
+        images: Whether tensors of four dimensions were seen.
+        fixed_shapes: Whether all batches have one shape.
+        step_samples: Of a batch that no loader told of.
+        accumulation: Micro-batches of a step.
+        opens_group: Whether the script opens its process group itself.
+        models: By which they are known again.
+        model_names: Their classes.
+        tensors: Of weights.
+        weights: In them.
+        shapes: Hash of the weights' shapes.
+        blocks: Alike blocks that hold most of the weights.
+        recomputable_blocks: Those whose forward may run twice.
+        attention: Whether torch's attention was called.
+        small_operators_fraction: Of a step's time, in operators that take next to none.
+        precision: Type that the script computes in by itself; None: fp32.
+        compiled: Whether the script compiles.
+        ddp: How its gradients are exchanged, in DistributedDataParallel's arguments; None: not by that.
+        optimizers: That step, in number.
+        optimizer: The class of the first.
+        optimizer_impls: Forms that it accepts.
+        updates_itself: Whether no optimizer of torch steps: the script changes its weights itself.
+        evaluation_bytes: Of the largest chunk that evaluation frees.
+        torchao: Whether it is installed there.
+    """
+
+    argv: list[str]
+    source: dict[str, Any]
+    processes: int
+    ranks: int
+    beside: int
+    thread: str | None
+    frameworks: list[str]
+    cuda_opened: bool
+    seconds_to_loop: float
+    device: str
+    loaders: tuple[SeenLoader, ...]
+    samples: list[int]
+    batch_bytes: int
+    sample_seconds: float
+    sample_wait_fraction: float
+    images: bool
+    fixed_shapes: bool
+    step_samples: int
+    accumulation: int
+    opens_group: bool
+    models: list[str]
+    model_names: list[str]
+    tensors: int
+    weights: int
+    shapes: str
+    blocks: int
+    recomputable_blocks: int
+    attention: bool
+    small_operators_fraction: float
+    precision: str | None
+    compiled: bool
+    ddp: dict[str, Any] | None
+    optimizers: int
+    optimizer: str | None
+    optimizer_impls: list[str]
+    updates_itself: bool
+    evaluation_bytes: int
+    torchao: bool
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any], processes: int) -> SeenScript:
+        """What the recorder told of a look, in which so many processes trained."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        known = {name: value for name, value in told.items() if name in names}
+        loaders = tuple(SeenLoader(**loader) for loader in told["loaders"])
+        return cls(**{**known, "loaders": loaders, "processes": processes})
