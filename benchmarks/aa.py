@@ -12,7 +12,7 @@ points: the second states an argument of `build()` whose default it repeats (``c
 
 - *Real* are a few whole comparisons.
 - *Resampled* are a thousand: their rounds are those of the real ones, drawn without replacement, the two sides of each
-  swapped by the toss of a coin, so that neither can be faster; `verify` decides how many. Fixed numbers of rounds show
+  swapped by the toss of a coin, so that neither can be faster; `rounds` decides how many. Fixed numbers of rounds show
   whether the interval or the early end is to blame where too many are called different.
 
 At most 5 of 100 may be called different, and the median ratio must be within 2 % of 1.
@@ -144,14 +144,14 @@ class Resampling:
         self._left = self._rng.sample(list(recorded), k=len(recorded))
 
     def play(self, points: Sequence[Point], _: int) -> list[Burst]:
-        """A round, for `verify.confirm`: which side is which is a toss of a coin."""
+        """A round, for `rounds.confirm`: which side is which is a toss of a coin."""
         drawn = self._rng.sample(self._left.pop(), k=2)
         sides = zip(points, map(measurement_of, drawn), strict=True)
         return [Burst(point=p, outcome=Outcome.OK, measurement=m, seconds=m.measure_seconds) for p, m in sides]
 
 
 def resampled(recorded: Sequence[Pair], count: int) -> dict[str, list[Speedup]]:
-    """Speed-ups of resampled comparisons: with as many rounds as `verify` asks for, and with fixed numbers."""
+    """Speed-ups of resampled comparisons: with as many rounds as `rounds` asks for, and with fixed numbers."""
 
     def fixed(pairs: int, seed: int) -> Speedup:
         resampling = Resampling(recorded, seed)

@@ -24,11 +24,12 @@ from autotune.bursts.trainer import make_loader
 from autotune.errors import ConfigError, WorkloadError
 from autotune.knobs import WorkloadFacts, with_what_is_in_force
 from autotune.recorder.blocks import count_blocks
-from autotune.recorder.look import small_fraction
+from autotune.recorder.loop import small_fraction
+from autotune.recorder.naming import length_of
 from autotune.training.placement import look_at
 from autotune.training.tuned import Tuned, torch_device
 from autotune.workload.batches import tensors_in
-from autotune.workload.fingerprint import fingerprint, length_of, model_facts
+from autotune.workload.fingerprint import fingerprint, model_facts
 from autotune.workload.user_errors import described, wrap_user_error
 from autotune.workload.workload import Workload, draw_samples, indices_of
 

@@ -120,7 +120,7 @@ class Duet:
         if all(side.opening_seconds >= self.warm_after for side in self.sides):
             sizing = 0  # steps so long that a block is one of them
         turns = size = 0
-        while self._goes_on(turns) and not (turns > self.warm and enough(turns - self.warm)):
+        while self._goes_on(turns) and not ((played := self._played_turns(turns)) and enough(played)):
             if turns <= sizing:
                 size = self._block_samples()
             position += size
@@ -133,21 +133,30 @@ class Duet:
                 self.warm = turns
 
     def counted_seconds(self) -> float:
-        """That all sides have trained in turns that count."""
-        return math.fsum(block.seconds for side in self.standing for block in side.blocks[self.warm :])
+        """That all sides have trained in turns that count, but for what was compiled in them."""
+        return math.fsum(side.seconds_from(self.warm) for side in self.standing)
+
+    def _played_turns(self, turns: int) -> int:
+        """Of so many turns those that count so far: after the warm-up, and nothing was compiled in them."""
+        compiling = {turn for side in self.standing for turn, compiled in enumerate(side.compiled) if compiled}
+        return sum(turn not in compiling for turn in range(self.warm, turns))
 
     def counted(self) -> list[int]:
         """Which blocks count.
 
         Not those trained before all were warm, nor what the ratios show to be warm-up still; nor those in which
-        somebody else took notably more of the CPUs than usual from a side: its partner was spared it; nor those of
-        which no sample counts for a side, whose steps were all skipped by a `GradScaler`.
+        somebody else took notably more of the CPUs than usual from a side: its partner was spared it; nor those in
+        which a side compiled something, once and for all; nor those of which no sample counts for a side, whose steps
+        were all skipped by a `GradScaler`. A side that has failed takes no blocks of the others along.
         """
-        whole = [side for side in self.sides if len(side.blocks) > self.warm]
+        latest = max((len(side.blocks) for side in self.sides), default=0)
+        whole = [side for side in self.sides if len(side.blocks) > self.warm and len(side.blocks) >= latest - 1]
         if not whole:
             return []
         played = range(self.warm, min(len(side.blocks) for side in whole))
-        turns = [turn for turn in played if all(side.blocks[turn].samples for side in whole)]
+        turns = [
+            turn for turn in played if all(side.blocks[turn].samples and not side.compiled[turn] for side in whole)
+        ]
         shortest = min((side.blocks[turn].seconds for side in whole for turn in turns), default=math.inf)
         taken = [max(side.taken[turn] for side in whole) for turn in turns]
         quiet = [turns[index] for index in bearable(taken, shortest)]
@@ -174,7 +183,7 @@ class Duet:
         alone = len(standing) < 2 and len(self.sides) > 1
         if not standing or (alone and turns - self.warm >= LEAST_TURNS):
             return False
-        usual = math.fsum(block.seconds for side in standing for block in side.blocks) / max(1, turns)
+        usual = math.fsum(side.seconds_from(0) for side in standing) / max(1, turns)
         return time.monotonic() + usual < self._deadline - END_SECONDS * self._ends
 
     def _is_cold(self, side: Side) -> bool:

@@ -35,6 +35,11 @@ class Start:
     wait_seconds: float
     after_epoch: bool
 
+    @property
+    def seconds(self) -> float:
+        """Of both."""
+        return self.create_seconds + self.wait_seconds
+
 
 @dataclass(frozen=True)
 class Lap:
@@ -47,6 +52,9 @@ class Lap:
     batches: int  # drawn
     starts: int  # of the loader
     start_seconds: float  # what the starts took the host
+    restarts: int = 0  # of the starts, those that no epoch's end brought about
+    restart_seconds: float = 0.0  # what they took the host
+    compiled: bool = False  # whether something was compiled meanwhile, which is done once
     joules: float | None = None  # that the device took, where it tells
 
     @property
@@ -55,57 +63,82 @@ class Lap:
         return self.samples / max(self.seconds - self.start_seconds, 1e-9)
 
 
-def charge(
-    laps: Sequence[Lap], starts: Sequence[Start], config: TrainConfig, after_restart: Sequence[Lap] = ()
-) -> tuple[list[Block], float]:
-    """The laps as blocks within an epoch, and the seconds that an epoch's end costs.
+@dataclass(frozen=True)
+class Boundary:
+    """What the end of an epoch costs.
 
-    `after_restart` are the laps of the warm-up from the restart of the loader on.
+    Attributes:
+        seconds: Over those that its samples usually take.
+        ordinary_seconds: Of the wait for a first batch, what is waited for any.
+        pace: Seconds that a sample usually takes.
+        is_restart: Whether a restart in the middle of an epoch costs as much.
     """
+
+    seconds: float
+    ordinary_seconds: float
+    pace: float
+    is_restart: bool
+
+    def block(self, lap: Lap) -> Block:
+        """A lap as a block, without what the starts of the loader in it cost: that is charged by the epoch."""
+        starts = self.seconds * (lap.starts if self.is_restart else lap.starts - lap.restarts)
+        if not self.is_restart:
+            starts += max(0.0, lap.restart_seconds - lap.restarts * self.ordinary_seconds)
+        seconds = max(lap.seconds - starts, LEAST_SHARE * self.pace * lap.consumed, 1e-9)
+        waited = lap.wait_seconds + min(lap.start_seconds, lap.starts * self.ordinary_seconds)
+        return Block(samples=lap.samples, seconds=seconds, data_wait_seconds=min(waited, seconds), joules=lap.joules)
+
+
+def boundary_of(
+    laps: Sequence[Lap], starts: Sequence[Start], config: TrainConfig, after_restart: Sequence[Lap] = ()
+) -> Boundary:
+    """What an epoch's end costs, by all that was timed.
+
+    Args:
+        laps: What was timed, the first lap after a restart of the loader among it perhaps.
+        starts: Of the loader.
+        config: What was trained with.
+        after_restart: Laps of a warm-up from the restart of the loader on, which are no part of the others.
+    """
+    laps = [lap for lap in laps if not lap.compiled] or laps
     # While the first batch is awaited each worker prepares one: so much ordinary waiting belongs to an epoch anyway.
     waits = sum(lap.wait_seconds for lap in laps) / max(1, sum(lap.batches - lap.starts for lap in laps))
     ordinary = max(1, config.num_workers) * waits
-    usual = statistics.median(
+    pace = statistics.median(
         (lap.seconds - max(0.0, lap.start_seconds - lap.starts * ordinary)) / lap.consumed for lap in laps
     )
-    crossing = [index for index, lap in enumerate(laps) if lap.starts]
-    stretches = [laps[first:last] for first, last in itertools.pairwise(crossing)]  # whole epochs
+    # Workers that do not persist start at a restart as they do at an epoch's end; all else that a restart costs is its
+    # own: starting workers that persist, or caches that are cold.
+    start_again = config.num_workers > 0 and not config.persistent_workers
+    crossing = [index for index, lap in enumerate(laps) if lap.starts and (start_again or not lap.restarts)]
+    whole = (laps[first:last] for first, last in itertools.pairwise(crossing))  # epochs
+    stretches = [stretch for stretch in whole if start_again or not any(lap.restarts for lap in stretch)]
     if not stretches and config.num_workers:
         queue = config.num_workers * (config.prefetch_factor or 0)
-        # Workers that do not persist start at a restart as they do at an epoch's end.
-        stretches = _starts(laps, queue) or _starts(() if config.persistent_workers else after_restart, queue)
+        stretches = [_until_full(laps[first:], queue) for first in crossing]
+        if not stretches and start_again:
+            stretches = [_until_full(after_restart[i:], queue) for i, lap in enumerate(after_restart) if lap.starts]
     if stretches:
         # What each start in a stretch of laps cost over the usual seconds of its samples.
         cost = statistics.median(
-            sum(lap.seconds - lap.consumed * usual for lap in stretch) / sum(lap.starts for lap in stretch)
+            sum(lap.seconds - lap.consumed * pace for lap in stretch) / sum(lap.starts for lap in stretch)
             for stretch in stretches
         )
     else:
-        cost = _start_seconds(starts, config) - ordinary
-    cost = max(0.0, cost)
-    return [_block(lap, cost, ordinary, usual) for lap in laps], cost
+        batch_seconds = pace * sum(lap.consumed for lap in laps) / max(1, sum(lap.batches for lap in laps))
+        cost = _start_seconds(starts, config, batch_seconds) - ordinary
+    return Boundary(max(0.0, cost), ordinary, pace, start_again)
 
 
-def _starts(laps: Sequence[Lap], queue: int) -> list[Sequence[Lap]]:
-    """The laps from each start of the loader until its queue could be full again."""
-    stretches = []
-    for first, lap in enumerate(laps):
-        if lap.starts:
-            filled = itertools.accumulate(lap.batches for lap in laps[first:])
-            stretches.append(laps[first : first + 1 + sum(batches < queue for batches in filled)])
-    return stretches
+def _until_full(laps: Sequence[Lap], queue: int) -> Sequence[Lap]:
+    """The laps from a start of the loader until its queue could be full again."""
+    filled = itertools.accumulate(lap.batches for lap in laps)
+    return laps[: 1 + sum(batches < queue for batches in filled)]
 
 
-def _block(lap: Lap, cost: float, ordinary: float, usual: float) -> Block:
-    """A lap as a block, without what the starts of the loader in it cost: that is charged by the epoch."""
-    seconds = max(lap.seconds - lap.starts * cost, LEAST_SHARE * usual * lap.consumed, 1e-9)
-    waited = lap.wait_seconds + min(lap.start_seconds, lap.starts * ordinary)
-    return Block(samples=lap.samples, seconds=seconds, data_wait_seconds=min(waited, seconds), joules=lap.joules)
-
-
-def _start_seconds(starts: Sequence[Start], config: TrainConfig) -> float:
+def _start_seconds(starts: Sequence[Start], config: TrainConfig, batch_seconds: float) -> float:
     """What a start of the loader took the host at an epoch's end; else what is alike of the burst's own start."""
-    if seen := [start.create_seconds + start.wait_seconds for start in starts if start.after_epoch]:
+    if seen := [start.seconds for start in starts if start.after_epoch]:
         return statistics.median(seen)
     if not starts:
         return 0.0
@@ -113,6 +146,8 @@ def _start_seconds(starts: Sequence[Start], config: TrainConfig) -> float:
     if config.num_workers == 0:
         return last.create_seconds
     if not config.persistent_workers:
-        return last.create_seconds + last.wait_seconds
-    # Workers that persist only fetch; but what is not forked imports torch before its first batch.
-    return last.wait_seconds if multiprocessing.get_start_method() == "fork" else 0.0
+        return last.seconds
+    # Workers that persist only fetch, and none is longer at a batch than all of them train on one each; what it waited
+    # beyond that was their own start. What is not forked imports torch before its first batch.
+    fetched = min(last.wait_seconds, config.num_workers * batch_seconds)
+    return fetched if multiprocessing.get_start_method() == "fork" else 0.0

@@ -17,15 +17,15 @@ from torch.utils.data import IterableDataset, Subset
 
 from autotune.bursts.clock import Clock, HostClock, clock_of
 from autotune.bursts.epochs import Start
+from autotune.recorder.naming import length_of
+from autotune.recorder.stream import CACHED_BATCHES
 from autotune.training.ranks import this_rank
-from autotune.workload.fingerprint import length_of
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
     from autotune.training.tuned import Tuned
 
-CACHED_BATCHES = 4
 RESTART_LIMIT_SECONDS = 4.0
 """A loader that is slower than this is not restarted: torch kills a worker that does not end within five seconds."""
 

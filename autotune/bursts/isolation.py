@@ -152,12 +152,13 @@ class Isolation:
         live.adopt(self._of_others(live))
         live.stop()
 
-    def wait(self, live: Live, deadline: float) -> dict[str, Any] | None:
+    def wait(self, live: Live, deadline: float, latest: float | None = None) -> dict[str, Any] | None:
         """The next event of a job that is about neither its progress nor its end; None when it is over.
 
         Args:
             live: The job.
             deadline: `time.monotonic()` at which its whole tree is killed.
+            latest: The same for a job that evaluates meanwhile; None: as the deadline.
 
         Raises:
             Interrupted: See `interrupt`.
@@ -169,7 +170,9 @@ class Isolation:
                 if live.over:
                     return None
                 event = live.child.next_event(deadline)
-                if event is None and live.ended.timed_out:  # stuck for good
+                if event is None and live.ended.phase == "evaluate" and latest is not None:
+                    deadline, latest = latest, None
+                elif event is None and live.ended.timed_out:  # stuck for good
                     live.over = True
                 elif event is None:
                     live.ended = dataclasses.replace(live.ended, timed_out=True)

@@ -9,24 +9,24 @@ costs over ordinary waiting is taken out of the blocks and charged once an epoch
 
 from __future__ import annotations
 
-import contextlib
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter  # by name: the user's module may replace what `time` holds
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset
 
 from autotune.bursts.clock import clock_of
-from autotune.bursts.epochs import Lap, charge
+from autotune.bursts.epochs import Lap, boundary_of
 from autotune.bursts.evaluator import Evaluator, evaluated
 from autotune.bursts.feed import RESTART_LIMIT_SECONDS, DeviceFeed, Feed
 from autotune.bursts.protocol import BurstPlan, Part
 from autotune.bursts.ranks import Ranks
-from autotune.bursts.trainer import Drain, NonFiniteLossError, Stepper, Trainer, WorkerKilledError, make_loader
+from autotune.bursts.trainer import Drain, NonFiniteLossError, Stepper, Trainer, make_loader, told_of_killed_workers
 from autotune.measuring import Measurement
-from autotune.recorder.gate import COMPILED_BATCHES, WAITED_SHARE
+from autotune.recorder.effects import compiled_graphs
+from autotune.recorder.gate import COMPILED_BATCHES, KEEPS_UP, WAITED_SHARE
 from autotune.training.placement import placement_seconds
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload
@@ -51,6 +51,7 @@ class Timing:
 
     Attributes:
         opening_pace: Seconds of a sample, by the last of the first steps, which is the warmest.
+        keeps_up: Whether the loader is no bottleneck, by far.
     """
 
     def __init__(self, trainer: Stepper, plan: BurstPlan) -> None:
@@ -60,6 +61,7 @@ class Timing:
         self.opening_seconds = 0.0
         self.opening_steps = 0.0
         self.opening_pace = 0.0
+        self.keeps_up = False
         self.warmup_seconds = 0.0
         self.steady = False
         self.skipped_steps = 0
@@ -82,9 +84,8 @@ class Timing:
             lap = self._lap(self.steps_per_lap)
             self.after_restart.append(lap)
             resized = self._resize(lap)
-            alike = previous is not None and abs(lap.rate - previous) <= self.plan.steady_tolerance * max(
-                lap.rate, previous
-            )
+            tolerance = self.plan.steady_tolerance
+            alike = previous is not None and abs(lap.rate - previous) <= tolerance * max(lap.rate, previous)
             if alike and not resized and self.drained:
                 self.steady = True
                 break
@@ -110,6 +111,8 @@ class Timing:
             cap = perf_counter() + self.plan.warmup_seconds
         self.opening_seconds, self.opening_steps = perf_counter() - began, taken
         self.opening_pace = max(last.seconds - last.start_seconds, 1e-9) / max(1, last.consumed)
+        (loading,) = self.ranks.slowest(self.loader_seconds)
+        self.keeps_up = KEEPS_UP * loading <= self.opening_pace * tuned.config.micro_batch
         return cap
 
     def restart(self, position: int = 0) -> None:
@@ -130,7 +133,16 @@ class Timing:
     def drained(self) -> bool:
         """Whether what the loader had prepared in advance is gone: a batch was waited for, or as many were drawn."""
         loader = self.trainer.feed.loader
-        return self._waited or self._drawn_since_filled >= loader.num_workers * (loader.prefetch_factor or 0)
+        return (
+            self.keeps_up
+            or self._waited
+            or self._drawn_since_filled >= loader.num_workers * (loader.prefetch_factor or 0)
+        )
+
+    @property
+    def loader_seconds(self) -> float:
+        """What the slowest start of the loader took until its first batch."""
+        return max((start.seconds for start in self.trainer.feed.starts), default=0.0)
 
     @property
     def _drawn_since_filled(self) -> int:
@@ -160,13 +172,13 @@ class Timing:
             first: Of the laps that become blocks.
         """
         feed, tuned = self.trainer.feed, self.trainer.tuned
-        blocks, boundary_seconds = charge(laps, feed.starts, tuned.config, self.after_restart)
-        blocks = blocks[first:]
+        boundary = boundary_of(laps, feed.starts, tuned.config, self.after_restart)
+        blocks = tuple(map(boundary.block, laps[first:]))
         samples = sum(block.samples for block in blocks) or 1
         step_seconds = sum(block.seconds for block in blocks) / samples * tuned.config.effective_batch
         compiling = self.opening_seconds - self.opening_steps * step_seconds
         return Measurement(
-            blocks=tuple(blocks),
+            blocks=blocks,
             steady=self.steady,
             start_seconds=0.0,
             build_seconds=0.0,
@@ -174,7 +186,7 @@ class Timing:
             compile_seconds=max(0.0, compiling) if tuned.config.compile_mode and part != "loader" else None,
             placement_seconds=placement_seconds(feed.loader.dataset),
             epoch_samples=epoch_samples(feed, tuned.batch_size),
-            epoch_boundary_seconds=boundary_seconds,
+            epoch_boundary_seconds=boundary.seconds,
             skipped_steps=self.skipped_steps,
             final_loss=self.trainer.check_loss(),
         )
@@ -216,7 +228,8 @@ class Timing:
         began = clock.mark()
         feed.waits.clear()
         trainer.updates.clear()
-        drawn, starts, start_seconds = feed.drawn, len(feed.starts), feed.start_seconds
+        drawn, known, start_seconds = feed.drawn, len(feed.starts), feed.start_seconds
+        compiled = compiled_graphs()
         samples = taken = 0
         while goes_on(taken):
             samples += trainer.micro_step()
@@ -234,6 +247,8 @@ class Timing:
         # The first batch of each worker may be waited for, however fast they are: they begin at the same time.
         if self._drawn_since_filled > feed.loader.num_workers and wait_seconds > WAITED_SHARE * seconds:
             self._waited = True
+        starts = feed.starts[known:]
+        restarts = [start.seconds for start in starts if not start.after_epoch]
         return Lap(
             # A step that the scaler skipped taught the model nothing: its samples do not count.
             samples=round(samples * (1 - self._skipped_share)),
@@ -241,8 +256,11 @@ class Timing:
             seconds=max(seconds, 1e-9),
             wait_seconds=wait_seconds,
             batches=feed.drawn - drawn,
-            starts=len(feed.starts) - starts,
+            starts=len(starts),
             start_seconds=start_seconds,
+            restarts=len(restarts),
+            restart_seconds=sum(restarts),
+            compiled=self.ranks.any(compiled_graphs() > compiled),
         )
 
     def _missing_updates(self, micro_steps: int) -> float:
@@ -328,22 +346,6 @@ def measure_burst(
     return measured.model_copy(
         update={"start_seconds": start_seconds, "build_seconds": build_seconds, "telemetry": summary}
     )
-
-
-@contextlib.contextmanager
-def told_of_killed_workers(feed: Feed) -> Iterator[None]:
-    """Turns what torch raises when a worker dies into an error that holds the signal.
-
-    Raises:
-        WorkerKilledError: A DataLoader worker was ended by a signal.
-    """
-    try:
-        yield
-    except RuntimeError as error:  # torch may raise it anywhere: from a signal handler, when a worker dies
-        killed_by = feed.killing_signal()  # the exit status is the truth; torch's message holds only its text
-        if killed_by is not None:
-            raise WorkerKilledError(killed_by) from error
-        raise
 
 
 def stepper_of(workload: Workload, tuned: Tuned, part: Part, load: Load = make_loader) -> Stepper:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from autotune.errors import AutotuneError, ConfigError, TargetError, WorkloadError
 from autotune.hardware import DeviceKind
-from autotune.measuring import Outcome, Point
+from autotune.measuring import Block, Outcome, Point
 
 PIPE_LOST_STATUS = 86
 """Exit status of a child whose pipe to the parent was closed by the user's code."""
@@ -112,6 +112,28 @@ class Command(BaseModel):
     def ends(self) -> bool:
         """Whether there is nothing more to do: tell what was measured, and end."""
         return self.until is None and not self.report
+
+
+class ReadyEvent(BaseModel):
+    """A live runner has taken its first steps."""
+
+    pace: float = Field(description="seconds of a sample, by the last of them")
+    epoch_samples: int | None = Field(description="null where that is not known")
+    reads_batches: bool = Field(description="a worker may read a whole batch in one go")
+    loader_seconds: float = Field(description="the slowest start of the loader, until its first batch")
+    keeps_up: bool = Field(description="the loader is no bottleneck, by far")
+
+
+class BlockEvent(BaseModel):
+    """A live runner has trained a block."""
+
+    block: Block
+    crossed: bool = Field(description="an epoch ended in it")
+    compiled: bool = Field(description="something was compiled in it")
+    boundary_seconds: float = Field(description="what an epoch's end costs, as far as that is known")
+    epoch_samples: int | None = Field(default=None, description="as far as that has shown")
+    taken: float = Field(description="share of the CPUs that others took")
+    drained: bool = Field(description="what the loader had prepared in advance is gone")
 
 
 class Commands(Protocol):

@@ -14,10 +14,10 @@ from time import perf_counter  # by name: the user's module may replace what `ti
 from typing import TYPE_CHECKING, Any
 
 from autotune.bursts.burst_job import Prepared, prepared
-from autotune.bursts.epochs import Lap, charge
-from autotune.bursts.loop import Timing, epoch_samples, stepper_of, told_of_killed_workers
+from autotune.bursts.epochs import Lap, boundary_of
+from autotune.bursts.loop import Timing, epoch_samples, stepper_of
 from autotune.bursts.protocol import Command, Commands, Reporter, Request
-from autotune.bursts.trainer import NonFiniteLossError, make_loader
+from autotune.bursts.trainer import NonFiniteLossError, make_loader, told_of_killed_workers
 from autotune.measuring import Measurement, TelemetrySummary, merged
 
 if TYPE_CHECKING:
@@ -49,8 +49,9 @@ def run_runner(request: Request, reporter: Reporter, commands: Commands) -> Meas
             timing.trainer.check_weights()
             timing.warmup_seconds = perf_counter() - began
             reporter.send(
-                "ready", pace=timing.opening_pace, epoch_samples=feed.stream_length, reads_batches=feed.reads_batches
-            )
+                "ready", pace=timing.opening_pace, epoch_samples=feed.stream_length, reads_batches=feed.reads_batches,
+                loader_seconds=timing.loader_seconds, keeps_up=timing.keeps_up,
+            )  # fmt: skip
             while not (command := _next_command(commands, own)).ends:
                 if command.report:
                     measured = run.report()
@@ -119,11 +120,12 @@ class _Run:
         timing.trainer.check_loss()
         if leads_in:
             self._reported = len(self._laps)
-        blocks, boundary = charge(self._laps, feed.starts, self._ready.tuned.config)
+        boundary = boundary_of(self._laps, feed.starts, self._ready.tuned.config)
         return {
-            "block": blocks[-1].model_dump(),
-            "crossed": self._laps[-1].starts > 0,
-            "boundary_seconds": boundary,
+            "block": boundary.block(self._laps[-1]).model_dump(),
+            "crossed": lap.starts > 0,
+            "compiled": lap.compiled,
+            "boundary_seconds": boundary.seconds,
             "epoch_samples": epoch_samples(feed, self._ready.tuned.batch_size),
             "taken": self._watched[-1].taken_fraction,
         }

@@ -12,7 +12,7 @@ from typing import Any
 
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.live import Ended
-from autotune.bursts.protocol import Command, Request
+from autotune.bursts.protocol import BlockEvent, Command, ReadyEvent, Request
 from autotune.knobs import TrainConfig
 from autotune.measuring import Block, Measurement
 
@@ -25,6 +25,11 @@ What computes is stopped at once, and needs no more than a batch of each worker.
 HANG_SECONDS, HANG_BLOCKS = 15.0, 30
 """A block hangs when it takes so much longer than so many of its side's blocks before. A neighbour on one of two cores
 was measured to make training ten to thirty times as slow: that is no hang."""
+LOADER_STARTS = 3
+"""A block may take so many starts of its loader longer: an epoch may end in it. Chosen, for busy neighbours."""
+COMPILING_SECONDS = 120.0
+"""What compiling once more may take in a block, for shapes that none of the first batches had: as for an epoch's last
+batch, which is smaller. As `stopping.LEAST_COMPILE_DEADLINE`."""
 WARMUP_BLOCKS = 4
 """A side that warms up alone does so in as many: the last of them tells how long its blocks should be."""
 
@@ -42,6 +47,7 @@ class Side:
         blocks: That it has trained in this duet.
         taken: Share of the CPUs that others took during each of them.
         crossed: Whether an epoch ended in each of them.
+        compiled: Whether something was compiled in each of them.
         position: Place in the stream of samples that it was last told to train to, or to begin at.
         epoch_samples: Samples of an epoch; None: endless.
         least_samples: Of a block, so that what its workers go on reading while it is stopped hardly counts.
@@ -60,6 +66,7 @@ class Side:
         self.blocks: list[Block] = []
         self.taken: list[float] = []
         self.crossed: list[bool] = []
+        self.compiled: list[bool] = []
         self.position = 0
         self.epoch_samples: int | None = None
         self.least_samples = 0
@@ -70,6 +77,8 @@ class Side:
         self._start: int | None = 0
         self._boundary_per_sample = 0.0
         self._longest_block = 0.0
+        self._patience_seconds = HANG_SECONDS
+        self._keeps_up = False
         self._pace = self._opening_pace = 0.0
         self._live = isolation.open(request, max(0.0, deadline - time.monotonic()))
 
@@ -94,14 +103,17 @@ class Side:
         """
         if self._pace or not self.stands:
             return
-        ready = self._told(deadline, deadline)
-        if ready is not None:
-            batch = self.config.micro_batch
-            waiting = LEAST_BATCHES * batch if ready["reads_batches"] else LEAST_SAMPLES * self.config.ranks
+        event = self._told(deadline, deadline)
+        if event is not None:
+            ready, batch = ReadyEvent.model_validate(event), self.config.micro_batch
+            waiting = LEAST_BATCHES * batch if ready.reads_batches else LEAST_SAMPLES * self.config.ranks
             waiting = math.ceil(self.request.sample_wait_fraction * waiting)
             self.least_samples = self.config.num_workers * max(batch, waiting)
-            self.epoch_samples = ready["epoch_samples"]
-            self._pace = self._opening_pace = ready["pace"]
+            self.epoch_samples = ready.epoch_samples
+            self._pace = self._opening_pace = ready.pace
+            self._keeps_up = ready.keeps_up
+            self._patience_seconds += LOADER_STARTS * ready.loader_seconds
+            self._patience_seconds += COMPILING_SECONDS if self.config.compile_mode is not None else 0.0
 
     @property
     def config(self) -> TrainConfig:
@@ -120,12 +132,19 @@ class Side:
 
     @property
     def pace(self) -> float:
-        """Seconds of a sample, by its last block; by its first steps before there is one."""
-        return self.per_sample(self.blocks[-1]) if self.blocks else self._pace
+        """Seconds of a sample, by its last block in which nothing was compiled, or by its first steps."""
+        usual = (block for block, late in zip(reversed(self.blocks), reversed(self.compiled), strict=True) if not late)
+        last = next(usual, None)
+        return self.per_sample(last) if last is not None else self._pace
 
     def per_sample(self, block: Block) -> float:
         """Seconds of a sample in a block, its share of epoch boundaries included."""
         return block.seconds / max(1, block.samples) + self._boundary_per_sample
+
+    def seconds_from(self, turn: int) -> float:
+        """Of its blocks in this duet from a turn on, but for those in which something was compiled."""
+        blocks = zip(self.blocks[turn:], self.compiled[turn:], strict=True)
+        return math.fsum(block.seconds for block, compiled in blocks if not compiled)
 
     def begin(self) -> None:
         """Begins a duet: the blocks of the one before are not its own."""
@@ -133,6 +152,7 @@ class Side:
         self.blocks = []
         self.taken = []
         self.crossed = []
+        self.compiled = []
 
     def lead_samples(self, seconds: float) -> int:
         """Samples after which it is warm: so many seconds of training, and as many as its loader may have prepared.
@@ -141,7 +161,7 @@ class Side:
         were long enough.
         """
         seconds = max(0.0, seconds - self.opening_seconds)
-        wanted = max(seconds / max(self._pace, 1e-9), self._queue_samples)
+        wanted = max(seconds / max(self._pace, 1e-9), 0 if self._keeps_up else self._queue_samples)
         unit = self._unit(wanted)
         return unit * math.ceil(wanted / unit)
 
@@ -183,22 +203,25 @@ class Side:
             leads_in: Whether it is warm-up, which no measurement holds.
         """
         usual = max(self._longest_block, (position - self.position) * self.pace)
-        patience = time.monotonic() + HANG_SECONDS + HANG_BLOCKS * usual
+        patience = time.monotonic() + self._patience_seconds + HANG_BLOCKS * usual
         self.position = position
         self._command(Command(start=self._start, until=position, leads_in=leads_in))
         self._start = None
         event = self._told(min(deadline, patience), deadline)
         if event is not None:
-            block = Block.model_validate(event["block"])
+            trained = BlockEvent.model_validate(event)
+            block = trained.block
             self.blocks.append(block)
-            self.taken.append(event["taken"])
-            self.crossed.append(event["crossed"])
-            self.drained = event["drained"]
+            self.taken.append(trained.taken)
+            self.crossed.append(trained.crossed)
+            self.compiled.append(trained.compiled)
+            self.drained = trained.drained
             # Of an iterable data set how long an epoch is shows only at its end.
-            epoch = event.get("epoch_samples") or self.epoch_samples
-            self._boundary_per_sample = event["boundary_seconds"] / epoch if epoch else 0.0
-            self.trained_seconds += block.seconds
-            self._longest_block = max(self._longest_block, block.seconds)
+            epoch = trained.epoch_samples or self.epoch_samples
+            self._boundary_per_sample = trained.boundary_seconds / epoch if epoch else 0.0
+            if not trained.compiled:
+                self.trained_seconds += block.seconds
+                self._longest_block = max(self._longest_block, block.seconds)
 
     def report(self, deadline: float) -> Measurement | None:
         """All blocks of this duet as one measurement; it lives on. None when it ended instead."""
@@ -227,7 +250,7 @@ class Side:
 
     def _told(self, patience: float, deadline: float) -> dict[str, Any] | None:
         """What it says next, after which it is stopped; None when it has ended instead."""
-        event = self._isolation.wait(self._live, patience)
+        event = self._isolation.wait(self._live, patience, deadline)
         if event is None:
             self._end(deadline)
             return None

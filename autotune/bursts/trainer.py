@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import signal
 from collections.abc import Iterator, Sequence
@@ -13,10 +14,10 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 from autotune.bursts.feed import CountedCollate, Feed
 from autotune.bursts.largest_batch import WORST_STEPS, worst_batch
 from autotune.bursts.ranks import Ranks
+from autotune.recorder.naming import length_of
 from autotune.recorder.order import EpochOrder, SeededSampler
 from autotune.training.placement import PlacedDataset, place
 from autotune.training.ranks import SharedSampler, place_in_data, this_rank
-from autotune.workload.fingerprint import length_of
 
 if TYPE_CHECKING:
     from autotune.training.tuned import Tuned
@@ -204,3 +205,19 @@ def make_loader(workload: Workload, tuned: Tuned, seed: int | None = None, start
         place(loader.dataset)
     loader.collate_fn = CountedCollate(loader.collate_fn)
     return loader
+
+
+@contextlib.contextmanager
+def told_of_killed_workers(feed: Feed) -> Iterator[None]:
+    """Turns what torch raises when a worker dies into an error that holds the signal.
+
+    Raises:
+        WorkerKilledError: A DataLoader worker was ended by a signal.
+    """
+    try:
+        yield
+    except RuntimeError as error:  # torch may raise it anywhere: from a signal handler, when a worker dies
+        killed_by = feed.killing_signal()  # the exit status is the truth; torch's message holds only its text
+        if killed_by is not None:
+            raise WorkerKilledError(killed_by) from error
+        raise

@@ -108,7 +108,7 @@ class Tuning:
         """The search, with what it may spend."""
         options, baseline = self.options, Point(config=setting.facts.baseline)
         kept = EVALUATION.seconds(self.budget.seconds) if options.evaluation else 0.0
-        kept += SCALING.seconds(self.budget.seconds) if setting.facts.baseline.ranks > 1 else 0.0
+        kept += SCALING.seconds(self.budget.seconds) if setting.searches_ranks else 0.0
         return Search(
             space,
             baseline,
@@ -142,7 +142,7 @@ class Tuning:
                 search.confirmation.ablate()
             if self.options.evaluation:
                 findings.evaluation = self._evaluation(runner, search, setting.facts)
-            if setting.facts.baseline.ranks > 1:
+            if setting.searches_ranks:
                 findings.scaling = self._scaling(runner, search)
             self._profile(runner, search, findings.profiles)
             findings.stopped_by = stopped_by

@@ -70,6 +70,11 @@ class Setting:
         return self.hardware.memory_limit_bytes(self.device, self.options.memory_target)
 
     @property
+    def searches_ranks(self) -> bool:
+        """Whether fewer ranks could be told to train: a script's own launcher says how many there are."""
+        return self.seen is None and self.facts.baseline.ranks > 1
+
+    @property
     def script(self) -> ScriptRecord | None:
         """The script, where one is tuned."""
         if self.seen is None:
@@ -264,16 +269,21 @@ def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
         remedy = f"; {LONGER}" if too_few_pairs(top.pairs) else ""
         reached = f"the best candidate reached {ratio_text(top.ratio)} ({spread_text(top)}){remedy}"
         return search.baseline, None, f"nothing was {better} than the baseline beyond doubt: {reached}"
+    return search.baseline, None, _why_unconfirmed(search, better)
+
+
+def _why_unconfirmed(search: Search, better: str) -> str:
+    """Why there are no confirming rounds."""
     best = search.log.incumbent()
     if best is not None and best.burst.point != search.baseline:
-        found = f"the search found a {better} config, but there was no time to confirm it"
-        return search.baseline, None, f"{found}; {LONGER}"
+        why = search.confirmation.why_out(best.burst.point) or f"there was no time to confirm it; {LONGER}"
+        return f"the search found a {better} config, but {why}"
     others = [trial for trial in search.log.trials if trial.burst.point != search.baseline]
     if not others and (search.space.choices or search.space.parameters):
-        return search.baseline, None, f"there was no time to try anything but the baseline; {LONGER}"
+        return f"there was no time to try anything but the baseline; {LONGER}"
     if any(trial.pair is not None and trial.pair.too_few for trial in others):
-        return search.baseline, None, f"there was no time to tell whether anything is {better}; {LONGER}"
-    return search.baseline, None, f"nothing was {better} than the baseline"
+        return f"there was no time to tell whether anything is {better}; {LONGER}"
+    return f"nothing was {better} than the baseline"
 
 
 def _sides(search: Search, best: Point, speedup: Speedup | None) -> tuple[Side, Side]:

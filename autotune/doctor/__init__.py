@@ -1,7 +1,7 @@
 """Can tuning be trusted on this machine? Each assumption that the rest of the package makes is tried out here.
 
 `examine` runs the checks, each of which ends in a `Finding`; an `Examination` is kept in a small file beside the
-results, and what does not hold is left out of the search. `patient` holds the workloads that are examined.
+results, and what does not hold is left out of the search. `workloads` holds the workloads that are examined.
 """
 
 from autotune.doctor.examination import QUICK, examine, examine_quickly

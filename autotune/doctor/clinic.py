@@ -51,6 +51,6 @@ class Clinic:
 
 
 def point(workload: str, parameters: Parameters | None = None, **knobs: object) -> Point:
-    """A config of a workload of `patient`, with arguments of its function."""
+    """A config of a workload of `workloads`, with arguments of its function."""
     config = TrainConfig.model_validate({"batch_size": 4, **knobs})
     return Point(config=config, parameters={"workload": workload, **(parameters or {})})

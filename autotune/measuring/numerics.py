@@ -110,6 +110,8 @@ def judge_agreement(measured: Agreement, config: TrainConfig, baseline: TrainCon
         config: Its precision decides how close they must be.
         baseline: Where its micro-batch is of another size, BatchNorm sees other statistics.
     """
+    if not all(run.losses for run in (measured.reference, measured.control, measured.candidate)):
+        return Numerics(outcome="unchecked", reason="no loss was seen: nothing called backward() on one")
     natural = (measured.reference, measured.control)
     if not all(map(math.isfinite, (v for run in natural for v in (*run.losses, run.gradient_norm)))):
         return Numerics(outcome="unchecked", reason="eager fp32 itself yields losses or gradients that are not finite")

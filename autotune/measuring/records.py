@@ -185,7 +185,9 @@ class Burst(BaseModel):
     measurement: Measurement | None = None
     reason: str | None = Field(default=None, description="why it did not end well, in one sentence")
     without_effect: tuple[str, ...] = Field(default=(), description="knobs that did not come into effect")
-    phase: str = Field(default="start", description="how far it came: start, build, warm up, train, end, done")
+    phase: str = Field(
+        default="start", description="how far it came: start, build, warm up, train, evaluate, end, done"
+    )
     seconds: float = Field(ge=0, description="from the request to the last process gone")
 
     @property

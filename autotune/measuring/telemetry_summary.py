@@ -10,12 +10,12 @@ from typing import Any
 
 from pydantic import Field
 
+from autotune.recorder.usage import lost_fraction
 from autotune.stored import Figure, Seconds, Stored, Whole
 
 FOREIGN_CPU_LIMIT = 0.1
 """Of the CPUs, by other programs: above it a burst is marked, and a span may be left out. Chosen, as are the limits
 below: what a quiet desktop does in the background stays under them."""
-IDLE_CPU_LIMIT = 0.1
 NOTABLY_MORE = 0.05
 """Of the CPUs, over what others take in most spans. Chosen."""
 TICK_SECONDS = 0.01
@@ -68,8 +68,7 @@ class TelemetrySummary(Stored):
     @property
     def _lost_fraction(self) -> float:
         """Share of the CPUs that other processes took from this run: they may compute as they like on idle ones."""
-        foreign, idle = self.foreign_cpu_fraction or 0.0, self.idle_cpu_fraction
-        return foreign if idle is None or idle < IDLE_CPU_LIMIT + foreign else 0.0
+        return lost_fraction(self.foreign_cpu_fraction or 0.0, self.idle_cpu_fraction)
 
     @property
     def disturbance(self) -> str | None:

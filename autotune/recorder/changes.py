@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from . import telling
@@ -36,8 +37,8 @@ class Changes:
         ddp: Arguments of ``DistributedDataParallel``, by knob.
         wrapped: What was made with them; they are, where it is made before the job is known.
         copies: Sees to copies of batches; None where they are left as they are.
-        models: That were changed.
-        switched: Optimizers that were changed, in the order of their first steps.
+        models: That were changed, as far as they are still there.
+        switched: Optimizers that were changed, in the order of their first steps; a script may train many models.
         refused_form: Why an optimizer could not be changed; None where all could.
     """
 
@@ -48,13 +49,14 @@ class Changes:
         self.ddp: dict[str, tuple[str, Any]] = told.get("ddp", {})
         self.wrapped: list[Any] = []
         self.copies = Copies() if told.get("copies") else None
-        self.models: list[nn.Module] = []
-        self.switched: list[Optimizer] = []
+        self.models: list[weakref.ref[nn.Module]] = []
+        self.switched: list[weakref.ref[Optimizer]] = []
         self.refused_form: str | None = None
         self._process: list[tuple[str, Any]] = told.get("process", [])
         self._model: list[str] = told.get("model", [])
+        self._found_models = False
         self._optimizer: list[tuple[str, Any]] = told.get("optimizer", [])
-        self._refusing: list[Optimizer] = []
+        self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
     def exchange(self) -> Changes:
         """Has gradients exchanged as is told, from here on."""
@@ -64,33 +66,50 @@ class Changes:
     @property
     def wants_models(self) -> bool:
         """Whether models are still to be changed."""
-        return bool(self._model) and not self.models
+        return bool(self._model) and not self._found_models
+
+    @property
+    def changes_models(self) -> bool:
+        """Whether models are changed at all."""
+        return bool(self._model)
+
+    @property
+    def living_models(self) -> list[nn.Module]:
+        """Models that were changed and are still there."""
+        return [model for known in self.models if (model := known()) is not None]
 
     def on_process(self, device: torch.device) -> None:
-        """Tells torch what holds for the whole process."""
+        """Tells torch what holds for the whole process; again, where the script may have said otherwise meanwhile."""
         for function, value in self._process:
             getattr(telling, function)(value, device)
+
+    def on_copies(self) -> None:
+        """From here on copies of batches do not wait, where that was chosen; to be called once."""
         if self.copies is not None:
             self.copies.install()
 
     def on_models(self, models: list[nn.Module]) -> None:
-        """Changes the models, once."""
-        if self.wants_models and models:
-            self.models = models
-            for model in models:
+        """Changes the models, each once."""
+        if not self._model:
+            return
+        self.models = [known for known in self.models if known() is not None]
+        for model in models:
+            if not any(known() is model for known in self.models):
+                self.models.append(weakref.ref(model))
                 for function in self._model:
                     getattr(telling, function)(model, self.knobs)
+        self._found_models |= bool(models)
 
     def on_optimizer(self, optimizer: Optimizer) -> None:
         """Changes an optimizer, once; one that has no such form steps as it is."""
-        if not self._optimizer or any(one is optimizer for one in (*self.switched, *self._refusing)):
+        if not self._optimizer or optimizer in self._known:
             return
+        self._known.add(optimizer)
         try:
             for function, value in self._optimizer:
                 getattr(telling, function)(optimizer, value)
-            self.switched.append(optimizer)
+            self.switched.append(weakref.ref(optimizer))
         except ValueError as error:
-            self._refusing.append(optimizer)
             self.refused_form = str(error)
 
     def arguments(self, loader: DataLoader[Any]) -> dict[str, Any]:

@@ -76,8 +76,10 @@ class Effects:
 
     def before_step(self) -> None:
         """An optimizer is about to step, which has been changed by now."""
-        for optimizer in self._changes.switched[len(self._forms) :]:
-            self._forms.append((optimizer, FormWatch(optimizer, self._changes.knobs.optimizer_impl)))
+        for known in self._changes.switched[len(self._forms) :]:
+            optimizer = known()
+            if optimizer is not None:
+                self._forms.append((optimizer, FormWatch(optimizer, self._changes.knobs.optimizer_impl)))
 
     def missing(self, stream: Stream | None, *, reads_only: bool) -> dict[str, str]:
         """The knobs that did not come into effect, each with the reason.
@@ -127,7 +129,7 @@ class Effects:
             return None
         import torch
 
-        images = [w for model in self._changes.models for w in model.parameters() if w.dim() == 4]
+        images = [w for model in self._changes.living_models for w in model.parameters() if w.dim() == 4]
         if not images:
             return "the model has no weight of four dimensions"
         back = sum(not weight.is_contiguous(memory_format=torch.channels_last) for weight in images)

@@ -14,7 +14,7 @@ from multiprocessing import util
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .failing import causes_of, exhausted, is_of_compiler, sentence_of
+from .failing import NotSavedError, causes_of, exhausted, is_of_compiler, sentence_of
 
 if TYPE_CHECKING:
     from .wire import Wire
@@ -66,7 +66,10 @@ def tell_how_it_ends(wire: Wire, doing: list[str]) -> None:
     former = sys.excepthook
 
     def failed(error: BaseException) -> None:
-        if doing[-1] == BEYOND_EPOCH and may_be_of_length(error):
+        is_done = doing[-1] in {TRAINING, BEYOND_EPOCH} and any(
+            isinstance(one, NotSavedError) for one in causes_of(error)
+        )
+        if is_done or (doing[-1] == BEYOND_EPOCH and may_be_of_length(error)):
             wire.send("trained", error=sentence_of(error))
         else:
             wire.send("failure", outcome=outcome_of(error), reason=sentence_of(error))

@@ -20,6 +20,10 @@ _MOST_CAUSES = 20
 _LONGEST_LINE = 500
 
 
+class NotSavedError(EOFError):
+    """A script reads a checkpoint that it has saved, which bursts leave out."""
+
+
 def exhausted(error: BaseException, device: str) -> str | None:
     """Which resource ran out, as an outcome: ``oom``, ``host_oom``, ``shm_exhausted``; None if none did.
 
@@ -32,7 +36,7 @@ def exhausted(error: BaseException, device: str) -> str | None:
     import torch
 
     text = text_of(error)
-    if isinstance(error, torch.OutOfMemoryError):
+    if isinstance(error, getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError)):  # torch before 2.5
         return "oom"
     if device != "cpu" and any(part in text for part in DEVICE_OUT_OF_MEMORY_TEXTS):
         return "oom"

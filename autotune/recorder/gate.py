@@ -7,12 +7,14 @@ import math
 from time import perf_counter  # by name: the script may replace what `time` holds
 from typing import TYPE_CHECKING, Any
 
+from .effects import compiled_graphs
 from .ending import BEYOND_EPOCH, TRAINING, end_burst, has_ended
 from .gradients import Gradients
 from .usage import MemoryWatch, Processors
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
     from torch.optim import Optimizer
 
     from .effects import Effects
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 
 COMPILED_BATCHES = 3
 """Micro-batches after which compiled code is believed to be complete: for other sizes it may be compiled once more."""
+KEEPS_UP = 3
+"""A loader whose first batch was there, its start included, in a third of what training takes for one is no bottleneck:
+its queue is full as a rule, and need not be emptied first. Chosen: training and workers share the processors."""
 WAITED_SHARE = 0.05
 """Of a lap: who waits so long for batches has emptied the loader's queue. Chosen above what handing one over takes."""
 
@@ -74,7 +79,11 @@ class Gate:
         self._cycles = 0
         self._updates, self._update_seconds = 0, 0.0
         self._drawn_when_filled, self._waited = 0, False
+        self._keeps_up = False
         self._last_pass = self._opened
+        self._evaluated: nn.Module | None = None
+        self._evaluates_since = 0.0
+        self._left_out = 0.0
         self._gradients = Gradients(request["trace"]) if request["job"] == "numerics" else None
         compiled = request["changes"].get("knobs", {}).get("compile_mode") is not None
         passes = self._accumulation if loop["loaders"] else 1  # of the gate, in a step
@@ -83,6 +92,8 @@ class Gate:
 
     def before_draw(self) -> None:
         """All that was drawn has been trained on."""
+        if self._evaluated is not None:  # who trains on will say so after the draw, or sets the attribute
+            self.on_mode(self._evaluated, training=True)
         if self.stream is not None:
             self._pass(self.stream.position, self.stream.last_samples)
             if self._doing[-1] == TRAINING and self.stream.has_passed_epoch:
@@ -90,6 +101,7 @@ class Gate:
 
     def before_step(self, optimizer: Optimizer) -> None:
         """An optimizer is about to step."""
+        self._evaluated = None  # it trains in that mode
         self._step_began = perf_counter()
         if self._gradients is not None:
             self._gradients.before_step([weight for group in optimizer.param_groups for weight in group["params"]])
@@ -101,8 +113,24 @@ class Gate:
         if not self._loop["loaders"] and len(self._steps) % self._loop["optimizers"] == 0:
             self._pass_step()
 
+    def on_mode(self, model: nn.Module, *, training: bool) -> None:
+        """A model is switched to evaluation, or back to training; what lies between is no part of training.
+
+        Sides come to it in different blocks, and their partners would not.
+        """
+        if not training and self._evaluated is None:
+            self._synchronise()
+            self._evaluated, self._evaluates_since = model, perf_counter()
+            self._wire.send("phase", phase="evaluate")  # which may take longer than any block
+        elif training and self._evaluated is model:
+            self._synchronise()
+            self._wire.send("phase", phase="train")
+            self._left_out += perf_counter() - self._evaluates_since
+            self._evaluated = None
+
     def before_backward(self, loss: torch.Tensor) -> None:
         """A backward pass begins; a script that changes its weights by itself has done so since the one before."""
+        self._evaluated = None  # it trains in that mode
         if self._gradients is not None:
             self._gradients.losses.append(loss.detach())
         if self._loop["updates_itself"] and not self._loop["loaders"]:
@@ -144,7 +172,9 @@ class Gate:
         now = perf_counter()
         if not self._is_open:
             self._passed += 1 if samples else 0
-            seconds, self._last_pass = now - self._last_pass, now
+            seconds, self._last_pass = now - self._last_pass - self._left_out, now
+            self._opened += self._left_out  # as if that had come before
+            self._left_out = 0.0
             if self._passed < self._opening:
                 return
             self._open(position, max(1, samples), seconds)
@@ -165,11 +195,14 @@ class Gate:
             reason = "; ".join(f"{name} did not come into effect: {why}" for name, why in missing.items())
             self._wire.send("failure", outcome="unsupported", reason=reason, without_effect=list(missing))
             end_burst()
+        self._keeps_up = KEEPS_UP * self._loader_seconds <= seconds
         self._wire.send(
             "ready",
             pace=max(seconds, 1e-9) / samples,
+            keeps_up=self._keeps_up,
             epoch_samples=stream.epoch_samples if stream is not None else None,
             reads_batches=self._loop["reads_batches"],
+            loader_seconds=self._loader_seconds,
             start_seconds=self.start_seconds,
             opening_seconds=perf_counter() - self._opened,
             opening_steps=self._passed / self._passes,
@@ -201,10 +234,22 @@ class Gate:
         self._until = command["until"]
         self._begin(position, leads_in=command["leads_in"])
 
+    @property
+    def _loader_seconds(self) -> float:
+        """What the slowest start of the loader took until its first batch."""
+        starts = self.stream.starts if self.stream is not None else []
+        return max((created + waited for created, waited, _ in starts), default=0.0)
+
     def _begin(self, position: int, *, leads_in: bool) -> None:
         self._steps.clear()
+        self._left_out = 0.0
         stream = self.stream
-        self._lap = {"position": position, "leads_in": leads_in, "processors": Processors(self._top)}
+        self._lap = {
+            "position": position,
+            "leads_in": leads_in,
+            "processors": Processors(self._top),
+            "graphs": compiled_graphs(),
+        }
         if stream is not None:
             self._lap |= {
                 "drawn": stream.drawn,
@@ -220,10 +265,11 @@ class Gate:
         """The block is trained: tells what it took."""
         self._synchronise()
         lap, stream = self._lap, self.stream
-        seconds = perf_counter() - lap["began"]
+        seconds = perf_counter() - lap["began"] - self._left_out
         taken = lap["processors"].taken()
         self._check_loss()
         told: dict[str, Any] = {"samples": position - lap["position"], "starts": [], "start_seconds": 0.0}
+        told |= {"compiled": compiled_graphs() > lap["graphs"], "left_out": self._left_out}
         if stream is not None:
             batches = stream.drawn - lap["drawn"]
             wait_seconds = stream.wait_seconds - lap["wait_seconds"]
@@ -251,7 +297,9 @@ class Gate:
     @property
     def _drained(self) -> bool:
         stream = self.stream
-        return stream is None or self._waited or stream.drawn - self._drawn_when_filled >= stream.queue
+        return (
+            stream is None or self._keeps_up or self._waited or stream.drawn - self._drawn_when_filled >= stream.queue
+        )
 
     def _figures(self) -> dict[str, Any]:
         """What is known besides the blocks."""

@@ -45,6 +45,20 @@ def on_step(before: Callable[[Optimizer], None], after: Callable[[Optimizer], No
     optimizer.register_optimizer_step_post_hook(ended)
 
 
+def on_mode(then: Callable[[Any, bool], None]) -> None:
+    """Calls ``then(module, training)`` before each switch of a module to training, or to evaluation."""
+    from torch import nn
+
+    original = nn.Module.train
+
+    @functools.wraps(original)
+    def train(self: Any, mode: bool = True) -> Any:
+        then(self, mode)
+        return original(self, mode)
+
+    nn.Module.train = train  # type: ignore[method-assign]
+
+
 def on_backward(before: Callable[[torch.Tensor], None], after: Callable[[], None] = lambda: None) -> None:
     """Calls ``before(loss)`` and ``after()`` around each ``loss.backward()``."""
     import torch

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import atexit
 import sys
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import hooks
 from .changes import Changes
-from .naming import find_models, loader_key, loader_kind
+from .naming import find_models, loader_key, loader_kind, models_of
 from .remade import StandIn
 from .stream import Watched
 
@@ -44,7 +45,10 @@ class Launched:
         self._starts_anew = False
         self._is_changed = False
         self._kinds = {loader_kind(key) for key in self._loop["loaders"]}
-        self._changes.on_process(torch.device(self._loop["device"]))
+        self._device = torch.device(self._loop["device"])
+        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._changes.on_process(self._device)
+        self._changes.on_copies()
         hooks.on_step(self._on_step, lambda _: None)
         atexit.register(self._tell)
         feeds = self._changes.loader or self._changes.copies is not None
@@ -75,7 +79,10 @@ class Launched:
             self._starts_anew |= found is not None and not found.is_read and arguments["persistent_workers"]
             found = StandIn(arguments, persists_anyway=loader.persistent_workers)
         setattr(loader, MADE, found)
+        self._stand_ins.pop(key, None)
         self._stand_ins[key] = found
+        while len(self._stand_ins) > len(self._loop["loaders"]):  # of data that are trained on no more
+            self._stand_ins.pop(next(iter(self._stand_ins)))
         return found
 
     def _handed_on(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -84,7 +91,16 @@ class Launched:
 
     def _on_step(self, optimizer: Optimizer) -> None:
         self._steps += 1
+        if optimizer not in self._optimizers:
+            self._optimizers.add(optimizer)
+            self._on_optimizer(optimizer)
+
+    def _on_optimizer(self, optimizer: Optimizer) -> None:
+        """One that steps for the first time: the script has set itself up, or begins to train another model."""
+        self._changes.on_process(self._device)  # what it has told torch itself meanwhile, a burst has overruled too
         self._changes.on_optimizer(optimizer)
+        if self._changes.changes_models and not self._changes.wants_models:
+            self._changes.on_models(models_of(optimizer, self._loop["models"]))
 
     def _tell(self) -> None:
         """In the end: what was found for the script and never came into effect in a process that has trained."""
@@ -97,5 +113,10 @@ class Launched:
             missing.append("the data set was changed between epochs, so that workers could not persist")
         if self._changes.wants_models:
             missing.append("the model that was tuned was not seen")
+        import torch
+
+        threads = self._changes.changed.get("num_threads")
+        if threads is not None and torch.get_num_threads() != threads:
+            missing.append(f"the script sets {torch.get_num_threads()} threads over and over")
         if self._steps and missing:
             print(f"autotune: {' and '.join(missing)}: this training is not the one that was measured", file=sys.stderr)

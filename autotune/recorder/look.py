@@ -18,7 +18,19 @@ from .blocks import count_blocks
 from .ending import BurstEnded, at_exit, end_burst, last_error
 from .failing import sentence_of
 from .heap import Activations
-from .loop import described, holders_of, implementations, is_compiled, merged, reading, sums_of, trained_beside
+from .loop import (
+    described,
+    holders_of,
+    implementations,
+    is_compiled,
+    is_in_backward,
+    merged,
+    outermost,
+    reading,
+    small_fraction,
+    sums_of,
+    trained_beside,
+)
 from .naming import loader_key, model_key, shapes_hash, tensors_in
 from .passes import Pass, Passes
 from .ranks import Meeting, count_ranks, exchange_of
@@ -35,8 +47,6 @@ STEPS, SECONDS, FEWEST_STEPS = 6, 4.0, 3
 """Of the optimizer that steps first: so many, or fewer where they take long."""
 STEPS_OF_A_BATCH = 24
 """After so many on one batch, no further one will be drawn from a loader that was drawn from before. Chosen."""
-SMALL_OPERATOR_MICROSECONDS = 20.0
-"""Below, an operator is mostly what calling it costs."""
 
 
 def begin(orders: dict[str, Any]) -> None:
@@ -53,6 +63,9 @@ class Look:
     """
 
     def __init__(self, orders: dict[str, Any]) -> None:
+        import torch
+
+        self._default_threads = torch.get_num_threads()
         self._socket, self._process_id = orders["socket"], os.getpid()
         self._wire = Wire.to(self._socket)
         self._began = time()
@@ -122,7 +135,7 @@ class Look:
         import torch
 
         self._forwards += 1
-        if not torch.is_grad_enabled() or self._done:
+        if not torch.is_grad_enabled() or self._done or is_in_backward():  # there, checkpointing computes parts again
             return
         self._models[id(model)] = model
         self._sites.on_forward(model)
@@ -140,6 +153,10 @@ class Look:
 
     def _on_inner_forward(self, arguments: tuple[Any, ...]) -> None:
         """What a module within is called with: frameworks choose a precision there."""
+        import torch
+
+        if not torch.is_grad_enabled():  # a rollout, say, or an evaluation
+            return
         if "step_samples" not in self._facts:
             tensor = next((one for one in tensors_in(arguments) if one.dim()), None)
             if tensor is not None:
@@ -271,7 +288,7 @@ class Look:
         draws = sum(1 for loader, _ in between if main is not None and loader == id(main))
         samples = [count for loader, count in between if main is not None and loader == id(main)]
         per_optimizer = Counter(self._steps)
-        models = [model for model in self._models.values() if next(model.parameters(), None) is not None]
+        models = outermost(model for model in self._models.values() if next(model.parameters(), None) is not None)
         first = self._optimizers[self._steps[0]] if self._steps else None
         if in_compiled_code := not models:
             models = holders_of(self._optimizers.values())
@@ -316,6 +333,7 @@ class Look:
             "beside": trained_beside(),
             "thread": min(apart, default=None),
             "threads": torch.get_num_threads(),
+            "default_threads": self._default_threads,
             "source": self._sites.told(loaders, [self._optimizers[one] for one in per_optimizer], models),
             "frameworks": [name for name in ("lightning", "transformers", "accelerate") if name in sys.modules],
             "torch": str(torch.__version__),
@@ -363,12 +381,6 @@ class Look:
             "loaders": len(self._loaders),
             "seen": self._seen() if len(self._marks) >= 2 else None,
         }
-
-
-def small_fraction(times: list[float]) -> float:
-    """The share of the operators' time, in microseconds each, that goes to small ones."""
-    small = sum(time for time in times if time < SMALL_OPERATOR_MICROSECONDS)
-    return small / sum(times) if small else 0.0
 
 
 def autocast_dtype(device: str) -> str | None:

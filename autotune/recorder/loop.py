@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 SAMPLE_SECONDS, MOST_SAMPLES = 0.3, 16
+SMALL_OPERATOR_MICROSECONDS = 20.0
+"""Below, an operator is mostly what calling it costs."""
 
 
 def merged(draws: list[tuple[int, int]], keys: dict[int, str]) -> list[tuple[int, int]]:
@@ -80,6 +82,12 @@ def reading(loader: Any) -> tuple[float, float]:
     return seconds / max(1, read), min(1.0, max(0.0, 1 - (process_time() - worked) / seconds))
 
 
+def small_fraction(times: list[float]) -> float:
+    """The share of the operators' time, in microseconds each, that goes to small ones."""
+    small = sum(time for time in times if time < SMALL_OPERATOR_MICROSECONDS)
+    return small / sum(times) if small else 0.0
+
+
 def implementations(optimizer: Optimizer | None) -> list[str]:
     """Forms that an optimizer accepts, as it was made."""
     import torch
@@ -98,9 +106,22 @@ def holders_of(optimizers: Iterable[Optimizer]) -> list[nn.Module]:
 
     stepped = {id(weight) for each in optimizers for group in each.param_groups for weight in group["params"]}
     modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
-    holding = [one for one in modules if any(id(weight) in stepped for weight in one.parameters())]
-    within = {id(part) for one in holding for part in one.modules() if part is not one}
-    return [one for one in holding if id(one) not in within]
+    return outermost(one for one in modules if any(id(weight) in stepped for weight in one.parameters()))
+
+
+def outermost(models: Iterable[nn.Module]) -> list[nn.Module]:
+    """Those that are no part of another one."""
+    models = list(models)
+    within = {id(part) for one in models for part in one.modules() if part is not one}
+    return [one for one in models if id(one) not in within]
+
+
+def is_in_backward() -> bool:
+    """Whether this thread computes gradients."""
+    import torch
+
+    task = getattr(torch._C, "_current_graph_task_id", None)  # torch's own, and not promised to stay
+    return task is not None and task() != -1
 
 
 def is_compiled(model: nn.Module) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
     from torch import nn
+    from torch.optim import Optimizer
 
 
 def loader_key(loader: Any) -> str:
@@ -130,3 +131,24 @@ def tensors_in(batch: Any, depth: int = 0) -> Iterator[torch.Tensor]:
     if depth < 4:
         for part in parts:
             yield from tensors_in(part, depth + 1)
+
+
+def models_of(optimizer: Optimizer, keys: list[str]) -> list[nn.Module]:
+    """The models of these names whose weights an optimizer steps."""
+    from torch import nn
+
+    named = {key.split(" ", 1)[0] for key in keys}
+    stepped = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+    modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module) and class_of(one) in named]
+    return [
+        one for one in modules if model_key(one) in keys and any(id(weight) in stepped for weight in one.parameters())
+    ]
+
+
+def wrapped_in(model: nn.Module) -> list[nn.Module]:
+    """A model, and what it only wraps, as DistributedDataParallel and compiled modules do."""
+    found = [model]
+    for one in found:  # grows as it goes
+        inner = (getattr(one, name, None) for name in ("module", "_orig_mod"))
+        found += [part for part in inner if part is not None and part not in found]
+    return found

@@ -1,4 +1,4 @@
-"""Keeps libraries of the script's quiet in bursts: trackers send nothing, and tqdm starts no thread.
+"""Keeps libraries of the script's quiet in bursts: trackers and hubs are sent nothing, and no threads are started.
 
 Each is changed as soon as it has been imported, before the script can call it.
 """
@@ -7,9 +7,17 @@ from __future__ import annotations
 
 import functools
 import sys
+from concurrent.futures import Future
 from typing import Any
 
 from .importing import after_import
+
+_HUB_WRITES = (
+    "create_commit", "create_repo", "delete_repo", "update_repo_settings", "move_repo", "upload_file", "upload_folder",
+    "upload_large_folder", "delete_file", "delete_files", "delete_folder", "create_branch", "delete_branch",
+    "create_tag", "delete_tag", "super_squash_history",
+)  # fmt: skip
+"""Methods of `huggingface_hub.HfApi` that change a repository."""
 
 
 def keep_quiet() -> None:
@@ -17,6 +25,9 @@ def keep_quiet() -> None:
     after_import("tqdm", _stop_monitor)
     after_import("wandb", _disable_wandb)
     after_import("mlflow", _redirect_mlflow)
+    after_import("tensorboard.summary.writer.event_file_writer", _discard_events)
+    after_import("tensorboardX.event_file_writer", _discard_events_of_x)
+    after_import("huggingface_hub.hf_api", _keep_from_hub)
 
 
 def _stop_monitor() -> None:
@@ -56,3 +67,53 @@ def _redirect_mlflow() -> None:
 
     mlflow.set_tracking_uri = mlflow.tracking.set_tracking_uri = set_tracking_uri
     mlflow.tracking.MlflowClient.__init__ = construct
+
+
+class _NoWriter:
+    """Stands in for the thread by which a TensorBoard writer writes: a process that runs one cannot be forked."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def _nothing(self, *_: Any, **__: Any) -> None:
+        pass
+
+    start = stop = write = flush = close = _nothing
+
+
+def _discard_events() -> None:
+    sys.modules["tensorboard.summary.writer.event_file_writer"]._AsyncWriter = _NoWriter  # type: ignore[attr-defined]
+
+
+def _discard_events_of_x() -> None:
+    """Its queue starts a thread as well, with the first event."""
+    writer: Any = sys.modules["tensorboardX.event_file_writer"]
+    writer._EventLoggerThread = _NoWriter
+    writer.EventFileWriter.add_event = lambda *_: None
+
+
+def _keep_from_hub() -> None:
+    """A checkpoint of a burst is no model, and would take the place of one."""
+    hub: Any = sys.modules["huggingface_hub.hf_api"]
+    for name in _HUB_WRITES:
+        if hasattr(hub.HfApi, name):
+            setattr(hub.HfApi, name, _unsent(name, hub))
+            if hasattr(hub, name):  # bound to the module's own client
+                setattr(hub, name, getattr(hub.api, name))
+
+
+def _unsent(name: str, hub: Any) -> Any:
+    """What stands for a method that would write to the hub."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("run_as_future"):
+            done: Future[None] = Future()
+            done.set_result(None)
+            return done
+        if name != "create_repo":
+            return None
+        repo_id = args[0] if args else kwargs["repo_id"]
+        whole = repo_id if "/" in repo_id else f"user/{repo_id}"  # the hub would put the user's name there
+        return hub.RepoUrl(f"{self.endpoint}/{whole}", endpoint=self.endpoint)
+
+    return method

@@ -19,7 +19,7 @@ from .changes import Changes
 from .effects import Effects
 from .gate import Gate
 from .heap import free_chunk
-from .naming import find_models, loader_key, without_length
+from .naming import find_models, loader_key, without_length, wrapped_in
 from .opening_cuda import Opener, before_cuda, open_in_fork
 from .order import seed_all
 from .ranks import Meeting, this_rank, top_of_run
@@ -72,6 +72,7 @@ class Runner:
         hooks.on_iterate(self._on_iterate)
         hooks.on_step(self._before_step, self._after_step)
         hooks.on_backward(self._before_backward, self._after_backward)
+        hooks.on_mode(self._on_mode)
         if not self._loop["loaders"]:
             hooks.when_called(self._loop["models"], lambda _: self._arrive_once(), most_calls=None)
         if orders["role"] == "serve":
@@ -218,6 +219,7 @@ class Runner:
         self._effects = Effects(self._changes, self._loop["device"])
         free_chunk(self._loop["evaluation_bytes"])
         self._changes.on_process(torch.device(self._loop["device"]))
+        self._changes.on_copies()
         self._changes.on_models(self._models)
         if self._changes.wants_models:  # they are made, or called for the first time, after the loop has begun
             hooks.when_called(self._loop["models"], self._changes.on_models)
@@ -259,6 +261,10 @@ class Runner:
             self._gate.last_loss = loss.detach() if loss.numel() == 1 else None
             self._gate.before_backward(loss)
             self._effects.before_backward(loss)
+
+    def _on_mode(self, module: Any, training: bool) -> None:
+        if self._gate is not None and any(module is own for model in self._models for own in wrapped_in(model)):
+            self._gate.on_mode(module, training=training)
 
     def _after_backward(self) -> None:
         if self._gate is not None:

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from . import hooks
+from .failing import NotSavedError
 from .importing import after_import
 
 if TYPE_CHECKING:
@@ -31,8 +32,11 @@ def leave_out_checkpoints(journal: Journal) -> None:
         return
     hooks.on_step(lambda _: None, _stepped)
     _wrap(sys.modules["torch"], "save", "f", journal)
+    _wrap_load(sys.modules["torch"], "load", "f")
+    sys.modules["torch"].serialization.load = sys.modules["torch"].load  # where it is pickled by its name
     # Imported by name by frameworks: before they are.
     after_import("safetensors.torch", lambda: _wrap(sys.modules["safetensors.torch"], "save_file", "filename", journal))
+    after_import("safetensors.torch", lambda: _wrap_load(sys.modules["safetensors.torch"], "load_file", "filename"))
 
 
 def _stepped(_: Any) -> None:
@@ -58,6 +62,27 @@ def _wrap(module: Any, name: str, path_name: str, journal: Journal) -> None:
         return original(*args, **kwargs)
 
     setattr(module, name, save)
+
+
+def _wrap_load(module: Any, name: str, path_name: str) -> None:
+    """Whoever loads the best of its checkpoints has trained all that it trains."""
+    original: Callable[..., Any] = getattr(module, name)
+
+    @functools.wraps(original)
+    def load(*args: Any, **kwargs: Any) -> Any:
+        file = args[0] if args else kwargs.get(path_name)
+        path = getattr(file, "name", file)
+        if _has_stepped[0] and isinstance(path, (str, bytes, os.PathLike)) and _is_empty(path):
+            raise NotSavedError(f"{os.fsdecode(path)} is empty: bursts leave out checkpoints")
+        return original(*args, **kwargs)
+
+    setattr(module, name, load)
+
+
+def _is_empty(path: Any) -> bool:
+    with contextlib.suppress(OSError):
+        return not os.path.getsize(path)
+    return False
 
 
 def _is_read_from() -> bool:

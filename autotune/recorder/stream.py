@@ -193,7 +193,9 @@ class Stream:
         self._arguments = changes.arguments(loader)
         self._batched = loader.batch_sampler is not None or loader.batch_size is not None
         length = length_of(self._arguments["sampler"]) if "sampler" in self._arguments else None
-        self._length = length * ranks if length is not None else None
+        self._length = length * ranks if length is not None and self._batched else None
+        # Where the data set yields batches, its length is theirs.
+        self._epoch_samples = self._length if self._batched or length is None else length * ranks * usual_samples
         self._ranks, self._usual_samples = ranks, usual_samples
         self._seed = seed
         self._before_draw = before_draw
@@ -240,7 +242,7 @@ class Stream:
     @property
     def epoch_samples(self) -> int | None:
         """Samples of an epoch, of all ranks together; None where that is not known."""
-        return self._length
+        return self._epoch_samples
 
     @property
     def has_passed_epoch(self) -> bool:
@@ -316,12 +318,12 @@ class Stream:
         start //= self._ranks
         if "batch_sampler" in arguments:
             arguments["batch_sampler"] = SeededBatches(arguments["batch_sampler"], self._seed, start)
-        elif self._length is not None:
+        elif self._epoch_samples is not None:
             sampler = arguments["sampler"]
             own = getattr(sampler, "generator", None)
-            if own is not None and self._length <= MOST_LISTED:
+            if own is not None and self._epoch_samples <= MOST_LISTED:
                 own.manual_seed(self._seed)
-            arguments["sampler"] = SeededSampler(sampler, self._seed, start)
+            arguments["sampler"] = SeededSampler(sampler, self._seed, start if self._length is not None else 0)
         collate = arguments["collate_fn"]
         if self._seeds_reading and not arguments.keys().isdisjoint({"sampler", "batch_sampler"}):  # nothing iterable
             arguments["dataset"] = reads = seeded_reads(arguments["dataset"], self._seed)

@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 WATCH_SECONDS = 0.5
 """Between two looks at memory."""
+IDLE_LIMIT = 0.1
+"""Of the processors: where more are idle, beside those that others compute on, nothing was taken. Chosen."""
 
 
 def processes(top: int | None = None) -> list[int]:
@@ -35,6 +37,16 @@ def memory_bytes() -> int | None:
     return total or None
 
 
+def lost_fraction(foreign: float, idle: float | None) -> float:
+    """Share of the processors that others took from this run: on idle ones they may compute as they like.
+
+    Args:
+        foreign: Share on which others computed.
+        idle: Share on which nobody did; None where that is not known.
+    """
+    return foreign if idle is None or idle < IDLE_LIMIT + foreign else 0.0
+
+
 class Processors:
     """The share of the processors that others took since a moment, where none was idle for them to take.
 
@@ -52,9 +64,7 @@ class Processors:
         if before is None or now is None or now[0] <= before[0]:
             return 0.0
         total, busy, own = (now[index] - before[index] for index in range(3))
-        idle = max(0.0, 1 - busy / total)
-        foreign = max(0.0, (busy - own) / total)
-        return foreign if idle < 0.1 + foreign else 0.0
+        return lost_fraction(max(0.0, (busy - own) / total), max(0.0, 1 - busy / total))
 
     def _read(self) -> tuple[float, float, float] | None:
         """Ticks of all processors, those that were busy, and those that were ours."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.bursts.epochs import Lap, Start, charge
+from autotune.bursts.epochs import Boundary, Lap, Start, boundary_of
 from autotune.knobs import TrainConfig
-from autotune.measuring import Block, Measurement, TelemetrySummary
+from autotune.measuring import Measurement, TelemetrySummary
 
 
 class Account:
@@ -47,17 +47,18 @@ class Account:
         """
         if not self.has_news:
             return None
-        blocks, boundary = self._charged()
+        boundary = self._boundary()
         first, self._reported = self._reported, len(self._laps)
         ready, laps = self._ready, self._laps[first:]
-        per_sample = sum(block.seconds for block in blocks[first:]) / max(1, sum(lap.samples for lap in laps))
+        blocks = tuple(map(boundary.block, laps))
+        per_sample = sum(block.seconds for block in blocks) / max(1, sum(lap.samples for lap in laps))
         step_seconds = per_sample * self._config.effective_batch
         compiling = ready["opening_seconds"] - ready["opening_steps"] * step_seconds
         seconds = sum(lap.seconds for lap in laps)
         taken = sum(share * lap.seconds for share, lap in zip(self._taken[first:], laps, strict=True)) / seconds
         host = figures["host_memory_bytes"]
         return Measurement(
-            blocks=tuple(blocks[first:]),
+            blocks=blocks,
             steady=True,
             start_seconds=ready["start_seconds"],
             build_seconds=0.0,
@@ -66,7 +67,7 @@ class Account:
             device_memory_bytes=figures.get("device_memory_bytes", host),
             host_memory_bytes=host,
             epoch_samples=ready["epoch_samples"],
-            epoch_boundary_seconds=boundary,
+            epoch_boundary_seconds=boundary.seconds,
             final_loss=figures["loss"],
             telemetry=TelemetrySummary(seconds=seconds, foreign_cpu_fraction=taken),
         ).model_dump(mode="json")
@@ -75,6 +76,7 @@ class Account:
         lap = event["lap"]
         starts = [Start(*start) for start in lap["starts"]]
         self._starts += starts
+        restarts = [start.seconds for start in starts if not start.after_epoch]
         self._laps.append(
             Lap(
                 samples=lap["samples"],
@@ -84,13 +86,21 @@ class Account:
                 batches=lap.get("batches", 1),
                 starts=len(starts),
                 start_seconds=lap["start_seconds"],
+                restarts=len(restarts),
+                restart_seconds=sum(restarts),
+                compiled=lap["compiled"],
             )
         )
         self._taken.append(event["taken"])
-        blocks, boundary = self._charged()
+        boundary = self._boundary()
         if event["leads_in"]:
             self._reported = len(self._laps)
-        return {"block": blocks[-1].model_dump(), "crossed": bool(starts), "boundary_seconds": boundary}
+        return {
+            "block": boundary.block(self._laps[-1]).model_dump(),
+            "crossed": bool(starts),
+            "compiled": lap["compiled"],
+            "boundary_seconds": boundary.seconds,
+        }
 
-    def _charged(self) -> tuple[list[Block], float]:
-        return charge(self._laps, self._starts, self._config)
+    def _boundary(self) -> Boundary:
+        return boundary_of(self._laps, self._starts, self._config)

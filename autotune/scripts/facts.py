@@ -73,6 +73,7 @@ def baseline_of(seen: SeenScript) -> TrainConfig:
         "ranks": seen.ranks,
         "precision": _HALF.get(seen.precision or "", "fp32"),
         "compile_mode": "default" if seen.compiled else None,
+        "num_threads": seen.threads if seen.threads != seen.default_threads else None,
     }
     exchange: dict[str, Any] = seen.ddp or {}
     values |= {name: exchange[knob.ddp_argument] for name, knob in KNOBS.items() if knob.ddp_argument in exchange}
@@ -208,7 +209,10 @@ def why_not(
         )
     most = max(ended, key=lambda one: one["forwards"])
     if (error := next((one["error"] for one in ended if one["error"]), None)) is not None:
-        return WorkloadError(f"{script.name}: it failed before it had trained: {error}; fix it and run again")
+        return WorkloadError(
+            f"{script.name}: it failed before it had trained: {error}; fix it and run again (it has no "
+            "terminal here, and its standard input is empty)"
+        )
     if most["steps"]:
         return WorkloadError(
             f"{script.name}: it ended after {most['steps']} optimizer steps, too few to measure; give it more data or "

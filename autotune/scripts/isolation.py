@@ -130,14 +130,14 @@ class ScriptIsolation(Isolation):
             return Ended(message={"event": "failure", "outcome": "unsupported", "reason": reason}, status=0)
         return self._burst(request, deadline)
 
-    def wait(self, live: Live, deadline: float) -> dict[str, Any] | None:
+    def wait(self, live: Live, deadline: float, latest: float | None = None) -> dict[str, Any] | None:
         """The next event of a job, as a runner tells it; a script that has trained all that it trains begins again."""
-        event = super().wait(live, deadline)
+        event = super().wait(live, deadline, latest)
         while event is not None and event["event"] == "trained":
             began = time.monotonic()
             self._begin_again(live, deadline, event.get("error"))
             deadline += time.monotonic() - began
-            event = super().wait(live, deadline)
+            event = super().wait(live, deadline, latest)
         if event is not None and event["event"] == "block":
             self._courses[live.number].fruitless = False
         return self._accounts[live.number].translated(event) if event is not None else None

@@ -12,7 +12,7 @@ from autotune.errors import UsageError
 from autotune.hardware import Cpu
 from autotune.hardware.host import read_cpu
 from autotune.recorder.arrival import ORDERS
-from autotune.results.result import Result, read_result
+from autotune.results.result import Result, ScriptRecord, read_result
 from autotune.scripts.changes import changes_of
 from autotune.scripts.script import Script
 
@@ -52,14 +52,23 @@ def launch_environment(result: Result, path: Path, script: Script, base: Mapping
 
 def orders_of(result: Result, path: str | Path) -> dict[str, Any]:
     """What the recorder is to do."""
-    script = result.workload.script
-    if script is None:
+    script = script_of(result, path)
+    changes = changes_of(result.best.config, result.baseline.config)
+    return {"role": "launch", "loop": script.loop, "changes": changes}
+
+
+def script_of(result: Result, path: str | Path) -> ScriptRecord:
+    """The script that a result is of.
+
+    Raises:
+        UsageError: It is of none.
+    """
+    if result.workload.script is None:
         raise UsageError(
             f"{path}: expected a result of 'autotune run', got one of {result.workload.target}; "
             f"load it with autotune.load({str(path)!r})"
         )
-    changes = changes_of(result.best.config, result.baseline.config)
-    return {"role": "launch", "loop": script.loop, "changes": changes}
+    return result.workload.script
 
 
 def differences(result: Result, path: Path, script: Script, cpu: Cpu, *, strict: bool) -> list[str]:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import UsageError
-from autotune.results.result import Result, ScriptRecord
+from autotune.results.result import Result
 from autotune.scripts import statements
 from autotune.scripts.diff import reverted, unified
 from autotune.scripts.in_place import EditedFile, Files, InPlace, read_file
+from autotune.scripts.launching import script_of
 from autotune.scripts.source import CannotEditError
 
 
@@ -92,17 +93,3 @@ def undone(result: Result, path: Path, diff: bytes) -> tuple[EditedFile, ...]:
         if former is not None and hashlib.sha256(former).hexdigest() == hashed:
             found.append(EditedFile(name, content, former))
     return tuple(found)
-
-
-def script_of(result: Result, path: Path) -> ScriptRecord:
-    """The script that a result is of.
-
-    Raises:
-        UsageError: It is of none.
-    """
-    if result.workload.script is None:
-        raise UsageError(
-            f"{path}: expected a result of 'autotune run', got one of {result.workload.target}; "
-            f"load it with autotune.load({str(path)!r})"
-        )
-    return result.workload.script

@@ -101,15 +101,22 @@ def _first(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _ready(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    slowest = {name: max(event[name] for event in events) for name in ("pace", "start_seconds", "opening_seconds")}
-    return {**events[0], **slowest}
+    longest = ("pace", "start_seconds", "opening_seconds", "loader_seconds")
+    slowest = {name: max(event[name] for event in events) for name in longest}
+    return {**events[0], **slowest, "keeps_up": all(event["keeps_up"] for event in events)}
 
 
 def _block(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    slowest = max(events, key=lambda event: event["lap"]["seconds"])
-    samples = round(sum(event["lap"]["samples"] for event in events) / len(events))  # each counts those of all
-    drained = all(event["drained"] for event in events)
-    return {**slowest, "lap": {**slowest["lap"], "samples": samples}, "drained": drained}
+    laps = [event["lap"] for event in events]
+    left_out = max(lap["left_out"] for lap in laps)  # others wait for a rank that evaluates
+    slowest = max(events, key=lambda event: event["lap"]["seconds"] + event["lap"]["left_out"])
+    lap = {
+        **slowest["lap"],
+        "seconds": max(1e-9, slowest["lap"]["seconds"] + slowest["lap"]["left_out"] - left_out),
+        "samples": round(sum(lap["samples"] for lap in laps) / len(laps)),  # each counts those of all
+        "compiled": any(lap["compiled"] for lap in laps),
+    }
+    return {**slowest, "lap": lap, "drained": all(event["drained"] for event in events)}
 
 
 def _figures(events: Sequence[dict[str, Any]]) -> dict[str, Any]:

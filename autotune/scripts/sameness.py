@@ -94,6 +94,8 @@ class ScriptNumerics(NumericsGuard):
         except AutotuneError as error:
             return Numerics(outcome="unchecked", reason=f"comparing losses did not end well: {error}")
         compared = min(len(found), len(self._own))
+        if not compared:
+            return Numerics(outcome="unchecked", reason="no loss was seen: nothing called backward() on one")
         if (step := first_difference(self._own, found)) is None:
             reason = f"it computes as the baseline does: the losses of {compared} steps are the same to the last bit"
             return Numerics(outcome="unchanged", reason=reason, steps=compared)

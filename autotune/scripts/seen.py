@@ -62,6 +62,8 @@ class SeenScript:
         cuda_opened: Whether it holds a CUDA context.
         seconds_to_loop: From its start until it trains.
         device: That it trains on.
+        threads: Of one operation on the CPU.
+        default_threads: The same before the script began.
         loaders: That feed training, the one that is drawn from most first; none: steps are counted.
         samples: Of the first batches.
         batch_bytes: Of a batch.
@@ -102,6 +104,8 @@ class SeenScript:
     cuda_opened: bool
     seconds_to_loop: float
     device: str
+    threads: int
+    default_threads: int
     loaders: tuple[SeenLoader, ...]
     samples: list[int]
     batch_bytes: int

@@ -123,7 +123,7 @@ class ProtectedFiles:
 
 
 def recovered(but: Path) -> list[str]:
-    """Puts back what runs left that were killed with their watch-dogs; returns what a person should know, of each."""
+    """Reverts what runs left that were killed with their watch-dogs; returns what a person should know, of each."""
     found = []
     for folder in cache_folder().glob(f"{_PREFIX}*") if cache_folder().is_dir() else []:
         with contextlib.suppress(OSError, ValueError):

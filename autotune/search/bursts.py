@@ -24,6 +24,8 @@ OPENING_STEPS = 2
 LEAST_CONFIRMING_SHARE = 0.25
 """What is left for the confirmation of a config that takes long to compile: `FEWEST_PAIRS` rounds, in which it comes
 out of a cache, and so much of the budget at least. Chosen."""
+MOST_CONFIRMING_SHARE = 0.5
+"""Of the budget, kept for confirming what may yet be found, where rounds take long. Chosen."""
 
 
 class Bursts:
@@ -74,9 +76,12 @@ class Bursts:
     def searching_seconds(self) -> float:
         """Seconds that the search may still take: what it has found must be confirmed, however long a round takes."""
         best = self.log.incumbent()
-        if best is None or best.burst.point == self.baseline:
+        if best is None:
             return self.budget.searching_seconds_without_gain
         confirming = FEWEST_PAIRS * self.round_seconds([self.baseline, best.burst.point])
+        if best.burst.point == self.baseline:
+            left = self.budget.ablating_seconds - min(confirming, MOST_CONFIRMING_SHARE * self.budget.seconds)
+            return min(self.budget.searching_seconds_without_gain, max(0.0, left))
         return min(self.budget.searching_seconds, max(0.0, self.budget.confirming_seconds - confirming))
 
     def seconds_of(self, point: Point) -> float:
@@ -93,11 +98,13 @@ class Bursts:
         """A point's share of its first round: shorter than a challenge, unless it compiles or its steps are long."""
         if point.config.compile_mode is not None:
             return self.seconds_of(point)
-        shorter = self.seconds_of(point) * self._round_plan.measure_seconds / self.plan.measure_seconds
+        whole, share = self.seconds_of(point), self._round_plan.measure_seconds / self.plan.measure_seconds
         if (measured := self.log.measurement(point)) is None:
-            return shorter
-        samples = OPENING_STEPS * point.config.effective_batch + LEAST_LONG_TURNS * block_samples
+            return share * whole
         started = measured.start_seconds + measured.build_seconds
+        opened = started + measured.warmup_seconds  # with the loader's start and the first steps
+        samples = OPENING_STEPS * point.config.effective_batch + LEAST_LONG_TURNS * block_samples
+        shorter = opened + share * max(0.0, whole - opened)
         return max(shorter, started + samples / measured.samples_per_second)
 
     def search(self, point: Point, stage: str, reason: str) -> Burst:

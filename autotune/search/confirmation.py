@@ -101,6 +101,17 @@ class Confirmation:
             if trial.burst.outcome is not Outcome.TIMEOUT or (trial.stage, trial.round) not in cut_off
         }
 
+    def why_out(self, point: Point) -> str | None:
+        """Why a point cannot be the answer, whatever its speed; None where nothing speaks against it."""
+        verdict = self.verdict(point)
+        if verdict is not None and verdict.outcome == "disagrees":
+            return f"it does not train what the baseline trains: {verdict.reason}"
+        if point not in self._failed():
+            return None
+        played = [trial.burst for trial in self._bursts.trials if trial.stage == CONFIRM and trial.burst.point == point]
+        failed = next(burst for burst in played if not burst.ok)
+        return f"it ended as {failed.outcome.value} when it was measured again: {failed.reason}"
+
     def sides(self, point: Point) -> tuple[Measurement, Measurement] | None:
         """The baseline's measurement and a point's, over the rounds that hold both: their blocks are pairs, in order.
 
@@ -130,8 +141,7 @@ class Confirmation:
                 return
             together = {self._baseline, *points}
             known = [measured for measured in self._bursts.rounds(CONFIRM) if together <= measured.keys()]
-            numbers = [trial.round for trial in self._bursts.trials if trial.stage == CONFIRM]
-            first = max((number for number in numbers if number is not None), default=-1) + 1 - len(known)
+            first = self._next_round(CONFIRM) - len(known)
 
             def play(points: Sequence[Point], number: int, first: int = first) -> list[Burst]:
                 told = f"round {first + number + 1}"
@@ -140,18 +150,24 @@ class Confirmation:
             confirm(self._baseline, points, play, affords=self._affords_next, known=known, objective=self._objective)
             raced |= {*finalists}
 
+    def _next_round(self, stage: str) -> int:
+        """The number of a stage's next round."""
+        numbers = (trial.round for trial in self._bursts.trials if trial.stage == stage)
+        return max((number for number in numbers if number is not None), default=-1) + 1
+
     def ablate(self) -> None:
         """Measures what each changed knob is worth; where time is short, those of the largest expected effect."""
         winner = self.answer()
         variants = {name: point for name, point in self._variants(winner).items() if point != self._baseline}
         names = {point: name for name, point in variants.items()}
+        first = self._next_round(ABLATION)  # an interrupted run's rounds were played without these
 
         def play(points: Sequence[Point], number: int) -> list[Burst]:
             def reason(point: Point) -> str:
                 what = f"{names[point]} reverted" if point in names else "the winner"
                 return f"{what}, round {number + 1}"
 
-            return self._bursts.in_turn(points, number, ABLATION, reason)
+            return self._bursts.in_turn(points, first + number, ABLATION, reason)
 
         def affords(points: Sequence[Point]) -> bool:
             budget = self._bursts.budget
@@ -185,13 +201,26 @@ class Confirmation:
         Args:
             raced: Points that were measured again already: others must have come to the best of them.
         """
+        fastest, too_slow = self._by_rate()
+        finalists = self._near_the_leader(raced, too_slow)
+        if fastest is not None and finalists and fastest not in {*raced, finalists[0]}:
+            others = [point for point in finalists[1:] if point != fastest]
+            finalists = [finalists[0], fastest, *others]  # the second is what the others must keep up with
+        while len(finalists) > 1 and not self._affords([self._baseline, *finalists] * LONG_RACE_ROUNDS):
+            finalists.pop()  # where the race would not be a long one, more would only take time from the first
+        return finalists
+
+    def _near_the_leader(self, raced: Collection[Point], too_slow: Collection[Point]) -> list[Point]:
+        """What may be as fast as the best that is still to be raced, and is sound; by the speed that is certain.
+
+        For whoever is the fastest for all that is certain may have had too few blocks to become the incumbent.
+        """
         budget = self._bursts.budget
         searched = standings(self._bursts.trials)
         before = next((one.score for one in searched if one.point == self._baseline), 0.0)
         reached = before * max([1.0, *(one.speedup.ratio for one in self._fast_enough() if one.point in raced)])
         near: dict[Point, float] = {}  # and the score that is certain
         leader = 0.0
-        fastest, too_slow = self._by_rate()
         for standing in searched:
             point = standing.point
             if point in too_slow:
@@ -206,15 +235,7 @@ class Confirmation:
             if self.agrees(point):  # else the next in line takes its place
                 near[point] = standing.score * math.exp(-NEAR_ERRORS * standing.error)
                 leader = max(leader, standing.score)
-        # Where the race would not be a long one, more finalists would only take time from the first: whoever is the
-        # fastest for all that is certain, which may have had too few blocks to become the incumbent.
-        finalists = sorted(near, key=lambda point: near[point], reverse=True)
-        if fastest is not None and finalists and fastest not in {*raced, finalists[0]}:
-            others = [point for point in finalists[1:] if point != fastest]
-            finalists = [finalists[0], fastest, *others]  # the second is what the others must keep up with
-        while len(finalists) > 1 and not self._affords([self._baseline, *finalists] * LONG_RACE_ROUNDS):
-            finalists.pop()
-        return finalists
+        return sorted(near, key=lambda point: near[point], reverse=True)
 
     def _by_rate(self) -> tuple[Point | None, set[Point]]:
         """Where a share of the fastest rate must be kept: the fastest point that is sound, and those far too slow.

@@ -61,6 +61,9 @@ def confirm(
 ) -> None:
     """Plays rounds until decided, out of rounds, or out of time.
 
+    Where intervals are narrow but one that seems faster may still be none, all rounds are played that there are: to
+    look after each of them, and to end with the first that is beyond doubt, would find a gain too often where none is.
+
     Args:
         baseline: What the finalists are compared with.
         finalists: At least one; a finalist that fails is out.
@@ -71,6 +74,8 @@ def confirm(
     """
     rounds = list(known)
     standing = list(finalists)
+    earlier = (rounds[:number] for number in range(MIN_DECIDED_ROUNDS, len(rounds)))
+    to_the_end = any(_is_close(baseline, finalists, played, objective) for played in earlier)
     for number in range(len(rounds), MAX_ROUNDS):
         order = [baseline, *standing]
         if not affords(order):
@@ -78,8 +83,12 @@ def confirm(
         measured = played_round(order, number, play, objective)
         rounds.append(measured)
         standing = _still_racing([point for point in standing if point in measured], baseline, rounds, objective)
-        if not standing or (len(rounds) >= MIN_DECIDED_ROUNDS and _decided(baseline, standing, rounds, objective)):
+        if not standing:
             return
+        if len(rounds) >= MIN_DECIDED_ROUNDS and not to_the_end and _narrow(baseline, standing, rounds, objective):
+            to_the_end = _is_close(baseline, standing, rounds, objective)
+            if not to_the_end:
+                return
 
 
 def played_round(points: Sequence[Point], number: int, play: Play, objective: Objective = SAMPLES_PER_SECOND) -> Round:
@@ -178,8 +187,15 @@ def speedup_of(
     return speedup_in(both, baseline, point, objective) if len(both) >= MIN_ROUNDS else None
 
 
-def _decided(baseline: Point, standing: Sequence[Point], rounds: Sequence[Round], objective: Objective) -> bool:
-    """Whether more rounds would change nothing: every interval is narrow."""
+def _is_close(baseline: Point, standing: Sequence[Point], rounds: Sequence[Round], objective: Objective) -> bool:
+    """Whether every interval is narrow, and one that seems faster is not so beyond doubt."""
+    found = [one.speedup for one in rank(baseline, rounds, objective=objective) if one.point in standing]
+    in_doubt = any(speedup.ci95.low <= 1 < speedup.ratio for speedup in found)
+    return in_doubt and _narrow(baseline, standing, rounds, objective)
+
+
+def _narrow(baseline: Point, standing: Sequence[Point], rounds: Sequence[Round], objective: Objective) -> bool:
+    """Whether every interval is narrow."""
     for point in standing:
         speedup = speedup_of(point, baseline, rounds, objective)
         if speedup is None or (speedup.ci95.high - speedup.ci95.low) / 2 > DECIDED_WIDTH * speedup.ratio:

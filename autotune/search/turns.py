@@ -11,8 +11,8 @@ from autotune.bursts.runner import Runner
 from autotune.measuring import Burst, Interval, Pair, Point
 
 LOST_PARTNERS = 2
-"""So many candidates whose partner was gone when they were to play, and memory is taken to be too small for two: on a
-CPU the system kills whom it likes. Chosen: one may have died for a reason of its own."""
+"""So many candidates in a row whose partner was gone when they were to play, and memory is taken to be too small for
+two: on a CPU the system kills whom it likes. Chosen: one may have died for a reason of its own."""
 NO_ROOM = "there is no memory for all sides at once: whole bursts take turns, which is less certain"
 APART_ERROR = 0.1
 """What a ratio of two bursts that ran one after the other may be off by, either way: one config's bursts were measured
@@ -78,6 +78,8 @@ class Turns:
         burst, pair = self._runner.challenge(incumbent, candidate, plan, deadline_seconds, told)
         left = deadline_seconds - burst.seconds
         lost_partner = burst.ok and pair is None and left > plan.measure_seconds
+        if pair is not None:
+            self._lost_partners = 0  # there is room for two
         if incumbent is None or left <= 0 or not (burst.outcome.is_memory or lost_partner):
             return burst, pair
         spent = burst.seconds

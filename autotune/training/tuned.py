@@ -17,13 +17,14 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from autotune.errors import ConfigError
 from autotune.knobs import DATALOADER_ARGUMENTS, KNOBS, TrainConfig, going_with, loader_arguments
+from autotune.recorder.naming import length_of
 from autotune.recorder.telling import autocast
 from autotune.results.result import Result
 from autotune.training.copying import SideStream
 from autotune.training.placement import PlacedDataset, unfit, unpacked
 from autotune.training.ranks import Exchange, device_of_rank, join, on_all_ranks, shared_out, this_rank, threads_of_rank
 from autotune.workload.batches import MicroBatches, move
-from autotune.workload.fingerprint import length_of, model_differences, model_facts
+from autotune.workload.fingerprint import model_differences, model_facts
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

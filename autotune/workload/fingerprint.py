@@ -6,7 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from autotune.knobs import ModelFacts
-from autotune.recorder.naming import shapes_hash
+from autotune.recorder.naming import length_of, shapes_hash
 from autotune.workload.batches import tensors_in
 
 if TYPE_CHECKING:
@@ -52,14 +52,6 @@ def model_differences(there: ModelFacts, here: ModelFacts) -> list[str]:
     if None not in {there.optimizer, here.optimizer} and there.optimizer != here.optimizer:
         found.append(f"the optimizer is {there.optimizer} there, {here.optimizer} here")
     return found
-
-
-def length_of(sized: Any) -> int | None:
-    """``len()`` of it; None for what has none."""
-    try:
-        return len(sized)
-    except TypeError:
-        return None
 
 
 def _hash(parts: list[str]) -> str:

@@ -123,14 +123,43 @@ def test_an_epochs_end_is_charged_where_its_length_shows_only_then(forkserver: I
     assert side.per_sample(block) > block.seconds / block.samples
 
 
+def duet_of(*sides: list[int], compiled: int | None = None) -> Duet:
+    """A duet of sides that have trained blocks of so many samples; the first one compiled something in one of them."""
+    duet = Duet(PLAN, math.inf, seed=0, ends=1)
+    for number, counts in enumerate(sides):
+        side = SimpleNamespace(
+            blocks=[Block(samples=count, seconds=0.1, data_wait_seconds=0.0) for count in counts],
+            taken=[0.0] * len(counts),
+            compiled=[number == 0 and turn == compiled for turn in range(len(counts))],
+            per_sample=lambda block: block.seconds / block.samples,
+        )
+        duet.sides.append(side)  # type: ignore[arg-type]
+    return duet
+
+
 def test_turns_in_which_every_step_was_skipped_do_not_count() -> None:
     """A GradScaler learns its scale by skipping steps: no sample of theirs counts, and no ratio is made of them."""
-    duet = Duet(PLAN, math.inf, seed=0, ends=1)
-    for counts in ([64, 64, 64, 64], [0, 32, 64, 0]):
-        blocks = [Block(samples=count, seconds=0.1, data_wait_seconds=0.0) for count in counts]
-        side = SimpleNamespace(blocks=blocks, taken=[0.0] * 4, per_sample=lambda block: block.seconds / block.samples)
-        duet.sides.append(side)  # type: ignore[arg-type]
-    assert duet.counted() == [1, 2]
+    assert duet_of([64, 64, 64, 64], [0, 32, 64, 0]).counted() == [1, 2]
+
+
+def test_turns_in_which_a_side_compiles_do_not_count() -> None:
+    """For a last batch that is smaller, say: that is done once, not in each epoch."""
+    assert duet_of([64] * 4, [64] * 4, compiled=2).counted() == [0, 1, 3]
+
+
+def test_a_side_that_has_failed_takes_no_blocks_of_the_others_along() -> None:
+    """Two that go on are compared by all that they train; the third ended in its third block."""
+    assert duet_of([64] * 6, [64] * 6, [64] * 2).counted() == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_loader_that_starts_slowly_is_no_hang(runner_of: RunnerOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of 0.06 s, in which workers start who take 0.7 s for it: at a restart, and at each epoch's end."""
+    monkeypatch.setattr("autotune.bursts.side.HANG_SECONDS", 0.3)
+    monkeypatch.setattr("autotune.bursts.side.HANG_BLOCKS", 2)
+    config = TrainConfig(batch_size=4, num_workers=1)
+    point = Point(config=config, parameters={"start_seconds": 0.7, "samples": 64})
+    (burst, _) = runner_of("tests.workloads.sleepy:build").play([point, point], PLAN, SECONDS)
+    assert burst.outcome is Outcome.OK, burst.reason
 
 
 def test_steps_of_seconds_take_fewer_turns(runner_of: RunnerOf) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from autotune.bursts.epochs import Lap, Start, charge
+from autotune.bursts.epochs import Lap, Start, boundary_of
 from autotune.knobs.config import TrainConfig
-from autotune.measuring.records import Measurement
+from autotune.measuring.records import Block, Measurement
 
 WORKERS = TrainConfig(num_workers=4)
 PERSISTENT = TrainConfig(num_workers=4, persistent_workers=True)
@@ -26,6 +26,14 @@ def lap(consumed: int, seconds: float, **changes: Any) -> Lap:
 def crossing(samples: int, seconds: float, start_seconds: float, **changes: Any) -> Lap:
     """A lap in which the loader starts."""
     return lap(samples, seconds, starts=1, start_seconds=start_seconds, **changes)
+
+
+def charge(
+    laps: Sequence[Lap], starts: Sequence[Start], config: TrainConfig, after_restart: Sequence[Lap] = ()
+) -> tuple[list[Block], float]:
+    """The laps as blocks, and what an epoch's end costs."""
+    boundary = boundary_of(laps, starts, config, after_restart)
+    return [boundary.block(lap) for lap in laps], boundary.seconds
 
 
 def rate(laps: Sequence[Lap], starts: Sequence[Start], config: TrainConfig, epoch_samples: int) -> float:
@@ -110,3 +118,34 @@ def test_steps_that_taught_nothing_took_their_time() -> None:
 def test_batches_that_stay_on_the_device_know_no_epochs() -> None:
     """Nothing starts, so nothing is charged."""
     assert charge([lap(10, 1.0)] * 4, [], WORKERS)[1] == 0.0
+
+
+def test_a_restart_is_no_epochs_end_to_workers_that_persist() -> None:
+    """Their own start comes once; at an epoch's end they only fetch, which no worker does for longer than all train."""
+    restarted = crossing(10, 6.0, 5.5, restarts=1, restart_seconds=5.5)
+    blocks, cost = charge([restarted, *[lap(10, 1.0)] * 4], [Start(0.5, 5.0, after_epoch=False)], PERSISTENT)
+    assert cost == pytest.approx(0.4)
+    assert blocks[0].seconds == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("config", [PERSISTENT, TrainConfig()], ids=["persistent", "no workers"])
+def test_the_stretch_after_a_restart_is_no_epoch(config: TrainConfig) -> None:
+    """Caches are cold after it, and workers start; the one epoch that ended tells what its end costs."""
+    restarted = crossing(10, 4.0, 1.0, restarts=1, restart_seconds=1.0)
+    laps = [restarted, *[lap(10, 1.0)] * 4, crossing(10, 1.3, 0.3), *[lap(10, 1.0)] * 4]
+    starts = [Start(0.5, 0.5, after_epoch=False), Start(0.1, 0.2, after_epoch=True)]
+    assert charge(laps, starts, config)[1] == pytest.approx(0.3)
+
+
+def test_what_is_compiled_late_is_no_cost_of_an_epochs_end() -> None:
+    """A last batch that is smaller is compiled for once, in the first epoch."""
+    late = crossing(10, 21.0, 0.3, compiled=True)
+    laps = [
+        lap(10, 1.0),
+        late,
+        *[lap(10, 1.0)] * 3,
+        crossing(10, 1.3, 0.3),
+        *[lap(10, 1.0)] * 3,
+        crossing(10, 1.3, 0.3),
+    ]
+    assert charge(laps, [AT_AN_END], TrainConfig())[1] == pytest.approx(0.3)

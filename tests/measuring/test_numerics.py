@@ -149,3 +149,11 @@ def test_without_time_nothing_is_checked() -> None:
     bench = Bench(trace())
     assert bench.guard.check(Point(config=BF16), FEWEST_STEPS - 1, 10.0).outcome == "unchecked"
     assert not bench.asked
+
+
+def test_without_a_loss_nothing_is_judged() -> None:
+    """As where gradients come from `torch.autograd.grad`."""
+    none = Trace(losses=(), gradient_norm=1.0)
+    verdict = judge_agreement(agreement(none, control=none), BF16, BASELINE)
+    assert verdict.outcome == "unchecked"
+    assert "no loss was seen" in verdict.reason

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
-from autotune.recorder.naming import loader_kind
+from autotune.recorder.naming import loader_kind, shapes_hash
 from autotune.scripts import Script
 
 SCRIPT = """
@@ -170,3 +171,60 @@ def test_a_loader_is_known_again_with_another_size() -> None:
     assert loader_kind("a.Data 640 32 RandomSampler False") == loader_kind("a.Data 64 8 RandomSampler False")
     assert loader_kind("a.Data 640 Buckets") == ("a.Data", "Buckets")
     assert loader_kind("a.Data 640 32 RandomSampler False") != loader_kind("a.Data 640 32 SequentialSampler False")
+
+
+SETS_ITSELF_UP = """
+import json
+import torch
+from torch import nn
+torch.set_num_threads(2)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(3):
+    model(torch.ones(2, 4)).mean().backward()
+    optimizer.step()
+print(json.dumps(torch.get_num_threads()))
+"""
+
+
+def test_what_a_script_tells_torch_before_it_trains_is_overruled_as_in_bursts(tmp_path: Path) -> None:
+    """A seed_everything of the script's own would else take back what was measured."""
+    loop = {"loaders": [], "models": [], "device": "cpu"}
+    changes = {"knobs": {"num_threads": 1}, "changed": ["num_threads"], "process": [["set_threads", 1]]}
+    assert launched(tmp_path, changes, loop, text=SETS_ITSELF_UP) == (1, "")
+    again = SETS_ITSELF_UP.replace("    optimizer.step()", "    optimizer.step()\n    torch.set_num_threads(2)")
+    threads, told = launched(tmp_path, changes, loop, text=again)
+    assert threads == 2
+    assert "sets 2 threads over and over: this training is not the one that was measured" in told
+
+
+FOLDS = """
+import gc, json
+import torch
+from torch import nn
+
+class Net(nn.Sequential):
+    pass
+
+found, gone = [], []
+for fold in range(3):
+    model = Net(nn.Conv2d(3, 4, 3))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        model(torch.ones(2, 3, 4, 4)).mean().backward()
+        optimizer.step()
+    found.append(model[0].weight.is_contiguous(memory_format=torch.channels_last))
+    del model, optimizer
+    gc.collect()
+    gone.append(sum(type(one) is Net for one in gc.get_objects()))
+print(json.dumps([found, gone]))
+"""
+
+
+def test_each_model_that_a_script_trains_is_changed_and_none_is_kept(tmp_path: Path) -> None:
+    """As in cross validation, and in an ensemble."""
+    key = f"__main__.Net {shapes_hash(nn.Conv2d(3, 4, 3))}"
+    loop = {"loaders": [], "models": [key], "device": "cpu"}
+    changes = {"knobs": {"memory_format": "channels_last"}, "changed": ["memory_format"], "model": ["lay_out"]}
+    (found, gone), told = launched(tmp_path, changes, loop, text=FOLDS)
+    assert (found, gone, told) == ([True] * 3, [0] * 3, "")

@@ -95,3 +95,32 @@ def test_a_loop_below_a_bar_is_forked(tmp_path: Path, monkeypatch: pytest.Monkey
         isolation._ready_server(START_SECONDS)
         assert isolation.fork_unsafe_reason is None
     assert notes == []
+
+
+TENSORBOARD = """
+import threading
+from tensorboardX import SummaryWriter
+writer = SummaryWriter("runs")
+writer.add_scalar("loss", 1.0, 1)
+writer.flush()
+print(len(threading.enumerate()))
+writer.close()
+"""
+
+
+def test_a_tensorboard_writer_starts_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else most scripts of research could not be forked."""
+    monkeypatch.chdir(tmp_path)
+    assert printed(TENSORBOARD, tmp_path) == ["1"]
+    assert int(*printed(TENSORBOARD, tmp_path, "launch")) > 1
+
+
+def test_nothing_is_written_to_the_hugging_face_hub(tmp_path: Path) -> None:
+    """By its functions and by a client; who makes a repository gets its name, who waits for an upload need not wait."""
+    lines = (
+        "from huggingface_hub import HfApi, create_repo, upload_folder\n"
+        "print(create_repo('me/model').repo_id, HfApi().create_repo(repo_id='out').repo_id)\n"
+        "print(upload_folder(repo_id='me/model', folder_path='.', run_as_future=True).result())\n"
+        "print(HfApi().upload_file(path_or_fileobj=b'', path_in_repo='a', repo_id='me/model'))"
+    )
+    assert printed(lines, tmp_path) == ["me/model user/out", "None", "None"]

@@ -25,9 +25,10 @@ def joined(*ranks: int) -> Together:
     return Together(dict(enumerate(ranks)), len(ranks))
 
 
-def block(seconds: float, samples: int = 64, *, drained: bool = True) -> dict[str, Any]:
-    """A block that a rank has trained."""
-    lap = {"seconds": seconds, "samples": samples, "wait_seconds": seconds / 2, "starts": []}
+def block(seconds: float, samples: int = 64, *, drained: bool = True, left_out: float = 0.0) -> dict[str, Any]:
+    """A block that a rank has trained, from which so many seconds of evaluation were left out."""
+    lap = {"seconds": seconds, "samples": samples, "wait_seconds": seconds / 2, "starts": [], "compiled": False}
+    lap["left_out"] = left_out
     return {"event": "block", "number": 3, "lap": lap, "drained": drained, "taken": 0.0, "leads_in": False}
 
 
@@ -44,6 +45,14 @@ def test_a_block_takes_as_long_as_its_slowest_rank_and_drains_when_all_have() ->
     assert (told["lap"]["seconds"], told["lap"]["wait_seconds"], told["lap"]["samples"]) == (0.3, 0.15, 64)
     assert not told["drained"]
     assert together.heard(1, block(0.2)) == []  # the next one begins anew
+
+
+def test_what_one_rank_evaluates_is_left_out_of_all() -> None:
+    """The others wait for it, in a step that seems to take as long."""
+    together = joined(0, 1)
+    together.heard(0, block(0.2, left_out=3.0))
+    (told,) = together.heard(1, block(3.3))
+    assert told["lap"]["seconds"] == pytest.approx(0.3)
 
 
 def test_the_first_rank_tells_progress_and_losses_and_memory_adds_up() -> None:

@@ -347,3 +347,47 @@ def test_one_rank_under_torchrun_is_tuned_and_two_are_launched(tmp_path: Path) -
     done = subprocess.run(both.command, env=both.environment(orders, os.environ), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert sorted(line for line in done.stdout.splitlines() if "rank" in line) == ["rank 0 True", "rank 1 True"]
+
+
+CHECKPOINTED = """
+from torch.utils.checkpoint import checkpoint
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(net() for _ in range(3))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False)[:, :1].expand(-1, x.shape[1])
+        return x
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(2000):
+    for x, y in DataLoader(data(), batch_size=16):
+        step(model, optimizer, x, y % x.shape[1])
+"""
+ROLLOUT = """
+x, y = data().tensors
+actor, critic = net(), net()
+optimizer = torch.optim.SGD([*actor.parameters(), *critic.parameters()], 0.1)
+for _ in range(20_000):
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        for row in x[:4].split(1):
+            actor(row), critic(row)
+    optimizer.zero_grad()
+    (cross_entropy(actor(x[:16]), y[:16]) + critic(x[:16]).pow(2).mean()).backward()
+    optimizer.step()
+"""
+
+
+def test_what_checkpointing_computes_again_is_no_model_of_its_own(tmp_path: Path) -> None:
+    """Backward calls each block once more."""
+    assert seen_in(written(tmp_path, CHECKPOINTED)).model_names == ["Net"]
+
+
+def test_a_step_is_as_large_as_what_is_trained_on_not_as_a_rollout(tmp_path: Path) -> None:
+    """Nor is its precision training's."""
+    seen = seen_in(written(tmp_path, ROLLOUT))
+    assert (seen.step_samples, seen.precision) == (16, None)

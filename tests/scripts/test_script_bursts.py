@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import psutil
 import pytest
 
 from autotune.measuring.records import Outcome
-from autotune.scripts import ScriptIsolation
+from autotune.scripts import Script, ScriptIsolation
 from tests.example_scripts import START_SECONDS, alone, played, script
 
 
@@ -93,3 +94,71 @@ def test_a_script_that_hangs_is_ended_at_the_deadline() -> None:
         isolation.start(START_SECONDS)
         burst = alone(isolation, 12.0)
     assert burst.outcome is Outcome.TIMEOUT
+
+
+EVALUATING = """
+import sys, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Slow(nn.Linear):
+    def forward(self, x):
+        time.sleep(0.01 if self.training else 0.5)
+        return super().forward(x)
+
+model = Slow(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+rows = torch.ones(8, 4)
+
+def train(step, batch):
+    if step % 10 == 0:
+        model.eval()
+        with torch.no_grad():
+            model(batch)
+        model.train()
+    optimizer.zero_grad()
+    model(batch).mean().backward()
+    optimizer.step()
+
+step = 0
+loader = DataLoader(TensorDataset(torch.ones(800, 4)), batch_size=8)
+while True:
+    for (batch,) in loader if sys.argv[1] == "loader" else [(rows,)]:
+        train(step, batch)
+        step += 1
+"""
+
+
+@pytest.mark.parametrize("kind", ["loader", "none"])
+def test_evaluation_between_steps_is_no_part_of_a_block(kind: str, tmp_path: Path) -> None:
+    """A step of 10 ms trains 800 samples a second at most; with half a second in every tenth it would be 130."""
+    (tmp_path / "train.py").write_text(EVALUATING)
+    with ScriptIsolation(Script((sys.executable, "train.py", kind))) as isolation:
+        isolation.start(START_SECONDS)
+        burst = alone(isolation)
+    assert burst.rate is not None, burst.reason
+    assert 200 < burst.rate < 800
+
+
+RELOADING = """
+import os, torch
+from torch import nn
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(400):
+    optimizer.zero_grad()
+    model(torch.ones(8, 4)).mean().backward()
+    optimizer.step()
+    torch.save(model.state_dict(), "best.pt")
+model.load_state_dict(torch.load("best.pt"))
+"""
+
+
+def test_a_script_that_ends_with_its_best_checkpoint_has_trained_all(tmp_path: Path) -> None:
+    """Bursts save none; it begins again, as a script does that just ends."""
+    (tmp_path / "train.py").write_text(RELOADING)
+    with ScriptIsolation(Script((sys.executable, "train.py"))) as isolation:
+        isolation.start(START_SECONDS)
+        burst = alone(isolation)
+    assert burst.outcome is Outcome.OK, burst.reason

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, SequentialSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Sampler, SequentialSampler, TensorDataset
 
 from autotune.recorder.changes import Changes
 from autotune.recorder.stream import Stream
@@ -197,3 +197,22 @@ def test_cached_batches_are_not_read_again() -> None:
     of_loader = Stream(loader(), Changes({}), 0, lambda: None, cached=True)
     drawn = [next(of_loader)[0].tolist() for _ in range(8)]
     assert drawn[:4] == drawn[4:]
+
+
+def test_an_epoch_of_a_data_set_that_yields_batches_holds_their_samples() -> None:
+    """Its sampler counts batches: 5 of 8 rows each, whose order is the seed's."""
+
+    class Eights(Dataset[Any]):
+        def __len__(self) -> int:
+            return 5
+
+        def __getitem__(self, index: int) -> Any:
+            return torch.arange(8 * index, 8 * index + 8)
+
+    given = DataLoader(Eights(), batch_size=None, shuffle=True)
+    first, second = (Stream(given, Changes({}), 3, lambda: None, usual_samples=8) for _ in range(2))
+    assert first.epoch_samples == 40
+    drawn = [next(first).tolist() for _ in range(7)]
+    assert first.position == 56
+    assert drawn == [next(second).tolist() for _ in range(7)]
+    assert sorted(row for batch in drawn[:5] for row in batch) == list(range(40))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from autotune.bursts.protocol import BurstPlan
 from autotune.commands.tuning_result import judge
 from autotune.errors import Interrupted
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.numerics import Agreement, NumericsGuard, Trace
 from autotune.measuring.records import Burst, Outcome, Point
+from autotune.search.stages import ABLATION
 from autotune.search.stopping import ABLATION_SHARE, Budget
 from tests.search.surface import example_rate, make_search, make_space
 
@@ -175,3 +178,32 @@ def test_a_compiled_winner_is_confirmed_though_compiling_it_first_took_long() ->
     assert speedup is not None
     assert speedup.pairs >= 4
     assert surface.clock.now <= 300
+
+
+def test_a_finalist_that_fails_is_told_with_its_reason() -> None:
+    """More time would not help: nobody is told to give a longer budget."""
+    search, surface = make_search(example_rate, budget_seconds=120)
+    run = surface.run
+
+    def play(points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
+        failed = {"outcome": Outcome.CRASHED, "reason": "no such luck", "measurement": None}
+        bursts = [run(point, plan, deadline_seconds) for point in points]
+        return [one if one.point == search.baseline else one.model_copy(update=failed) for one in bursts]
+
+    surface.play = play  # type: ignore[method-assign]
+    search.run()
+    best, speedup, reason = judge(search)
+    assert (best, speedup) == (search.baseline, None)
+    assert reason is not None
+    assert "it ended as crashed when it was measured again: no such luck" in reason
+    assert "--budget" not in reason
+
+
+def test_rounds_of_an_interrupted_ablation_are_not_mixed_with_later_ones() -> None:
+    """Sides of one round were played in turn, those of two runs hours apart."""
+    search, _ = make_search(example_rate, budget_seconds=400, cost=1.0)
+    search.run()
+    search.confirmation.ablate()
+    search.confirmation.ablate()
+    played = [(trial.round, trial.burst.point) for trial in search.log.trials if trial.stage == ABLATION]
+    assert len(played) == len(set(played)) > 0

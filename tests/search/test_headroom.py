@@ -38,8 +38,8 @@ def test_it_is_measured_right_after_the_baseline() -> None:
 
 
 def test_a_short_budget_is_left_to_the_search() -> None:
-    """Ten seconds hold four bursts."""
-    search, surface = searched(budget_seconds=10)
+    """Fourteen seconds hold six bursts."""
+    search, surface = searched(budget_seconds=14)
     assert search.headroom is None
     assert "compute" not in surface.parts[:2]
 

@@ -13,7 +13,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
 from autotune.measuring.speedup import Speedup, speedup_in
 from autotune.measuring.statistics import Interval
-from autotune.search.rounds import LONG_RACE_ROUNDS, Round, as_good_as_the_fastest, confirm, rank
+from autotune.search.rounds import LONG_RACE_ROUNDS, MAX_ROUNDS, Round, as_good_as_the_fastest, confirm, rank
 from tests.search.surface import make_search
 
 BASELINE, FIRST, SECOND, THIRD = (Point(config=TrainConfig(batch_size=size)) for size in (64, 32, 16, 8))
@@ -104,3 +104,9 @@ def test_of_equals_the_cheapest_is_recommended() -> None:
     assert len(finalists) > 2
     costs = [(c.compile_mode is not None, c.num_workers) for c in finalists if c.precision == "bf16"]
     assert (config.compile_mode is not None, config.num_workers) == min(costs)
+
+
+def test_a_gain_in_doubt_is_played_to_the_end() -> None:
+    """Narrow intervals that still include 1: to stop with the first that does not would find too many gains."""
+    assert len(race({BASELINE: 1000, FIRST: 1012}, noise=0.02)) == MAX_ROUNDS
+    assert len(race({BASELINE: 1000, FIRST: 1200}, noise=0.02)) < MAX_ROUNDS
