@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,7 +17,7 @@ from autotune.commands.tuning_result import Findings, Setting, make_result
 from autotune.doctor import Examination, examine_quickly, known_examination
 from autotune.errors import AutotuneError, Interrupted, UsageError
 from autotune.hardware import DeviceKind, Hardware, why_no_energy
-from autotune.knobs import Space, WorkloadFacts, build_space, share_of_rank
+from autotune.knobs import Scalar, Space, TrainConfig, WorkloadFacts, build_space, share_of_rank
 from autotune.measuring import PER_DOLLAR, SAMPLES_PER_JOULE, NumericsGuard, Point, Profile
 from autotune.results.result import Evaluation, Result, Scaling
 from autotune.scripts import Script, ScriptIsolation
@@ -188,6 +188,7 @@ class Tuning:
         if setting.seen is not None:
             is_free = options.effective_batch == "free"
             held = held_knobs(setting.seen, batch_is_free=is_free)
+            _require_changeable(options.pinned, baseline, held)
             unsound |= {("precision", "fp16"): "fp16 needs a GradScaler in the script"}
             if is_free:  # what a script accumulates stays
                 pinned = {"accumulation_steps": baseline.accumulation_steps, **pinned}
@@ -288,6 +289,17 @@ class Tuning:
     def _note(self, text: str) -> None:
         self._notes.append(text)
         self.progress.note(text)
+
+
+def _require_changeable(pinned: Mapping[str, Scalar], baseline: TrainConfig, held: Mapping[str, str]) -> None:
+    """Refuses pins that nothing would come of.
+
+    Raises:
+        UsageError: A knob is to be held at a value that it cannot have.
+    """
+    for knob, value in pinned.items():
+        if knob in held and value != getattr(baseline, knob):
+            raise UsageError(f"--pin {knob}={value}: {held[knob]}")
 
 
 def _studied(options: Options) -> str:

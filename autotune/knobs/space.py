@@ -38,6 +38,7 @@ class Space:
         room: What batches may take that wait in the loader.
         preferred: The value of each knob that should help here, and costs little to try.
         overhead_bound: Whether calling operators is most of the work, so that compiling promises most of all.
+        held: Knobs that cannot be changed in this workload.
     """
 
     baseline: TrainConfig
@@ -52,6 +53,7 @@ class Space:
     room: LoaderRoom
     preferred: Mapping[str, Scalar]
     overhead_bound: bool
+    held: frozenset[str] = frozenset()
 
     def config(self, values: Mapping[str, Scalar]) -> TrainConfig:
         """The candidate with these values; pins hold, and accumulation follows from the batch size.
@@ -227,6 +229,7 @@ def build_space(
         room=room,
         preferred=_preferred(of, choices),
         overhead_bound=of.overhead_bound,
+        held=frozenset(held),
     )
     _check_room(space)
     return space

@@ -70,8 +70,8 @@ def rungs(baseline: Point, space: Space, outcome: Outcome) -> Iterator[Rung]:
     for step, reason in _steps(baseline, space, outcome):
         changes |= step
         point = baseline.changed(changes)
-        held = all(getattr(point.config, knob) == value for knob, value in space.pinned.items())
-        if held and space.violation(point.config) is None:
+        pinned = all(getattr(point.config, knob) == value for knob, value in space.pinned.items())
+        if pinned and space.held.isdisjoint(step) and space.violation(point.config) is None:
             yield point, reason
         else:
             changes = {knob: value for knob, value in changes.items() if knob not in step}

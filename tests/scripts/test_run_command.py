@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from autotune.commands.tuning import _require_changeable
+from autotune.errors import UsageError
+from autotune.knobs.config import TrainConfig
 from autotune.scripts import Script
 from tests.example_scripts import EXAMPLES
 from tests.processes import budget, run
@@ -105,3 +108,11 @@ def test_a_command_from_elsewhere_is_run_with_trust_alone(tmp_path: Path) -> Non
     assert done.status == 2
     assert "pass --trust" in " ".join(done.err.split())
     assert not (tmp_path / "harm").exists()
+
+
+def test_a_pin_that_nothing_would_come_of_is_refused() -> None:
+    """A script accumulates by itself: another batch would be another step, and nobody asked for that."""
+    baseline, held = TrainConfig(batch_size=64), {"batch_size": "a step would hold more samples"}
+    _require_changeable({"batch_size": 64, "precision": "bf16"}, baseline, held)
+    with pytest.raises(UsageError, match="--pin batch_size=32: a step would hold more samples"):
+        _require_changeable({"batch_size": 32}, baseline, held)

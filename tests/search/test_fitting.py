@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import optuna
@@ -144,3 +145,11 @@ def test_once_it_was_needed_checkpointing_is_searched() -> None:
     assert sampled
     assert "blocks" in {burst.point.config.checkpointing for burst in sampled}
     assert TrainConfig(batch_size=1) in {point.config for point in runner.ran}
+
+
+def test_what_cannot_be_changed_in_a_script_makes_nothing_fit() -> None:
+    """It accumulates by itself: a smaller batch would be a smaller step."""
+    space = dataclasses.replace(make_space(), held=frozenset({"batch_size", "accumulation_steps"}))
+    found = [point.config for point, _ in rungs(Point(config=space.baseline), space, Outcome.OOM)]
+    assert {config.batch_size for config in found} == {space.baseline.batch_size}
+    assert "bf16" in {config.precision for config in found}
