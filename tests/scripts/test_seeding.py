@@ -45,7 +45,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_data_is_split_alike_each_time(drawn: str, tmp_path: Path) -> None:
     """Whoever draws the random numbers."""
     script = written(tmp_path, SPLIT, drawn)
-    first, second = (seen_in(script)["loaders"][0]["samples"] for _ in range(2))
+    first, second = (seen_in(script).loaders[0].samples for _ in range(2))
     assert first == second
 
 
