@@ -122,8 +122,7 @@ class Header(BaseModel):
         created: When the recording began.
         code: Hash of the workload's source and of what runs bursts.
         hardware: The machine.
-        facts: The workload; its fingerprint tells the data. (All surfaces but the lines are older than the share of
-            small operators: it was looked at later, on the same machine and with the same fingerprint.)
+        facts: The workload; its fingerprint tells the data.
     """
 
     name: str
@@ -150,19 +149,13 @@ class Record(BaseModel):
     burst: Burst
     baseline: Measurement | None = None
 
-    def levels(self, reference: float) -> list[float]:
-        """The logarithm of the speed over the baseline's, in each block.
-
-        Args:
-            reference: The baseline's samples per second, which tells where it did not train in turn.
-        """
+    def levels(self) -> list[float]:
+        """The logarithm of the speed over the baseline's, in each block; empty where one of them failed."""
         measured = self.burst.measurement
-        if measured is None:
+        if measured is None or self.baseline is None:
             return []
-        if self.baseline is None:
-            return [math.log(rate / reference) for rate in measured.block_rates]
-        pairs = zip(self.baseline.blocks, measured.blocks, strict=True)
-        return [math.log(theirs.seconds / own.seconds) for theirs, own in pairs]
+        pairs = zip(self.baseline.block_seconds, measured.block_seconds, strict=True)
+        return [math.log(theirs / own) for theirs, own in pairs]
 
 
 @dataclass(frozen=True)

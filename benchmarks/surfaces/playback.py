@@ -104,11 +104,11 @@ def recorded_space(surface: Surface, budget_seconds: float) -> RecordedSpace:
 
 def true_rates(surface: Surface) -> dict[TrainConfig, float]:
     """Samples per second of every config: the baseline's times the mean ratio to it; 0 where it failed."""
-    reference = reference_rate(surface)
     levels: dict[TrainConfig, list[float]] = {}
     for record in surface.records:
         if record.part == "all":
-            levels.setdefault(record.burst.point.config, []).extend(record.levels(reference) if record.burst.ok else [])
+            levels.setdefault(record.burst.point.config, []).extend(record.levels() if record.burst.ok else [])
+    reference = reference_rate(surface)
     return {config: reference * math.exp(statistics.fmean(of)) if of else 0.0 for config, of in levels.items()}
 
 
@@ -182,7 +182,7 @@ class Playback:
                 bursts.append(self._told(point, record, deadline - self.clock.now))
                 continue
             turns = max(LEAST_TURNS, round(plan.measure_seconds / self._turn_seconds(plan)))
-            blocks = self._blocks(self._rng.choices(self._levels(record), k=turns), self._turn_seconds(plan))
+            blocks = self._blocks(self._rng.choices(record.levels(), k=turns), self._turn_seconds(plan))
             bursts.append(self._played(point, record, blocks, seconds))
         return bursts
 
@@ -203,7 +203,7 @@ class Playback:
         spent = self._start_seconds(record)
         if record.burst.measurement is None or spent > deadline_seconds:
             return self._told(candidate, record, deadline_seconds), None
-        turn, levels = self._turn_seconds(plan), self._levels(record)
+        turn, levels = self._turn_seconds(plan), record.levels()
         against = self._level_of(incumbent) if incumbent is not None else None
         drawn: list[float] = []
         pair = None
@@ -240,11 +240,8 @@ class Playback:
         """How the incumbent's process that lives does, over the baseline, as a logarithm."""
         if self._living is None or self._living[0] != incumbent:
             known = [record for record in self._records[incumbent.config, "all"] if record.burst.ok]
-            self._living = (incumbent, statistics.fmean(self._levels(self._rng.choice(known))))
+            self._living = (incumbent, statistics.fmean(self._rng.choice(known).levels()))
         return self._living[1]
-
-    def _levels(self, record: Record) -> list[float]:
-        return record.levels(self._reference)
 
     def _blocks(self, levels: Sequence[float], turn_seconds: float) -> tuple[Block, ...]:
         """Blocks of as many samples each, at these speeds over the baseline."""

@@ -174,9 +174,10 @@ def checkpointing() -> str:
 
 def _replayed(cell: Callable[[Any], str]) -> str:
     surfaces = read("replay")["surfaces"]
+    known = {one: title for one, title in WORKLOADS.items() if one in surfaces}
     names = list(next(iter(surfaces.values()))["strategies"])
-    rows = [[name, *(cell(surfaces[one]["strategies"][name]) for one in WORKLOADS)] for name in names]
-    return _table(("strategy", *WORKLOADS.values()), rows)
+    rows = [[name, *(cell(surfaces[one]["strategies"][name]) for one in known)] for name in names]
+    return _table(("strategy", *known.values()), rows)
 
 
 def replay_early() -> str:

@@ -32,7 +32,15 @@ def record(config: TrainConfig, rate: float | None, process: int, *, cold: bool 
     burst = Burst(
         point=Point(config=config), outcome=Outcome.OK, measurement=measurement, seconds=2.0 + (compiling or 0.0)
     )
-    return Record(part="all", process=process, cold=cold, burst=burst)
+    beside = measurement.model_copy(
+        update={"blocks": tuple(slower(block, rate / 1000) for block in measurement.blocks)}
+    )
+    return Record(part="all", process=process, cold=cold, burst=burst, baseline=beside)
+
+
+def slower(block: Block, times: float) -> Block:
+    """A block of as many samples that took so many times as long: the baseline's, in the same turn."""
+    return block.model_copy(update={"seconds": times * block.seconds})
 
 
 @pytest.fixture
