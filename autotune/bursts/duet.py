@@ -138,7 +138,7 @@ class Duet:
 
     def _played_turns(self, turns: int) -> int:
         """Of so many turns those that count so far: after the warm-up, and nothing was compiled in them."""
-        compiling = {turn for side in self.standing for turn, compiled in enumerate(side.compiled) if compiled}
+        compiling = _compiling(self.standing)
         return sum(turn not in compiling for turn in range(self.warm, turns))
 
     def counted(self) -> list[int]:
@@ -154,9 +154,8 @@ class Duet:
         if not whole:
             return []
         played = range(self.warm, min(len(side.blocks) for side in whole))
-        turns = [
-            turn for turn in played if all(side.blocks[turn].samples and not side.compiled[turn] for side in whole)
-        ]
+        compiling = _compiling(whole)
+        turns = [turn for turn in played if turn not in compiling and all(side.blocks[turn].samples for side in whole)]
         shortest = min((side.blocks[turn].seconds for side in whole for turn in turns), default=math.inf)
         taken = [max(side.taken[turn] for side in whole) for turn in turns]
         quiet = [turns[index] for index in bearable(taken, shortest)]
@@ -218,6 +217,11 @@ class Duet:
         turn_seconds = self._plan.turn_seconds or usual
         wanted = min(turn_seconds, self._plan.measure_seconds / LEAST_TURNS) / mean_pace(sides)
         return max(wanted, min(max(side.least_samples for side in sides), LONGEST_BLOCK * wanted))
+
+
+def _compiling(sides: Sequence[Side]) -> set[int]:
+    """The turns in which one of some sides compiled something."""
+    return {turn for side in sides for turn, compiled in enumerate(side.compiled) if compiled}
 
 
 def play_round(

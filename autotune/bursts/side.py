@@ -29,7 +29,7 @@ LOADER_STARTS = 3
 """A block may take so many starts of its loader longer: an epoch may end in it. Chosen, for busy neighbours."""
 COMPILING_SECONDS = 120.0
 """What compiling once more may take in a block, for shapes that none of the first batches had: as for an epoch's last
-batch, which is smaller. As `stopping.LEAST_COMPILE_DEADLINE`."""
+batch, which is smaller; and compiling at all, at least. Chosen."""
 WARMUP_BLOCKS = 4
 """A side that warms up alone does so in as many: the last of them tells how long its blocks should be."""
 

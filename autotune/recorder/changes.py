@@ -37,7 +37,6 @@ class Changes:
         ddp: Arguments of ``DistributedDataParallel``, by knob.
         wrapped: What was made with them; they are, where it is made before the job is known.
         copies: Sees to copies of batches; None where they are left as they are.
-        models: That were changed, as far as they are still there.
         switched: Optimizers that were changed, in the order of their first steps; a script may train many models.
         refused_form: Why an optimizer could not be changed; None where all could.
     """
@@ -49,7 +48,7 @@ class Changes:
         self.ddp: dict[str, tuple[str, Any]] = told.get("ddp", {})
         self.wrapped: list[Any] = []
         self.copies = Copies() if told.get("copies") else None
-        self.models: list[weakref.ref[nn.Module]] = []
+        self._models: list[weakref.ref[nn.Module]] = []
         self.switched: list[weakref.ref[Optimizer]] = []
         self.refused_form: str | None = None
         self._process: list[tuple[str, Any]] = told.get("process", [])
@@ -74,9 +73,9 @@ class Changes:
         return bool(self._model)
 
     @property
-    def living_models(self) -> list[nn.Module]:
-        """Models that were changed and are still there."""
-        return [model for known in self.models if (model := known()) is not None]
+    def models(self) -> list[nn.Module]:
+        """Those that were changed and are still there."""
+        return [model for known in self._models if (model := known()) is not None]
 
     def on_process(self, device: torch.device) -> None:
         """Tells torch what holds for the whole process; again, where the script may have said otherwise meanwhile."""
@@ -92,25 +91,28 @@ class Changes:
         """Changes the models, each once."""
         if not self._model:
             return
-        self.models = [known for known in self.models if known() is not None]
+        known = self.models
         for model in models:
-            if not any(known() is model for known in self.models):
-                self.models.append(weakref.ref(model))
+            if not any(model is one for one in known):
+                known.append(model)
                 for function in self._model:
                     getattr(telling, function)(model, self.knobs)
+        self._models = [weakref.ref(model) for model in known]
         self._found_models |= bool(models)
 
-    def on_optimizer(self, optimizer: Optimizer) -> None:
-        """Changes an optimizer, once; one that has no such form steps as it is."""
-        if not self._optimizer or optimizer in self._known:
-            return
+    def on_optimizer(self, optimizer: Optimizer) -> bool:
+        """Changes an optimizer, once; one that has no such form steps as it is. Returns whether it is a new one."""
+        if optimizer in self._known:
+            return False
         self._known.add(optimizer)
         try:
             for function, value in self._optimizer:
                 getattr(telling, function)(optimizer, value)
-            self.switched.append(weakref.ref(optimizer))
+            if self._optimizer:
+                self.switched.append(weakref.ref(optimizer))
         except ValueError as error:
             self.refused_form = str(error)
+        return True
 
     def arguments(self, loader: DataLoader[Any]) -> dict[str, Any]:
         """The arguments with which a loader is made again: the script's own, but for what is changed."""

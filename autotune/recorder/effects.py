@@ -129,7 +129,7 @@ class Effects:
             return None
         import torch
 
-        images = [w for model in self._changes.living_models for w in model.parameters() if w.dim() == 4]
+        images = [w for model in self._changes.models for w in model.parameters() if w.dim() == 4]
         if not images:
             return "the model has no weight of four dimensions"
         back = sum(not weight.is_contiguous(memory_format=torch.channels_last) for weight in images)

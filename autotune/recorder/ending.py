@@ -66,10 +66,10 @@ def tell_how_it_ends(wire: Wire, doing: list[str]) -> None:
     former = sys.excepthook
 
     def failed(error: BaseException) -> None:
-        is_done = doing[-1] in {TRAINING, BEYOND_EPOCH} and any(
-            isinstance(one, NotSavedError) for one in causes_of(error)
-        )
-        if is_done or (doing[-1] == BEYOND_EPOCH and may_be_of_length(error)):
+        reloads = any(isinstance(cause, NotSavedError) for cause in causes_of(error))
+        if (reloads and doing[-1] in {TRAINING, BEYOND_EPOCH}) or (
+            doing[-1] == BEYOND_EPOCH and may_be_of_length(error)
+        ):
             wire.send("trained", error=sentence_of(error))
         else:
             wire.send("failure", outcome=outcome_of(error), reason=sentence_of(error))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import sys
-import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +45,6 @@ class Launched:
         self._is_changed = False
         self._kinds = {loader_kind(key) for key in self._loop["loaders"]}
         self._device = torch.device(self._loop["device"])
-        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._changes.on_process(self._device)
         self._changes.on_copies()
         hooks.on_step(self._on_step, lambda _: None)
@@ -91,14 +89,11 @@ class Launched:
 
     def _on_step(self, optimizer: Optimizer) -> None:
         self._steps += 1
-        if optimizer not in self._optimizers:
-            self._optimizers.add(optimizer)
-            self._on_optimizer(optimizer)
-
-    def _on_optimizer(self, optimizer: Optimizer) -> None:
-        """One that steps for the first time: the script has set itself up, or begins to train another model."""
-        self._changes.on_process(self._device)  # what it has told torch itself meanwhile, a burst has overruled too
-        self._changes.on_optimizer(optimizer)
+        if not self._changes.on_optimizer(optimizer):
+            return
+        # It steps for the first time: the script has set itself up, or begins to train another model. What it has told
+        # torch meanwhile, a burst has overruled too.
+        self._changes.on_process(self._device)
         if self._changes.changes_models and not self._changes.wants_models:
             self._changes.on_models(models_of(optimizer, self._loop["models"]))
 

@@ -59,6 +59,7 @@ class Runner:
         self._changes = Changes(orders.get("changes", {})).exchange()
         self._effects = Effects(self._changes, "cpu")
         self._models: list[Any] = []
+        self._modes: set[int] = set()  # ids of the models, and of what they only wrap: they are switched by either
         self._passed = 0
         self._trains_elsewhere = False
         self._streams: dict[str, list[Stream]] = {}
@@ -170,6 +171,7 @@ class Runner:
             self._connect()
         journal.in_loop()
         self._models = find_models(self._loop["models"])  # now: what is frozen for a fork is listed no more
+        self._modes = {id(own) for model in self._models for own in wrapped_in(model)}
         if self._orders["role"] == "job":
             self._told_to.send("joined", pid=os.getpid(), rank=this_rank())
             self._request = self._told_to.receive()
@@ -263,7 +265,7 @@ class Runner:
             self._effects.before_backward(loss)
 
     def _on_mode(self, module: Any, training: bool) -> None:
-        if self._gate is not None and any(module is own for model in self._models for own in wrapped_in(model)):
+        if self._gate is not None and id(module) in self._modes:
             self._gate.on_mode(module, training=training)
 
     def _after_backward(self) -> None:

@@ -54,9 +54,8 @@ def ablate(
     standing = list(variants)
     for number in range(MAX_ROUNDS):
         order = [winner, *standing]
-        if not standing or not affords(
-            order * max(1, MIN_ABLATION_ROUNDS - number)
-        ):  # fewer have no spread to judge by
+        least = max(1, MIN_ABLATION_ROUNDS - number)  # fewer have no spread to judge by
+        if not standing or not affords(order * least):
             break
         rounds.append(played_round(order, number, play, objective))
         standing = [point for point in standing if point in rounds[-1]]

@@ -146,9 +146,8 @@ class Bursts:
         if point.config.compile_mode is None or compiled:
             return self.searching_seconds
         least = FEWEST_PAIRS * self.seconds_of(self.baseline) * 2
-        return max(
-            self.searching_seconds, self.budget.remaining - max(least, LEAST_CONFIRMING_SHARE * self.budget.seconds)
-        )
+        least = max(least, LEAST_CONFIRMING_SHARE * self.budget.seconds)
+        return max(self.searching_seconds, self.budget.remaining - least)
 
     @property
     def side_by_side(self) -> bool:

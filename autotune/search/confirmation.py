@@ -286,11 +286,8 @@ class Confirmation:
         if not any(one.speedup.confirmed for one in self.confirmed()):
             return budget.ablating_seconds
         least = MIN_ABLATION_ROUNDS * self._bursts.round_seconds([finalist] * 2)
-        return (
-            budget.confirming_seconds
-            if least <= budget.ablating_seconds - budget.confirming_seconds
-            else budget.ablating_seconds
-        )
+        confirming = budget.confirming_seconds
+        return confirming if least <= budget.ablating_seconds - confirming else budget.ablating_seconds
 
     def _resource_cost(self, point: Point) -> tuple[bool, int, int]:
         """What a config costs besides time, most expensive first: compiling, workers, memory."""

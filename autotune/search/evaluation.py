@@ -49,7 +49,7 @@ def evaluation_batch(
     best, ratio, size, misses = point, 1.0, point.config.batch_size, 0
     for _ in range(MOST_DOUBLINGS):
         size *= 2
-        if (most is not None and size > most) or budget.ablating_seconds <= plan.measure_seconds * 3:
+        if (most is not None and size > most) or EVALUATION.is_spent(budget, plan):
             break
         point = answer.changed({"accumulation_steps": 1, "batch_size": size})
         burst, pair = turns.challenge(best, point, plan, EVALUATION.deadline(budget), lambda _: None)

@@ -56,7 +56,7 @@ def scaling(
     before: Point | None = None
     speed = 1.0
     for config in fewer(answer.config):
-        if budget.ablating_seconds <= 3 * plan.measure_seconds:
+        if SCALING.is_spent(budget, plan):
             break
         point = Point(config=config, parameters=answer.parameters)
         burst, pair = turns.challenge(before, point, plan, SCALING.deadline(budget), lambda _: None)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from autotune.bursts.duet import LEAST_TURNS
 from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.side import COMPILING_SECONDS
 from autotune.knobs import TrainConfig, affecting
 from autotune.measuring import FEWEST_STEPS, MOST_STEPS, SAMPLES_PER_SECOND, Burst, Objective
 from autotune.results.result import ABLATION_MIN_BUDGET_SECONDS
@@ -43,8 +44,8 @@ COMPILE_SECONDS: Mapping[str, float] = {
 """What a first compile is expected to cost before one was seen, and what modes cost beside each other afterwards: CUDA
 graphs are recorded in a step or two, and blocks took two thirds of the whole on a CPU
 (benchmarks/regional_compile.py). The rest is chosen."""
-LONGEST_COMPILE, LEAST_COMPILE_DEADLINE = 6.0, 120.0
-"""A mode's first compile may take so many times what is expected of it, or so many seconds. Chosen."""
+LONGEST_COMPILE = 6.0
+"""A mode's first compile may take so many times what is expected of it, or `COMPILING_SECONDS`. Chosen."""
 CACHE_SAVES = 0.7
 """Of the compiling, at least, when the same code has been compiled before: 0.8 to 0.9 were measured on a CPU."""
 
@@ -137,6 +138,11 @@ class Reserve:
         """Seconds that the next burst may take."""
         return max(1.0, min(self.burst_seconds, budget.ablating_seconds))
 
+    @staticmethod
+    def is_spent(budget: Budget, plan: BurstPlan) -> bool:
+        """Whether there is no time for another challenge."""
+        return budget.ablating_seconds <= 3 * plan.measure_seconds
+
 
 def plan_for(budget_seconds: float, objective: Objective = SAMPLES_PER_SECOND) -> BurstPlan:
     """How long a side trains, so that a short budget still holds some twenty challenges.
@@ -227,7 +233,7 @@ def burst_deadline(config: TrainConfig, trials: Sequence[Trial], plan: BurstPlan
     planned = plan.warmup_seconds + plan.measure_seconds
     if config.compile_mode is not None:
         expected = LONGEST_COMPILE * first_compile_seconds(config.compile_mode, trials)
-        usual = max(LEAST_COMPILE_DEADLINE, expected, 5 * planned)
+        usual = max(COMPILING_SECONDS, expected, 5 * planned)
     elif finished:
         usual = max(5 * min(finished), 3 * planned + 3.0)
     else:
