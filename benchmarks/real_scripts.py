@@ -2,7 +2,8 @@
 
     python -m benchmarks.real_scripts SOURCES                    # an hour and a half
     python -m benchmarks.real_scripts SOURCES --only mnist,gcn   # some of them
-    python -m benchmarks.real_scripts SOURCES --look             # only what is found in them, ten minutes
+    python -m benchmarks.real_scripts SOURCES --look             # only what is found in them, two minutes
+    python -m benchmarks.real_scripts SOURCES --work FOLDER --again    # only what is realised, of what was tuned there
 
 SOURCES holds the repositories of `ENTRIES`, each at its commit; no line of them is copied into this project:
 
@@ -11,10 +12,9 @@ SOURCES holds the repositories of `ENTRIES`, each at its commit; no line of them
 Their data are made up (`benchmarks.real_data`), so that nothing is downloaded. Some need packages that autotune does
 not: torchvision, timm, datasets, evaluate, jsonargparse, six.
 
-For each script: what `autotune run` found, changed and claims, with its interval. Then whole runs of so many optimizer
-steps, plain and by `autotune launch` in turn (A B B A), in fresh processes, timed by torch's step hook alone
-(`benchmarks.step_clock`) from the end of the first quarter of the steps on; start-up and compiling lie before it, ends
-of epochs as they come. Then, with --doctor, what train-doctor 0.2.0 says of the same command, in the time it takes.
+For each script: what `autotune run` found, changed and claims, with its interval. Then the script as it is and by
+`autotune launch`, side by side in turns, timed from outside (`benchmarks.script_turns`). Then, with --doctor, what
+train-doctor 0.2.0 says of the same command, in the time it takes.
 
 Writes benchmarks/output/real_scripts.json. The exit status is 1 when fewer than ten were tuned.
 """
@@ -26,10 +26,10 @@ import contextlib
 import json
 import math
 import os
+import random
 import shlex
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -40,18 +40,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from autotune.results.result import Result, read_result
+from autotune.results.result import read_result
 from benchmarks import real_data
 from benchmarks.output import save, saved
+from benchmarks.script_turns import CLOCK, Run, beside, compared
 
 ROOT = Path(__file__).parents[1]
-CLOCK = Path(__file__).parent / "step_clock"
 GOAL, LOOK_SECONDS = 10, 480.0
-WARM_SHARE = 0.25
-"""Of the steps of a run, before the clock starts."""
-PATIENCE = 10.0
-"""A run may take so many times as long as its steps should, and a minute more."""
-DOCTOR_SECONDS = 900.0
+DOCTOR_SECONDS = 300.0
+"""At most; over three times what a tuning has, since train-doctor knows no budget."""
 QUIET = {"WANDB_MODE": "disabled", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "MPLBACKEND": "agg"}
 
 
@@ -130,7 +127,7 @@ ENTRIES = (
         command="python main.py --upscale_factor 3 --batchSize 4 --testBatchSize 10 --nEpochs 30 --lr 0.001",
         data=real_data.bsds300,
     ),
-    EXAMPLES(name="gcn", folder="gcn", command="python main.py --no-accel --epochs 2000", data=real_data.cora),
+    EXAMPLES(name="gcn", folder="gcn", command="python main.py --no-accel --epochs 200000", data=real_data.cora),
     Entry(
         "run_clm", "huggingface/transformers", "v4.57.3", "examples/pytorch/language-modeling",
         "python run_clm.py --model_type gpt2 --tokenizer_name tokenizer --train_file text.txt --do_train --use_cpu "
@@ -236,17 +233,17 @@ def looked_at(entry: Entry, run: Path) -> dict[str, Any]:
     }
 
 
-def tuned(entry: Entry, run: Path, budget: float) -> tuple[Result | None, dict[str, Any]]:
-    """Tunes a script; the result, and what is to be told of it."""
+def tuned(entry: Entry, run: Path, budget: float) -> dict[str, Any]:
+    """Tunes a script; what is to be told of the result."""
     file = run.parent / "result.json"
     file.unlink(missing_ok=True)
     words = autotune("run", "--budget", f"{budget:.0f}s", "--quiet", "--out", str(file), "--", *entry.words)
     _, _, errors, seconds = told(words, run, on_path(ROOT), budget + 60)
     if not file.exists():
-        return None, {"refused": refusal(errors), "seconds": round(seconds, 1)}
+        return {"refused": refusal(errors), "seconds": round(seconds, 1)}
     result = read_result(file)
     speedup = result.speedup
-    return result, {
+    return {
         "seconds": round(seconds, 1),
         "changed": {knob: list(values) for knob, values in result.changed_knobs.items()},
         "claimed": speedup.ratio if speedup is not None else None,
@@ -257,41 +254,15 @@ def tuned(entry: Entry, run: Path, budget: float) -> tuple[Result | None, dict[s
     }
 
 
-def run_seconds(entry: Entry, run: Path, steps: int, seconds: float, launched: Path | None) -> float | None:
-    """Seconds of the last steps of one whole run; None when it did not come so far."""
-    clock = run.parent / "clock.json"
-    clock.unlink(missing_ok=True)
-    orders = {
-        "file": str(clock), "first": max(1, round(WARM_SHARE * steps)), "last": steps, "counts": entry.counts,
-    }  # fmt: skip
-    environment = {**on_path(CLOCK, ROOT), "STEP_CLOCK": json.dumps(orders)}
-    words = entry.words if launched is None else autotune("launch", str(launched), "--", *entry.words)
-    told(words, run, environment, 60 + LOOK_SECONDS + PATIENCE * seconds)
-    return float(json.loads(clock.read_text())["seconds"]) if clock.exists() else None
-
-
-def realised(entry: Entry, run: Path, result: Result, seconds: float, rounds: int) -> dict[str, Any]:
-    """Plain and launched in turn, as many steps in each run."""
-    baseline = result.baseline
-    assert baseline.measurement is not None
-    loop = result.workload.script.loop if result.workload.script is not None else {}
-    rate = baseline.measurement.samples_per_second / baseline.config.effective_batch
-    per_step = 1 if entry.counts == "backwards" else max(1, int(loop.get("optimizers", 1)))
-    steps = max(20, round(seconds * rate * per_step / (1 - WARM_SHARE)))
-    file = run.parent / "result.json"
-    times: dict[str, list[float]] = {"plain": [], "launched": []}
-    for turn in range(rounds):
-        order = (
-            ("plain", "launched", "launched", "plain") if turn % 2 == 0 else ("launched", "plain", "plain", "launched")
-        )
-        for side in order:
-            taken = run_seconds(entry, run, steps, seconds, file if side == "launched" else None)
-            if taken is None:
-                return {"steps": steps, "failed": f"a {side} run did not take {steps} steps"}
-            times[side].append(taken)
-    ratios = [plain / launched for plain, launched in zip(times["plain"], times["launched"], strict=True)]
-    middle = statistics.geometric_mean(ratios)
-    return {"steps": steps, "seconds": times, "ratio": middle, "range": [min(ratios), max(ratios)]}
+def realised(entry: Entry, run: Path, seconds: float) -> dict[str, Any]:
+    """The script as it is and launched, side by side in turns."""
+    commands = {run: entry.words, beside(run): autotune("launch", str(run.parent / "result.json"), "--", *entry.words)}
+    environment = {**QUIET, **on_path(CLOCK, ROOT)}
+    plain, launched = (
+        Run(words, folder, environment, entry.counts, folder.with_suffix(".clock"))
+        for folder, words in commands.items()
+    )
+    return compared(plain, launched, seconds, random.Random(0))
 
 
 def doctored(entry: Entry, run: Path, doctor: Path) -> dict[str, Any]:
@@ -346,9 +317,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("sources", type=Path, help="folder with the repositories")
     parser.add_argument("--only", default="", help="names, with commas between")
     parser.add_argument("--look", action="store_true", help="only look at them")
-    parser.add_argument("--budget", type=float, default=60.0, help="seconds of a tuning")
-    parser.add_argument("--run-seconds", type=float, default=20.0, help="that are timed of a run; 0: none are run")
-    parser.add_argument("--rounds", type=int, default=1, help="of four runs each")
+    parser.add_argument("--budget", type=float, default=90.0, help="seconds of a tuning")
+    parser.add_argument("--run-seconds", type=float, default=20.0, help="of training, of each side; 0: none")
+    parser.add_argument("--again", action="store_true", help="only train again with what was found in --work")
     parser.add_argument("--doctor", type=Path, help="where train-doctor 0.2.0 lies (pip install --target)")
     parser.add_argument("--work", type=Path, help="folder to run in; kept, with the data that were made")
     options = parser.parse_args(arguments)
@@ -367,13 +338,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "name": entry.name, "repository": entry.repository, "commit": entry.commit, "command": entry.command,
         }  # fmt: skip
         if options.look:
-            row |= looked_at(entry, run)
-            print(line(row), flush=True)
+            found = looked_at(entry, run)
+            print(line(row | found), flush=True)
+            if entry.name in rows:
+                rows[entry.name]["look"] = found
+                save("real_scripts", {"budget_seconds": options.budget, "rows": list(rows.values())})
             continue
-        result, figures = tuned(entry, run, options.budget)
-        row |= figures
-        if result is not None and result.changed_knobs and options.run_seconds:
-            row["realised"] = realised(entry, run, result, options.run_seconds, options.rounds)
+        if options.again:
+            row = rows.get(entry.name, row)
+        else:
+            row |= tuned(entry, run, options.budget)
+        if row.get("changed") and options.run_seconds:
+            row["realised"] = realised(entry, run, options.run_seconds)
         if options.doctor is not None:
             row["doctor"] = doctored(entry, run, options.doctor.resolve())
         print(line(row), flush=True)

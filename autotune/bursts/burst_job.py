@@ -71,7 +71,7 @@ def prepared(request: Request, reporter: Reporter) -> Iterator[Prepared]:
     torch.manual_seed(request.seed)
     rank = this_rank()
     # Before our own context exists: who is there already is foreign.
-    gpu = open_gpu_telemetry(request.device_uuid) if rank.number == 0 else None
+    gpu = open_gpu_telemetry(request.device_uuid, of_all=rank.alone) if rank.number == 0 else None
     used_before = gpu.used_bytes() if gpu is not None else None
     cap_memory(request)
     tuned = Tuned(point.config, device=request.device or "cpu")

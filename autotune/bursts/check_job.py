@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import IterableDataset, default_collate
 from torch.utils.flop_counter import FlopCounterMode
 
+from autotune.bursts.clock import clock_of
 from autotune.bursts.evaluator import evaluated
 from autotune.bursts.largest_batch import find_largest
 from autotune.bursts.launches import pace_of
@@ -74,6 +75,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     unused = sum(weight.requires_grad and weight.grad is None for weight in workload.model.parameters())
     at_hand = tuned.to_device(batch)  # a copy from ordinary memory would wait for all that the device has to do
     pace = pace_of(lambda: _step(workload, tuned, optimizer, at_hand, target), tuned.device)
+    outside = _outside_fraction(workload, tuned, at_hand) if quick else 0.0
     flops = _flops(workload, tuned, optimizer, at_hand) if quick else None
     length = length_of(workload.dataset)
     fixed_shapes = _fixed_shapes(workload, samples, target)
@@ -104,6 +106,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
         repeated_blocks=blocks,
         recomputable_blocks=recomputable,
         small_operators_fraction=_small_fraction(events, lambda: _loss(workload, tuned, batch, target)[1]),
+        outside_fraction=outside,
         step_seconds=pace.step_seconds if pace is not None else None,
         device_busy_fraction=pace.busy_fraction if pace is not None else None,
         unused_parameters=unused,
@@ -281,6 +284,39 @@ def _flops(workload: Workload, tuned: Tuned, optimizer: torch.optim.Optimizer, b
         return None
     finally:
         optimizer.zero_grad(set_to_none=True)
+
+
+def _outside_fraction(workload: Workload, tuned: Tuned, batch: Any) -> float:
+    """Of a loss's time, forward, the share that goes past the model's own call: what only compiling the loss reaches.
+
+    The smaller of two looks: whatever else runs meanwhile falls on one of them.
+    """
+    clock = clock_of(tuned.device)
+    marks: list[tuple[Any, Any]] = []
+    entered: list[Any] = []
+
+    def enter(*_: Any) -> None:
+        entered.append(clock.mark())
+
+    def leave(*_: Any) -> None:
+        marks.append((entered.pop(), clock.mark()))
+
+    shares = []
+    hooks = [workload.model.register_forward_pre_hook(enter), workload.model.register_forward_hook(leave)]
+    try:
+        for _ in range(2):
+            marks.clear()
+            clock.synchronize()
+            began = clock.mark()
+            with tuned.autocast():
+                workload.loss(workload.model, batch)
+            ended = clock.finish()
+            inside = sum(clock.seconds(*call) for call in marks)
+            shares.append(1 - inside / max(clock.seconds(began, ended), 1e-9))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return min(1.0, max(0.0, min(shares)))
 
 
 def _remedy(error: Exception) -> str:

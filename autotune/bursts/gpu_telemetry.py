@@ -36,13 +36,17 @@ class GpuTelemetry:
         nvml: The `pynvml` module, initialised, or an object like it.
         uuid: The GPU's UUID as NVML writes it.
         ours: Ids of the processes of this run, those of other bursts included: their work is no foreign load.
+        of_all: Whether all samples are trained on it; else what it takes is no figure of theirs, and is not told.
 
     A process is foreign by its id where NVML shows the ids that this process knows; in a container it shows those of
     the host. There only a GPU that nobody held when this was made is known to be free of others: else None is told.
     """
 
-    def __init__(self, nvml: Any, uuid: str, ours: Callable[[], Set[int]] = lambda: {os.getpid()}) -> None:
+    def __init__(
+        self, nvml: Any, uuid: str, ours: Callable[[], Set[int]] = lambda: {os.getpid()}, *, of_all: bool = True
+    ) -> None:
         self._nvml = nvml
+        self._of_all = of_all
         self._handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
         self._find_ours = ours
         self._ours: Set[int] = {os.getpid()}
@@ -80,7 +84,7 @@ class GpuTelemetry:
     def end(self) -> dict[str, Any]:
         """The timed part's figures, by the names of `TelemetrySummary`."""
         energy = self._energy_joules()
-        clocks, powers = self._samples["clock"], self._samples["power"]
+        clocks, powers = self._samples["clock"], self._samples["power"] if self._of_all else []
         sm, tensor = self._gpm_fractions()
         foreign = self._foreign()
         known = [size for size in (foreign or {}).values() if size is not None]
@@ -95,7 +99,7 @@ class GpuTelemetry:
             "power_watts": _mean(powers),
             "power_min_watts": min(powers, default=None),
             "power_max_watts": max(powers, default=None),
-            "energy_joules": None if energy is None or self._energy is None else energy - self._energy,
+            "energy_joules": energy - self._energy if energy is not None and self._energy is not None else None,
             "foreign_gpu_processes": len(foreign) if foreign is not None else None,
             "foreign_gpu_memory_bytes": sum(known) if known or foreign == {} else None,
             "foreign_gpu_fraction": self._foreign_fraction(foreign),
@@ -106,7 +110,9 @@ class GpuTelemetry:
         return self._read(lambda: int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used))
 
     def _energy_joules(self) -> float | None:
-        """What the GPU has taken since its driver was loaded."""
+        """What the GPU has taken since its driver was loaded; None where others train as well."""
+        if not self._of_all:
+            return None
         return self._read(lambda: float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1000))
 
     def _processes(self) -> list[Any] | None:
@@ -115,7 +121,10 @@ class GpuTelemetry:
 
     def _foreign(self) -> dict[int, int | None] | None:
         """The memory of each foreign process that holds the GPU, by its id; None where they cannot be told apart."""
-        now = {process.pid: process.usedGpuMemory for process in self._processes() or []}
+        found = self._processes()
+        if not found:  # this process holds the GPU: a driver that lists nobody does not tell
+            return None
+        now = {process.pid: process.usedGpuMemory for process in found}
         if os.getpid() not in now:
             return None if self._was_held else {}
         if not now.keys() <= self._ours:  # finding them reads all processes: not again for a partner that is known
@@ -196,15 +205,20 @@ def processes_of_run() -> Set[int]:
     return family
 
 
-def open_gpu_telemetry(uuid: str | None) -> GpuTelemetry | None:
-    """Telemetry of an NVIDIA GPU; None without a UUID or a driver."""
+def open_gpu_telemetry(uuid: str | None, *, of_all: bool = True) -> GpuTelemetry | None:
+    """Telemetry of an NVIDIA GPU; None without a UUID or a driver.
+
+    Args:
+        uuid: Of the GPU.
+        of_all: Whether all that is trained is trained on it.
+    """
     if uuid is None:
         return None
     import pynvml
 
     try:
         pynvml.nvmlInit()
-        return GpuTelemetry(pynvml, uuid, processes_of_run)
+        return GpuTelemetry(pynvml, uuid, processes_of_run, of_all=of_all)
     except pynvml.NVMLError:
         return None
 

@@ -18,7 +18,7 @@ REPEATS = 3
 SLEEP_FACTOR, LEAST_SLEEP_SECONDS, MOST_SLEEP_SECONDS = 2.0, 0.02, 2.0
 """The device sleeps so many times as long as a step takes the two together: longer than launching it can take."""
 CYCLES_PER_SECOND = 2e9
-"""Of a GPU's clock, about; one that is slower sleeps longer."""
+"""Of a GPU's clock, about; how long it has slept is measured."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,9 @@ def _together(step: Callable[[], object]) -> float:
 
 def _apart(step: Callable[[], object], sleep_seconds: float) -> tuple[float, float]:
     """Seconds that launching takes the host, and computing the device."""
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    asleep, first, last = (torch.cuda.Event(enable_timing=True) for _ in range(3))  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()
+    asleep.record()
     torch.cuda._sleep(int(sleep_seconds * CYCLES_PER_SECOND))  # type: ignore[no-untyped-call]
     first.record()
     began = perf_counter()
@@ -72,6 +73,6 @@ def _apart(step: Callable[[], object], sleep_seconds: float) -> tuple[float, flo
     launched = perf_counter() - began
     last.record()
     last.synchronize()
-    computed = first.elapsed_time(last) / 1e3
+    computed, slept = first.elapsed_time(last) / 1e3, asleep.elapsed_time(first) / 1e3
     # Where the host waited, as for a loss's value, it waited for the sleep as well.
-    return (launched if launched < sleep_seconds else launched - sleep_seconds), computed
+    return (launched if launched < slept else launched - slept), computed

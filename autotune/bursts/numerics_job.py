@@ -12,7 +12,7 @@ import copy
 import itertools
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -113,12 +113,13 @@ def _train(workload: Workload, tuned: Tuned, batches: Sequence[Any], parts: int,
     optimizer = workload.make_optimizer()
     model, _ = tuned.prepare(workload.model, optimizer)
     model.train()
+    loss_of = tuned.compiled_loss(workload.loss)
     scaler = tuned.scaler()
     losses, skipped, norm = [], 0, math.inf
     gradients: Gradients = []  # the first that are finite
     for first in range(0, len(batches), parts):
         step = batches[first : first + parts]
-        losses += _backward(workload, model, tuned, scaler, step)
+        losses += _backward(loss_of, model, tuned, scaler, step)
         scaler.unscale_(optimizer)
         while not math.isfinite(norm):
             gradients, norm = _gradients(model)
@@ -127,7 +128,7 @@ def _train(workload: Workload, tuned: Tuned, batches: Sequence[Any], parts: int,
             # The scaler starts too high on purpose: it steps down, on the first step, until the gradients are finite.
             _step(scaler, optimizer)
             seed_all(seed)
-            _backward(workload, model, tuned, scaler, step)
+            _backward(loss_of, model, tuned, scaler, step)
             scaler.unscale_(optimizer)
         if workload.clip_grad_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), workload.clip_grad_norm)
@@ -136,13 +137,17 @@ def _train(workload: Workload, tuned: Tuned, batches: Sequence[Any], parts: int,
 
 
 def _backward(
-    workload: Workload, model: nn.Module, tuned: Tuned, scaler: torch.amp.GradScaler, step: Sequence[Any]
+    loss_of: Callable[..., torch.Tensor],
+    model: nn.Module,
+    tuned: Tuned,
+    scaler: torch.amp.GradScaler,
+    step: Sequence[Any],
 ) -> list[float]:
     """The losses of a step's micro-batches; their gradients add up."""
     losses = []
     for batch in step:
         with tuned.autocast():
-            loss = workload.loss(model, tuned.to_device(copy.deepcopy(batch)))
+            loss = loss_of(model, tuned.to_device(copy.deepcopy(batch)))
         scaler.scale(loss / len(step)).backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach())
     return [float(loss) for loss in losses]  # last, so that no micro-batch waits for the one before

@@ -103,6 +103,7 @@ class Trainer:
         self.optimizer = workload.make_optimizer()
         self.model, _ = tuned.prepare(workload.model, self.optimizer)
         self.model.train()
+        self._loss_of = tuned.compiled_loss(workload.loss)
         self.scaler = tuned.scaler()
         self.loss: torch.Tensor | None = None
         self.updates: list[tuple[Any, Any]] = []
@@ -138,7 +139,7 @@ class Trainer:
 
     def _backward(self, batch: Any, parts: int) -> None:
         with self.tuned.autocast():
-            loss = self.workload.loss(self.model, batch)
+            loss = self._loss_of(self.model, batch)
         self.scaler.scale(loss / parts).backward()  # type: ignore[no-untyped-call]
         self.loss = loss.detach()
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from autotune.bursts.runner import Runner, make_runner
 from autotune.commands.opening import opened
+from autotune.commands.options import require_energy
 from autotune.hardware import probe_host
 from autotune.knobs import WorkloadFacts
 from autotune.measuring import FEWEST_PAIRS, SAMPLES_PER_SECOND, Burst, Objective, Outcome, Point
@@ -15,7 +16,7 @@ from autotune.results.result import Result
 from autotune.scripts import Script
 from autotune.search.interrupts import Stop
 from autotune.search.progress import Progress
-from autotune.search.rounds import Round, confirm, speedup_of
+from autotune.search.rounds import Round, confirm, scored, speedup_of
 from autotune.search.stopping import Budget, burst_deadline, plan_for, predicted_seconds, round_plan
 from autotune.search.trials import Trial
 from autotune.search.turns import Turns
@@ -49,7 +50,9 @@ def check_result(
     on_gpu = result.best.config.ranks == 1  # several ranks train on all of them
     with opened(target, budget, progress, interrupts, progress.note, on_gpu=on_gpu) as isolation:
         device = result.constraints.device
-        runner = make_runner(isolation, probe_host(), device, memory_target=result.constraints.memory_target)
+        hardware = probe_host()
+        require_energy(objective.name, hardware.device(device), result.best.config.ranks)
+        runner = make_runner(isolation, hardware, device, memory_target=result.constraints.memory_target)
         progress.stage("checking the workload")
         facts = runner.check(budget.preparing_seconds, result.best.parameters)
         progress.stage("baseline and tuned in turn")
@@ -94,7 +97,7 @@ def run_in_turn(
         bursts = turns.play(points, plan, deadline, budget.remaining)
         trials.extend(Trial(burst, "in turn", f"round {number + 1}") for burst in bursts)
         failed.extend(burst for burst in bursts if not burst.ok)
-        rounds.append({b.point: b.measurement for b in bursts if b.ok and b.measurement is not None})
+        rounds.append({b.point: b.measurement for b in bursts if scored(b, objective) and b.measurement is not None})
         for burst in bursts:
             progress.burst(burst, None, budget.remaining)
         return bursts
@@ -129,7 +132,12 @@ def judge_check(
         if (broken := breakdown(point, failed)) is not None:
             return check("no longer fits", f"the {name} ended as {broken.outcome.value}: {broken.reason}")
     if best == baseline:
-        return check("holds", "the file recommends the baseline, and it trains")
+        if rounds:
+            verdict: Literal["holds", "no longer fits"] = "holds"
+            why = "it trains"
+        else:
+            verdict, why = "no longer fits", f"it ended as {failed[0].outcome.value}: {failed[0].reason}"
+        return check(verdict, f"the file recommends the baseline, and {why}")
     if found is None or found.pairs < FEWEST_PAIRS:
         return check("no longer fits", f"fewer than {FEWEST_PAIRS} rounds ended well; give a longer --budget")
     claimed = result.speedup

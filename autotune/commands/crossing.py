@@ -11,7 +11,7 @@ from autotune import __version__
 from autotune.bursts.runner import look_at_machine, make_runner
 from autotune.commands.checking import breakdown, differences_of, run_in_turn
 from autotune.commands.opening import opened
-from autotune.commands.options import missing_device
+from autotune.commands.options import missing_device, require_energy
 from autotune.errors import ResultFileError, UsageError
 from autotune.hardware import DeviceKind, Hardware
 from autotune.knobs import WorkloadFacts, format_scalar, idle_knobs
@@ -72,6 +72,7 @@ def cross_result(
         progress.stage("probing")
         hardware = look_at_machine(isolation, min(PROBE_SECONDS, budget.preparing_seconds))
         wanted = _device_here(source, device, hardware)
+        require_energy(source.objective.name, hardware.device(wanted), source.best.config.ranks)
         runner = make_runner(isolation, hardware, wanted, memory_target=source.constraints.memory_target)
         progress.stage("checking the workload")
         facts = runner.check(budget.preparing_seconds, arguments)

@@ -56,7 +56,7 @@ def fleet(
     with Interrupts() as interrupts, FleetRun(wanted, tell, interrupts) as run:
         endings = run.tune()
         if cross and not run.interrupted:
-            run.cross()
+            endings += run.cross()
         comparison = run.comparison(whole, floor)
         page = run.write_page(render_comparison(comparison)) if comparison.groups else ""
         if page and not quiet:

@@ -6,20 +6,20 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autotune.commands import options
 from autotune.errors import ResultFileError, UsageError
 from autotune.files import write_whole
 from autotune.fleet import Campaign, Ending, Engine, Job, Plan
-from autotune.fleet.job import FOLDER, RESULT
+from autotune.fleet.job import FOLDER, RESULT, WARM_START
 from autotune.hardware import slug
 from autotune.results.compare import Comparison, compare
 from autotune.results.cross_file import Cross
 from autotune.results.files import Document, keep_document, parse_document
 from autotune.results.gather import gather
-from autotune.results.result import Result
+from autotune.results.result import Result, read_result
 from autotune.results.summary import verdict
 from autotune.search.interrupts import Stop
 from autotune.units import parse_duration
@@ -79,12 +79,16 @@ class Wanted:
         """What the files of its results are called."""
         return options.Options(target=self.target or "", script=self.script).name
 
-    def command(self, machine: str, warm_start: Sequence[str]) -> tuple[str, ...]:
+    def place(self, machine: str) -> Path:
+        """Where a machine's result is kept."""
+        return self.out / slug(machine) / f"{self.name}.json"
+
+    def command(self, machine: str) -> tuple[str, ...]:
         """The arguments of ``autotune`` on a machine."""
         kind = self.plan.machines[machine]
         price = [f"--dollars-per-hour={kind.dollars_per_hour:g}"] if kind.dollars_per_hour is not None else []
-        starts = [f"--warm-start={FOLDER}/{name}" for name in warm_start]
-        common = [f"--budget={self.budget}", f"--out={FOLDER}/{RESULT}", f"--machine-name={machine}", *price, *starts]
+        name = f"--machine-name={machine}"
+        common = [f"--budget={self.budget}", f"--out={FOLDER}/{RESULT}", name, *price, WARM_START]
         own = [*self.extra, *kind.options]
         if self.target is None:
             return ("run", *common, *own, "--", *self.script)
@@ -125,7 +129,7 @@ class FleetRun:
         self._cleanup.close()
 
     def tune(self) -> list[Ending]:
-        """Tunes on all machines at once; a machine that is sent again begins with what the others have found."""
+        """Tunes on all machines at once; each begins with what is known when it comes to its turn."""
         for machine in self.wanted.plan.machines:
             self.tell(machine, f"tuning for {self.wanted.budget}")
         return self._campaign(self.wanted.plan.machines, self._keep_result).run(self._tuning)
@@ -177,18 +181,29 @@ class FleetRun:
         )
 
     def _tuning(self, machine: str) -> Job:
-        files = {f"from-{slug(name)}.json": path.read_text("utf-8") for name, path in self._found.items()}
-        return self._job(machine, self.wanted.command(machine, list(files)), files)
+        return replace(self._job(machine, self.wanted.command(machine), {}), known=self._known())
+
+    def _known(self) -> dict[str, str | None]:
+        """What each machine of the fleet has found, now or in a fleet before; None where that is still to come home."""
+        known: dict[str, str | None] = {}
+        for machine in self.wanted.plan.machines:
+            path = self._found.get(machine, self.wanted.place(machine)).resolve()
+            with contextlib.suppress(ResultFileError):  # what cannot be read is no start; a new one will replace it
+                if path.exists():
+                    read_result(path)
+                known[str(path)] = path.read_text("utf-8") if path.exists() else None
+        return known
 
     def _crossing(self, machine: str, other: str) -> Job:
         files = {name: self._found[kind].read_text("utf-8") for name, kind in (("own", machine), ("theirs", other))}
         arguments = ("cross", f"{FOLDER}/theirs", f"--against={FOLDER}/own", f"--out={FOLDER}/{RESULT}", "--trust")
         model = [f"--model={self.wanted.target}"] if self.wanted.target is not None else []
-        return self._job(machine, (*arguments, *model, f"--budget={self.wanted.budget}"), files)
+        device = f"--device={read_result(self._found[machine]).constraints.device}"  # a GPU's config is tried on a GPU
+        return self._job(machine, (*arguments, *model, device, f"--budget={self.wanted.budget}"), files)
 
     def _keep_result(self, machine: str, text: str) -> str:
         result = parse_document(json.loads(text), f"the file of {machine}", Result)
-        path = _kept(result, self.wanted.out / slug(machine) / f"{self.wanted.name}.json")
+        path = _kept(result, self.wanted.place(machine))
         self._found[machine] = path
         return f"{verdict(result)[1]}: {verdict(result)[2]}; {path}"
 

@@ -235,7 +235,8 @@ def _next_of_result(result: Result, path: Path | None, diff: Path | None) -> lis
     again = f"run again with resume and a longer budget than {format_seconds(result.constraints.budget_seconds)}"
     if result.status == "partial":
         return [f"{again}: no burst is repeated", *_how_to_train(result, path)]
-    if not result.changed_knobs or result.speedup is None or not result.speedup.confirmed:
+    never_trained = result.baseline.measurement is None and bool(result.changed_knobs)
+    if not never_trained and (not result.changed_knobs or result.speedup is None or not result.speedup.confirmed):
         todo = [f"train as before; {result.speedup_reason or 'nothing was faster beyond doubt'}"]
         is_short = result.stopped_by == "budget" or LONGER in (result.speedup_reason or "")
         return [*todo, again] if is_short else [*todo, "look at advice for what only you can change"]
@@ -244,9 +245,7 @@ def _next_of_result(result: Result, path: Path | None, diff: Path | None) -> lis
 
 
 def _how_to_train(result: Result, path: Path) -> list[str]:
-    script = result.workload.script
-    how = summary.launch_line(path, script.command) if script is not None else summary.usage_snippet(path)
-    return [f"train with it:\n{how}"]
+    return [f"train with it:\n{summary.how_to_train(result, path)}"]
 
 
 def _rate(side: Side) -> Estimate | None:

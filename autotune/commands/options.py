@@ -14,7 +14,7 @@ from autotune.units import LEAST_DOLLARS, MOST_DOLLARS, parse_fraction, quoted
 from autotune.wording import spelled
 
 if TYPE_CHECKING:
-    from autotune.hardware import DeviceKind, Hardware
+    from autotune.hardware import Cpu, DeviceKind, Gpu, Hardware
     from autotune.knobs import Scalar
     from autotune.measuring import Objective
     from autotune.workload.sent import Sent
@@ -125,6 +125,26 @@ def parse_device(text: str) -> DeviceKind | None:
 def missing_device(device: str, hardware: Hardware) -> UsageError:
     """The error where a device is asked for that this machine does not have."""
     return UsageError(f"--device: expected one that this machine has ({', '.join(hardware.devices)}), got {device}")
+
+
+def require_energy(objective: str, device: Gpu | Cpu | None, ranks: int = 1) -> None:
+    """Refuses an objective that needs a counter of energy where there is none.
+
+    Raises:
+        UsageError: It cannot be measured here.
+    """
+    from autotune import hardware
+    from autotune.measuring import SAMPLES_PER_JOULE
+
+    if objective != SAMPLES_PER_JOULE.name or device is None:
+        return
+    if isinstance(device, hardware.Gpu) and ranks != 1:
+        raise UsageError(
+            f"--objective {objective}: expected one process, got {ranks}: only the first one's GPU is read; leave "
+            "--nproc-per-node out"
+        )
+    if (why := hardware.why_no_energy(device)) is not None:
+        raise UsageError(f"--objective {objective}: expected a counter of energy, got none: {why}")
 
 
 def parse_comparison_format(text: str, out: Path | None, *, json: bool) -> str:

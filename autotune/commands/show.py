@@ -28,6 +28,4 @@ def show(
         return
     console = make_console()
     console.print(trials_table(result) if why else result_table(result))
-    script = result.workload.script
-    usage = usage_lines(file, script=script.command if script is not None else ())
-    console.print(profile_tables(result) if why else usage)
+    console.print(profile_tables(result) if why else usage_lines(result, file))

@@ -129,7 +129,7 @@ def tune_and_tell(wanted: options.Options, *, as_json: bool, quiet: bool, keepin
         if why_none is not None:
             console.print(why_none, markup=False)
         if saved.path is not None and not quiet:
-            console.print(usage_lines(saved.path, page, wanted.script))
+            console.print(usage_lines(saved.result, saved.path, page))
         if saved.path is not None and failure is None:
             patched, failure = after_run(saved.result, saved.path, keeping=keeping)
             if patched is not None and not quiet:

@@ -12,13 +12,13 @@ from pathlib import Path
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.runner import ProcessRunner, look_at_machine, make_runner
 from autotune.commands.opening import opened
-from autotune.commands.options import Options, missing_device, parse_device, ranks_on
+from autotune.commands.options import Options, missing_device, parse_device, ranks_on, require_energy
 from autotune.commands.tuning_result import Findings, Setting, make_result
 from autotune.doctor import Examination, examine_quickly, known_examination
 from autotune.errors import AutotuneError, Interrupted, UsageError
-from autotune.hardware import DeviceKind, Hardware, why_no_energy
+from autotune.hardware import DeviceKind, Hardware
 from autotune.knobs import Scalar, Space, TrainConfig, WorkloadFacts, build_space, share_of_rank
-from autotune.measuring import PER_DOLLAR, SAMPLES_PER_JOULE, NumericsGuard, Point, Profile
+from autotune.measuring import PER_DOLLAR, NumericsGuard, Point, Profile
 from autotune.results.result import Evaluation, Result, Scaling
 from autotune.scripts import Script, ScriptIsolation
 from autotune.scripts.changes import held_knobs
@@ -249,9 +249,8 @@ class Tuning:
             device = own
         if device not in hardware.devices:
             raise missing_device(device, hardware)
-        by_energy = self.options.objective == SAMPLES_PER_JOULE.name
-        if by_energy and (why := why_no_energy(hardware.device(device))) is not None:
-            raise UsageError(f"--objective {SAMPLES_PER_JOULE.name}: expected a counter of energy, got none: {why}")
+        ranks = seen.ranks if seen is not None else ranks_on(hardware, device, self.options.ranks)
+        require_energy(self.options.objective, hardware.device(device), ranks)
         return hardware, device
 
     def _examined(self, setting: Setting) -> Examination:
@@ -266,9 +265,10 @@ class Tuning:
 
     def _open_log(self, space: Space, setting: Setting, out: Path) -> TrialLog:
         options, facts = self.options, setting.facts
-        same = {"target": options.target, "fingerprint": facts.fingerprint, "device": setting.device}
-        if options.join is not None:  # only there may machines differ
-            same |= {"machine": setting.hardware.slug, "baseline": facts.baseline.model_dump_json()}
+        same = {
+            "target": options.target, "fingerprint": facts.fingerprint, "device": setting.device,
+            "machine": setting.hardware.slug, "baseline": facts.baseline.model_dump_json(),
+        }  # fmt: skip
         study = open_study(
             name=options.join or f"{options.name}-{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{os.getpid()}",
             storage=options.storage,
@@ -279,12 +279,16 @@ class Tuning:
             resume=options.resume,
             join=options.join is not None,
         )
-        shared = Shared(study) if options.join is not None else None
+        shared = Shared(study, self._is_over) if options.join is not None else None
         log = TrialLog(study, space, self._note, objective=options.goal, others=shared)
         if log.trials:
             whose = "other machines" if shared is not None else "an earlier run"
             self._note(f"{len(log.trials)} bursts of {whose} are known and not run again")
         return log
+
+    def _is_over(self) -> bool:
+        """Whether nothing is to be waited for any more."""
+        return self.budget.remaining <= 0 or (self.interrupts is not None and self.interrupts.asked)
 
     def _note(self, text: str) -> None:
         self._notes.append(text)

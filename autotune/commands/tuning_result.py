@@ -12,7 +12,7 @@ from autotune.commands.options import Options
 from autotune.errors import NothingFeasibleError
 from autotune.hardware import DeviceKind, Hardware
 from autotune.knobs import WorkloadFacts
-from autotune.measuring import Measurement, Outcome, Point, Profile, Speedup
+from autotune.measuring import Measurement, Numerics, Outcome, Point, Profile, Speedup
 from autotune.results.result import (
     Constraints,
     Evaluation,
@@ -157,7 +157,7 @@ def make_result(
         speedup=speedup,
         speedup_reason=reason,
         ablation=search.confirmation.ablation(),
-        numerics=search.confirmation.verdict(best),
+        numerics=_numerics(search, best),
         constraints=_constraints(setting),
         stopped_by=stopped_by,
         search=SearchRecord(
@@ -178,6 +178,20 @@ def make_result(
         evaluation=findings.evaluation,
         scaling=findings.scaling,
     )
+
+
+def _numerics(search: Search, best: Point) -> Numerics | None:
+    """Whether the answer trains what eager fp32 trains; said too where there was no time to see."""
+    known = search.confirmation.verdict(best)
+    if known is not None or not search.confirmation.checks:
+        return known
+    return Numerics(outcome="unchecked", reason=f"there was no time to check it; {LONGER}")
+
+
+def _how_it_ended(search: Search) -> str:
+    """How the baseline ended, where it never trained."""
+    failure = next((t.burst for t in search.log.trials if t.burst.point == search.baseline), None)
+    return f"ended as {failure.outcome.value}: {failure.reason}" if failure is not None else "was never run"
 
 
 def _why_nothing(search: Search, setting: Setting) -> str:
@@ -259,13 +273,19 @@ def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
     Only a confirmed gain displaces the baseline: else the baseline is the answer.
     """
     better = "faster" if search.log.objective.is_rate else "better"
+    answer = search.confirmation.answer()
+    if answer != search.baseline and not search.confirmation.baseline_trains:
+        why = f"what you train with today {_how_it_ended(search)}: there is nothing to compare the answer with"
+        return answer, None, why
     confirmed = search.confirmation.confirmed()
     if confirmed:
-        answer = search.confirmation.answer()
         winner = next((one for one in confirmed if one.point == answer), None)
         if winner is not None:
             return winner.point, winner.speedup, None
         top = confirmed[0].speedup
+        if top.confirmed and confirmed[0].point != answer:
+            too_slow = f"keeps less of the fastest rate than was asked for; lower --at-least, or {LONGER}"
+            return search.baseline, None, f"what is {better} ({ratio_text(top.ratio)}, {spread_text(top)}) {too_slow}"
         remedy = f"; {LONGER}" if too_few_pairs(top.pairs) else ""
         reached = f"the best candidate reached {ratio_text(top.ratio)} ({spread_text(top)}){remedy}"
         return search.baseline, None, f"nothing was {better} than the baseline beyond doubt: {reached}"

@@ -14,7 +14,6 @@ from autotune.knobs import Scalar
 from autotune.stored import Seconds, Stored
 
 Status = Literal["ok", "does not hold", "not here"]
-FILE_NAME = "doctor.json"
 
 
 class Drop(Stored):
@@ -86,7 +85,7 @@ class Examination(Stored):
         Raises:
             OSError: It cannot be written.
         """
-        path = folder / FILE_NAME
+        path = folder / _file_name(self.device)
         write_whole(path, self.model_dump_json(indent=2) + "\n")
         return path
 
@@ -102,11 +101,16 @@ def examination_of(hardware: Hardware, device: DeviceKind, findings: Sequence[Fi
 def known_examination(folder: Path, hardware: Hardware, device: DeviceKind) -> Examination | None:
     """What is known of a device; None where nobody looked, or the driver or torch has changed since."""
     try:
-        known = Examination.model_validate_json((folder / FILE_NAME).read_bytes())
+        known = Examination.model_validate_json((folder / _file_name(device)).read_bytes())
     except (OSError, ValidationError):
         return None
     same = (device, _driver(hardware, device), hardware.software.torch)
     return known if (known.device, known.driver, known.torch) == same else None
+
+
+def _file_name(device: DeviceKind) -> str:
+    """A file for each device: to look at the CPU of a machine forgets nothing of its GPU."""
+    return f"doctor-{device}.json"
 
 
 def _driver(hardware: Hardware, device: DeviceKind) -> str | None:

@@ -54,6 +54,11 @@ def nothing_left(clinic: Clinic) -> Iterator[Finding]:
     if clinic.gpu is None or clinic.gpu.memory_free_bytes is None:
         yield Finding(name="device memory after a burst", status="not here", found="the CPU's is the system's to free")
         return
+    if clinic.device != "cuda":
+        yield Finding(
+            name="device memory after a burst", status="not here", found="NVML alone tells what of a GPU is free"
+        )
+        return
     before = _free_bytes(clinic)
     clinic.runner().run(point("growing"), SHORT, DEADLINE_SECONDS)
     deadline = time.monotonic() + PATIENCE_SECONDS

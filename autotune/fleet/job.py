@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from typing import Any
 FOLDER = "{folder}"
 """In an argument: the folder that holds the job's files, and takes what it writes."""
 RESULT = "result.json"
+WARM_START = "{warm-start}"
+"""An argument: the results that the command begins with, an option for each, when the job comes to run."""
 GRACE_SECONDS = 60.0
 """Beyond its budget, for importing, writing and drawing; who takes longer hangs. Chosen, not measured."""
 ENDING_SECONDS = 20.0
@@ -47,6 +50,8 @@ class Job:
         arguments: Of ``autotune``; `FOLDER` in them is the folder of the files.
         budget_seconds: What the command takes by itself.
         files: That it needs, by name.
+        known: Results that it begins with, by the path where they come home: their text, None of those that had not
+            come home when the job was sent. A job that has waited in a queue finds them where it sees that folder.
         environment: Variables to be set; None: to be left out, whatever the engine sets.
     """
 
@@ -54,6 +59,7 @@ class Job:
     arguments: tuple[str, ...]
     budget_seconds: float
     files: dict[str, str] = field(default_factory=dict)
+    known: dict[str, str | None] = field(default_factory=dict)
     environment: dict[str, str | None] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
@@ -86,7 +92,9 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="autotune-fleet-", ignore_cleanup_errors=True) as folder:
         for name, text in job["files"].items():
             Path(folder, name).write_text(text, encoding="utf-8")
+        starts = [f"--warm-start={path}" for path in _begins_with(job["known"], Path(folder))]
         arguments = [argument.replace(FOLDER, folder) for argument in job["arguments"]]
+        arguments = [word for argument in arguments for word in (starts if argument == WARM_START else [argument])]
         with Path(folder, "log").open("w+", encoding="utf-8", errors="replace") as log:
             status = _run(arguments, job, log.fileno())
             log.seek(0)
@@ -94,6 +102,18 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
         written = Path(folder, RESULT)
         result = written.read_text(encoding="utf-8") if written.is_file() else None
     return asdict(Reply(status, result, printed, socket.gethostname(), time.monotonic() - began))
+
+
+def _begins_with(known: dict[str, str | None], folder: Path) -> Iterator[Path]:
+    """The results that are known by now; one that cannot be seen from here is written into the folder."""
+    for place, text in known.items():
+        path = Path(place)
+        if path.is_file():
+            yield path
+        elif text is not None:
+            copy = folder / f"from-{path.parent.name}.json"
+            copy.write_text(text, encoding="utf-8")
+            yield copy
 
 
 def _run(arguments: list[str], job: dict[str, Any], log: int) -> int | None:

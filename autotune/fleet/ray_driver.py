@@ -80,7 +80,6 @@ class Driver:
         self._ray = ray
         self._wait = wait
         self._tasks: dict[Any, Task] = {}
-        self._waiting: list[tuple[float, dict[str, Any]]] = []
 
     def serve(self, requests: queue.Queue[dict[str, Any] | None]) -> None:
         """Until there are no more requests."""
@@ -95,31 +94,25 @@ class Driver:
                 if "cancel" in request:
                     self._cancel()
                 else:
-                    self._waiting.append((time.monotonic() + self._wait, request))
-            self._start_waiting()
+                    self._start(request)
             self._tell_ended()
             self._give_up_stranded()
 
-    def _start_waiting(self) -> None:
-        """Starts what some node can run; what none could for too long is told."""
-        waiting, self._waiting = self._waiting, []
-        nodes = self._ray.nodes() if waiting else []
-        for ends, request in waiting:
-            job, needs = request["job"], request["needs"]
-            why = lacking(needs, nodes)
-            if why is None:
-                remote = self._ray.remote(run_job).options(
-                    num_cpus=needs["cpus"] or LEAST_CPUS,
-                    num_gpus=needs["gpus"] or 0,
-                    resources=needs["resources"] or None,
-                    label_selector=needs["labels"] or None,
-                    max_retries=0,
-                )
-                self._tasks[remote.remote(job)] = Task(job["machine"], needs)
-            elif time.monotonic() >= ends:
-                tell(job["machine"], "absent", reason=why)
-            else:
-                self._waiting.append((ends, request))
+    def _start(self, request: Mapping[str, Any]) -> None:
+        """Starts a task; what no node can run is told, unless one may come: a cluster makes nodes for what waits."""
+        job, needs = request["job"], request["needs"]
+        why = lacking(needs, self._ray.nodes())
+        if why is not None and not self._wait:
+            tell(job["machine"], "absent", reason=why)
+            return
+        remote = self._ray.remote(run_job).options(
+            num_cpus=needs["cpus"] or LEAST_CPUS,
+            num_gpus=needs["gpus"] or 0,
+            resources=needs["resources"] or None,
+            label_selector=needs["labels"] or None,
+            max_retries=0,
+        )
+        self._tasks[remote.remote(job)] = Task(job["machine"], needs)
 
     def _tell_ended(self) -> None:
         if not self._tasks:
@@ -149,9 +142,6 @@ class Driver:
     def _cancel(self) -> None:
         for reference in self._tasks:
             self._ray.cancel(reference)
-        for _, request in self._waiting:
-            tell(request["job"]["machine"], "failed", reason="it was cancelled")
-        self._waiting = []
 
 
 def _sentence(error: Exception) -> str:

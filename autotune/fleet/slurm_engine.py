@@ -7,6 +7,7 @@ import functools
 import math
 import os
 import shutil
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,8 +24,9 @@ FOLDER = ".autotune-fleet"
 LIMIT_SECONDS = 120.0
 """Of Slurm's own time limit, beyond the job's: it must not end what ends by itself. Chosen, not measured."""
 POLL_SECONDS = 0.5
-LOST = {"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "INTERRUPTED"}
+LOST = {"NODE_FAIL", "BOOT_FAIL", "INTERRUPTED"}
 """States of jobs that did nothing wrong; the last one is submitit's, of a process that a signal ended."""
+PREEMPTED = "PREEMPTED"
 QUEUED = {"PENDING", "REQUEUED", "CONFIGURING"}
 TOLD_CHARACTERS = 400
 
@@ -74,6 +76,8 @@ class SlurmEngine:
             "timeout_min": math.ceil(limit / 60),
             "gpus_per_node": kind.gpus,
             "cpus_per_task": kind.cpus,
+            # From 22.05 to 23.02 srun does not take them over from sbatch, and binds the job to one.
+            "slurm_srun_args": [f"--cpus-per-task={kind.cpus}"] if kind.cpus else None,
             "slurm_partition": kind.partition,
             "slurm_constraint": kind.constraint,
             "slurm_additional_parameters": dict(kind.sbatch) or None,
@@ -81,7 +85,7 @@ class SlurmEngine:
         try:
             executor = self._make()
             executor.update_parameters(**{name: value for name, value in wanted.items() if value is not None})
-            self._jobs[job.machine] = executor.submit(run_job, job.plain()), time.monotonic()
+            self._jobs[job.machine] = executor.submit(run_submitted, job.plain()), time.monotonic()
         except Exception as error:  # noqa: BLE001 - sbatch refuses in many ways, and submitit passes them on
             self._refused.append(Event(job.machine, "absent", reason=_last_line(str(error))))
 
@@ -112,14 +116,16 @@ class SlurmEngine:
     def _ended(self) -> list[Event]:
         found = []
         for machine, (job, since) in list(self._jobs.items()):
-            if not job.done():
-                too_long = self._wait is not None and time.monotonic() - since > self._wait
-                if not (too_long and job.state in QUEUED):
-                    continue
+            if job.done():
+                event = self._event(machine, job)
+            elif _first_word(job.state) == PREEMPTED:  # which submitit waits for: it may be queued again
+                job.cancel(check=False)
+                event = Event(machine, "lost", reason="it was preempted")
+            elif self._wait is not None and time.monotonic() - since > self._wait and _is_queued(job):
                 job.cancel(check=False)
                 event = Event(machine, "absent", reason=f"it waited for longer than {self._wait:.0f} s in the queue")
             else:
-                event = self._event(machine, job)
+                continue
             del self._jobs[machine]
             self._failed |= event.fate != "done"
             found.append(event)
@@ -130,8 +136,26 @@ class SlurmEngine:
         error = job.exception()
         if error is None:
             return Event(machine, "done", Reply(**job.result()))
-        fate: Fate = "lost" if str(job.state).split()[0] in LOST else "failed"
+        fate: Fate = "lost" if _first_word(job.state) in LOST else "failed"
         return Event(machine, fate, reason=_last_line(str(error)))
+
+
+def run_submitted(job: dict[str, Any]) -> dict[str, Any]:
+    """What a Slurm job runs: `scancel` sends SIGTERM, which submitit would only write down, and SIGKILL much later."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return run_job(job)
+
+
+def _is_queued(job: Any) -> bool:
+    """Whether a job still waits; what submitit knows by itself may be ten minutes old."""
+    if _first_word(job.state) not in QUEUED:
+        return False
+    return _first_word(job.watcher.get_state(job.job_id, mode="force")) in QUEUED
+
+
+def _first_word(state: object) -> str:
+    """Of a state such as ``CANCELLED by 1000``."""
+    return (str(state).split() or [""])[0]
 
 
 def _last_line(text: str) -> str:

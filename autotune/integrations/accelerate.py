@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.integrations import common
 from autotune.knobs import framework_arguments
+from autotune.training.ranks import this_rank
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,7 +26,7 @@ def accelerator_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
 
     config = tuned.config
     half, missing = common.half_precision(tuned)
-    if tuned.device.index:
+    if tuned.device.index and this_rank().alone:
         missing["device"] = "it takes the first that is visible: set CUDA_VISIBLE_DEVICES"
     words: dict[str, Any] = {
         "mixed_precision": half or "no",

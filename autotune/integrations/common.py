@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from autotune.knobs import DATALOADER_ARGUMENTS, HALF, KNOBS, OWN_MODES, ddp_arguments, keep_gradients
+from autotune.knobs import DATALOADER_ARGUMENTS, HALF, KNOBS, OWN_MODES, ddp_arguments, keep_gradients, variables
 from autotune.training.tuned import Tuned
 from autotune.workload.adapters.loaders import read_loader
 
@@ -55,12 +56,16 @@ def ddp_settings(tuned: Tuned) -> tuple[dict[str, Any], Missing]:
     config = tuned.config
     if config.ranks == 1:
         return {}, {}
+    os.environ.update(variables(config))  # the ranks have not met yet
     if config.strategy == "fsdp":
         return {}, {"strategy": "what was measured is torch's FSDP2 on repeated blocks: ask it for its own"}
+    missing: Missing = {}
+    if config.exchange_dtype == "bf16":
+        missing["exchange_dtype"] = "register torch's bf16_compress_hook on the model that it wraps"
     if config.static_graph and config.accumulation_steps > 1:
-        why = "it accumulates from the first micro-batch on, on which DDP's static graph fails"
-        return ddp_arguments(config.replace(static_graph=False)), {"static_graph": why}
-    return ddp_arguments(config), {}
+        missing["static_graph"] = "it accumulates from the first micro-batch on, on which DDP's static graph fails"
+        config = config.replace(static_graph=False)
+    return ddp_arguments(config), missing
 
 
 def compiles_itself(tuned: Tuned) -> bool:
@@ -96,6 +101,8 @@ def apply(
     tuned.compare_workload(model, optimizers[0] if optimizers else None)
     missing: Missing = {"device_prefetch": "it copies batches itself"} if tuned.config.device_prefetch else {}
     config = tuned.config.replace(**{knob: KNOBS[knob].default for knob in leave})
+    if config.compile_mode == "loss":
+        missing["compile_mode"] = "it compiles the model alone: wrap your loss in tuned.compiled_loss"
     if device.type != tuned.device.type:
         missing["device"] = f"it trains on {device}"
     form = config.optimizer_impl
@@ -163,8 +170,9 @@ def evaluation_loader(tuned: Tuned, loader: Any) -> Any:
     parts = read_loader(loader)
     if parts.batch_size is None:
         return loader
-    return tuned.eval_dataloader(
+    return tuned.loader(  # the framework shares samples out among ranks
         parts.loader.dataset,
+        batch_size=tuned.eval_batch_size,
         sampler=parts.sampler,
         collate_fn=parts.loader.collate_fn,
         worker_init_fn=parts.loader.worker_init_fn,

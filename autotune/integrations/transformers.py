@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.integrations import common
 from autotune.integrations.common import Missing
 from autotune.knobs import framework_arguments
+from autotune.training.ranks import this_rank
 
 if TYPE_CHECKING:
     from autotune.training.tuned import Tuned
@@ -22,7 +23,7 @@ def training_kwargs(tuned: Tuned, **yours: Any) -> dict[str, Any]:
     cannot do.
     """
     words, missing = _words(tuned)
-    if tuned.device.index:
+    if tuned.device.index and this_rank().alone:
         missing["device"] = "it takes the first that is visible: set CUDA_VISIBLE_DEVICES"
     common.tell("transformers", tuned, missing)
     return {**words, **yours}

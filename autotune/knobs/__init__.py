@@ -32,6 +32,7 @@ from autotune.knobs.registry import (
     idle_knobs,
     in_guides_order,
     loader_arguments,
+    variables,
     with_what_is_in_force,
 )
 from autotune.knobs.space import Space, build_space
@@ -42,5 +43,6 @@ __all__ = [
     "Precision", "Scalar", "Space", "TrainConfig", "WorkloadFacts", "affecting", "build_space", "buying_memory",
     "ddp_arguments", "divisors", "exchanges_coarsely", "following", "format_scalar", "framework_arguments",
     "going_with", "idle_knobs", "in_guides_order", "keep_gradients", "loader_arguments", "matmul_precision",
-    "parse_knob", "parse_scalar", "share_of_rank", "torch_dtype", "unknown_knob", "with_what_is_in_force",
+    "parse_knob", "parse_scalar", "share_of_rank", "torch_dtype", "unknown_knob", "variables",
+    "with_what_is_in_force",
 ]  # fmt: skip

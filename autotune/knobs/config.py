@@ -15,7 +15,7 @@ from autotune.errors import ConfigError
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 MemoryFormat = Literal["contiguous", "channels_last"]
 CompileMode = Literal[
-    "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune", "cudagraphs", "blocks"
+    "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune", "cudagraphs", "blocks", "loss"
 ]  # fmt: skip
 Checkpointing = Literal["none", "blocks"]
 OptimizerImpl = Literal["default", "foreach", "fused"]
@@ -23,6 +23,7 @@ SdpaBackend = Literal["default", "math", "flash_attention", "efficient_attention
 Allocator = Literal["default", "tuned"]
 DataPlacement = Literal["loader", "collated", "device"]
 Strategy = Literal["ddp", "fsdp"]
+NcclAlgorithm = Literal["Ring", "Tree"]
 WeightType = Literal["fp32", "bf16"]
 
 Scalar = bool | int | float | str | None
@@ -97,6 +98,15 @@ class TrainConfig(BaseModel):
     )
     gradient_as_bucket_view: bool = Field(default=False, description="gradients lie in DDP's buckets")
     static_graph: bool = Field(default=False, description="promises DDP that each step uses the same parameters")
+    nccl_max_ctas: Count | None = Field(
+        default=None, ge=1, le=64, description="thread blocks that NCCL may take of a GPU; None: as it finds best"
+    )
+    nccl_algo: NcclAlgorithm | None = Field(
+        default=None, description="how NCCL adds up what all ranks have; None: as it finds best"
+    )
+    nccl_buffsize: Count | None = Field(
+        default=None, ge=1, description="bytes of NCCL's buffer between two ranks; None: its own 4 MiB"
+    )
     find_unused_parameters: bool = Field(default=False, description="DDP looks which parameters a step leaves out")
 
     @model_validator(mode="after")
@@ -117,6 +127,7 @@ class TrainConfig(BaseModel):
             resets["non_blocking"] = True
         if self.ranks == 1:
             resets |= {"strategy": "ddp", "exchange_dtype": "fp32"}
+            resets |= {"nccl_max_ctas": None, "nccl_algo": None, "nccl_buffsize": None}
         if self.ranks == 1 or self.strategy == "ddp":
             resets |= {"reshard_after_forward": True, "fsdp_param_dtype": "fp32", "fsdp_prefetch": 0}
         elif self.precision != "bf16":

@@ -40,6 +40,11 @@ def check_constraints(
         )
     if effective_batch is not None and not 1 <= effective_batch < 2**31:  # more takes minutes to find the divisors of
         raise ConfigError(f"the effective batch {effective_batch} cannot be used: expected 1 to {2**31 - 1}")
+    if knobs := sorted(explored.keys() & set(KNOB_NAMES)):
+        raise ConfigError(
+            f"--explore {knobs[0]} names a knob, which is searched by itself; rename the argument of build(), or leave "
+            "--explore out"
+        )
     if empty := [name for name, values in explored.items() if not values]:
         raise ConfigError(f"{empty[0]!r} is to be explored, but without values; use --explore {empty[0]}=a,b")
 

@@ -56,6 +56,9 @@ class WorkloadFacts(BaseModel):
     small_operators_fraction: float = Field(
         default=0.0, description="share of the loss's host time that goes into operators of a few microseconds"
     )
+    outside_fraction: float = Field(
+        default=0.0, ge=0, le=1, description="share of the loss's time, forward, that goes past the model's own call"
+    )
     step_seconds: float | None = Field(default=None, gt=0, description="of a micro-step on a GPU, its batch at hand")
     device_busy_fraction: float | None = Field(
         default=None, ge=0, le=1, description="of a micro-step, that a GPU computes; the rest it waits for launches"

@@ -55,6 +55,7 @@ class Knob:
         conflict: Why a config cannot run with the value it has, or None.
         dataloader_argument: The keyword argument of ``DataLoader`` that takes its value.
         ddp_argument: The keyword argument of ``DistributedDataParallel`` that takes its value.
+        variable: The variable of the environment that takes its value, unless that is None: read when ranks meet.
         words: A framework's own keyword argument that takes its value; several, or a tuple of one, where the value is
             translated by `autotune.integrations`.
         without_word: How it comes into effect under a framework that has no word for it.
@@ -83,6 +84,7 @@ class Knob:
     conflict: Callable[[TrainConfig], str | None] = lambda _: None
     dataloader_argument: str | None = None
     ddp_argument: str | None = None
+    variable: str | None = None
     words: Mapping[Framework, str | tuple[str, ...]] = field(default_factory=dict)
     without_word: str = ""
     on_process: Callable[[Any, torch.device], None] | None = None
@@ -100,7 +102,7 @@ class Knob:
     @property
     def is_outside(self) -> bool:
         """Whether it can be changed in a script that knows nothing of it."""
-        arguments = (self.dataloader_argument, self.ddp_argument)
+        arguments = (self.dataloader_argument, self.ddp_argument, self.variable)
         functions = (self.on_process, self.on_model, self.on_optimizer, self.outside)
         return self.on_copies or any(way is not None for way in (*arguments, *functions))
 

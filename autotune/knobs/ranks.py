@@ -14,6 +14,14 @@ _BUCKETS = (1, 5, 100)
 """MiB beside torch's 25: small ones start the exchange earlier, a large one exchanges all at once. Li et al. (*PyTorch
 Distributed*, VLDB 2020) tried 0 to 50 MB, and found the best among the small or the large depending on the network."""
 _STREAMS: frozenset[DeviceKind] = frozenset({"cuda", "rocm"})
+_TREE_RANKS = 3
+"""From so many on a tree is another shape than a ring: two ranks send each other the same either way."""
+_CTAS = (2, 4, 8, 16)
+"""Thread blocks for NCCL, each on a multiprocessor that computing would have: powers of two up to what it takes itself
+on one machine (2 to 32 channels, by the links it finds)."""
+_BUFFER_BYTES = (2**20, 2**23, 2**24)
+"""Beside NCCL's own 4 MiB, each way between two ranks: powers of two, as its documentation recommends."""
+_BY_ENVIRONMENT = "NCCL reads it when the ranks meet: set the variable of this name, in capitals, before training"
 _WITHOUT_WORD = "your own `DistributedDataParallel` is made with it"
 
 
@@ -107,6 +115,40 @@ def _views(of: Circumstances) -> Choices | str:
     return Choices((False, True), "gradients that lie in the buckets are not copied back, and take memory once")
 
 
+def _little_for_nccl(of: Circumstances) -> str | None:
+    """Why NCCL has nothing to be told, or None."""
+    if of.device not in _STREAMS:
+        return "NCCL exchanges gradients between GPUs only"
+    return _too_little(of)
+
+
+def _algorithms(of: Circumstances) -> Choices | str:
+    """The way around all ranks."""
+    if (nothing := _little_for_nccl(of)) is not None:
+        return nothing
+    if of.start.ranks < _TREE_RANKS:
+        return "two ranks are a ring and a tree alike"
+    return offer(
+        (None, "Ring", "Tree"), "a ring moves most bytes a second, a tree starts sooner", own=of.start.nccl_algo
+    )
+
+
+def _ctas(of: Circumstances) -> Choices | str:
+    """How much of the GPU exchanging may take from computing."""
+    if (nothing := _little_for_nccl(of)) is not None:
+        return nothing
+    reason = "gradients are exchanged by multiprocessors that backward computes on meanwhile: fewer leave it more"
+    return offer((None, *_CTAS), reason, own=of.start.nccl_max_ctas)
+
+
+def _buffers(of: Circumstances) -> Choices | str:
+    """Bytes under way between two ranks."""
+    if (nothing := _little_for_nccl(of)) is not None:
+        return nothing
+    reason = "larger buffers keep slow links busy and take memory, smaller ones stay in the cache"
+    return offer((None, *_BUFFER_BYTES), reason, own=of.start.nccl_buffsize)
+
+
 def _static(of: Circumstances) -> Choices | str:
     """Whether DDP may rely on each step using the same parameters."""
     if (nothing := _too_little(of)) is not None:
@@ -184,6 +226,24 @@ KNOBS = (
         words={"lightning": ("strategy",), "fabric": ("strategy",), "transformers": ("ddp_static_graph",),
                "accelerate": ("kwargs_handlers",)},
         without_word=_WITHOUT_WORD,
+    ),
+    Knob(
+        name="nccl_max_ctas", when="several ranks that exchange notably much",
+        why="exchanging takes fewer multiprocessors from computing (never run so far: it needs several GPUs)",
+        candidates=_ctas, goes_with="ranks", priority={"gpu": 122}, guide=149, scale="logarithmic", devices=_STREAMS,
+        variable="NCCL_MAX_CTAS", without_word=_BY_ENVIRONMENT,
+    ),
+    Knob(
+        name="nccl_algo", when="three ranks or more that exchange notably much",
+        why="a ring or a tree, where NCCL has guessed wrong (never run so far: it needs several GPUs)",
+        candidates=_algorithms, goes_with="ranks", priority={"gpu": 123}, guide=150, devices=_STREAMS,
+        variable="NCCL_ALGO", without_word=_BY_ENVIRONMENT,
+    ),
+    Knob(
+        name="nccl_buffsize", when="several ranks that exchange notably much",
+        why="larger buffers keep slow links busy (never run so far: it needs several GPUs)",
+        candidates=_buffers, goes_with="ranks", priority={"gpu": 124}, guide=151, scale="logarithmic", devices=_STREAMS,
+        affects={"memory"}, variable="NCCL_BUFFSIZE", without_word=_BY_ENVIRONMENT,
     ),
     Knob(
         name="find_unused_parameters", when="on where the check sees parameters without a gradient",

@@ -98,6 +98,15 @@ def ddp_arguments(config: TrainConfig) -> dict[str, Any]:
     return told
 
 
+def variables(config: TrainConfig) -> dict[str, str]:
+    """The variables of the environment that a config sets, to be there before the ranks meet."""
+    told = {knob.variable: getattr(config, name) for name, knob in KNOBS.items() if knob.variable is not None}
+    values = {variable: str(value) for variable, value in told.items() if value is not None}
+    if (algorithm := values.get("NCCL_ALGO")) is not None:  # of the others, not all have each algorithm
+        values["NCCL_ALGO"] = f"allreduce:{algorithm.lower()}"
+    return values
+
+
 def framework_arguments(framework: Framework, config: TrainConfig) -> dict[str, Any]:
     """The keyword arguments of a framework that take a knob's value as it is."""
     words = {name: knob.words.get(framework) for name, knob in KNOBS.items()}

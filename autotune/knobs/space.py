@@ -38,6 +38,7 @@ class Space:
         room: What batches may take that wait in the loader.
         preferred: The value of each knob that should help here, and costs little to try.
         overhead_bound: Whether calling operators is most of the work, so that compiling promises most of all.
+        device: Where it trains.
         held: Knobs that cannot be changed in this workload.
     """
 
@@ -53,6 +54,7 @@ class Space:
     room: LoaderRoom
     preferred: Mapping[str, Scalar]
     overhead_bound: bool
+    device: DeviceKind
     held: frozenset[str] = frozenset()
 
     def config(self, values: Mapping[str, Scalar]) -> TrainConfig:
@@ -118,7 +120,7 @@ class Space:
         ]
         configs = [config for config in map(self.fitting, variants) if config is not None]
         compiling = self.choices.get("compile_mode")
-        modes = ("reduce-overhead", "cudagraphs", "blocks", "default")
+        modes = ("reduce-overhead", "cudagraphs", "blocks", "loss", "default")
         mode = compiling.first(modes) if compiling is not None else None
         if configs and self.overhead_bound and mode is not None:
             configs.insert(1, self.changed(configs[0], {"compile_mode": mode}))
@@ -229,6 +231,7 @@ def build_space(
         room=room,
         preferred=_preferred(of, choices),
         overhead_bound=of.overhead_bound,
+        device=device,
         held=frozenset(held),
     )
     _check_room(space)

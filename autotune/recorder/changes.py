@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import types
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,8 @@ class Changes:
         told: ``knobs``, a value for each; ``changed``, the names of those that differ from the script's own, and how:
             ``loader``, arguments of DataLoader; ``process`` and ``optimizer``, pairs of a function of `telling` and a
             value; ``model``, functions of it; ``ddp``, by knob, an argument of ``DistributedDataParallel`` and its
-            value; ``copies``, whether copies of batches do not wait.
+            value; ``variables``, of the environment, which are read when ranks meet; ``copies``, whether copies of
+            batches do not wait.
 
     Attributes:
         knobs: A value for each.
@@ -46,6 +48,7 @@ class Changes:
         self.changed: dict[str, Any] = {name: getattr(self.knobs, name) for name in told.get("changed", ())}
         self.loader: dict[str, Any] = told.get("loader", {})
         self.ddp: dict[str, tuple[str, Any]] = told.get("ddp", {})
+        self.variables: dict[str, str] = told.get("variables", {})
         self.wrapped: list[Any] = []
         self.copies = Copies() if told.get("copies") else None
         self._models: list[weakref.ref[nn.Module]] = []
@@ -58,7 +61,8 @@ class Changes:
         self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
     def exchange(self) -> Changes:
-        """Has gradients exchanged as is told, from here on."""
+        """Has gradients exchanged as is told, from here on; the ranks have not met yet."""
+        os.environ.update(self.variables)
         self.wrapped = exchange_by(dict(self.ddp.values()))
         return self
 

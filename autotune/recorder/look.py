@@ -83,7 +83,7 @@ class Look:
         self._updates_itself = False
         self._threads: dict[str, set[str]] = {"draw": set(), "train": set()}
         self._calls: Counter[int] = Counter()  # of each model, and under 0 backward passes; since the first step
-        self._facts: dict[str, Any] = {"precision": None, "images": False, "attention": False}
+        self._facts: dict[str, Any] = {"precision": None, "attention": False}
         self._profile: Any = None
         self._sites = Sites()
         self._forwards = 0
@@ -124,7 +124,6 @@ class Look:
         begun.note(len(self._draws))
         self._draws.append((id(begun.loader), samples))
         tensors = list(tensors_in(batch))
-        self._facts["images"] |= any(tensor.dim() == 4 for tensor in tensors)
         self._facts["batch_bytes"] = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         self._batches.append([tuple(tensor.shape) for tensor in tensors])
         self._turn_profile()
@@ -139,7 +138,6 @@ class Look:
             return
         self._models[id(model)] = model
         self._sites.on_forward(model)
-        self._facts["images"] |= any(tensor.dim() == 4 for tensor in tensors_in(arguments))
         if self._marks and not self._steps_now:
             self._calls[id(model)] += 1
         if not self._draws_feed:
@@ -322,6 +320,7 @@ class Look:
             "model_names": [type(model).__name__ for model in models],
             "tensors": sum(1 for model in models for _ in model.parameters()),
             "weights": sum(weight.numel() for model in models for weight in model.parameters()),
+            "images": any(weight.dim() == 4 for model in models for weight in model.parameters()),
             "shapes": shapes_hash(*models),
             "blocks": sum(count_blocks(model) for model in models),
             "recomputable_blocks": sum(count_blocks(model, recomputable=True) for model in models),

@@ -23,6 +23,7 @@ _HUB_WRITES = (
 def keep_quiet() -> None:
     """From here on whichever of these libraries is imported is quiet."""
     after_import("tqdm", _stop_monitor)
+    after_import("rich.live", _stop_drawing)
     after_import("wandb", _disable_wandb)
     after_import("mlflow", _redirect_mlflow)
     after_import("tensorboard.summary.writer.event_file_writer", _discard_events)
@@ -33,6 +34,11 @@ def keep_quiet() -> None:
 def _stop_monitor() -> None:
     """A bar starts a thread that watches all bars; a process that runs one cannot be forked."""
     sys.modules["tqdm"].tqdm.monitor_interval = 0  # also of tqdm.auto, tqdm.asyncio and whatever else inherits it
+
+
+def _stop_drawing() -> None:
+    """A bar of Rich, which is Lightning's, is drawn by a thread; it draws itself whenever it is told to, too."""
+    sys.modules["rich.live"]._RefreshThread = _NoThread  # type: ignore[attr-defined]
 
 
 def _disable_wandb() -> None:
@@ -69,8 +75,8 @@ def _redirect_mlflow() -> None:
     mlflow.tracking.MlflowClient.__init__ = construct
 
 
-class _NoWriter:
-    """Stands in for the thread by which a TensorBoard writer writes: a process that runs one cannot be forked."""
+class _NoThread:
+    """Stands in for the thread of a library, which writes or draws: a process that runs one cannot be forked."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -82,13 +88,13 @@ class _NoWriter:
 
 
 def _discard_events() -> None:
-    sys.modules["tensorboard.summary.writer.event_file_writer"]._AsyncWriter = _NoWriter  # type: ignore[attr-defined]
+    sys.modules["tensorboard.summary.writer.event_file_writer"]._AsyncWriter = _NoThread  # type: ignore[attr-defined]
 
 
 def _discard_events_of_x() -> None:
     """Its queue starts a thread as well, with the first event."""
     writer: Any = sys.modules["tensorboardX.event_file_writer"]
-    writer._EventLoggerThread = _NoWriter
+    writer._EventLoggerThread = _NoThread
     writer.EventFileWriter.add_event = lambda *_: None
 
 

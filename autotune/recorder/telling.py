@@ -10,6 +10,7 @@ import inspect
 import os
 import sys
 import types
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .blocks import no_cache_in_training, recomputed, repeated_blocks, without_cache
@@ -23,9 +24,9 @@ HALF = ("bf16", "fp16")
 """Precisions of 16 bits: autocast computes in them."""
 GRAPHED = ("reduce-overhead", "max-autotune", "cudagraphs")
 """Modes that replay CUDA graphs."""
-OWN_MODES = ("cudagraphs", "blocks")
+OWN_MODES = ("cudagraphs", "blocks", "loss")
 """Modes that are none of Inductor's: CUDA graphs of eager kernels, a backend of torch's own; and the default mode for
-each repeated block, rather than for the whole model."""
+each repeated block, rather than for the whole model, or for the loss with the model in it."""
 _RECOMPILES = 8
 """Torch's own limit (`torch._dynamo.config.recompile_limit`), above which it goes on eagerly."""
 _attention = contextlib.ExitStack()
@@ -191,13 +192,27 @@ def compile_model(model: nn.Module, config: Knobs) -> None:
         return
     if mode != "blocks":
         keep_gradients(model, config)
-        _compile_call(model, **({"backend": "cudagraphs"} if mode == "cudagraphs" else {"mode": mode}))
+        # In the loss the model is compiled as a part of it, and by itself wherever else it is called.
+        own = {"cudagraphs": {"backend": "cudagraphs"}, "loss": {}}
+        _compile_call(model, **own.get(mode, {"mode": mode}))
         return
     for part in without_cache(model):
         wrap_forward(part, no_cache_in_training)
     for number, group in enumerate(repeated_blocks(model)):
         for block in group:
             _compile_call(block, f"call_block_{number}", **_limit_of(group))
+
+
+def compile_loss(loss: Callable[..., Any], config: Knobs) -> Callable[..., Any]:
+    """A function of a model and a batch, compiled with the model in it; as it is, unless that is the mode."""
+    if config.compile_mode != "loss":
+        return loss
+    import torch
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return loss(*args, **kwargs)  # an object that is called, or a partial one, cannot be compiled itself
+
+    return torch.compile(call)
 
 
 def _compile_call(model: nn.Module, name: str = "call", **how: Any) -> None:

@@ -9,7 +9,10 @@ import time
 from collections.abc import Callable
 
 WATCH_SECONDS = 0.5
-"""Between two looks at memory."""
+"""Between two glances at memory."""
+GROWTH = 1.05
+"""Of what is resident, after which memory is looked at: that walks all pages, 35 ms for three processes of 440 MB,
+during which training waits for each page that it touches first."""
 IDLE_LIMIT = 0.1
 """Of the processors: where more are idle, beside those that others compute on, nothing was taken. Chosen."""
 
@@ -35,6 +38,15 @@ def memory_bytes() -> int | None:
                     total += 1024 * int(line.split()[1])
                     break
     return total or None
+
+
+def resident_bytes() -> int:
+    """Of all of them, what pages they share counted for each: no less than `memory_bytes`, and told at once."""
+    total = 0
+    for process in processes():
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/statm") as told:
+            total += int(told.read().split()[1])
+    return total * os.sysconf("SC_PAGESIZE")
 
 
 def lost_fraction(foreign: float, idle: float | None) -> float:
@@ -104,8 +116,14 @@ class MemoryWatch:
         return self.peak_bytes or None
 
     def _watch(self) -> None:
+        known = 0
         while True:
             time.sleep(WATCH_SECONDS)
+            resident = resident_bytes()
+            near = self._limit_bytes is not None and resident > self._limit_bytes
+            if resident <= GROWTH * known and not near:
+                continue
+            known = max(known, resident)
             seen = self.look()
             if seen is not None and self._limit_bytes is not None and seen > self._limit_bytes:
                 self._exceeded(seen)

@@ -114,7 +114,7 @@ def usage(result: Result, source: Path | None) -> list[Block]:
     kept: list[Block] = []
     changed = "warn you if the machine, torch or the model has changed since"
     if script is not None:
-        how = Code(summary.launch_line(path, script.command), "Command that trains the script with this result")
+        how = Code(summary.how_to_train(result, path), "Command that trains the script with this result")
         told = f"This trains the script with the measured answer, without a change to it, and will {changed}."
         keep = f"autotune keep {shlex.quote(str(path))}"
         kept = [
@@ -122,7 +122,7 @@ def usage(result: Result, source: Path | None) -> list[Block]:
             Code(keep, "Command that writes this result into the script"),
         ]
     else:
-        how = Code(summary.usage_snippet(path), "Python that trains with this result")
+        how = Code(summary.how_to_train(result, path), "Python that trains with this result")
         told = f"These lines train with the measured answer, and {changed}."
     return [
         Text(told),

@@ -121,7 +121,7 @@ def telemetry(result: Result) -> list[Block]:
             for label, side in sides.items()
         ]
         finding = f"Rates of the timed blocks, {'; '.join(found)}."
-        legend = "samples/s of each timed block; hollow squares: before; dots: after; lines: medians"
+        legend = "samples/s of each timed block; hollow squares: before; dots: after; lines: over all"
         pictures.append(Picture(svg, finding, legend))
     blocks: list[Block] = [Pair(*pictures)] if len(pictures) == 2 else [*pictures]
     if any(side.telemetry is None for side in sides.values()):

@@ -208,12 +208,12 @@ class Scaling(Stored):
 
     @property
     def paying(self) -> int:
-        """The ranks beyond which more were not faster, beyond doubt."""
-        best = self.trained[0].ranks
+        """The ranks beyond which more were not faster, beyond doubt, nor than fewer before them."""
+        best = self.trained[0]
         for step in self.trained[1:]:
-            if step.ci95 is not None and step.ci95.low > 1:
-                best = step.ranks
-        return best
+            if step.ci95 is not None and step.ci95.low > 1 and (step.speed or 0.0) > (best.speed or 0.0):
+                best = step
+        return best.ranks
 
 
 class Result(Document):

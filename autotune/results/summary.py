@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,24 +57,25 @@ def unfinished(result: Result) -> str | None:
     return f"{why}; what follows was known by then"
 
 
-def launch_line(path: Path, command: Sequence[str]) -> str:
-    """The command that trains a script with a result."""
-    return f"autotune launch {shlex.quote(path.as_posix())} -- {shlex.join(command)}"
-
-
-def usage_snippet(path: Path) -> str:
-    """The lines of Python that train with a result.
+def how_to_train(result: Result, path: Path) -> str:
+    """What trains with a result: the command that launches a script, else the lines of Python for one's own.
 
     Args:
-        path: The result file, as the script will name it.
+        result: That was found.
+        path: Its file, as the script will name it.
     """
-    literal = json.dumps(path.as_posix(), ensure_ascii=False)
-    return (
-        "import autotune\n"
-        f"tuned = autotune.load({literal})\n"
-        "loader = tuned.dataloader(dataset, shuffle=True)\n"
-        "model, optimizer = tuned.prepare(model, optimizer)"
-    )
+    script = result.workload.script
+    if script is not None:
+        return f"autotune launch {shlex.quote(path.as_posix())} -- {shlex.join(script.command)}"
+    lines = [
+        "import autotune",
+        f"tuned = autotune.load({json.dumps(path.as_posix(), ensure_ascii=False)})",
+        "loader = tuned.dataloader(dataset, shuffle=True)",
+        "model, optimizer = tuned.prepare(model, optimizer)",
+    ]
+    if result.best.config.compile_mode == "loss":
+        lines.append("loss = tuned.compiled_loss(loss)")
+    return "\n".join(lines)
 
 
 # Figures.

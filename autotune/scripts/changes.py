@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from autotune.knobs import KNOBS, TrainConfig, loader_arguments
+from autotune.knobs import KNOBS, TrainConfig, loader_arguments, variables
 from autotune.scripts.seen import SeenLoader, SeenScript
 
 BEGUN_ANEW = 2
@@ -36,6 +36,7 @@ def changes_of(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
             for knob in changed
             if knob.ddp_argument is not None
         },
+        "variables": {name: value for name, value in variables(config).items() if name not in variables(baseline)},
         "copies": any(knob.on_copies and getattr(config, knob.name) for knob in changed),
     }
 

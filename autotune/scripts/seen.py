@@ -69,7 +69,7 @@ class SeenScript:
         batch_bytes: Of a batch.
         sample_seconds: To read a sample.
         sample_wait_fraction: Of that, in which no processor computed.
-        images: Whether tensors of four dimensions were seen.
+        images: Whether weights have four dimensions.
         fixed_shapes: Whether all batches have one shape.
         step_samples: Of a batch that no loader told of.
         accumulation: Micro-batches of a step.

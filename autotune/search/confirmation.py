@@ -6,7 +6,7 @@ Only what is measured here becomes a headline: the best of the many figures that
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from autotune.measuring import Burst, Measurement, Numerics, NumericsGuard, Outcome, Point, comparable, pool
 from autotune.results.result import AblationRow
@@ -69,10 +69,26 @@ class Confirmation:
     def answer(self) -> Point:
         """The point to train with: only a confirmed gain displaces the baseline, and of equals the cheapest wins.
 
-        Of those that cost the same the fastest does, which comes first.
+        Of those that cost the same the fastest does, which comes first. Where the baseline never trained, the best that
+        does is the answer, and nothing is confirmed.
         """
+        if not self.baseline_trains:
+            return next((one for one in self._sound() if not self._disagrees(one)), self._baseline)
         equals = as_good_as_the_fastest(self._fast_enough(), self._bursts.rounds(CONFIRM), self._objective)
         return min(equals, key=self._resource_cost, default=self._baseline)
+
+    @property
+    def baseline_trains(self) -> bool:
+        """Whether a burst of the baseline has ended well: else there is nothing to compare with."""
+        return self._bursts.log.measurement(self._baseline) is not None
+
+    def _sound(self) -> Iterator[Point]:
+        """What trained in the search, best first."""
+        return (standing.point for standing in standings(self._bursts.trials))
+
+    def _disagrees(self, point: Point) -> bool:
+        verdict = self.verdict(point)
+        return verdict is not None and verdict.outcome == "disagrees"
 
     def confirmed(self) -> list[Confirmed]:
         """What has been confirmed so far, fastest first."""
@@ -104,7 +120,7 @@ class Confirmation:
     def why_out(self, point: Point) -> str | None:
         """Why a point cannot be the answer, whatever its speed; None where nothing speaks against it."""
         verdict = self.verdict(point)
-        if verdict is not None and verdict.outcome == "disagrees":
+        if verdict is not None and self._disagrees(point):
             return f"it does not train what the baseline trains: {verdict.reason}"
         if point not in self._failed():
             return None
@@ -122,6 +138,11 @@ class Confirmation:
             return None
         return pool([held[self._baseline] for held in both]), pool([held[point] for held in both])
 
+    @property
+    def checks(self) -> bool:
+        """Whether numerics are looked at."""
+        return self._numerics is not None
+
     def verdict(self, point: Point) -> Numerics | None:
         """Whether a point trains what eager fp32 trains, if that is known."""
         return self._numerics.known(point) if self._numerics is not None else None
@@ -133,6 +154,9 @@ class Confirmation:
         races against it too, while there is time.
         """
         self._bursts.show_stage(CONFIRM)
+        if not self.baseline_trains:
+            next(filter(self.agrees, self._sound()), None)  # the first that is sound is the answer
+            return
         raced: set[Point] = set()
         while finalists := self._finalists(raced):
             leaders = [one.point for one in self._fast_enough()[:1] if one.point in raced and one.speedup.ratio > 1]
@@ -206,8 +230,11 @@ class Confirmation:
         if fastest is not None and finalists and fastest not in {*raced, finalists[0]}:
             others = [point for point in finalists[1:] if point != fastest]
             finalists = [finalists[0], fastest, *others]  # the second is what the others must keep up with
-        while len(finalists) > 1 and not self._affords([self._baseline, *finalists] * LONG_RACE_ROUNDS):
-            finalists.pop()  # where the race would not be a long one, more would only take time from the first
+        # Where the race would not be a long one, more would only take time from the first; but the rate that a floor is
+        # a share of is known from the rounds alone.
+        fewest = 2 if fastest in finalists[1:2] else 1
+        while len(finalists) > fewest and not self._affords([self._baseline, *finalists] * LONG_RACE_ROUNDS):
+            finalists.pop()
         return finalists
 
     def _near_the_leader(self, raced: Collection[Point], too_slow: Collection[Point]) -> list[Point]:

@@ -63,15 +63,17 @@ def rungs(baseline: Point, space: Space, outcome: Outcome) -> Iterator[Rung]:
 
     Args:
         baseline: What ran out of memory.
-        space: Its pins hold, and what breaks a constraint is left out.
+        space: No change breaks its pins or its constraints, which the baseline itself need not meet.
         outcome: Which memory it was.
     """
     changes: dict[str, Scalar] = {}
     for step, reason in _steps(baseline, space, outcome):
         changes |= step
         point = baseline.changed(changes)
-        pinned = all(getattr(point.config, knob) == value for knob, value in space.pinned.items())
-        if pinned and space.held.isdisjoint(step) and space.violation(point.config) is None:
+        pinned = all(space.pinned.get(knob, value) == value for knob, value in step.items())
+        # What the baseline itself breaks was the user's choice; a change must only break nothing new.
+        allowed = space.violation(point.config) in {None, space.violation(baseline.config)}
+        if pinned and space.held.isdisjoint(step) and allowed:
             yield point, reason
         else:
             changes = {knob: value for knob, value in changes.items() if knob not in step}
@@ -86,8 +88,8 @@ def _steps(baseline: Point, space: Space, outcome: Outcome) -> Iterator[tuple[di
         while workers > 1:
             workers //= 2
             yield {"num_workers": workers}, "fewer workers hold fewer batches"
-        if workers:
-            yield {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False}, "no worker holds a batch"
+    if config.num_workers and (outcome is not Outcome.OOM or space.device == "cpu"):  # whose memory is all there is
+        yield {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False}, "no worker holds a batch"
     effective, size = config.batch_size * config.accumulation_steps, config.batch_size  # of a rank
     for smaller in sorted((value for value in divisors(effective) if value < size), reverse=True):
         if 2 * smaller <= size:

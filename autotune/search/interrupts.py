@@ -30,6 +30,11 @@ class Stop:
         if self._asked:
             interrupt()
 
+    @property
+    def asked(self) -> bool:
+        """Whether it was asked."""
+        return self._asked
+
     def ask(self) -> None:
         """Asks it."""
         self._asked = True

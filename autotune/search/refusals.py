@@ -19,13 +19,15 @@ def refusal(point: Point, space: Space, trials: Sequence[Trial], memory: MemoryM
             f"batch {point.config.batch_size} is expected to take {format_bytes(round(expected))}, "
             f"more than the target of {format_bytes(memory.limit_bytes)}"
         )
-    return next(filter(None, (_as_before(point, trial.burst, trials) for trial in trials)), None)
+    on_cpu = space.device == "cpu"
+    return next(filter(None, (_as_before(point, trial.burst, trials, on_cpu=on_cpu) for trial in trials)), None)
 
 
-def _as_before(point: Point, known: Burst, trials: Sequence[Trial]) -> str | None:
+def _as_before(point: Point, known: Burst, trials: Sequence[Trial], *, on_cpu: bool) -> str | None:
     """Why a point would end as a burst did that is known, or worse; None when it may not."""
     size = known.point.config.batch_size
-    if known.outcome is Outcome.OOM and _at_least_as_large(point, known.point):
+    took_all = known.outcome is Outcome.OOM and _at_least_as_large(point, known.point)
+    if took_all and not (on_cpu and _loads_less(point, known.point)):
         return f"batch {size} already ran out of memory with the same settings"
     if known.outcome is Outcome.SHM_EXHAUSTED and _queued_samples(point) >= _queued_samples(known.point) > 0:
         return "a smaller queue of batches already filled the shared memory"
@@ -48,6 +50,12 @@ def _at_least_as_large(point: Point, failed: Point) -> bool:
     """Same memory-relevant knobs, and a batch no smaller than one that ran out of memory."""
     same = point.config.pick(affecting("memory")) == failed.config.pick(affecting("memory"))
     return same and point.parameters == failed.parameters and point.config.batch_size >= failed.config.batch_size
+
+
+def _loads_less(point: Point, failed: Point) -> bool:
+    """Fewer workers, or fewer batches that wait: on a CPU they took of the memory that ran out."""
+    fewer_workers = point.config.num_workers < failed.config.num_workers
+    return fewer_workers or _queued_samples(point) < _queued_samples(failed)
 
 
 def _has_same(point: Point, known: Point, name: str) -> bool:

@@ -53,16 +53,22 @@ class Alone:
     def confirmed(self) -> None:
         """There is nobody to tell."""
 
+    def is_over(self) -> bool:
+        """Nobody is waited for."""
+        return False
+
 
 class Shared(Alone):
     """One machine's view of a shared study.
 
     Args:
         study: Which all of them have opened in one storage.
+        is_over: Whether this machine's time is, or somebody asked it to end: it waits for nobody then.
     """
 
-    def __init__(self, study: optuna.Study) -> None:
+    def __init__(self, study: optuna.Study, is_over: Callable[[], bool] = lambda: False) -> None:
         self._study = study
+        self._is_over = is_over
         self._name = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self._seen: set[int] = set()
         self._own: set[int] = set()
@@ -94,7 +100,7 @@ class Shared(Alone):
         return self._claims(_BEGINNING)
 
     def may_confirm(self, is_enough: Callable[[], bool], meanwhile: Callable[[], None]) -> bool:
-        """Whether this machine is the one that confirms; where another one does, waits until it has.
+        """Whether this machine is the one that confirms; where another one does, waits until it has, or time is over.
 
         Nobody does while others still search: what they find belongs to the finalists.
 
@@ -104,7 +110,7 @@ class Shared(Alone):
             meanwhile: Called while it waits.
         """
         self._heard = time.monotonic()
-        while not self._study.user_attrs.get(_CONFIRMED):
+        while not self._study.user_attrs.get(_CONFIRMED) and not self._is_over():
             if not self._running and self._claims(_CONFIRMING):
                 return True
             if not is_enough() and time.monotonic() - self._heard > ALIVE_SECONDS:
@@ -117,6 +123,10 @@ class Shared(Alone):
     def confirmed(self) -> None:
         """Tells the others that the rounds are over."""
         self._study.set_user_attr(_CONFIRMED, True)
+
+    def is_over(self) -> bool:
+        """Whether this machine waits for nobody any more."""
+        return self._is_over()
 
     def _claims(self, what: str) -> bool:
         """Whether this machine has claimed something, as it does now where nobody has."""

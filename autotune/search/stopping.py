@@ -38,8 +38,8 @@ FEWEST_BURSTS = 2 + 2 * MIN_DECIDED_ROUNDS
 SHORTEST_ROUND = 0.5
 """Seconds that a side trains in it. Chosen: starting and warming up takes about as long."""
 COMPILE_SECONDS: Mapping[str, float] = {
-    "cudagraphs": 4.0, "blocks": 14.0, "default": 20.0, "reduce-overhead": 20.0, "max-autotune-no-cudagraphs": 120.0,
-    "max-autotune": 120.0,
+    "cudagraphs": 4.0, "blocks": 14.0, "default": 20.0, "loss": 20.0, "reduce-overhead": 20.0,
+    "max-autotune-no-cudagraphs": 120.0, "max-autotune": 120.0,
 }  # fmt: skip
 """What a first compile is expected to cost before one was seen, and what modes cost beside each other afterwards: CUDA
 graphs are recorded in a step or two, and blocks took two thirds of the whole on a CPU

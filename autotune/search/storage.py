@@ -163,8 +163,8 @@ def _resumable(storage: BaseStorage, attributes: dict[str, Any], where: str) -> 
     if not studies:
         found = f"one that maximises {objectives[-1]}" if alike else "none"
         raise UsageError(
-            f"--resume: expected an earlier run of this workload on this device in {where} that maximises {wanted}, "
-            f"got {found}; leave --resume out to start a new one"
+            f"--resume: expected an earlier run of this workload and baseline on this machine in {where} that "
+            f"maximises {wanted}, got {found}; leave --resume out to start a new one"
         )
     newest = max(studies, key=lambda study: study.user_attrs.get(_CREATED, 0.0))
     if (busy := running(newest.user_attrs.get(_PROCESS))) not in {None, os.getpid()}:

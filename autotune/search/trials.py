@@ -198,6 +198,8 @@ class TrialLog:
             is_enough: Whether there is time to wait.
         """
         while not self.trials and is_enough() and not self._kept(lambda: self._others.begins()):  # noqa: PLW0108
+            if self._others.is_over():
+                return
             time.sleep(POLL_SECONDS)
             self.sync()
 

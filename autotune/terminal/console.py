@@ -58,13 +58,12 @@ def result_table(result: Result) -> RenderableType:
     return Group(*parts, *_numerics_lines(result), *_diagnosis_lines(result), *_search_lines(result))
 
 
-def usage_lines(path: Path, page: Path | None = None, script: Sequence[str] = ()) -> RenderableType:
-    """Where a result and its report, if it has one, are; and how to train with it, or to train a script with it."""
+def usage_lines(result: Result, path: Path, page: Path | None = None) -> RenderableType:
+    """Where a result and its report, if it has one, are; and how to train with it."""
     places = [labelled("result file", str(path), "", "bold")]
     if page is not None:
         places.append(labelled("report", str(page), "", "bold"))
-    how = summary.launch_line(path, script) if script else summary.usage_snippet(path)
-    code = [as_text(f"    {line}", "cyan") for line in how.splitlines()]
+    code = [as_text(f"    {line}", "cyan") for line in summary.how_to_train(result, path).splitlines()]
     return Group(*places, "train with it:", *code)
 
 

@@ -12,7 +12,7 @@ from autotune.errors import ConfigError, WorkloadError
 from autotune.hardware.host import read_cpu
 from autotune.results.result import Result, read_result
 from autotune.training.ranks import this_rank
-from autotune.training.tuned import Tuned, comparable
+from autotune.training.tuned import Tuned, comparable, torch_device
 from autotune.workload.fingerprint import fingerprint
 from autotune.workload.target import adapt
 from autotune.workload.workload import draw_samples
@@ -42,7 +42,7 @@ def load(
         warnings.warn(f"{path}: {result.ignored}", stacklevel=2)
     measured = result.constraints.device
     try:
-        tuned = Tuned(result.best.config, device=device or measured, result=result, source=str(path), strict=strict)
+        torch_device(device or measured)
     except ConfigError as error:
         if device is not None:
             raise
@@ -50,6 +50,7 @@ def load(
             f"{path} was measured on {measured}, which torch does not find here; "
             "tune on this machine, or pass device= to use its settings on another device all the same"
         ) from error
+    tuned = Tuned(result.best.config, device=device or measured, result=result, source=str(path), strict=strict)
     differences = _machine_differences(result, tuned.device)
     differences += _ranks_differences(result)
     if workload is not None and _is_another(workload, result):

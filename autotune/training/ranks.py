@@ -11,7 +11,7 @@ import itertools
 import math
 import os
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from torch.utils.data import DistributedSampler, IterableDataset, Sampler
 from autotune.errors import ConfigError
 from autotune.hardware.host import read_cpu
 from autotune.knobs import TrainConfig, ddp_arguments
-from autotune.recorder.order import SeededSampler
+from autotune.recorder.order import MOST_LISTED, SeededSampler
 from autotune.training.sharding import split_among_ranks
 
 if TYPE_CHECKING:
@@ -223,7 +223,8 @@ def shared_out(dataset: Dataset[Any], settings: dict[str, Any], rank: Rank) -> d
         rank: Who loads.
 
     Raises:
-        ConfigError: Its batches are made by a batch sampler that knows nothing of ranks.
+        ConfigError: Its batches are made by a batch sampler that knows nothing of ranks, or by a sampler that cannot be
+            made to draw the same on all of them.
     """
     if isinstance(dataset, IterableDataset):
         return settings  # which shares itself out, or cannot be
@@ -239,6 +240,11 @@ def shared_out(dataset: Dataset[Any], settings: dict[str, Any], rank: Rank) -> d
         return settings  # shared out already
     others = {name: value for name, value in settings.items() if name not in {"sampler", "shuffle"}}
     if sampler is not None:
+        if not isinstance(sampler, Sized) or len(sampler) > MOST_LISTED:
+            raise ConfigError(
+                f"a sampler without a length, or of more than {MOST_LISTED:,} samples, may differ from rank to rank; "
+                "pass a torch.utils.data.DistributedSampler"
+            )
         return {**others, "sampler": SharedSampler(SeededSampler(sampler, 0), rank)}
     own = EpochSampler(dataset, rank.count, rank.number, shuffle=bool(settings.get("shuffle")))
     return {**others, "sampler": own}

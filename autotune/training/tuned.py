@@ -6,8 +6,9 @@ That is what makes a measured gain come true: there is no second implementation 
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
@@ -16,9 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from autotune.errors import ConfigError
-from autotune.knobs import DATALOADER_ARGUMENTS, KNOBS, TrainConfig, going_with, loader_arguments
+from autotune.knobs import DATALOADER_ARGUMENTS, KNOBS, TrainConfig, going_with, loader_arguments, variables
 from autotune.recorder.naming import length_of
-from autotune.recorder.telling import autocast
+from autotune.recorder.telling import autocast, compile_loss
 from autotune.results.result import Result
 from autotune.training.copying import SideStream
 from autotune.training.placement import PlacedDataset, unfit, unpacked
@@ -128,7 +129,7 @@ class Tuned:
         if type(dataset) is PlacedDataset:  # isinstance() would ask the user's own class
             return dataset
         for known, its_collate, placed in self._placed:
-            if known is dataset and its_collate is collate:
+            if known is dataset and its_collate == collate:  # a bound method is another object each time
                 return placed
         device = self.device if self.config.data_placement == "device" else torch.device("cpu")
         placed = PlacedDataset(dataset, collate or default_collate, device)
@@ -153,6 +154,7 @@ class Tuned:
         self.compare_workload(model, optimizer)
         rank = this_rank()
         if not rank.alone:
+            self.apply_process_settings()  # some are read when ranks meet
             join(self.device)
         self.apply(model, optimizer)
         if rank.alone:
@@ -174,6 +176,14 @@ class Tuned:
                     knob.on_optimizer(optimizer, value := getattr(self.config, name))
                 except ValueError as error:
                     raise ConfigError(f"{name}={value} cannot be used: {error}; use {name}=default") from None
+
+    def compiled_loss(self, loss: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        """A function of the model and a batch, to be called in its place; as it is unless ``compile_mode=loss``.
+
+        That fuses what follows the model with its end, such as a softmax over a large vocabulary, and compiles models
+        of which the loss calls parts.
+        """
+        return compile_loss(loss, self.config)
 
     def accumulate(self, loader: Iterable[Any]) -> Iterator[MicroBatches]:
         """Groups of micro-batches, one group an optimizer step; each batch is moved when it is drawn.
@@ -236,6 +246,7 @@ class Tuned:
 
     def apply_process_settings(self) -> None:
         """Sets what holds for the whole process: threads, allocator, TF32, cuDNN, attention; again does no harm."""
+        os.environ.update(variables(self.config))
         for name, knob in KNOBS.items():
             if knob.on_process is not None:
                 knob.on_process(getattr(self.config, name), self.device)

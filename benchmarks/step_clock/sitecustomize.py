@@ -1,8 +1,13 @@
-"""Times an unchanged script from outside, by torch's own hook alone: nothing of autotune is used.
+"""Counts an unchanged script's steps from outside, by torch's own hook alone: nothing of autotune is used.
 
-Python imports this before a script's first line. `STEP_CLOCK` in the environment says, as JSON, where to write the
-times (``file``), between which steps (``first``, ``last``), and what is a step: ``steps`` of any optimizer, or
-``backwards``, for scripts that change their weights themselves. After the last one the process ends.
+Python imports this before a script's first line. `STEP_CLOCK` in the environment says, as JSON, which file to keep the
+count in (``file``), and what a step is: ``steps`` of any optimizer, or ``backwards``, for scripts that change their
+weights themselves. The file holds doubles: the seconds that the process was stopped, which whoever stops it writes; the
+steps so far, when the last of them ended, and the seconds that the script has evaluated by then. Of both clocks those
+are left out in which it was stopped.
+
+Evaluating is what a script does in ``torch.no_grad()`` or ``torch.inference_mode()`` of its own, or its framework's;
+not what torch's own functions do there, such as clipping.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ from __future__ import annotations
 import importlib.abc
 import importlib.util
 import json
+import mmap
 import os
 import sys
 from time import perf_counter
@@ -47,19 +53,41 @@ def _put_up(orders: dict[str, Any]) -> None:
     import torch
     from torch.optim import optimizer
 
-    count, began = 0, 0.0
+    with open(orders["file"], "r+b") as file:
+        shared = memoryview(mmap.mmap(file.fileno(), 0)).cast("d")  # stopped, steps, ended, evaluated
+    evaluated, depth, since = 0.0, 0, 0.0
+
+    def now() -> float:
+        return perf_counter() - float(shared[0])
 
     def tick(*_: Any) -> None:
-        nonlocal count, began
-        count += 1
-        if count == orders["first"]:
-            began = perf_counter()
-        elif count == orders["last"]:
-            with open(orders["file"], "w", encoding="utf-8") as out:
-                json.dump({"seconds": perf_counter() - began}, out)
-            sys.stdout.flush()
-            os._exit(0)
+        shared[1] += 1
+        shared[2], shared[3] = now(), evaluated
 
+    def entering(enter: Any) -> Any:
+        def entered(self: Any) -> Any:
+            nonlocal depth, since
+            self.is_of_script = not _is_torchs(sys._getframe(1))
+            if self.is_of_script:
+                since = since if depth else now()
+                depth += 1
+            return enter(self)
+
+        return entered
+
+    def leaving(leave: Any) -> Any:
+        def left(self: Any, *args: Any) -> Any:
+            nonlocal depth, evaluated
+            if self.is_of_script:
+                depth -= 1
+                evaluated += 0.0 if depth else now() - since
+            return leave(self, *args)
+
+        return left
+
+    for mode in (torch.no_grad, torch.inference_mode):
+        mode.__enter__ = entering(mode.__enter__)  # type: ignore[method-assign]
+        mode.__exit__ = leaving(mode.__exit__)  # type: ignore[method-assign]
     if orders["counts"] == "steps":
         optimizer.register_optimizer_step_post_hook(tick)
         return
@@ -71,6 +99,13 @@ def _put_up(orders: dict[str, Any]) -> None:
         return returned
 
     torch.Tensor.backward = ticking  # type: ignore[method-assign]
+
+
+def _is_torchs(frame: Any) -> bool:
+    """Whether a function of torch's own computes without gradients; a decorator's frame tells whose it is."""
+    if frame.f_code.co_name == "decorate_context":
+        return str(getattr(frame.f_locals.get("func"), "__module__", "")).startswith("torch.")
+    return f"{os.sep}torch{os.sep}" in frame.f_code.co_filename
 
 
 if "STEP_CLOCK" in os.environ:

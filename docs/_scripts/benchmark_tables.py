@@ -271,10 +271,40 @@ def guides_together() -> str:
     return _table(("autotune, over", "geometric mean"), [[side, f"{ratio:.2f} ×"] for side, ratio in means.items()])
 
 
+def scripts() -> str:
+    """Scripts that nobody here wrote: changed, claimed, realised by whole runs, and what train-doctor found."""
+    head = ("script", "changed", "claimed", "realised by `launch`", "off", "train-doctor 0.2.0")
+    return _table(head, map(_script, read("real_scripts")["rows"]))
+
+
+def _script(row: Any) -> list[str]:
+    name, doctor = row["name"].replace("_", " "), _doctored(row.get("doctor"))
+    if "refused" in row:
+        return [name, f"refused: {row['refused']}", "–", "–", "–", doctor]
+    if not row["changed"]:
+        return [name, "nothing", "nothing faster", "–", "–", doctor]
+    found, changed = row.get("realised", {}), ", ".join(f"`{knob}`" for knob in row["changed"])
+    claimed = _ratio({"ratio": row["claimed"], "ci95": row["ci95"]}) if row["claimed"] else "too few pairs"
+    if "ratio" not in found:
+        return [name, changed, claimed, found.get("failed", "not run"), "–", doctor]
+    realised = f"{found['ratio']:.2f} × ({min(found['range']):.2f}, {max(found['range']):.2f})"
+    return [name, changed, claimed, realised, _percent(row["claimed"] / found["ratio"] - 1), doctor]
+
+
+def _doctored(found: Any) -> str:
+    """What train-doctor proved, in the seconds that it took."""
+    if found is None:
+        return "not run"
+    if found.get("ratio"):
+        return f"{found['change']}, {found['ratio']:.2f} ×, {found['seconds']:.0f} s"
+    return f"{'no answer' if 'failed' in found else 'nothing'}, {found['seconds']:.0f} s"
+
+
 TABLES = {
     "checkpointing": checkpointing, "regional": regional,
     "costs": costs, "frameworks": frameworks, "guides": guides, "guides-together": guides_together, "loader": loader,
     "memory": memory, "peers": peers, "peers-together": peers_together,
     "replay-early": replay_early, "replay-late": replay_late, "replay-seconds": replay_seconds,
-    "replicate": replicate, "resident": resident, "same": same, "warm-up": warm_up,
+    "replicate": replicate, "resident": resident, "same": same, "scripts": scripts,
+    "warm-up": warm_up,
 }  # fmt: skip

@@ -337,3 +337,26 @@ def test_a_data_set_whose_samples_never_change_may_be_collated_once() -> None:
     assert "differ from time to time" in (augmented.unplaceable_reason or "")
     streamed = facts_of(dataset=mistakes.Stream(64))
     assert "no length" in (streamed.unplaceable_reason or "")
+
+
+class Slow(nn.Linear):
+    """A model whose call takes a known time."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Waits, and computes next to nothing."""
+        time.sleep(0.03)
+        return super().forward(rows)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "calls", "low", "high"), [(0.0, True, 0.0, 0.3), (0.09, True, 0.6, 0.9), (0.0, False, 1.0, 1.0)]
+)
+def test_what_goes_past_the_model_is_known(seconds: float, calls: bool, low: float, high: float) -> None:
+    """The loss's own part of the time; all of it where the model is never called as such."""
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        scores = model(batch[0]) if calls else functional.linear(batch[0], model.weight, model.bias)
+        time.sleep(seconds)
+        return functional.cross_entropy(scores, batch[1])
+
+    assert low <= facts_of(model=Slow(4, 2), loss=loss).outside_fraction <= high

@@ -238,9 +238,30 @@ def test_other_programs_are_foreign_and_our_own_are_not() -> None:
 @pytest.mark.parametrize(("before", "told"), [((), 0), ((7,), None)])
 def test_in_a_container_only_a_free_gpu_is_known_to_be_free(before: tuple[int, ...], told: int | None) -> None:
     """Ids are the host's there: whether 7 is ours cannot be told, and nothing is claimed."""
-    figures = watched(held_by(*before))
+    nvml = held_by(*before)
+    gpu = GpuTelemetry(nvml, "GPU-1")
+    gpu.begin()
+    nvml.processes = held_by(*before, 4711).processes  # this process, as the host counts
+    figures = gpu.end()
     assert figures["foreign_gpu_processes"] == told
     assert figures["foreign_gpu_fraction"] == told
+
+
+def test_a_driver_that_lists_nobody_tells_nothing() -> None:
+    """This process holds the GPU itself: who is missing from the list may have company that is missing too."""
+    figures = watched(held_by())
+    assert figures["foreign_gpu_processes"] is None
+    assert figures["foreign_gpu_memory_bytes"] is None
+
+
+def test_one_gpu_of_several_tells_no_energy() -> None:
+    """The samples are those of all ranks: over one card's joules they would be several times too many."""
+    gpu = GpuTelemetry(FakeNvml(), "GPU-1", of_all=False)
+    gpu.begin()
+    gpu.sample()
+    figures = gpu.end()
+    assert (figures["energy_joules"], figures["power_watts"]) == (None, None)
+    assert figures["temperature_celsius"] is not None
 
 
 def test_a_run_knows_its_processes() -> None:

@@ -32,7 +32,7 @@ def test_what_was_found_is_kept_beside_the_results(doctor: Any, tmp_path: Path) 
     """In the machine's own folder; the same as what is printed for a script."""
     done = doctor("--json")
     assert done.exit_code == 0, done.output
-    (file,) = tmp_path.glob("results/*/doctor.json")
+    (file,) = tmp_path.glob("results/*/doctor-cpu.json")
     assert json.loads(file.read_text()) == json.loads(done.stdout)
     assert {"processes", "cap on memory"} <= {finding["name"] for finding in json.loads(done.stdout)["findings"]}
 

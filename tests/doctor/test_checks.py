@@ -197,7 +197,7 @@ def test_what_was_found_holds_for_one_driver_and_one_torch(tmp_path: Path) -> No
 def test_a_file_that_is_none_is_not_believed(tmp_path: Path) -> None:
     """Broken, or not there."""
     assert known_examination(tmp_path, cpu_machine(), "cpu") is None
-    (tmp_path / "doctor.json").write_text('{"device": "abacus"}')
+    (tmp_path / "doctor-cpu.json").write_text('{"device": "abacus"}')
     assert known_examination(tmp_path, cpu_machine(), "cpu") is None
 
 

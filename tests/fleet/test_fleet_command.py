@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from autotune.results.files import write_document
 from autotune.results.result import read_result
+from tests.factories import make_result
 from tests.inside import run_inside
 from tests.processes import ROOT, budget, run
 
@@ -54,8 +56,10 @@ def test_wrong_arguments_cost_nothing(arguments: list[str], told: str, tmp_path:
 
 @pytest.mark.slow
 def test_a_fleet_of_processes_is_tuned_crossed_and_compared(tmp_path: Path) -> None:
-    """Two kinds of machine at once; each result comes home under its name, and the cheaper one is named."""
+    """Two kinds at once, which begin with what was there; results come home by name, and the cheaper one is named."""
     plan = fleet_file(LOCAL, tmp_path)
+    before = tmp_path / "results" / "cheap" / "mine-build.json"
+    write_document(make_result(), before)
     arguments = ["fleet", plan, "--model", workload_in(tmp_path), "--budget", budget(12), "--cross", "--samples", "1M"]
     finished = run([*arguments, "--", "--only=precision,num_threads"], tmp_path)
     assert finished.status == 0, finished.err
@@ -63,6 +67,7 @@ def test_a_fleet_of_processes_is_tuned_crossed_and_compared(tmp_path: Path) -> N
     results = {name: read_result(tmp_path / "results" / name / "mine-build.json") for name in ("cheap", "dear")}
     assert {name: result.machine for name, result in results.items()} == {"cheap": "cheap", "dear": "dear"}
     assert results["dear"].dollars_per_hour == 3.0
+    assert [start.source for start in results["dear"].search.warm_start] == [str(before)]
     assert "cheapest: cheap" in finished.err
     assert "1,000,000 samples:" in finished.err
     assert list((tmp_path / "results" / "cheap" / "cross").iterdir())
@@ -97,6 +102,10 @@ class Nodes:
     def kill(self, node: Any) -> None:
         """Ends a node as a power cut does."""
         self._cluster.remove_node(node, allow_graceful=False)
+
+    def kill_head(self) -> None:
+        """Ends the node that knows of all others."""
+        self.kill(self._cluster.head_node)
 
     def shutdown(self) -> None:
         """Ends all of it."""
@@ -152,6 +161,33 @@ def test_a_node_that_dies_is_told_and_the_other_one_counts(nodes: Nodes, tmp_pat
     assert "right: was lost" in told
     assert "no node of the cluster has CPU=1, kind=right" in told
     assert read_result(tmp_path / "results" / "left" / "mine-build.json").machine == "left"
+
+
+@pytest.mark.slow
+def test_what_has_come_home_outlives_the_clusters_head(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ran on it is told as lost with the cluster; the other's result is kept and compared."""
+    monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "5")  # a minute by itself
+    nodes.add("left")
+    plan = Path(ray_file(["left", "right"], nodes, tmp_path))
+    plan.write_text('wait = "5m"\n' + plan.read_text())
+    command = [sys.executable, "-m", "autotune", "fleet", str(plan), "--model", workload_in(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+    fleet = subprocess.Popen(
+        [*command, "--budget", budget(15)], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
+    )
+    home, ends = tmp_path / "results" / "left" / "mine-build.json", time.monotonic() + 200
+    while not home.exists() and time.monotonic() < ends:
+        time.sleep(0.5)
+    nodes.add("right")
+    time.sleep(6)
+    nodes.kill_head()
+    _, told = fleet.communicate(timeout=200)
+    assert fleet.returncode == 1, told
+    assert "right brought no result: the cluster is gone" in " ".join(told.split())
+    assert read_result(home).machine == "left"
+    assert "left" in (tmp_path / "results" / "fleet.html").read_text()
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.fleet.job import FOLDER, RESULT, Job, run_job
+from autotune.fleet.job import FOLDER, RESULT, WARM_START, Job, run_job
 from tests.factories import make_result
 from tests.processes import ROOT, has_measured
 
@@ -45,6 +45,19 @@ def test_variables_are_set_and_left_out_for_it(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("autotune.fleet.job._BOOTSTRAP", code)
     reply = run_job(Job("any", (), 30.0, environment={"OMP_NUM_THREADS": None, "COLUMNS": "100"}).plain())
     assert reply["log"].strip() == "None 100"
+
+
+def test_a_job_begins_with_what_is_known_when_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it sees by then counts, else what was sent along; what has not come home is left out."""
+    code = "import sys; from pathlib import Path; print(*(Path(w.partition('=')[2]).read_text() for w in sys.argv[2:]))"
+    monkeypatch.setattr("autotune.fleet.job._BOOTSTRAP", code)
+    places = {name: tmp_path / name / "train.json" for name in ("waited", "elsewhere", "under-way")}
+    places["waited"].parent.mkdir()
+    places["waited"].write_text("by now")
+    texts = {"waited": None, "elsewhere": "sent along", "under-way": None}
+    known = {str(places[name]): text for name, text in texts.items()}
+    reply = run_job(Job("any", (WARM_START,), 30.0, known=known).plain())
+    assert reply["log"].strip() == "by now sent along"
 
 
 @pytest.mark.slow

@@ -1,13 +1,21 @@
-"""Gradients under CUDA graphs: the graph's memory is overwritten by the next micro-batch, so they must leave it."""
+"""What is compiled besides the model, and gradients under CUDA graphs, whose memory the next micro-batch overwrites."""
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounter
+from torch.nn.functional import cross_entropy
 
 from autotune.knobs.config import TrainConfig
 from autotune.recorder.telling import keep_gradients
+from autotune.training.tuned import Tuned
+from tests.spaces import cpu_machine, make_facts, space_of
 
 
 class FromGraph(torch.autograd.Function):
@@ -62,3 +70,43 @@ def test_setting_gradients_to_none_begins_again() -> None:
         assert model.weight.grad is not None
         assert model.weight.grad.data_ptr() != memory.data_ptr()
         assert model.weight.grad.item() == value
+
+
+def mean_loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    """As people write it."""
+    return cross_entropy(model(batch), torch.zeros(4, dtype=torch.long))
+
+
+@pytest.mark.parametrize("loss", [mean_loss, functools.partial(mean_loss)], ids=["function", "partial"])
+def test_the_loss_is_compiled_with_the_model_in_it(
+    loss: Callable[..., torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One graph of both, the value as it was; the model by itself, as for evaluation, has its own."""
+    counter = CompileCounter()
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=counter))
+    torch._dynamo.reset()
+    tuned, model, batch = Tuned(TrainConfig(compile_mode="loss")), nn.Linear(8, 3), torch.randn(4, 8)
+    expected = loss(model, batch).item()
+    tuned.prepare(model)
+    compiled = tuned.compiled_loss(loss)
+    for _ in range(2):
+        assert compiled(model, batch).item() == pytest.approx(expected)
+    assert counter.frame_count == 1
+    assert counter.op_count > 1
+    model(batch)
+    assert counter.frame_count == 2
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("mode", [None, "default", "blocks"])
+def test_in_other_modes_the_loss_is_the_users_own(mode: Any) -> None:
+    """What is not compiled has no layer around it."""
+    assert Tuned(TrainConfig(compile_mode=mode)).compiled_loss(mean_loss) is mean_loss
+
+
+def test_compiling_the_loss_is_offered_where_it_takes_part_of_the_time() -> None:
+    """Else it would be another compile for nothing; among ranks DDP ends the model's own graphs."""
+    assert "loss" in space_of(cpu_machine(), make_facts(outside_fraction=0.2)).choices["compile_mode"].values
+    assert "loss" not in space_of(cpu_machine(), make_facts(outside_fraction=0.01)).choices["compile_mode"].values
+    ranks = space_of(cpu_machine(), make_facts(outside_fraction=0.2, ranks=2))
+    assert "loss" not in ranks.choices["compile_mode"].values

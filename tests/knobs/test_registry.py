@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from typing import Any
@@ -36,7 +37,7 @@ OTHER: dict[str, Any] = {
     "fp8_linear": True, "data_placement": "collated", "device_prefetch": True, "ranks": 4, "ddp_bucket_cap_mb": 5,
     "gradient_as_bucket_view": True, "static_graph": True, "find_unused_parameters": True,
     "strategy": "fsdp", "reshard_after_forward": False, "fsdp_param_dtype": "bf16", "fsdp_prefetch": 2,
-    "exchange_dtype": "bf16",
+    "exchange_dtype": "bf16", "nccl_max_ctas": 4, "nccl_algo": "Tree", "nccl_buffsize": 2**23,
 }  # fmt: skip
 """Of each knob a value that is not the default."""
 
@@ -45,7 +46,7 @@ def circumstances(device: DeviceKind) -> Circumstances:
     """A workload that gives each knob a use, on a machine with this kind of device."""
     hardware = cpu_machine() if device == "cpu" else gpu_machine()
     facts = make_facts(
-        num_workers=2, ranks=2, recomputable_blocks=2, has_torchao=True, placeable_bytes=MIB, sample_seconds=1e-5
+        num_workers=2, ranks=3, recomputable_blocks=2, has_torchao=True, placeable_bytes=MIB, sample_seconds=1e-5
     )
     if device in {"rocm", "mps"}:
         gpu = Gpu(kind=device, index=0, name="a GPU", precisions=("fp32", "fp16"), precision_reason="it has fp16")
@@ -135,8 +136,9 @@ def test_no_two_knobs_share_a_place() -> None:
 
 @each_knob
 def test_every_knob_reaches_torch_one_way(knob: Knob) -> None:
-    """By DataLoader or DDP, by a function of its family, or as part of the loop that `Tuned` itself is."""
-    ways = [knob.dataloader_argument, knob.ddp_argument, knob.on_process, knob.on_model, knob.on_optimizer]
+    """By DataLoader, DDP or the environment, a function of its family, or as part of the loop that `Tuned` is."""
+    arguments = [knob.dataloader_argument, knob.ddp_argument, knob.variable]
+    ways = [*arguments, knob.on_process, knob.on_model, knob.on_optimizer]
     by_loop = knob.name in {
         "accumulation_steps", "non_blocking", "data_placement", "device_prefetch", "ranks", "strategy",
         "reshard_after_forward", "fsdp_param_dtype", "fsdp_prefetch", "exchange_dtype",
@@ -152,6 +154,20 @@ def test_dataloader_gets_what_is_declared(knob: Knob) -> None:
     if knob.dataloader_argument is not None:
         assert arguments[knob.dataloader_argument] == getattr(config, knob.name)
     assert len(arguments) == sum(one.dataloader_argument is not None for one in KNOBS.values())
+
+
+def test_nccl_is_told_what_was_chosen_and_nothing_else() -> None:
+    """What is None stays as the user's environment has it."""
+    config = TrainConfig(ranks=4, nccl_max_ctas=8, nccl_algo="Ring")
+    assert registry.variables(config) == {"NCCL_MAX_CTAS": "8", "NCCL_ALGO": "allreduce:ring"}
+    assert registry.variables(TrainConfig(ranks=4)) == {}
+
+
+def test_nccl_is_told_nothing_where_gradients_go_another_way() -> None:
+    """Through gloo on the CPU; and two ranks are a ring and a tree alike."""
+    assert "between GPUs only" in str(KNOBS["nccl_max_ctas"].candidates(circumstances("cpu")))  # type: ignore[misc]
+    two = dataclasses.replace(circumstances("cuda"), start=circumstances("cuda").start.replace(ranks=2))
+    assert "alike" in str(KNOBS["nccl_algo"].candidates(two))  # type: ignore[misc]
 
 
 @each_knob
@@ -185,7 +201,7 @@ def test_every_knob_stands_in_the_table_with_a_reason(knob: Knob) -> None:
                 "precision", "memory_format", "compile_mode", "optimizer_impl", "sdpa_backend", "allocator",
                 "checkpointing", "fp8_linear", "data_placement", "device_prefetch", "ranks", "ddp_bucket_cap_mb",
                 "gradient_as_bucket_view", "strategy", "reshard_after_forward", "fsdp_param_dtype", "fsdp_prefetch",
-                "exchange_dtype",
+                "exchange_dtype", "nccl_buffsize",
             },
         ),
         (

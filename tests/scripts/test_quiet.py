@@ -33,6 +33,14 @@ from tqdm.auto import tqdm
 bar = tqdm(range(3))
 print(len(threading.enumerate()))
 """
+RICH = """
+import threading
+from rich.progress import Progress
+with Progress() as bars:
+    bars.advance(bars.add_task("epoch"))
+    threads = len(threading.enumerate())
+print(threads)
+"""
 
 
 def printed(code: str, place: Path, role: str = "look") -> list[str]:
@@ -73,6 +81,7 @@ def test_a_whole_training_logs_as_ever(tmp_path: Path) -> None:
 def test_a_bar_starts_no_thread(tmp_path: Path) -> None:
     """A process with threads could not be forked; subclasses of the bar start none either."""
     assert printed(THREADS, tmp_path) == ["1"]
+    assert printed(RICH, tmp_path)[-1] == "1"
 
 
 def test_a_library_that_is_not_what_was_expected_does_no_harm(capsys: pytest.CaptureFixture[str]) -> None:

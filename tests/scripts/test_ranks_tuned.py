@@ -30,6 +30,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 how = sys.argv[1]
 ranks.init_process_group("gloo")
+met = os.environ.get("NCCL_MAX_CTAS")
 rows = TensorDataset(torch.randn(512, 8), torch.randint(0, 3, (512,)))
 model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)), bucket_cap_mb=9)
 optimizer = torch.optim.AdamW(model.parameters())
@@ -45,6 +46,8 @@ for epoch in range(1000):
                 os.kill(os.getpid(), signal.SIGKILL)
             if how == "out of memory":
                 raise MemoryError("no more")
+            if how == "tells":
+                raise MemoryError(f"met with {met}")
 """
 
 
@@ -99,6 +102,15 @@ def test_one_ranks_failure_is_the_outcome_of_all(tmp_path: Path, how: str, outco
     assert burst.outcome is outcome, burst.reason
     assert told in (burst.reason or "")
     assert burst.seconds < 100
+
+
+@pytest.mark.slow
+def test_what_nccl_reads_when_ranks_meet_is_there_by_then(tmp_path: Path) -> None:
+    """On each side of a duet its own, though both are forked from one script."""
+    with ScriptIsolation(started(tmp_path, "tells")) as isolation:
+        isolation.start(START_SECONDS)
+        bursts = played(isolation, {"nccl_max_ctas": 4}, seconds=120.0)
+    assert ["met with None" in str(bursts[0].reason), "met with 4" in str(bursts[1].reason)] == [True, True]
 
 
 @pytest.mark.slow

@@ -100,7 +100,7 @@ def test_what_waits_in_the_loader_comes_first_where_the_host_is_full() -> None:
     assert found[0] == {"prefetch_factor": 1}
     assert [step.get("num_workers", 4) for step in found[1:4]] == [2, 1, 0]
     assert "batch_size" in found[4]
-    assert "prefetch_factor" not in changes(Outcome.OOM, loading)[0]
+    assert changes(Outcome.OOM, loading)[0]["num_workers"] == 0  # on a CPU, where all memory is one
 
 
 def test_pins_hold() -> None:

@@ -16,7 +16,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.results.result import AblationRow, Result, SearchRecord, Side
-from autotune.results.summary import skipped_text, usage_snippet
+from autotune.results.summary import how_to_train, skipped_text
 from autotune.terminal.console import error_lines, hardware_table, make_console, result_table, usage_lines
 from autotune.units import format_rate
 from tests.factories import GIB, make_gpu, make_hardware, make_measurement, make_result
@@ -233,15 +233,24 @@ def test_notes_advice_and_reasons_are_not_markup() -> None:
 def test_snippet_is_python_that_loads_the_file() -> None:
     """The lines can be pasted: they are valid, name the file, and use what loading gives."""
     path = Path('results/it\'s "mine"/größe.json')
-    tree = ast.parse(usage_snippet(path))
+    lines = how_to_train(make_result(), path)
+    tree = ast.parse(lines)
     constants = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
     assert path.as_posix() in constants
-    assert [line.split()[0] for line in usage_snippet(path).splitlines()] == ["import", "tuned", "loader", "model,"]
+    assert [line.split()[0] for line in lines.splitlines()] == ["import", "tuned", "loader", "model,"]
+
+
+def test_a_loss_that_is_compiled_has_a_line_of_its_own() -> None:
+    """Without it the model alone would be compiled."""
+    result = make_result()
+    best = result.best.model_copy(update={"config": result.best.config.replace(compile_mode="loss")})
+    lines = how_to_train(result.model_copy(update={"best": best}), Path("a.json"))
+    assert lines.splitlines()[-1] == "loss = tuned.compiled_loss(loss)"
 
 
 def test_usage_names_the_file_and_ends_no_line_of_code_with_spaces() -> None:
     """What is copied from a terminal is clean."""
-    text = shown(usage_lines(Path("results/digits.json")), words_only=False)
+    text = shown(usage_lines(make_result(), Path("results/digits.json")), words_only=False)
     assert "result file: results/digits.json\n" in text
     assert '    tuned = autotune.load("results/digits.json")\n' in text
 

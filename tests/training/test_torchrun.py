@@ -26,6 +26,11 @@ import torch
 import autotune
 from autotune import TrainConfig, Tuned
 knobs, file = json.loads(sys.argv[1]), sys.argv[2]
+meet, met = torch.distributed.init_process_group, {}
+def seen(*args, **kwargs):
+    met.update({name: value for name, value in os.environ.items() if name.startswith("NCCL_")})
+    meet(*args, **kwargs)
+torch.distributed.init_process_group = seen
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     tuned = autotune.load(knobs["load"]) if "load" in knobs else Tuned(TrainConfig(**knobs["config"]))
@@ -54,7 +59,7 @@ told = json.dumps(
         "weights": [(weight.full_tensor() if hasattr(weight, "full_tensor") else weight).flatten().tolist()
                     for weight in whole.parameters()], "drawn": drawn,
         "kind": type(model).__name__, "threads": torch.get_num_threads(), "names": list(whole.state_dict()),
-        "types": sorted(types), "warnings": [str(one.message) for one in caught],
+        "met": met, "types": sorted(types), "warnings": [str(one.message) for one in caught],
     }
 )
 with open(f"{file}.{rank}", "w") as target:
@@ -124,6 +129,13 @@ def test_what_is_exchanged_in_bf16_is_rounded_and_no_more(tmp_path: Path, more: 
     ours, theirs = (torch.cat([torch.tensor(weight) for weight in one["weights"]]) for one in (first, single))
     torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.02)
     assert (ours - theirs).abs().max() > 1e-6
+
+
+@pytest.mark.slow
+def test_what_nccl_reads_is_there_when_the_ranks_meet(tmp_path: Path) -> None:
+    """It reads its variables once: later ones would come to nothing."""
+    for rank in train(tmp_path, "told", 2, config={"ranks": 2, "nccl_max_ctas": 4, "nccl_buffsize": 2**23}):
+        assert rank["met"].items() >= {"NCCL_MAX_CTAS": "4", "NCCL_BUFFSIZE": str(2**23)}.items()
 
 
 @pytest.mark.slow

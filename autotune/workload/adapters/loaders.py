@@ -49,6 +49,8 @@ def read_loader(loader: DataLoader[Any]) -> LoaderParts:
     """The parts of a loader, also of one that Accelerate has prepared."""
     loader = getattr(loader, "base_dataloader", loader)
     batches: Any = loader.batch_sampler
+    while type(batches).__name__ == "BatchSamplerShard":  # Accelerate's, which shares out what is within it again
+        batches = batches.batch_sampler
     draws = not isinstance(loader.dataset, IterableDataset)
     if type(batches) is BatchSampler:  # torch's own: made from batch_size and drop_last, or as if it were
         return LoaderParts(loader, batches.batch_size, None, batches.sampler if draws else None, batches.drop_last)
