@@ -347,6 +347,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.again:
             row = rows.get(entry.name, row)
         else:
+            kept = rows.get(entry.name, {})  # what is not asked for again stands
+            row |= {part: kept[part] for part in ("look", "doctor") if part in kept}
             row |= tuned(entry, run, options.budget)
         if row.get("changed") and options.run_seconds:
             row["realised"] = realised(entry, run, options.run_seconds)

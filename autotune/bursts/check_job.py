@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import IterableDataset, default_collate
 from torch.utils.flop_counter import FlopCounterMode
 
-from autotune.bursts.clock import clock_of
+from autotune.bursts.clock import Clock, clock_of
 from autotune.bursts.evaluator import evaluated
 from autotune.bursts.largest_batch import find_largest
 from autotune.bursts.launches import pace_of
@@ -69,13 +69,12 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     held = _held(workload, optimizer)
     tuned.prepare(workload.model, optimizer)
     began = time.perf_counter()
-    loss, events = _loss(workload, tuned, batch, target)
+    loss, events, outside = _loss(workload, tuned, batch, target)
     quick = time.perf_counter() - began <= AGAIN_SECONDS
     _update(workload, optimizer, loss, target)
     unused = sum(weight.requires_grad and weight.grad is None for weight in workload.model.parameters())
     at_hand = tuned.to_device(batch)  # a copy from ordinary memory would wait for all that the device has to do
     pace = pace_of(lambda: _step(workload, tuned, optimizer, at_hand, target), tuned.device)
-    outside = _outside_fraction(workload, tuned, at_hand) if quick else 0.0
     flops = _flops(workload, tuned, optimizer, at_hand) if quick else None
     length = length_of(workload.dataset)
     fixed_shapes = _fixed_shapes(workload, samples, target)
@@ -83,6 +82,9 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     if workload.sample_size is not None or not fixed_shapes:
         with _blaming(f"{target}: looking for the largest samples raised"):
             largest = find_largest(workload)
+    small_operators_fraction, outside_fraction = _shares(
+        (events, outside), lambda: _loss(workload, tuned, batch, target)[1:]
+    )
     blocks, recomputable = (count_blocks(workload.model, recomputable=again) for again in (False, True))
     placeable_bytes, unplaceable_reason = _placeable(workload, sample_seconds)
     full_batch = config.batch_size if length is None else min(config.batch_size, length)
@@ -105,8 +107,8 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
         has_attention=any(event.name == "aten::scaled_dot_product_attention" for event in events),
         repeated_blocks=blocks,
         recomputable_blocks=recomputable,
-        small_operators_fraction=_small_fraction(events, lambda: _loss(workload, tuned, batch, target)[1]),
-        outside_fraction=outside,
+        small_operators_fraction=small_operators_fraction,
+        outside_fraction=outside_fraction,
         step_seconds=pace.step_seconds if pace is not None else None,
         device_busy_fraction=pace.busy_fraction if pace is not None else None,
         unused_parameters=unused,
@@ -213,16 +215,17 @@ def _lost(held: set[str], workload: Workload, optimizer: torch.optim.Optimizer) 
         )
 
 
-def _loss(workload: Workload, tuned: Tuned, batch: Any, target: str) -> tuple[torch.Tensor, list[Any]]:
-    """The loss of one batch, and the operators that ran, as the profiler's events."""
+def _loss(workload: Workload, tuned: Tuned, batch: Any, target: str) -> tuple[torch.Tensor, list[Any], float]:
+    """The loss of one batch, the operators that ran, as the profiler's events, and what went past the model."""
     workload.model.train()
     on_device = tuned.to_device(batch)
     profile = torch.autograd.profiler.profile()
-    with _blaming(f"{target}: loss(model, batch) raised", _remedy), profile, tuned.autocast():
+    outside = _Outside(workload.model, clock_of(tuned.device))
+    with _blaming(f"{target}: loss(model, batch) raised", _remedy), profile, tuned.autocast(), outside:
         loss: object = workload.loss(workload.model, on_device)
     if mistake := _mistake(loss):
         raise WorkloadError(f"{target}: {mistake}")
-    return cast("torch.Tensor", loss), list(profile.function_events or ())
+    return cast("torch.Tensor", loss), list(profile.function_events or ()), outside.fraction
 
 
 def _mistake(loss: object) -> str | None:
@@ -239,17 +242,20 @@ def _mistake(loss: object) -> str | None:
     return None
 
 
-def _small_fraction(first: list[Any], again: Callable[[], list[Any]]) -> float:
-    """The share of the operators' time that goes to small ones, each at its faster of two times.
+def _shares(first: tuple[list[Any], float], again: Callable[[], tuple[list[Any], float]]) -> tuple[float, float]:
+    """The share of the operators' time that goes to small ones, and that of what goes past the model.
 
-    The first step of a process chooses algorithms and starts threads, and on a busy machine one operator in a thousand
-    is interrupted for milliseconds.
+    By the faster of two times: the first step of a process chooses algorithms and starts threads, and on a busy machine
+    one operator in a thousand is interrupted for milliseconds.
     """
-    times = [event.self_cpu_time_total for event in first]
+    events, outside = first
+    times = [event.self_cpu_time_total for event in events]
     if sum(times) <= AGAIN_SECONDS * 1e6:
-        warm = [event.self_cpu_time_total for event in again()]
+        events, once_more = again()
+        outside = min(outside, once_more)
+        warm = [event.self_cpu_time_total for event in events]
         times = [min(pair) for pair in zip(times, warm, strict=True)] if len(warm) == len(times) else warm
-    return small_fraction(times)
+    return small_fraction(times), outside
 
 
 def _update(workload: Workload, optimizer: torch.optim.Optimizer, loss: torch.Tensor, target: str) -> None:
@@ -286,37 +292,34 @@ def _flops(workload: Workload, tuned: Tuned, optimizer: torch.optim.Optimizer, b
         optimizer.zero_grad(set_to_none=True)
 
 
-def _outside_fraction(workload: Workload, tuned: Tuned, batch: Any) -> float:
-    """Of a loss's time, forward, the share that goes past the model's own call: what only compiling the loss reaches.
+class _Outside:
+    """While open, marks when the model is called: what goes past it, only compiling the loss reaches.
 
-    The smaller of two looks: whatever else runs meanwhile falls on one of them.
+    Attributes:
+        fraction: Of the time that it was open, the share in which the model was not called.
     """
-    clock = clock_of(tuned.device)
-    marks: list[tuple[Any, Any]] = []
-    entered: list[Any] = []
 
-    def enter(*_: Any) -> None:
-        entered.append(clock.mark())
+    def __init__(self, model: torch.nn.Module, clock: Clock) -> None:
+        self.fraction = 0.0
+        self._model, self._clock = model, clock
+        self._entered: list[Any] = []
+        self._calls: list[tuple[Any, Any]] = []
 
-    def leave(*_: Any) -> None:
-        marks.append((entered.pop(), clock.mark()))
+    def __enter__(self) -> _Outside:
+        self._hooks = [
+            self._model.register_forward_pre_hook(lambda *_: self._entered.append(self._clock.mark())),
+            self._model.register_forward_hook(lambda *_: self._calls.append((self._entered.pop(), self._clock.mark()))),
+        ]
+        self._clock.synchronize()
+        self._began = self._clock.mark()
+        return self
 
-    shares = []
-    hooks = [workload.model.register_forward_pre_hook(enter), workload.model.register_forward_hook(leave)]
-    try:
-        for _ in range(2):
-            marks.clear()
-            clock.synchronize()
-            began = clock.mark()
-            with tuned.autocast():
-                workload.loss(workload.model, batch)
-            ended = clock.finish()
-            inside = sum(clock.seconds(*call) for call in marks)
-            shares.append(1 - inside / max(clock.seconds(began, ended), 1e-9))
-    finally:
-        for hook in hooks:
+    def __exit__(self, *_: object) -> None:
+        whole = self._clock.seconds(self._began, self._clock.finish())
+        inside = sum(self._clock.seconds(*call) for call in self._calls)
+        self.fraction = min(1.0, max(0.0, 1 - inside / max(whole, 1e-9)))
+        for hook in self._hooks:
             hook.remove()
-    return min(1.0, max(0.0, min(shares)))
 
 
 def _remedy(error: Exception) -> str:

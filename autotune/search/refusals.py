@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from autotune.knobs import Space, affecting
 from autotune.measuring import Burst, MemoryModel, Outcome, Point
 from autotune.search.trials import Trial
 from autotune.units import format_bytes
+
+_COMPILED_AS: Mapping[str | None, str] = {"loss": "default"}
+"""The mode in which a model is compiled within another one."""
 
 
 def refusal(point: Point, space: Space, trials: Sequence[Trial], memory: MemoryModel | None = None) -> str | None:
@@ -77,5 +80,5 @@ def _is_the_compilers(known: Burst, trials: Sequence[Trial]) -> bool:
 
 def _fails_alike(point: Point, failed: Point) -> bool:
     """A model that does not compile in one mode will not at another batch size either."""
-    mode = failed.config.compile_mode
-    return mode is not None and point.config.compile_mode == mode and point.parameters == failed.parameters
+    mode, other = (_COMPILED_AS.get(one.config.compile_mode, one.config.compile_mode) for one in (failed, point))
+    return mode is not None and other == mode and point.parameters == failed.parameters

@@ -28,7 +28,7 @@ def search_of(*confirmed: Confirmed, trials: Sequence[Trial] = (), incumbent: Bu
     answer = next((one.point for one in confirmed if one.speedup.confirmed), BASELINE.point)
     return SimpleNamespace(
         baseline=BASELINE.point,
-        confirmation=SimpleNamespace(confirmed=lambda: list(confirmed), answer=lambda: answer),
+        confirmation=SimpleNamespace(confirmed=lambda: list(confirmed), answer=lambda: answer, baseline_trains=True),
         space=SimpleNamespace(choices={"precision": ("fp32", "bf16")}, parameters={}),
         log=SimpleNamespace(
             objective=SAMPLES_PER_SECOND, incumbent=lambda: Trial(incumbent, "sampler", ""), trials=[BEFORE, *trials]
@@ -52,6 +52,25 @@ def test_a_gain_that_may_be_none_leaves_the_baseline_and_is_told_with_its_interv
     point, speedup, reason = judge(search_of(confirmed(0.98, 1.4, 4)))
     assert (point, speedup) == (BASELINE.point, None)
     assert str(reason).endswith("the best candidate reached 1.20× (95 % interval 0.980 – 1.40, 4 interleaved pairs)")
+
+
+def test_a_gain_that_keeps_too_little_of_the_fastest_rate_is_told_as_such() -> None:
+    """It was confirmed, and is not the answer: the floor is why."""
+    search = search_of(confirmed(1.1, 1.3, 4))
+    search.confirmation.answer = lambda: BASELINE.point
+    point, speedup, reason = judge(search)
+    assert (point, speedup) == (BASELINE.point, None)
+    assert "keeps less of the fastest rate than was asked for" in str(reason)
+
+
+def test_where_the_baseline_never_trained_the_best_that_does_is_the_answer() -> None:
+    """There is nothing to compare it with, and the reason is how the baseline ended."""
+    search = search_of()
+    search.confirmation.baseline_trains, search.confirmation.answer = False, lambda: CANDIDATE.point
+    search.log.trials = [Trial(make_burst(outcome=Outcome.INVALID, reason="the loss became nan"), "baseline", "")]
+    point, speedup, reason = judge(search)
+    assert (point, speedup) == (CANDIDATE.point, None)
+    assert "ended as invalid: the loss became nan" in str(reason)
 
 
 def test_two_pairs_leave_the_baseline_and_say_what_to_do() -> None:

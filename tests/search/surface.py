@@ -63,6 +63,7 @@ class SurfaceRunner:
         self.wait = wait
         self.activity = activity
         self.fails: str | None = None
+        self.failing: Point | None = None  # alone
         self.ran: list[Point] = []
         self.parts: list[str] = []
         self.prepared: dict[Point, float] = {}
@@ -81,7 +82,7 @@ class SurfaceRunner:
         self.clock.now += spent
         if spent < cost:
             return Burst(point=point, outcome=Outcome.TIMEOUT, reason="too slow", seconds=spent)
-        if self.fails is not None:
+        if self.fails is not None and self.failing in {None, point}:
             return Burst(point=point, outcome=Outcome.CRASHED, reason=self.fails, seconds=spent)
         if point.config.batch_size > self.oom_above or not self.fits(point.config):
             return Burst(point=point, outcome=Outcome.OOM, reason="out of memory", seconds=spent)

@@ -103,6 +103,12 @@ def test_what_waits_in_the_loader_comes_first_where_the_host_is_full() -> None:
     assert changes(Outcome.OOM, loading)[0]["num_workers"] == 0  # on a CPU, where all memory is one
 
 
+def test_a_pin_that_the_baseline_does_not_meet_leaves_the_other_changes() -> None:
+    """What a person wants of the answer says nothing against a smaller micro-batch now."""
+    found = changes(Outcome.OOM, TrainConfig(batch_size=64), pinned={"num_workers": 1})
+    assert found[0] == {"batch_size": 32, "accumulation_steps": 2}
+
+
 def test_pins_hold() -> None:
     """A pinned micro-batch stays; fewer bits may still be enough."""
     found = changes(Outcome.OOM, TrainConfig(batch_size=64), pinned={"batch_size": 64})
