@@ -52,7 +52,9 @@ class Loop:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = make_optimizer(workload, config.optimizer_impl)
         model.train()
-        self.model = compiled(checkpointed(model, config.checkpointing), config.compile_mode)
+        with_loss = config.compile_mode == "loss"
+        self.model = compiled(checkpointed(model, config.checkpointing), None if with_loss else config.compile_mode)
+        self.loss = torch.compile(workload.loss) if with_loss else workload.loss
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.precision == "fp16")
         collates_once = config.data_placement != "loader"
         self.loader: Iterable[tuple[int, Any]] = (
@@ -95,7 +97,7 @@ class Loop:
         """One micro-step: the loss of a batch and its gradients."""
         batch = self.to_device(batch)
         with precision(self.config, self.device), attention(self.config):
-            loss = self.workload.loss(self.model, batch)
+            loss = self.loss(self.model, batch)
         self.scaler.scale(loss / self.config.accumulation_steps).backward()  # type: ignore[no-untyped-call]
         self.last_loss = loss.detach()
         self.batches += 1

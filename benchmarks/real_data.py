@@ -142,7 +142,7 @@ def language_model(folder: Path) -> None:
     tokenizer(folder / "tokenizer", folder / "text.txt")
 
 
-def paraphrases(folder: Path, pairs: int = 20_000) -> None:
+def paraphrases(folder: Path, pairs: int = 60_000) -> None:
     """What Accelerate's example asks the hub for: a small BERT, pairs of sentences, and a metric."""
     from transformers import BertConfig, BertForSequenceClassification
 

@@ -10,7 +10,7 @@ import importlib.util
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import psutil
 import torch
@@ -25,7 +25,7 @@ from autotune.bursts.trainer import make_loader
 from autotune.errors import ConfigError, WorkloadError
 from autotune.knobs import WorkloadFacts, with_what_is_in_force
 from autotune.recorder.blocks import count_blocks
-from autotune.recorder.loop import small_fraction
+from autotune.recorder.loop import is_compiled, small_fraction
 from autotune.recorder.naming import length_of
 from autotune.training.placement import look_at
 from autotune.training.tuned import Tuned, torch_device
@@ -33,6 +33,9 @@ from autotune.workload.batches import tensors_in
 from autotune.workload.fingerprint import fingerprint, model_facts
 from autotune.workload.user_errors import described, wrap_user_error
 from autotune.workload.workload import Workload, draw_samples, indices_of
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
 
 FETCH_SECONDS = 4.0
 """A batch that takes longer to fetch is tried in part."""
@@ -295,6 +298,8 @@ def _flops(workload: Workload, tuned: Tuned, optimizer: torch.optim.Optimizer, b
 class _Outside:
     """While open, marks when the model is called: what goes past it, only compiling the loss reaches.
 
+    A model that its user has compiled is left alone, since a hook would have it compiled again.
+
     Attributes:
         fraction: Of the time that it was open, the share in which the model was not called.
     """
@@ -304,8 +309,11 @@ class _Outside:
         self._model, self._clock = model, clock
         self._entered: list[Any] = []
         self._calls: list[tuple[Any, Any]] = []
+        self._hooks: list[RemovableHandle] = []
 
     def __enter__(self) -> _Outside:
+        if is_compiled(self._model):
+            return self
         self._hooks = [
             self._model.register_forward_pre_hook(lambda *_: self._entered.append(self._clock.mark())),
             self._model.register_forward_hook(lambda *_: self._calls.append((self._entered.pop(), self._clock.mark()))),
@@ -314,12 +322,14 @@ class _Outside:
         self._began = self._clock.mark()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        if kind is not None or not self._hooks:
+            return
         whole = self._clock.seconds(self._began, self._clock.finish())
         inside = sum(self._clock.seconds(*call) for call in self._calls)
         self.fraction = min(1.0, max(0.0, 1 - inside / max(whole, 1e-9)))
-        for hook in self._hooks:
-            hook.remove()
 
 
 def _remedy(error: Exception) -> str:

@@ -136,7 +136,8 @@ def judge_check(
             verdict: Literal["holds", "no longer fits"] = "holds"
             why = "it trains"
         else:
-            verdict, why = "no longer fits", f"it ended as {failed[0].outcome.value}: {failed[0].reason}"
+            ended = f"ended as {failed[0].outcome.value}: {failed[0].reason}" if failed else "gave no figure"
+            verdict, why = "no longer fits", f"it {ended}"
         return check(verdict, f"the file recommends the baseline, and {why}")
     if found is None or found.pairs < FEWEST_PAIRS:
         return check("no longer fits", f"fewer than {FEWEST_PAIRS} rounds ended well; give a longer --budget")

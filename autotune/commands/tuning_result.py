@@ -32,7 +32,7 @@ from autotune.search.diagnosis import Evidence, copy_ceiling, diagnose
 from autotune.search.driver import Search, StoppedBy
 from autotune.search.stages import CONFIRM
 from autotune.search.stopping import sufficient_budget
-from autotune.search.trials import Trial, measuring_fraction
+from autotune.search.trials import Trial
 from autotune.search.warm_start import Candidate, records
 from autotune.units import format_seconds
 from autotune.wording import ratio_text
@@ -164,7 +164,7 @@ def make_result(
             seconds=seconds,
             bursts=sum(not trial.resumed for trial in trials),
             outcomes=dict(Counter(trial.burst.outcome.value for trial in trials)),
-            measuring_fraction=measuring_fraction(trials, seconds),
+            measuring_fraction=_measuring_fraction(trials, seconds),
             resumed_bursts=sum(trial.resumed for trial in trials),
             disturbed_bursts=sum(trial.burst.disturbance is not None for trial in trials),
             skipped_knobs=dict(search.space.skipped),
@@ -178,6 +178,16 @@ def make_result(
         evaluation=findings.evaluation,
         scaling=findings.scaling,
     )
+
+
+def _measuring_fraction(trials: Sequence[Trial], seconds: float) -> float:
+    """Share of a run's seconds that its bursts spent in warm-up and timed steps."""
+    own = [trial for trial in trials if not trial.resumed]
+    measured = sum(trial.burst.measuring_seconds for trial in own)
+    for trial in own:  # of a challenge, the burst is the candidate's: the incumbent has trained about as long
+        if trial.pair is not None and trial.pair.blocks and trial.burst.measurement is not None:
+            measured += trial.burst.measurement.measure_seconds
+    return min(1.0, measured / seconds) if seconds > 0 else 0.0
 
 
 def _numerics(search: Search, best: Point) -> Numerics | None:

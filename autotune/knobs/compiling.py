@@ -75,8 +75,8 @@ def _processors(of: Circumstances) -> int:
 KNOBS = (
     Knob(
         name="compile_mode",
-        when="budgets of 3 minutes or more (`blocks` 1½, `cudagraphs` 1), half of it where calling operators is most "
-        "of the work; `max-autotune…` always 20; not on MPS",
+        when="budgets of 3 minutes or more (`blocks` 1½, `cudagraphs` 1; `loss` where much goes past the model), half "
+        "of it where calling operators is most of the work; `max-autotune…` always 20; not on MPS",
         why="compiling fuses kernels, and CUDA graphs take away launch costs",
         candidates=_candidates, priority={"gpu": 30, "cpu": 70}, guide=90, devices_of={"cudagraphs": {"cuda"}},
         affects={"memory", "arithmetic", "compiled code"}, on_model=compile_model,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import filelock
 import optuna
+from optuna.distributions import BaseDistribution, check_distribution_compatibility
 from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
@@ -17,6 +19,9 @@ from optuna.storages.journal import JournalFileBackend
 from autotune.errors import UsageError
 from autotune.hardware import running, this_process
 from autotune.measuring import SAMPLES_PER_SECOND
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
 
 LOCK_SECONDS = 15.0
 """A line is written in milliseconds: whoever holds the lock for so long is stuck."""
@@ -75,6 +80,28 @@ def open_study(
         message = f"the storage {where} cannot be opened: {error}; choose another with --storage or --out"
         raise UsageError(message) from error
     return study
+
+
+def beside(study: optuna.Study) -> optuna.Study:
+    """A new study in the storage of another one, with its attributes: the newest, which is resumed from then on."""
+    name = f"{study.study_name}-{time.time_ns():x}"
+    new = optuna.create_study(study_name=name, storage=study._storage, sampler=study.sampler, direction=study.direction)
+    for key, value in (study.user_attrs | {_CREATED: time.time()}).items():
+        new.set_user_attr(key, value)
+    return new
+
+
+def takes(frozen: FrozenTrial, distributions: Mapping[str, BaseDistribution]) -> bool:
+    """Whether a study that has this trial takes ours: a knob's categories are those that it was begun with.
+
+    With a longer budget, or more free memory, others are on offer.
+    """
+    try:
+        for name in frozen.distributions.keys() & distributions.keys():
+            check_distribution_compatibility(frozen.distributions[name], distributions[name])
+    except ValueError:
+        return False
+    return True
 
 
 def open_database(url: str, *, join: bool = False) -> BaseStorage:

@@ -31,6 +31,7 @@ from autotune.measuring import (
 )
 from autotune.search.sharing import POLL_SECONDS, Alone, Shared
 from autotune.search.standing import incumbent_of
+from autotune.search.storage import beside, takes
 
 PARAMETER_PREFIX = "build."
 Kept = TypeVar("Kept")
@@ -110,6 +111,9 @@ class TrialLog:
         earlier = [trial for frozen in known if (trial := _trial_from(frozen, objective)) is not None]
         # What the budget of then cut off says nothing now.
         self.trials += [trial for trial in earlier if trial.burst.outcome is not Outcome.TIMEOUT]
+        if not all(takes(frozen, self._distributions) for frozen in known):
+            self._kept(lambda: self._move_to(beside(study)))
+            return
         # A killed run's open trials would repel the sampler for ever.
         open_trials = [frozen.number for frozen in known if frozen.state is TrialState.RUNNING]
         self._kept(lambda: [self.study.tell(number, state=TrialState.FAIL) for number in open_trials])
@@ -289,13 +293,17 @@ class TrialLog:
             raise error
         self._in_memory = True
         self._others = Alone()
-        self.study = optuna.create_study(sampler=self.study.sampler, direction="maximize")
-        for trial in self.trials:
-            self._store(self._ask(trial.burst.point), trial)
+        self._move_to(optuna.create_study(sampler=self.study.sampler, direction="maximize"))
         self._note(
             f"the trials can no longer be stored ({type(error).__name__}: {error}): "
             "the search goes on without, but --resume will not know of what follows"
         )
+
+    def _move_to(self, study: optuna.Study) -> None:
+        """Goes on in another study, with all that is known."""
+        self.study = study
+        for trial in self.trials:
+            self._store(self._ask(trial.burst.point), trial)
 
     def _tell_of_compiler(self, burst: Burst) -> None:
         """Says once that the compiler could not take the model whole: the remedy is worth more than any knob."""
@@ -339,16 +347,6 @@ class TrialLog:
                 choices, logarithmic = self._space.choices[name].values, KNOBS[name].scale == "logarithmic"
                 knobs[name] = nearest(value, choices, logarithmic=logarithmic) if ordered else value
         return Point(config=self._space.config(knobs), parameters=arguments)
-
-
-def measuring_fraction(trials: Sequence[Trial], seconds: float) -> float:
-    """Share of a run's seconds that its bursts spent in warm-up and timed steps."""
-    own = [trial for trial in trials if not trial.resumed]
-    measured = sum(trial.burst.measuring_seconds for trial in own)
-    for trial in own:  # of a challenge, the burst is the candidate's: the incumbent has trained about as long
-        if trial.pair is not None and trial.pair.blocks and trial.burst.measurement is not None:
-            measured += trial.burst.measurement.measure_seconds
-    return min(1.0, measured / seconds) if seconds > 0 else 0.0
 
 
 def make_distributions(space: Space) -> dict[str, BaseDistribution]:

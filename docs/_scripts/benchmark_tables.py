@@ -159,6 +159,14 @@ def regional() -> str:
     return _table(head, rows)
 
 
+def compiled_loss() -> str:
+    """What compiling is worth, of the model and of the loss with it."""
+    found = read("compiled_loss")
+    sides = {"the model, over eager": "model_over_eager", "the loss with it, over eager": "loss_over_eager",
+             "the loss with it, over the model": "loss_over_model"}  # fmt: skip
+    return _table(("compiled", "rate"), [[title, _ratio(found[side])] for title, side in sides.items()])
+
+
 def checkpointing() -> str:
     """Memory and rate of batches, without and with blocks that are computed again."""
     rows = [
@@ -287,8 +295,7 @@ def _script(row: Any) -> list[str]:
     claimed = _ratio({"ratio": row["claimed"], "ci95": row["ci95"]}) if row["claimed"] else "too few pairs"
     if "ratio" not in found:
         return [name, changed, claimed, found.get("failed", "not run"), "–", doctor]
-    realised = f"{found['ratio']:.2f} × ({min(found['range']):.2f}, {max(found['range']):.2f})"
-    return [name, changed, claimed, realised, _percent(row["claimed"] / found["ratio"] - 1), doctor]
+    return [name, changed, claimed, _ratio(found), _percent(row["claimed"] / found["ratio"] - 1), doctor]
 
 
 def _doctored(found: Any) -> str:
@@ -301,7 +308,7 @@ def _doctored(found: Any) -> str:
 
 
 TABLES = {
-    "checkpointing": checkpointing, "regional": regional,
+    "checkpointing": checkpointing, "compiled-loss": compiled_loss, "regional": regional,
     "costs": costs, "frameworks": frameworks, "guides": guides, "guides-together": guides_together, "loader": loader,
     "memory": memory, "peers": peers, "peers-together": peers_together,
     "replay-early": replay_early, "replay-late": replay_late, "replay-seconds": replay_seconds,

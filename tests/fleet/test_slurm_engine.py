@@ -70,12 +70,48 @@ def test_a_job_that_slurm_refuses_is_told_in_its_words(tmp_path: Path, monkeypat
     assert "invalid partition" in event.reason
 
 
+def told_by_sacct(folder: Path, state: str) -> None:
+    """From now on sacct tells one state of all jobs."""
+    (folder / "bin" / "sacct").write_text(
+        f"#!/bin/sh\nprintf 'JobID|State|NodeList\\n%s|{state}|\\n' \"$(wc -l < {folder}/submitted)\"\n"
+    )
+
+
+def test_a_job_that_is_preempted_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Left to itself, submitit would wait for it for ever; it is tried once more."""
+    with_slurm(tmp_path, monkeypatch)
+    told_by_sacct(tmp_path, "PREEMPTED")
+    engine = SlurmEngine(tmp_path / "jobs", local=False)
+    engine.start(Job("any", ("--version",), 60), MachineKind())
+    (event,) = engine.events(10.0)
+    assert (event.fate, event.reason) == ("lost", "it was preempted")
+
+
+def test_a_job_that_has_begun_meanwhile_is_not_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What submitit knows of it may be old: Slurm is asked once more before it is given up."""
+    with_slurm(tmp_path, monkeypatch)
+    told_by_sacct(tmp_path, "PENDING")
+    engine = SlurmEngine(tmp_path / "jobs", local=False, wait=0.5)
+    engine.start(Job("any", ("--version",), 60), MachineKind())
+    assert not engine.events(0.1)
+    told_by_sacct(tmp_path, "RUNNING")
+    time.sleep(0.6)
+    assert not engine.events(0.1)
+
+
+def test_srun_gets_all_cpus_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some versions bind a job to one of them that is not told so."""
+    with_slurm(tmp_path, monkeypatch)
+    engine = SlurmEngine(tmp_path / "jobs", local=False)
+    engine.start(Job("any", ("--version",), 60), MachineKind(cpus=8))
+    (line,) = [line for line in (tmp_path / "submitted").read_text().splitlines() if line.startswith("srun")]
+    assert "--cpus-per-task=8" in line
+
+
 def test_a_job_that_waits_for_too_long_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever set a limit is told, rather than kept."""
     with_slurm(tmp_path, monkeypatch)
-    (tmp_path / "bin" / "sacct").write_text(
-        "#!/bin/sh\nprintf 'JobID|State|NodeList\\n%s|PENDING|\\n' \"$(wc -l < " + f'{tmp_path}/submitted)"\n'
-    )
+    told_by_sacct(tmp_path, "PENDING")
     engine = SlurmEngine(tmp_path / "jobs", local=False, wait=0.1)
     engine.start(Job("any", ("--version",), 60), MachineKind())
     time.sleep(0.2)

@@ -126,6 +126,7 @@ def test_pinned_workers_above_the_cap_are_refused() -> None:
         ({"max_workers": -1}, "max_workers=-1"),
         ({"effective_batch": 0}, "the effective batch 0"),
         ({"explored": {"max_len": ()}}, "--explore max_len=a,b"),
+        ({"explored": {"checkpointing": (True, False)}}, "--explore checkpointing names a knob"),
         ({"device": "mps"}, "expected a device of this machine, got 'mps'"),
     ],
 )

@@ -63,6 +63,11 @@ def test_the_answer_tells_speed_and_efficiency_and_how_many_pay() -> None:
     )
 
 
+def test_more_ranks_pay_only_where_they_beat_fewer() -> None:
+    """Faster than two, which were slower than one, is not yet faster than one."""
+    assert Scaling(steps=(step(1, None, 1.0), step(2, 0.8, 0.8), step(4, 1.15, 0.92))).paying == 1
+
+
 def test_a_number_of_ranks_that_did_not_train_is_left_out() -> None:
     """One device may not hold what two do."""
     found = Scaling(steps=(step(1, None, None), step(2, None, 1.0), step(4, 1.9, 1.9)))

@@ -157,6 +157,19 @@ def test_resume_takes_the_newest_study(tmp_path: Path) -> None:
     assert open_in(tmp_path, resume=True).study_name == newest.study_name
 
 
+def test_other_choices_than_before_lose_no_trial(tmp_path: Path) -> None:
+    """With a longer budget more is on offer, and Optuna holds a study to the categories that it was begun with."""
+    notes: list[str] = []
+    first = TrialLog(open_in(tmp_path), make_space(unsound={("optimizer_impl", "fused"): "it is wrong here"}))
+    first.run(BASELINE.point, "baseline", "", lambda: (BASELINE, None))
+    again = TrialLog(open_in(tmp_path, resume=True), make_space(), notes.append)
+    assert again.propose(lambda _: None, tries=5) is not None
+    again.run(FIRST.point, "s", "", lambda: (FIRST, None))
+    known = TrialLog(open_in(tmp_path, resume=True), make_space()).trials
+    assert [trial.burst.point for trial in known] == [BASELINE.point, FIRST.point]
+    assert notes == []
+
+
 def test_a_database_url_serves_as_storage(tmp_path: Path) -> None:
     """Trials can lie in a relational database, for Optuna's dashboard."""
     url = f"sqlite:///{tmp_path}/trials.db"

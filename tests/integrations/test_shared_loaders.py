@@ -1,0 +1,49 @@
+"""Loaders that a framework has shared out among its ranks: read as they were before, and shared out once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from accelerate.data_loader import BatchSamplerShard, DataLoaderShard
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
+
+from autotune import TrainConfig, Tuned
+from autotune.integrations import common
+from autotune.training.ranks import Rank
+from autotune.workload.adapters.loaders import read_loader
+
+if TYPE_CHECKING:
+    import pytest
+
+ROWS = TensorDataset(torch.arange(32.0)[:, None])
+
+
+def shared() -> DataLoaderShard:
+    """As Accelerate prepares a loader for the first of two ranks."""
+    batches = BatchSampler(SequentialSampler(ROWS), 4, drop_last=False)
+    return DataLoaderShard(ROWS, batch_sampler=BatchSamplerShard(batches, 2, 0))
+
+
+def test_what_accelerate_has_shared_out_is_read_as_it_was() -> None:
+    """Else it would count as the user's own batches, and what is made of them be shared out once more."""
+    parts = read_loader(shared())
+    assert (parts.batch_size, parts.batches) == (4, None)
+    assert list(parts.sampler) == list(range(32))
+
+
+def test_a_loader_that_is_made_again_draws_every_sample() -> None:
+    """The framework takes each rank's part of it."""
+    loader, missing = common.tuned_loader(Tuned(TrainConfig(batch_size=8)), shared())
+    assert sorted(row.item() for (batch,) in loader for row in batch) == list(range(32))
+    assert missing == {}
+
+
+def test_what_evaluates_is_left_for_the_framework_to_share_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning and Accelerate do so themselves: twice would leave half of the samples out."""
+    monkeypatch.setattr("autotune.training.tuned.this_rank", lambda: Rank(0, 2, 0, 2))
+    tuned = Tuned(TrainConfig(batch_size=8))
+    tuned.result = type("Result", (), {"evaluation": type("Found", (), {"batch_size": 16})()})()  # type: ignore[assignment]
+    made = common.evaluation_loader(tuned, DataLoader(ROWS, batch_size=4))
+    assert made.batch_size == 16
+    assert len([row for (batch,) in made for row in batch]) == 32
