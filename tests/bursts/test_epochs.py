@@ -125,7 +125,15 @@ def test_a_restart_is_no_epochs_end_to_workers_that_persist() -> None:
     restarted = crossing(10, 6.0, 5.5, restarts=1, restart_seconds=5.5)
     blocks, cost = charge([restarted, *[lap(10, 1.0)] * 4], [Start(0.5, 5.0, after_epoch=False)], PERSISTENT)
     assert cost == pytest.approx(0.4)
-    assert blocks[0].seconds == pytest.approx(0.5)
+    assert blocks[0].seconds == pytest.approx(1.0)
+
+
+def test_what_a_restarts_forks_make_slow_is_no_part_of_training() -> None:
+    """After workers that persist have started, each page is copied once: the lap counts as one usually does."""
+    restarted = crossing(10, 5.5, 0.5, restarts=1, restart_seconds=0.5)
+    laps, starts = [restarted, *[lap(10, 1.0)] * 4], [Start(0.3, 0.2, after_epoch=False)]
+    assert [block.seconds for block in charge(laps, starts, PERSISTENT)[0]] == pytest.approx([1.0] * 5)
+    assert charge(laps, starts, TrainConfig())[0][0].seconds == pytest.approx(5.0)
 
 
 @pytest.mark.parametrize("config", [PERSISTENT, TrainConfig()], ids=["persistent", "no workers"])
