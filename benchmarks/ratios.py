@@ -6,6 +6,7 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -37,7 +38,7 @@ def paired_ratio(before: Sequence[float], after: Sequence[float]) -> Ratio:
 
 
 def bootstrap_interval(
-    values: Sequence[float], statistic: Callable[[Sequence[float]], float], *, seed: int = 0
+    values: Sequence[Any], statistic: Callable[[Sequence[Any]], float], *, seed: int = 0
 ) -> Interval:
     """95 % percentile bootstrap interval (Efron & Tibshirani 1993); deterministic for a seed."""
     rng = random.Random(seed)

@@ -24,7 +24,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import math
 import os
 import random
 import shlex
@@ -285,11 +284,6 @@ def doctored(entry: Entry, run: Path, doctor: Path) -> dict[str, Any]:
         "ratio": proven["ratio"] if proven else None,
         "tried": tried,
     }
-
-
-def width(interval: Sequence[float]) -> float:
-    """Of an interval of a ratio, by its logarithm."""
-    return math.log(interval[1] / interval[0])
 
 
 def line(row: Mapping[str, Any]) -> str:

@@ -24,6 +24,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from benchmarks.ratios import bootstrap_interval
+
 CLOCK = Path(__file__).parent / "step_clock"
 TURN_SECONDS = 0.7
 WARM_SECONDS, WARM_STEPS = 6.0, 20
@@ -32,7 +34,6 @@ PATIENCE_SECONDS = 300.0
 """For a step: starting, compiling, evaluating may come before it."""
 FEWEST_TURNS = 8
 POLL_SECONDS = 0.005
-RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def compared(plain: Run, launched: Run, seconds: float, rng: random.Random) -> d
         plain: The script as it is.
         launched: The script with a result.
         seconds: Of training, on each side.
-        rng: Draws the order in each pair, and resamples.
+        rng: Draws the order in each pair.
     """
     with plain, launched:
         if (why := warm_up((plain, launched))) is not None:
@@ -169,11 +170,10 @@ def compared(plain: Run, launched: Run, seconds: float, rng: random.Random) -> d
     pairs = list(zip(plain.turns, launched.turns, strict=False))
     if len(pairs) < FEWEST_TURNS:
         return {"failed": f"it ended after {len(pairs)} turns"}
-    drawn = sorted(_ratio(rng.choices(pairs, k=len(pairs))) for _ in range(RESAMPLES))
     return {
         "turns": len(pairs),
         "ratio": _ratio(pairs),
-        "ci95": [drawn[round(0.025 * RESAMPLES)], drawn[round(0.975 * RESAMPLES) - 1]],
+        "ci95": list(bootstrap_interval(pairs, _ratio)),
         "with_evaluation": _ratio(pairs, evaluated=True),
         "steps_per_second": {"plain": rate(plain.turns), "launched": rate(launched.turns)},
     }

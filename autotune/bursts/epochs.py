@@ -84,14 +84,17 @@ class Boundary:
 
     def block(self, lap: Lap) -> Block:
         """A lap as a block, without what the starts of the loader in it cost: that is charged by the epoch."""
-        starts = self.seconds * (lap.starts if self.is_restart else lap.starts - lap.restarts)
-        if not self.is_restart:
-            starts += max(0.0, lap.restart_seconds - lap.restarts * self.ordinary_seconds)
-        seconds = max(lap.seconds - starts, LEAST_SHARE * self.pace * lap.consumed, 1e-9)
-        if self.starts_workers and lap.restarts:
-            seconds = max(self.pace * lap.consumed, 1e-9)
+        seconds = max(self._seconds_less_starts(lap), LEAST_SHARE * self.pace * lap.consumed, 1e-9)
         waited = lap.wait_seconds + min(lap.start_seconds, lap.starts * self.ordinary_seconds)
         return Block(samples=lap.samples, seconds=seconds, data_wait_seconds=min(waited, seconds), joules=lap.joules)
+
+    def _seconds_less_starts(self, lap: Lap) -> float:
+        if self.is_restart:
+            return lap.seconds - self.seconds * lap.starts
+        if self.starts_workers and lap.restarts:
+            return self.pace * lap.consumed
+        restarting = max(0.0, lap.restart_seconds - lap.restarts * self.ordinary_seconds)
+        return lap.seconds - self.seconds * (lap.starts - lap.restarts) - restarting
 
 
 def boundary_of(

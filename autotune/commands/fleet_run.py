@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune.commands import options
@@ -171,27 +171,37 @@ class FleetRun:
         kinds = {machine: self.wanted.plan.machines[machine] for machine in machines}
         return Campaign(self._engine, kinds, keep, self.tell, lambda: self.interrupted)
 
-    def _job(self, machine: str, arguments: tuple[str, ...], files: dict[str, str]) -> Job:
+    def _job(
+        self,
+        machine: str,
+        arguments: tuple[str, ...],
+        *,
+        files: dict[str, str] | None = None,
+        known: dict[str, str | None] | None = None,
+    ) -> Job:
         return Job(
             machine,
             arguments,
             parse_duration(self.wanted.budget),
-            files=files,
+            files=files or {},
+            known=known or {},
             environment={ENVIRONMENT: os.environ.get(ENVIRONMENT)},
         )
 
     def _tuning(self, machine: str) -> Job:
-        return replace(self._job(machine, self.wanted.command(machine), {}), known=self._known())
+        return self._job(machine, self.wanted.command(machine), known=self._known())
 
     def _known(self) -> dict[str, str | None]:
         """What each machine of the fleet has found, now or in a fleet before; None where that is still to come home."""
         known: dict[str, str | None] = {}
         for machine in self.wanted.plan.machines:
             path = self._found.get(machine, self.wanted.place(machine)).resolve()
+            if not path.exists():
+                known[str(path)] = None
+                continue
             with contextlib.suppress(ResultFileError):  # what cannot be read is no start; a new one will replace it
-                if path.exists():
-                    read_result(path)
-                known[str(path)] = path.read_text("utf-8") if path.exists() else None
+                read_result(path)
+                known[str(path)] = path.read_text("utf-8")
         return known
 
     def _crossing(self, machine: str, other: str) -> Job:
@@ -199,7 +209,7 @@ class FleetRun:
         arguments = ("cross", f"{FOLDER}/theirs", f"--against={FOLDER}/own", f"--out={FOLDER}/{RESULT}", "--trust")
         model = [f"--model={self.wanted.target}"] if self.wanted.target is not None else []
         device = f"--device={read_result(self._found[machine]).constraints.device}"  # a GPU's config is tried on a GPU
-        return self._job(machine, (*arguments, *model, device, f"--budget={self.wanted.budget}"), files)
+        return self._job(machine, (*arguments, *model, device, f"--budget={self.wanted.budget}"), files=files)
 
     def _keep_result(self, machine: str, text: str) -> str:
         result = parse_document(json.loads(text), f"the file of {machine}", Result)

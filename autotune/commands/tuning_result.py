@@ -12,7 +12,7 @@ from autotune.commands.options import Options
 from autotune.errors import NothingFeasibleError
 from autotune.hardware import DeviceKind, Hardware
 from autotune.knobs import WorkloadFacts
-from autotune.measuring import Measurement, Numerics, Outcome, Point, Profile, Speedup
+from autotune.measuring import Burst, Measurement, Numerics, Outcome, Point, Profile, Speedup
 from autotune.results.result import (
     Constraints,
     Evaluation,
@@ -200,15 +200,20 @@ def _numerics(search: Search, best: Point) -> Numerics | None:
 
 def _how_it_ended(search: Search) -> str:
     """How the baseline ended, where it never trained."""
-    failure = next((t.burst for t in search.log.trials if t.burst.point == search.baseline), None)
+    failure = _baselines_first(search)
     return f"ended as {failure.outcome.value}: {failure.reason}" if failure is not None else "was never run"
+
+
+def _baselines_first(search: Search) -> Burst | None:
+    """The baseline's first burst, if there was one."""
+    return next((trial.burst for trial in search.log.trials if trial.burst.point == search.baseline), None)
 
 
 def _why_nothing(search: Search, setting: Setting) -> str:
     """How the baseline ended, where not even that could be trained; and the budget that would do, if that is why."""
     trials = search.log.trials
-    failure = next((t.burst for t in trials if t.burst.point == search.baseline), None)
-    why = f"; the baseline ended as {failure.outcome.value}: {failure.reason}" if failure else ""
+    failure = _baselines_first(search)
+    why = f"; the baseline {_how_it_ended(search)}" if failure is not None else ""
     if failure is not None and failure.outcome is Outcome.TIMEOUT:
         # The check starts, builds and trains a step, as a burst does before its timed part.
         enough = sufficient_budget(setting.prepared_seconds, max(setting.checked_seconds, 2 * failure.seconds))

@@ -73,7 +73,7 @@ class Confirmation:
         does is the answer, and nothing is confirmed.
         """
         if not self.baseline_trains:
-            return next((one for one in self._sound() if not self._disagrees(one)), self._baseline)
+            return next((one for one in self._trained() if self._disagreement(one) is None), self._baseline)
         equals = as_good_as_the_fastest(self._fast_enough(), self._bursts.rounds(CONFIRM), self._objective)
         return min(equals, key=self._resource_cost, default=self._baseline)
 
@@ -82,13 +82,14 @@ class Confirmation:
         """Whether a burst of the baseline has ended well: else there is nothing to compare with."""
         return self._bursts.log.measurement(self._baseline) is not None
 
-    def _sound(self) -> Iterator[Point]:
+    def _trained(self) -> Iterator[Point]:
         """What trained in the search, best first."""
         return (standing.point for standing in standings(self._bursts.trials))
 
-    def _disagrees(self, point: Point) -> bool:
+    def _disagreement(self, point: Point) -> Numerics | None:
+        """The verdict on a point that trains something else; None where nothing speaks against it so far."""
         verdict = self.verdict(point)
-        return verdict is not None and verdict.outcome == "disagrees"
+        return verdict if verdict is not None and verdict.outcome == "disagrees" else None
 
     def confirmed(self) -> list[Confirmed]:
         """What has been confirmed so far, fastest first."""
@@ -119,8 +120,7 @@ class Confirmation:
 
     def why_out(self, point: Point) -> str | None:
         """Why a point cannot be the answer, whatever its speed; None where nothing speaks against it."""
-        verdict = self.verdict(point)
-        if verdict is not None and self._disagrees(point):
+        if (verdict := self._disagreement(point)) is not None:
             return f"it does not train what the baseline trains: {verdict.reason}"
         if point not in self._failed():
             return None
@@ -155,7 +155,7 @@ class Confirmation:
         """
         self._bursts.show_stage(CONFIRM)
         if not self.baseline_trains:
-            next(filter(self.agrees, self._sound()), None)  # the first that is sound is the answer
+            next(filter(self.agrees, self._trained()), None)  # the first that is sound is the answer
             return
         raced: set[Point] = set()
         while finalists := self._finalists(raced):

@@ -112,7 +112,10 @@ class TrialLog:
         # What the budget of then cut off says nothing now.
         self.trials += [trial for trial in earlier if trial.burst.outcome is not Outcome.TIMEOUT]
         if not all(takes(frozen, self._distributions) for frozen in known):
-            self._kept(lambda: self._move_to(beside(study)))
+            try:
+                self._move_to(beside(study))
+            except Exception as error:  # noqa: BLE001 - each kind of storage has its own errors
+                self._continue_in_memory(error)
             return
         # A killed run's open trials would repel the sampler for ever.
         open_trials = [frozen.number for frozen in known if frozen.state is TrialState.RUNNING]
