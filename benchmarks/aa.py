@@ -43,7 +43,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
 from autotune.measuring.speedup import Speedup, speedup_in
 from autotune.search.rounds import Play, Round, confirm, speedup_of
-from autotune.search.stopping import plan_for, round_plan
+from autotune.search.stopping import confirming_plan
 from benchmarks import output
 from benchmarks.aa_turns import BLOCK_SECONDS, turn_lengths
 from benchmarks.neighbour import neighbour
@@ -289,7 +289,7 @@ def measure(part: str, quick: bool, comparisons: int) -> dict[str, Any]:
         runner = ProcessRunner(isolation, "cpu")
         if part == "blocks":
             return {"blocks": block_lengths(runner, *((QUICK_PAIRS, 0.5) if quick else (PAIRS, 4.0)))}
-        plan = QUICK_PLAN if quick else round_plan(plan_for(BUDGET_SECONDS))
+        plan = QUICK_PLAN if quick else confirming_plan(BUDGET_SECONDS)
         with neighbour(seed=0) if part == NEIGHBOUR else contextlib.nullcontext():
             found = condition(runner, comparisons, plan)
     return found if part == QUIET else {part: found}

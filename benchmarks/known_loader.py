@@ -36,7 +36,7 @@ from autotune.bursts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner
 from autotune.knobs import Scalar
 from autotune.measuring import Point, speedup_in
-from autotune.search.stopping import plan_for, round_plan
+from autotune.search.stopping import confirming_plan
 from benchmarks.fresh import afresh
 from benchmarks.output import save
 from benchmarks.plain import Loop
@@ -240,7 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     epochs = asked.epochs or (QUICK_EPOCHS if asked.quick else EPOCHS)
     rounds = asked.rounds or (QUICK_ROUNDS if asked.quick else ROUNDS)
     plan, seconds = (
-        (QUICK_PLAN, QUICK_TRUTH_SECONDS) if asked.quick else (round_plan(plan_for(BUDGET_SECONDS)), TRUTH_SECONDS)
+        (QUICK_PLAN, QUICK_TRUTH_SECONDS) if asked.quick else (confirming_plan(BUDGET_SECONDS), TRUTH_SECONDS)
     )
     rows = compare(epochs, rounds, seconds, plan, asked.restart)
     errors = [row["error"] for row in rows]

@@ -13,8 +13,8 @@ Their data are made up (`benchmarks.real_data`), so that nothing is downloaded. 
 not: torchvision, timm, datasets, evaluate, jsonargparse, six.
 
 For each script: what `autotune run` found, changed and claims, with its interval. Then the script as it is and by
-`autotune launch`, side by side in turns, timed from outside (`benchmarks.script_turns`). Then, with --doctor, what
-train-doctor 0.2.0 says of the same command, in the time it takes.
+`autotune launch`, side by side in turns, three pairs of processes, timed from outside (`benchmarks.script_turns`).
+Then, with --doctor, what train-doctor 0.2.0 says of the same command, in the time it takes.
 
 Writes benchmarks/output/real_scripts.json. The exit status is 1 when fewer than ten were tuned.
 """
@@ -42,11 +42,14 @@ from typing import Any
 from autotune.results.result import read_result
 from benchmarks import real_data
 from benchmarks.output import save, saved
+from benchmarks.ratios import paired_ratio
 from benchmarks.script_turns import CLOCK, Run, beside, compared
 
 ROOT = Path(__file__).parents[1]
 GOAL, LOOK_SECONDS = 10, 480.0
 DOCTOR_SECONDS = 300.0
+PAIRS = 3
+"""Of runs that are timed side by side: two processes of one config differ by some per cent all their lives."""
 """At most; over three times what a tuning has, since train-doctor knows no budget."""
 QUIET = {"WANDB_MODE": "disabled", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "MPLBACKEND": "agg"}
 
@@ -254,14 +257,22 @@ def tuned(entry: Entry, run: Path, budget: float) -> dict[str, Any]:
 
 
 def realised(entry: Entry, run: Path, seconds: float) -> dict[str, Any]:
-    """The script as it is and launched, side by side in turns."""
-    commands = {run: entry.words, beside(run): autotune("launch", str(run.parent / "result.json"), "--", *entry.words)}
+    """The script as it is and launched, side by side in turns; some pairs of processes, which differ by themselves."""
+    beside_it = beside(run)
+    launched_words = autotune("launch", str(run.parent / "result.json"), "--", *entry.words)
     environment = {**QUIET, **on_path(CLOCK, ROOT)}
-    plain, launched = (
-        Run(words, folder, environment, entry.counts, folder.with_suffix(".clock"))
-        for folder, words in commands.items()
-    )
-    return compared(plain, launched, seconds, random.Random(0))
+    pairs = []
+    for number in range(PAIRS):
+        plain, launched = (
+            Run(words, folder, environment, entry.counts, folder.with_suffix(".clock"))
+            for folder, words in ((run, entry.words), (beside_it, launched_words))
+        )
+        pairs.append(compared(plain, launched, seconds, random.Random(number)))
+    counted = [pair for pair in pairs if "failed" not in pair]
+    if len(counted) < 2:
+        return {"failed": next(pair["failed"] for pair in pairs if "failed" in pair), "pairs": pairs}
+    found = paired_ratio(*zip(*(pair["steps_per_second"].values() for pair in counted), strict=True))
+    return {"ratio": found.ratio, "ci95": list(found.ci95), "pairs": pairs}
 
 
 def doctored(entry: Entry, run: Path, doctor: Path) -> dict[str, Any]:
@@ -312,7 +323,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="names, with commas between")
     parser.add_argument("--look", action="store_true", help="only look at them")
     parser.add_argument("--budget", type=float, default=90.0, help="seconds of a tuning")
-    parser.add_argument("--run-seconds", type=float, default=20.0, help="of training, of each side; 0: none")
+    parser.add_argument("--run-seconds", type=float, default=7.0, help="of training, of each side and pair; 0: none")
     parser.add_argument("--again", action="store_true", help="only train again with what was found in --work")
     parser.add_argument("--doctor", type=Path, help="where train-doctor 0.2.0 lies (pip install --target)")
     parser.add_argument("--work", type=Path, help="folder to run in; kept, with the data that were made")

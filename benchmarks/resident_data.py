@@ -33,7 +33,7 @@ from autotune.bursts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner
 from autotune.measuring import Point, speedup_in
 from autotune.results.result import Side
-from autotune.search.stopping import plan_for, round_plan
+from autotune.search.stopping import confirming_plan
 from benchmarks import digits as scans
 from benchmarks.alternate import Run, realise
 from benchmarks.output import save, saved
@@ -149,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of fresh processes; {ROUNDS}")
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"that each side trains in all; {SECONDS:g}")
     asked = parser.parse_args(arguments)
-    plan = round_plan(plan_for(BUDGET_SECONDS))
+    plan = confirming_plan(BUDGET_SECONDS)
     rows = {one["workload"]: one for one in saved("resident_data").get("rows", [])}
     for name in asked.only or TARGETS:
         rows[name] = row(name, asked.rounds, asked.seconds, plan)

@@ -30,7 +30,7 @@ from autotune.bursts.protocol import BurstPlan, Request
 from autotune.bursts.runner import ProcessRunner
 from autotune.bursts.side import Side
 from autotune.measuring import Block, Measurement, Point
-from autotune.search.stopping import plan_for, round_plan
+from autotune.search.stopping import confirming_plan
 from benchmarks.output import save
 from benchmarks.warm_up_plot import write_plot
 
@@ -162,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of training, for each side")
     asked = parser.parse_args(arguments)
     rows: dict[str, dict[str, Any]] = {}
-    plan = round_plan(plan_for(BUDGET_SECONDS))
+    plan = confirming_plan(BUDGET_SECONDS)
     for name in asked.workloads or WORKLOADS:
         print(f"{name} …", file=sys.stderr)
         rows[name] = recorded(WORKLOADS[name], asked.seconds, plan)

@@ -72,6 +72,10 @@ def test_every_option_that_is_named_exists(page: Path) -> None:
         "--auto-batch",
         "--epochs",
         "--data",
+        "--extra-index-url",
+        "--rounds",
+        "--seconds",
+        "--seeds",
     }
     named = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", text_of(page)))
     assert named - others <= known

@@ -8,6 +8,7 @@ import os
 import queue
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from typing import IO, Any, cast
 
 import psutil
 
-from autotune.bursts.cleanup import GRACE_SECONDS
+from autotune.bursts.cleanup import GRACE_SECONDS, descendants
 from autotune.errors import IsolationError
 
 STDERR_TAIL_BYTES = 8192
@@ -62,7 +63,7 @@ class Child:
         # later process of this id is not mistaken.
         self.roots = [psutil.Process(self.pid)]
         self._events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._tail = b""
+        self._tail, self._printed_bytes = b"", 0
 
     def _drain(self, read_events: Callable[[Any], None], events: Any, printed: IO[bytes] | None) -> None:
         """Starts the threads that read what it tells and prints, and wait for its end."""
@@ -99,13 +100,19 @@ class Child:
             return self._popen.wait(timeout=GRACE_SECONDS)
         return None
 
-    def stderr_tail(self) -> str:
-        """The last lines that were printed."""
-        return self._tail.decode(errors="replace")[-2000:].strip()
+    @property
+    def printed_bytes(self) -> int:
+        """How much was printed so far."""
+        return self._printed_bytes
 
-    def clear_stderr(self) -> None:
-        """Forgets what was printed so far."""
-        self._tail = b""
+    def stderr_tail(self, since: int = 0) -> str:
+        """The last lines that were printed, after so many bytes."""
+        new = self._printed_bytes - since
+        return self._tail[-new:].decode(errors="replace")[-2000:].strip() if new > 0 else ""
+
+    def below(self) -> list[psutil.Process]:
+        """All processes of its jobs."""
+        return [one for root in self.roots if root.is_running() for one in descendants(root)]
 
     def close(self) -> None:
         """Ends the process itself."""
@@ -135,6 +142,7 @@ class Child:
     def _read_stderr(self, pipe: IO[bytes]) -> None:
         while chunk := os.read(pipe.fileno(), 65536):
             self._tail = (self._tail + chunk)[-STDERR_TAIL_BYTES:]
+            self._printed_bytes += len(chunk)
 
 
 def events_in(lines: IO[bytes]) -> Iterator[dict[str, Any]]:
@@ -144,6 +152,31 @@ def events_in(lines: IO[bytes]) -> Iterator[dict[str, Any]]:
             event = json.loads(line)
             if isinstance(event, dict) and "event" in event:
                 yield event
+
+
+def absolute(target: str) -> str:
+    """The target with its file's path made absolute: the user's module may change the working directory."""
+    named, colon, attribute = target.rpartition(":")
+    if not named.endswith(".py"):
+        return target
+    with contextlib.suppress(OSError):  # the working directory has been deleted
+        return f"{Path(named).resolve()}{colon}{attribute}"
+    return target
+
+
+def compiler_cache() -> Path:
+    """One for all bursts, and the one that torch uses by itself: the user's training then starts warm."""
+    return Path(tempfile.gettempdir()) / f"torchinductor_{_user_name()}"
+
+
+def _user_name() -> str:
+    """The name that torch puts into its cache folder's name."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without an entry in the password file
+        return str(os.getuid()) if hasattr(os, "getuid") else "user"
 
 
 def _has_working_directory() -> bool:

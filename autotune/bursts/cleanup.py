@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import platform
@@ -163,12 +164,38 @@ def members_of_run(run: str, session: int) -> list[psutil.Process]:
 
 
 def remove_shared_memory(since: float) -> None:
-    """Removes torch's shared memory files, made `since` then, whose process was killed before it could unlink them."""
+    """Removes torch's shared memory files, made `since` then, whose process was killed before it could unlink them.
+
+    Their names tell the process's id. Where containers share the folder, it may be one of another container's, which
+    lives and is not seen here: what anybody has open is left.
+    """
     for file in _SHARED_MEMORY.glob("torch_*"):
         with contextlib.suppress(OSError, ValueError):
             owner = int(file.name.split("_")[1])
-            if file.stat().st_mtime >= since - 1 and not psutil.pid_exists(owner):
+            if file.stat().st_mtime >= since - 1 and not psutil.pid_exists(owner) and not _is_open(file):
                 file.unlink()
+
+
+def _is_open(file: Path) -> bool:
+    """Whether any process, of another container perhaps, has a file open, or it is another user's.
+
+    The kernel leases a file to nobody then; one that knows no leases tells nothing.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    import fcntl  # Windows has none, and no such folder
+
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        # Whoever opens it just now has the holder told: by a signal that is ignored unless somebody asks for it.
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except OSError as error:
+        return error.errno in {errno.EAGAIN, errno.EACCES}
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def make_run_folder() -> Path:

@@ -204,8 +204,7 @@ class Contest:
 
 def _is_same(living: Request, wanted: Request) -> bool:
     """Whether a runner trains what is wanted: all of it, not its computing alone."""
-    parts = [request.plan.part if request.plan is not None else "all" for request in (living, wanted)]
-    return living.point == wanted.point and parts[0] == parts[1]
+    return living.point == wanted.point and living.plan.part == wanted.plan.part
 
 
 def _seconds(duet: Duet) -> tuple[list[float], list[float]]:

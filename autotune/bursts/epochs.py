@@ -12,7 +12,7 @@ import itertools
 import multiprocessing
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.knobs import TrainConfig
 from autotune.measuring import Block
@@ -56,6 +56,26 @@ class Lap:
     restart_seconds: float = 0.0  # what they took the host
     compiled: bool = False  # whether something was compiled meanwhile, which is done once
     joules: float | None = None  # that the device took, where it tells
+    lead: int = 0  # samples that were trained just before, untimed
+
+    def with_lead(self) -> Lap:
+        """The same, as if what led in had been timed too, at this lap's own pace.
+
+        Partners whose micro-batches differ then count the same samples, and samples are counted for which the device
+        took energy. What the starts took belongs to them, and not to a sample.
+        """
+        if not self.lead or not self.consumed:
+            return self
+        more = self.lead / self.consumed
+        return replace(
+            self,
+            samples=round(self.samples * (1 + more)),
+            consumed=self.consumed + self.lead,
+            seconds=self.seconds + more * max(0.0, self.seconds - self.start_seconds),
+            wait_seconds=self.wait_seconds * (1 + more),
+            batches=round(self.batches * (1 + more)),
+            lead=0,
+        )
 
     @property
     def rate(self) -> float:
@@ -112,6 +132,8 @@ def boundary_of(
     # While the first batch is awaited each worker prepares one: so much ordinary waiting belongs to an epoch anyway.
     waits = sum(lap.wait_seconds for lap in laps) / max(1, sum(lap.batches - lap.starts for lap in laps))
     ordinary = max(1, config.num_workers) * waits
+    if starts and not config.num_workers and all(lap.batches <= lap.starts for lap in laps):
+        ordinary = starts[-1].wait_seconds  # who reads by itself waits for each batch alike, and no other one was timed
     pace = statistics.median(
         (lap.seconds - max(0.0, lap.start_seconds - lap.starts * ordinary)) / lap.consumed for lap in laps
     )

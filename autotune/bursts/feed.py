@@ -9,7 +9,8 @@ import contextlib
 import itertools
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from multiprocessing import connection
 from time import perf_counter  # by name: the user's module may replace what `time` holds
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
     from autotune.training.tuned import Tuned
 
+DYING_SECONDS = 0.5
+"""Torch may tell a worker's death before its exit status can be read, by so much at most; of all workers together."""
 RESTART_LIMIT_SECONDS = 4.0
 """A loader that is slower than this is not restarted: torch kills a worker that does not end within five seconds."""
 
@@ -127,6 +130,11 @@ class Feed:
         length = length_of(self.loader.sampler)
         return length * self.ranks if length is not None else None
 
+    @property
+    def expected_epoch_batches(self) -> int | None:
+        """Batches of an epoch: of one that ended, else from the loader's length."""
+        return self.epoch_batches if self.epoch_batches is not None else length_of(self.loader) or None
+
     def _of_all_ranks(self, item: tuple[int, Any]) -> tuple[int, Any]:
         """A batch with the number of samples that all ranks draw while this one draws it."""
         return item if self.ranks == 1 else (item[0] * self.ranks, item[1])
@@ -175,12 +183,31 @@ class Feed:
 
     def killing_signal(self) -> int | None:
         """The signal by which a worker was ended, if one was."""
-        for worker in self._workers:
-            with contextlib.suppress(ValueError):  # closed already
-                worker.join(timeout=0.5)
-                if worker.exitcode is not None and worker.exitcode < 0:
-                    return -int(worker.exitcode)
-        return _signal_of_dead_child()
+        workers = self._workers
+        killed_by = _signal_of(workers)
+        if killed_by is None and (ends := _ends_of_living(workers)):
+            connection.wait(ends, timeout=DYING_SECONDS)
+            killed_by = _signal_of(workers)
+        return killed_by if killed_by is not None else _signal_of_dead_child()
+
+
+def _signal_of(workers: Sequence[Any]) -> int | None:
+    """The signal that ended one of them."""
+    for worker in workers:
+        with contextlib.suppress(ValueError):  # closed already
+            if worker.exitcode is not None and worker.exitcode < 0:
+                return -int(worker.exitcode)
+    return None
+
+
+def _ends_of_living(workers: Sequence[Any]) -> list[int]:
+    """What can be waited for to see the first of them end."""
+    ends = []
+    for worker in workers:
+        with contextlib.suppress(ValueError):  # closed already
+            if worker.exitcode is None:
+                ends.append(worker.sentinel)
+    return ends
 
 
 def _signal_of_dead_child() -> int | None:

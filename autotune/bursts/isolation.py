@@ -15,7 +15,6 @@ import dataclasses
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from autotune.bursts import cleanup
-from autotune.bursts.child import Child
+from autotune.bursts.child import Child, absolute, compiler_cache
 from autotune.bursts.cleanup import GRACE_SECONDS, RUN_VARIABLE
 from autotune.bursts.live import Ended, Live
 from autotune.bursts.protocol import Command, Request, raise_reported
@@ -131,10 +130,10 @@ class Isolation:
         child = self._child_for_job(request, began + deadline_seconds)
         forked = child is self._forkserver
         live = Live(request.number, child, forked=forked, began=began, kills_before=cleanup.kernel_kills())
-        if not forked:
+        if forked:
+            live.printed_before = child.printed_bytes
+        else:
             live.pid = child.pid
-        if not self._live:
-            child.clear_stderr()
         self._live.append(live)
         child.send(self._line(request.model_copy(update={"asked_at": time.time()})))
         return live
@@ -149,7 +148,7 @@ class Isolation:
 
     def stop(self, live: Live) -> None:
         """Stops a job with all its processes, until `Live.resume`."""
-        live.adopt(self._of_others(live))
+        self._adopt(live)
         live.stop()
 
     def wait(self, live: Live, deadline: float, latest: float | None = None) -> dict[str, Any] | None:
@@ -221,10 +220,12 @@ class Isolation:
         finally:
             self._kill(live)
             self._live.remove(live)
-        tail = live.child.stderr_tail()
+        tail = live.child.stderr_tail(live.printed_before)
         if not live.forked:
             live.child.close()
-        elif live.ended.status is None or (not live.child.alive and live.ended.phase != "start"):
+        elif live.child is self._forkserver and (
+            live.ended.status is None or (not live.child.alive and live.ended.phase != "start")
+        ):
             self._stop_forkserver()  # it would not answer the next request either
         if live.ended.phase != "start":
             self._lost = 0
@@ -246,9 +247,15 @@ class Isolation:
 
     def close(self) -> None:
         """Kills whatever is left and removes the run's temporary folder. Calling it again does no harm."""
-        self._stop_forkserver()
+        self._end_all()
         cleanup.remove_shared_memory(self._started)
         cleanup.remove_folder(self._folder)
+
+    def _end_all(self) -> None:
+        """Ends every process."""
+        for live in [one for one in self._live if not one.forked]:  # it hangs below no forkserver
+            Isolation.discard(self, live)
+        self._stop_forkserver()
 
     def _child_for_job(self, _: Request, deadline: float) -> Child:
         """The forkserver, or a fresh interpreter where there is no fork."""
@@ -330,23 +337,40 @@ class Isolation:
 
     def _kill(self, live: Live) -> None:
         """Ends all processes of a job; what was spawned, or has lost its forkserver, is known by its mark."""
-        others = self._of_others(live)
-        if live.forked and live.child.alive:
-            live.adopt(others)
-            cleanup.end_processes(live.processes if others else lambda: _below(live.child))
-        else:
-            run = "" if others else str(self._folder)
-            cleanup.end_processes(lambda: [*_below(live.child), *cleanup.members_of_run(run, live.child.pid)])
-
-    def _of_others(self, live: Live) -> set[int]:
-        """Process ids of the other jobs, and of what they took over."""
         others = [one for one in self._live if one is not live]
-        return {pid for one in others for pid in (one.pid, *(stray.pid for stray in one.strays)) if pid is not None}
+
+        def of_job() -> list[psutil.Process]:
+            """Looked for anew each time: what was forked just before its parent was killed is an orphan by now."""
+            self._adopt(live)
+            return live.processes()
+
+        if live.forked and live.child.alive:
+            self._await_start(live)
+            cleanup.end_processes(of_job if others else live.child.below)
+        else:
+            replaced = live.forked and self._forkserver is not None and live.child is not self._forkserver
+            run = "" if others or replaced else str(self._folder)  # which another forkserver carries too
+            cleanup.end_processes(lambda: [*live.child.below(), *cleanup.members_of_run(run, live.child.pid)])
+
+    def _await_start(self, live: Live) -> None:
+        """Waits until a job that was asked for has a process: one that came later would be left alone for ever."""
+        deadline = time.monotonic() + GRACE_SECONDS
+        while live.pid is None and not live.over and (event := live.child.next_event(deadline)) is not None:
+            self._hand_over(event, live.child)
+
+    def _adopt(self, live: Live) -> None:
+        """Has a job take over what has lost its parents; not while such a process may be another job's own."""
+        while live.forked and (event := live.child.next_event(0.0)) is not None:  # which of them have started
+            self._hand_over(event, live.child)
+        others = [one for one in self._live if one is not live]
+        if all(one.pid is not None or one.over for one in others if one.child is live.child):
+            taken = ((one.pid, *(stray.pid for stray in one.strays)) for one in others)
+            live.adopt({pid for pids in taken for pid in pids if pid is not None})
 
     def _stop_forkserver(self) -> None:
         forkserver, self._forkserver = self._forkserver, None
         if forkserver is not None:
-            cleanup.end_processes(lambda: _below(forkserver))  # before it ends: by then its orphans would be nobody's
+            cleanup.end_processes(forkserver.below)  # before it ends: by then its orphans would be nobody's
             forkserver.close()
             cleanup.end_processes(lambda: cleanup.members_of_run(str(self._folder), forkserver.pid))
 
@@ -356,43 +380,17 @@ class Isolation:
 
     def _import_as(self, target: str) -> str:
         """The target as a child finds it, from any working directory."""
-        return _absolute(target) if self._sent is None else str(self._sent_file)
+        return absolute(target) if self._sent is None else str(self._sent_file)
 
     def _environment(self) -> dict[str, str]:
         """The user's environment, with temporary files in the run's folder, to be removed with it."""
         self._folder.mkdir(exist_ok=True)  # the forkserver removes it when it ends
         if self._sent is not None and not self._sent_file.exists():
             self._sent.write(self._sent_file)
-        # One cache for all bursts, and the one that torch uses by itself: the user's training then starts warm.
-        cache = Path(tempfile.gettempdir()) / f"torchinductor_{_user_name()}"
         return {
-            "TORCHINDUCTOR_CACHE_DIR": str(cache),
+            "TORCHINDUCTOR_CACHE_DIR": str(compiler_cache()),
             **os.environ,
             "TMPDIR": str(self._folder),
             "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
             RUN_VARIABLE: str(self._folder),
         }
-
-
-def _below(child: Child) -> list[psutil.Process]:
-    return [one for root in child.roots for one in cleanup.descendants(root)]
-
-
-def _absolute(target: str) -> str:
-    """The target with its file's path made absolute: the user's module may change the working directory."""
-    named, colon, attribute = target.rpartition(":")
-    if not named.endswith(".py"):
-        return target
-    with contextlib.suppress(OSError):  # the working directory has been deleted
-        return f"{Path(named).resolve()}{colon}{attribute}"
-    return target
-
-
-def _user_name() -> str:
-    """The name that torch puts into its cache folder's name."""
-    import getpass
-
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user without an entry in the password file
-        return str(os.getuid()) if hasattr(os, "getuid") else "user"

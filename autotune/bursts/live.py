@@ -56,6 +56,7 @@ class Live:
         forked: Whether the child is a forkserver.
         began: `time.monotonic()` of the request.
         kills_before: How often the kernel's out-of-memory killer had struck by then.
+        printed_before: What the child had printed by then, in bytes: of other jobs.
         pid: Of the job's own process, once it is known.
         ended: What is known of its end so far.
         over: Whether it has ended.
@@ -70,6 +71,7 @@ class Live:
     forked: bool
     began: float
     kills_before: int
+    printed_before: int = 0
     pid: int | None = None
     ended: Ended = Ended()
     over: bool = False
@@ -102,11 +104,11 @@ class Live:
         """Its own process, all below it, and those that have lost their parents."""
         if self.pid is None:
             return []
-        found: dict[int, psutil.Process] = {}
-        for root in (self.pid, *(stray.pid for stray in self.strays)):
-            with contextlib.suppress(psutil.Error):
-                process = psutil.Process(root)
-                found |= {one.pid: one for one in (process, *cleanup.descendants(process))}
+        self.strays = {stray for stray in self.strays if stray.is_running()}  # another may have its id later
+        roots = [*self.strays]
+        with contextlib.suppress(psutil.Error):
+            roots.append(psutil.Process(self.pid))
+        found = {one.pid: one for root in roots for one in (root, *cleanup.descendants(root))}
         return list(found.values())
 
     def adopt(self, others: set[int]) -> None:

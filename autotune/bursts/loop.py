@@ -70,6 +70,7 @@ class Timing:
         self._drawn_when_filled, self._waited = 0, False
         self._step_seconds: float | None = None
         self._updates, self._update_seconds = 0, 0.0
+        self._first_update: float | None = None
         self._skipped_share = 0.0  # of the last lap that took a step of the optimizer
 
     def warm_up(self) -> None:
@@ -86,7 +87,8 @@ class Timing:
             resized = self._resize(lap)
             tolerance = self.plan.steady_tolerance
             alike = previous is not None and abs(lap.rate - previous) <= tolerance * max(lap.rate, previous)
-            if alike and not resized and self.drained:
+            # Ranks may draw batches of different sizes: what follows from those, all must decide alike.
+            if not self.ranks.any(not alike or resized or not self.drained):
                 self.steady = True
                 break
             previous = None if resized else lap.rate
@@ -156,7 +158,7 @@ class Timing:
         """
         laps: list[Lap] = []
         cap = perf_counter() + self.plan.measure_seconds
-        while len(laps) < 2 or (self._before(cap) and not self._narrow(laps)):
+        while len(laps) < 2 or (self._before(cap) and self.ranks.any(not self._narrow(laps))):
             laps.append(self._lap(self.steps_per_lap))
             self.trainer.check_loss()
         if not any(lap.samples for lap in laps):
@@ -206,9 +208,9 @@ class Timing:
         return half <= self.plan.interval_target * centre
 
     def lap_until(self, position: int) -> Lap:
-        """A timed lap of whole micro-batches, one at least, to a place in the stream of samples."""
+        """A timed lap of whole micro-batches, one at least, to a place in the stream of samples; with what led in."""
         feed = self.trainer.feed
-        return self._timed(lambda taken: taken == 0 or feed.position < position)
+        return self._timed(lambda taken: taken == 0 or feed.position < position).with_lead()
 
     def _lap(self, steps: int) -> Lap:
         """A timed lap of whole optimizer steps."""
@@ -221,8 +223,7 @@ class Timing:
         clock, scale = feed.clock, trainer.scaler.get_scale()
         clock.synchronize()
         trainer.updates.clear()
-        for _ in range(clock.lead):
-            trainer.micro_step()
+        lead = sum(trainer.micro_step() for _ in range(clock.lead))
         led = len(trainer.updates)
         self.ranks.meet()
         began = clock.mark()
@@ -261,14 +262,18 @@ class Timing:
             restarts=len(restarts),
             restart_seconds=sum(restarts),
             compiled=self.ranks.any(compiled_graphs() > compiled),
+            lead=lead,
         )
 
     def _missing_updates(self, micro_steps: int) -> float:
         """What the optimizer's steps would take that belong to so many micro-batches, over what those seen took."""
         clock, seen = self.trainer.feed.clock, len(self.trainer.updates)
-        self._updates += seen
-        self._update_seconds += sum(clock.seconds(began, ended) for began, ended in self.trainer.updates)
-        usual = self._update_seconds / self._updates if self._updates else 0.0
+        took = [clock.seconds(began, ended) for began, ended in self.trainer.updates]
+        if took and self._first_update is None:  # it makes the optimizer's state, and stands for others until one came
+            self._first_update = took.pop(0)
+        self._updates += len(took)
+        self._update_seconds += sum(took)
+        usual = self._update_seconds / self._updates if self._updates else self._first_update or 0.0
         return (micro_steps / self.trainer.tuned.accumulation_steps - seen) * usual
 
     def _resize(self, lap: Lap) -> bool:
@@ -294,8 +299,9 @@ class Timing:
     def _unit(self, lap: Lap, wanted: int) -> int:
         """The steps that a lap must be a multiple of: those of whole epochs, of whole rounds of the workers, or 1."""
         feed, accumulation = self.trainer.feed, self.trainer.tuned.accumulation_steps
-        epoch, workers = _epoch_batches(feed), feed.loader.num_workers
-        if epoch is not None:
+        (epoch_batches,) = self.ranks.slowest(feed.expected_epoch_batches or 0)
+        epoch, workers = int(epoch_batches), feed.loader.num_workers
+        if epoch:
             steps = epoch // math.gcd(epoch, accumulation)
             if steps <= 2 * wanted:
                 return steps
@@ -365,16 +371,6 @@ def stepper_of(workload: Workload, tuned: Tuned, part: Part, load: Load = make_l
     data = evaluated(workload) if part == "evaluation" else workload
     feed = Feed(lambda: load(data, tuned), clock=clock_of(tuned.device))
     return Evaluator(workload, tuned, feed) if part == "evaluation" else Trainer(workload, tuned, feed)
-
-
-def _epoch_batches(feed: Feed) -> int | None:
-    """Batches of an epoch: of one that ended, else from the loader's length."""
-    if feed.epoch_batches is not None:
-        return feed.epoch_batches
-    try:
-        return len(feed.loader) or None
-    except TypeError:
-        return None
 
 
 def epoch_samples(feed: Feed, batch_size: int) -> int | None:

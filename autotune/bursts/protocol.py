@@ -89,8 +89,9 @@ class Request(BaseModel):
     @property
     def ranks(self) -> int:
         """How many processes do it together."""
-        together = self.job in {"burst", "runner", "communication", "numerics"} and self.point is not None
-        return self.point.config.ranks if together and self.point is not None else 1
+        if self.point is None or self.job not in {"burst", "runner", "communication", "numerics"}:
+            return 1
+        return self.point.config.ranks
 
     @property
     def importable(self) -> str:

@@ -228,7 +228,7 @@ class ProcessRunner:
             ended = self._isolation.run(request, deadline_seconds)
         except NOT_STARTED as error:
             return never_started(point, error, time.monotonic() - began)
-        return self._with_worst(burst_from(point, ended))
+        return self._with_worst(burst_from(point, ended), plan)
 
     def play(self, points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
         """Runs several points side by side, block by block in turn, on the same samples.
@@ -250,7 +250,7 @@ class ProcessRunner:
         # The sides wait for each other: each is charged its share of the time that all took.
         share = {"seconds": (time.monotonic() - began) / len(points)}
         bursts = [burst_from(point, ended) for point, ended in zip(points, played.ended, strict=True)]
-        return [self._with_worst(counted(burst, played.counted).model_copy(update=share)) for burst in bursts]
+        return [self._with_worst(counted(burst, played.counted).model_copy(update=share), plan) for burst in bursts]
 
     def challenge(
         self,
@@ -277,7 +277,7 @@ class ProcessRunner:
             burst = Burst(point=candidate, outcome=Outcome.OK, measurement=came.measured, phase="done", seconds=0.0)
         seconds = max(time.monotonic() - began, came.age_seconds)
         burst = counted(burst, came.counted).model_copy(update={"seconds": seconds})
-        return self._with_worst(burst), came.pair if burst.ok else None
+        return self._with_worst(burst, plan), came.pair if burst.ok else None
 
     def prepare(self, candidate: Point, plan: BurstPlan) -> None:
         """Starts a candidate, which takes its first steps while others play."""
@@ -306,10 +306,13 @@ class ProcessRunner:
         update = {"job": job, "point": point, "plan": plan, "seed": seed, "largest_samples": largest}
         return self._request.model_copy(update=update)
 
-    def _with_worst(self, burst: Burst) -> Burst:
-        """A burst with the highest memory that its point has been seen to take."""
+    def _with_worst(self, burst: Burst, plan: BurstPlan) -> Burst:
+        """A burst with the highest memory that its point has been seen to take, if it trained as a whole.
+
+        A part alone takes other memory, and the loader's trains on no largest samples: the point has still to do so.
+        """
         measured = burst.measurement
-        if measured is None:
+        if measured is None or plan.part != "all":
             return burst
         before = self._worst.get(burst.point, {})
         memory = {name: worst([before.get(name), getattr(measured, name)]) for name in MEMORY}
@@ -356,7 +359,8 @@ def _free_share(record: Gpu | Cpu) -> float:
     """Of a GPU's memory, what others leave: the cap on what a process takes is a share of all of it."""
     if not isinstance(record, Gpu) or not record.memory_total_bytes:
         return 1.0
-    return (record.free_bytes or record.memory_total_bytes) / record.memory_total_bytes
+    free = record.free_bytes if record.free_bytes is not None else record.memory_total_bytes  # 0: it is full
+    return free / record.memory_total_bytes
 
 
 def look_at_machine(

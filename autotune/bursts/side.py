@@ -112,6 +112,8 @@ class Side:
             self.epoch_samples = ready.epoch_samples
             self._pace = self._opening_pace = ready.pace
             self._keeps_up = ready.keeps_up
+            if self.config.num_workers and not ready.keeps_up:  # what was there already was trained on without waiting
+                self._pace = max(ready.pace, ready.loader_seconds / (self.config.num_workers * batch))
             self._patience_seconds += LOADER_STARTS * ready.loader_seconds
             self._patience_seconds += COMPILING_SECONDS if self.config.compile_mode is not None else 0.0
 

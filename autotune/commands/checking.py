@@ -8,6 +8,7 @@ from typing import Literal
 from autotune.bursts.runner import Runner, make_runner
 from autotune.commands.opening import opened
 from autotune.commands.options import require_energy
+from autotune.errors import UsageError
 from autotune.hardware import probe_host
 from autotune.knobs import WorkloadFacts
 from autotune.measuring import FEWEST_PAIRS, SAMPLES_PER_SECOND, Burst, Objective, Outcome, Point
@@ -83,7 +84,7 @@ def run_in_turn(
     Returns:
         What was measured in each round, and the bursts that failed.
     """
-    plan = round_plan(plan_for(budget.seconds, objective))
+    plan = round_plan(plan_for(budget.seconds, objective), budget.seconds)
     turns = Turns(runner, progress.note)
     trials: list[Trial] = []
     failed: list[Burst] = []
@@ -117,7 +118,11 @@ def run_in_turn(
 def judge_check(
     result: Result, target: str | Script, differences: Sequence[str], ran: tuple[list[Round], list[Burst]]
 ) -> Check:
-    """The verdict on what ran."""
+    """The verdict on what ran.
+
+    Raises:
+        UsageError: Both sides train here, but too few rounds ended well to compare them.
+    """
     rounds, failed = ran
     baseline, best = points_of(result)
     found = speedup_of(best, baseline, rounds, result.objective) if best != baseline else None
@@ -130,17 +135,21 @@ def judge_check(
 
     for name, point in (("tuned config", best), ("baseline", baseline)):
         if (broken := breakdown(point, failed)) is not None:
-            return check("no longer fits", f"the {name} ended as {broken.outcome.value}: {broken.reason}")
+            return check("no longer fits", f"the {name} {broken.ending}")
     if best == baseline:
         if rounds:
             verdict: Literal["holds", "no longer fits"] = "holds"
             why = "it trains"
         else:
-            ended = f"ended as {failed[0].outcome.value}: {failed[0].reason}" if failed else "gave no figure"
+            ended = failed[0].ending if failed else "gave no figure"
             verdict, why = "no longer fits", f"it {ended}"
         return check(verdict, f"the file recommends the baseline, and {why}")
+    if not rounds and failed:
+        return check("no longer fits", f"it {failed[0].ending}")
     if found is None or found.pairs < FEWEST_PAIRS:
-        return check("no longer fits", f"fewer than {FEWEST_PAIRS} rounds ended well; give a longer --budget")
+        raise UsageError(
+            f"expected at least {FEWEST_PAIRS} interleaved rounds that end well, got fewer; give a longer --budget"
+        )
     claimed = result.speedup
     if claimed is not None and found.ratio < (1 - DRIFT) * claimed.ratio and found.ci95.high < claimed.ci95.low:
         return check("drifted", "the tuned config gains less than the file says")

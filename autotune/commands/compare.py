@@ -17,7 +17,7 @@ from autotune.errors import UsageError
 def compare(
     paths: Annotated[list[Path], typer.Argument(help="Result files, cross files, or folders that hold them.")],
     form: Annotated[str, typer.Option("--format", help="table, md, csv, json or html; else by --out's ending.")] = "",
-    out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write to this file instead of showing it.")] = None,
     samples: Annotated[
         str, typer.Option(help="Of a whole training, epochs included: what it takes and costs on each.")
     ] = "",
@@ -41,7 +41,7 @@ def compare(
         make_console().print(remarks(comparison))
     require_rows(comparison)
     if chosen == "table":
-        make_console(stderr=not form).print(comparison_table(comparison))
+        make_console(stderr=False).print(comparison_table(comparison))
         return
     formats = {
         "md": lambda: to_markdown(comparison, out.parent if out is not None else None),

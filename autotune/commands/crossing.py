@@ -124,10 +124,10 @@ def judge_cross(source: Result, place: Place, ran: tuple[list[Round], list[Burst
     rounds, failed = ran
     baseline, (theirs, others) = source.baseline.point, points_in_turn(source, place.own)
     own = place.own[1].best.point if place.own is not None else None
-    ending = breakdown(theirs, failed)
+    broken = breakdown(theirs, failed)
     if _pooled(theirs, rounds) is None:  # it may also have hung each time
-        ending = ending or next((burst for burst in failed if burst.point == theirs), None)
-    failure = f"it ended as {ending.outcome.value}: {ending.reason}" if ending is not None else None
+        broken = broken or next((burst for burst in failed if burst.point == theirs), None)
+    failure = f"it {broken.ending}" if broken is not None else None
     over_own, own_reason = _compared(source, own, ran, "this machine's own config", failure)
     over_baseline, baseline_reason = _compared(source, baseline, ran, "the baseline", failure)
     compared = failure is not None or over_own is not None or over_baseline is not None
@@ -153,7 +153,7 @@ def judge_cross(source: Result, place: Place, ran: tuple[list[Round], list[Burst
         theirs=Side(config=theirs.config, parameters=theirs.parameters, measurement=_pooled(theirs, rounds)),
         baseline=Side(config=baseline.config, parameters=baseline.parameters, measurement=_pooled(baseline, rounds)),
         own=_own_side(place.own, rounds) if place.own is not None else None,
-        outcome=ending.outcome if ending is not None else Outcome.OK,
+        outcome=broken.outcome if broken is not None else Outcome.OK,
         failure=failure,
         over_own=over_own,
         over_own_reason=own_reason,
@@ -241,7 +241,7 @@ def _compared(
     if failure is not None:
         return None, failure
     if (broken := breakdown(other, failed)) is not None:
-        return None, f"{name} ended as {broken.outcome.value}: {broken.reason}"
+        return None, f"{name} {broken.ending}"
     found = speedup_of(theirs, other, rounds, source.objective)
     return found, None if found is not None else f"fewer than {MIN_ROUNDS} rounds of both ended well"
 

@@ -21,7 +21,7 @@ def mcp(
 ) -> None:
     """Serves probe, dry_run, run, show, check and compare to an MCP client, on stdin and stdout."""
     if find_spec("mcp") is None:
-        raise UsageError("autotune mcp needs the package mcp; install it: pip install 'autotune-torch[mcp]'")
+        raise UsageError("autotune mcp needs the package mcp, which is not installed; pip install 'mcp>=2.3'")
     if folder is not None:
         try:
             os.chdir(folder)

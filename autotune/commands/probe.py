@@ -28,7 +28,7 @@ def probe(
     if json:
         say(hardware.model_dump_json(indent=2))
     else:
-        make_console().print(hardware_table(hardware))
+        make_console(stderr=False).print(hardware_table(hardware))
 
 
 def probed(device: str, stop: Stop | None = None) -> Hardware:

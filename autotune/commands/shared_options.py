@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,7 +54,9 @@ Join = Annotated[
     str,
     typer.Option(help="Share the study of this name in --storage with other machines of this kind.", metavar="NAME"),
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run, repeating no burst.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Continue an interrupted run; only bursts that timed out are repeated.")
+]
 
 
 def options_of(
@@ -100,6 +103,8 @@ def options_of(
             f"--at-least: expected an objective by which the fastest config need not be the best, got {goal.name}; "
             "pass --objective samples_per_joule, or leave it out"
         )
+    if sampler == "gp" and find_spec("scipy") is None:
+        raise UsageError("--sampler gp needs scipy, which is not installed; pip install scipy, or leave it out")
     return options.Options(
         target=target,
         objective=goal.name,

@@ -26,6 +26,6 @@ def show(
     if json:
         say(to_json(result))
         return
-    console = make_console()
+    console = make_console(stderr=False)
     console.print(trials_table(result) if why else result_table(result))
     console.print(profile_tables(result) if why else usage_lines(result, file))

@@ -58,6 +58,7 @@ def tune(
 ) -> None:
     """Tunes a model; without a sub-command, --model is required."""
     if context.invoked_subcommand is not None:
+        _refuse_options(context, context.invoked_subcommand)
         return
     if version:
         from autotune import __version__
@@ -139,3 +140,14 @@ def tune_and_tell(wanted: options.Options, *, as_json: bool, quiet: bool, keepin
         if failure is not None:
             raise failure
     return INTERRUPTED_STATUS if saved.result.status == "partial" else 0
+
+
+def _refuse_options(context: typer.Context, command: str) -> None:
+    """An option that stands before a sub-command would be lost without a word."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if source is not None and source.name == "COMMANDLINE":
+            option = parameter.opts[0]
+            raise UsageError(
+                f"{option} stands before {command!r}, where it means nothing; write autotune {command} {option} ..."
+            )

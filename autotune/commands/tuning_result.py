@@ -201,7 +201,7 @@ def _numerics(search: Search, best: Point) -> Numerics | None:
 def _how_it_ended(search: Search) -> str:
     """How the baseline ended, where it never trained."""
     failure = _baselines_first(search)
-    return f"ended as {failure.outcome.value}: {failure.reason}" if failure is not None else "was never run"
+    return failure.ending if failure is not None else "was never run"
 
 
 def _baselines_first(search: Search) -> Burst | None:

@@ -97,7 +97,7 @@ def _measured(clinic: Clinic, case: tuple[float, float]) -> Measurement:
     plan = BurstPlan(warmup_seconds=0.3, measure_seconds=SECONDS, min_blocks=3)
     burst = clinic.runner().run(_case(*case), plan, DEADLINE_SECONDS)
     if burst.measurement is None:
-        raise WorkloadError(f"a burst ended as {burst.outcome.value}: {burst.reason}")
+        raise WorkloadError(f"a burst {burst.ending}")
     return burst.measurement
 
 

@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -28,6 +29,12 @@ LOST = {"NODE_FAIL", "BOOT_FAIL", "INTERRUPTED"}
 """States of jobs that did nothing wrong; the last one is submitit's, of a process that a signal ended."""
 PREEMPTED = "PREEMPTED"
 QUEUED = {"PENDING", "REQUEUED", "CONFIGURING"}
+UNKNOWN, GONE = "UNKNOWN", "GONE"
+"""Of which Slurm's accounting says nothing, as where there is none; which its queue no longer knows either."""
+OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", GONE}
+ASK_SECONDS, RESULT_SECONDS = 5.0, 20.0
+"""Between questions to the queue, which all users share; and how long a result may come after its job's end: folders
+of other machines are seen late. Chosen."""
 TOLD_CHARACTERS = 400
 
 
@@ -62,6 +69,7 @@ class SlurmEngine:
                 f"the engine slurm cannot be used: {error}; run it on a login node of the cluster"
             ) from None
         self._jobs: dict[str, tuple[Any, float]] = {}
+        self._queue = _Queue()
         self._refused: list[Event] = []
         self._failed = False
 
@@ -118,10 +126,14 @@ class SlurmEngine:
         for machine, (job, since) in list(self._jobs.items()):
             if job.done():
                 event = self._event(machine, job)
-            elif _first_word(job.state) == PREEMPTED:  # which submitit waits for: it may be queued again
+            elif (state := self._queue.state(job)) == PREEMPTED:  # which submitit waits for: it may be queued again
                 job.cancel(check=False)
                 event = Event(machine, "lost", reason="it was preempted")
-            elif self._wait is not None and time.monotonic() - since > self._wait and _is_queued(job):
+            elif self._queue.seconds_over(job) > RESULT_SECONDS:
+                fate: Fate = "lost" if state in LOST else "failed"
+                reason = f"Slurm's job {job.job_id} is over ({state.lower()}) and has left no result"
+                event = Event(machine, fate, reason=f"{reason}; its last output: {_last_line(job.stderr() or '')}")
+            elif self._wait is not None and time.monotonic() - since > self._wait and self._queue.holds(job):
                 job.cancel(check=False)
                 event = Event(machine, "absent", reason=f"it waited for longer than {self._wait:.0f} s in the queue")
             else:
@@ -140,17 +152,58 @@ class SlurmEngine:
         return Event(machine, fate, reason=_last_line(str(error)))
 
 
+class _Queue:
+    """What Slurm says of jobs: by its accounting, which submitit reads; by its queue where the cluster keeps none."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, tuple[float, str]] = {}
+        self._over: dict[str, float] = {}
+
+    def state(self, job: Any, *, now: bool = False) -> str:
+        """A job's state, in a word.
+
+        Args:
+            job: submitit's.
+            now: Whether what was known is too old, which for submitit may be ten minutes.
+        """
+        state = _first_word(job.watcher.get_state(job.job_id, mode="force") if now else job.state)
+        if state == UNKNOWN and shutil.which("squeue") is not None:
+            asked, state = self._told.get(job.job_id, (-math.inf, UNKNOWN))
+            if now or time.monotonic() - asked >= ASK_SECONDS:
+                state = _by_queue(job.job_id)
+                self._told[job.job_id] = time.monotonic(), state
+            if state in OVER:
+                self._over.setdefault(job.job_id, time.monotonic())
+            else:
+                self._over.pop(job.job_id, None)  # Slurm queues a job again whose node was lost
+        return state
+
+    def seconds_over(self, job: Any) -> float:
+        """For how long the queue has said that a job is over; 0 where it does not say so, or is not asked."""
+        over = self._over.get(job.job_id)
+        return time.monotonic() - over if over is not None else 0.0
+
+    def holds(self, job: Any) -> bool:
+        """Whether a job still waits."""
+        return self.state(job) in QUEUED and self.state(job, now=True) in QUEUED
+
+
+def _by_queue(job_id: str) -> str:
+    """What the queue says of a job; that it cannot be asked just now says nothing."""
+    words = ["squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job_id}"]
+    try:
+        answer = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return UNKNOWN
+    if answer.returncode == 0:
+        return _first_word(answer.stdout) or GONE
+    return GONE if "invalid job id" in answer.stderr.lower() else UNKNOWN
+
+
 def run_submitted(job: dict[str, Any]) -> dict[str, Any]:
     """What a Slurm job runs: `scancel` sends SIGTERM, which submitit would only write down, and SIGKILL much later."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     return run_job(job)
-
-
-def _is_queued(job: Any) -> bool:
-    """Whether a job still waits; what submitit knows by itself may be ten minutes old."""
-    if _first_word(job.state) not in QUEUED:
-        return False
-    return _first_word(job.watcher.get_state(job.job_id, mode="force")) in QUEUED
 
 
 def _first_word(state: object) -> str:

@@ -72,7 +72,7 @@ KNOBS = (
     Knob(
         name="fp8_linear",
         when="from compute capability 8.9 on, compiled and with bf16, with torchao, only with `--allow-numerics`",
-        why="large products of FP8 are up to twice as fast as those of bf16 (never run so far: no such GPU was there)",
+        why="large products of FP8 are up to twice as fast as those of bf16 (untested: it needs torchao)",
         candidates=_fp8, priority={"gpu": 38}, guide=95, devices={"cuda"}, conflict=_fp8_conflict,
         affects={"memory", "arithmetic", "compiled code"}, on_model=multiply_in_fp8,
         without_word="the model's linear layers are replaced when training starts",

@@ -189,7 +189,7 @@ KNOBS = (
     ),
     Knob(
         name="fsdp_prefetch", when="the model is split among ranks",
-        why="blocks that are gathered ahead are there when they are to compute (never run so far: it needs GPUs)",
+        why="blocks that are gathered ahead are there when they are to compute (untested: it needs GPUs)",
         candidates=_prefetches, goes_with="strategy", priority={"gpu": 121}, guide=147, scale="linear",
         devices=_STREAMS, affects={"memory"}, without_word="an argument of the framework's own FSDP",
     ),
@@ -229,19 +229,19 @@ KNOBS = (
     ),
     Knob(
         name="nccl_max_ctas", when="several ranks that exchange notably much",
-        why="exchanging takes fewer multiprocessors from computing (never run so far: it needs several GPUs)",
+        why="exchanging takes fewer multiprocessors from computing (untested: it needs several GPUs)",
         candidates=_ctas, goes_with="ranks", priority={"gpu": 122}, guide=149, scale="logarithmic", devices=_STREAMS,
         variable="NCCL_MAX_CTAS", without_word=_BY_ENVIRONMENT,
     ),
     Knob(
         name="nccl_algo", when="three ranks or more that exchange notably much",
-        why="a ring or a tree, where NCCL has guessed wrong (never run so far: it needs several GPUs)",
+        why="a ring or a tree, where NCCL has guessed wrong (untested: it needs several GPUs)",
         candidates=_algorithms, goes_with="ranks", priority={"gpu": 123}, guide=150, devices=_STREAMS,
         variable="NCCL_ALGO", without_word=_BY_ENVIRONMENT,
     ),
     Knob(
         name="nccl_buffsize", when="several ranks that exchange notably much",
-        why="larger buffers keep slow links busy (never run so far: it needs several GPUs)",
+        why="larger buffers keep slow links busy (untested: it needs several GPUs)",
         candidates=_buffers, goes_with="ranks", priority={"gpu": 124}, guide=151, scale="logarithmic", devices=_STREAMS,
         affects={"memory"}, variable="NCCL_BUFFSIZE", without_word=_BY_ENVIRONMENT,
     ),

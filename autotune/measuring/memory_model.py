@@ -66,6 +66,8 @@ class MemoryModel:
     def __init__(self, bursts: Iterable[Burst], limit_bytes: int, device: DeviceKind) -> None:
         self.limit_bytes = limit_bytes
         self._knobs = (*affecting("memory"), *(affecting("host memory") if device == "cpu" else ()))
+        # On a CPU both memories are one, and the kernel may be faster than the target.
+        ran_out = {Outcome.OOM, Outcome.HOST_OOM} if device == "cpu" else {Outcome.OOM}
         taken: dict[Group, dict[int, float]] = {}
         censored: dict[Group, int] = {}
         for burst in bursts:
@@ -74,7 +76,7 @@ class MemoryModel:
             if burst.ok and measured is not None:
                 points = taken.setdefault(group, {})
                 points[batch] = max(points.get(batch, 0.0), float(measured))
-            elif burst.outcome is Outcome.OOM:
+            elif burst.outcome in ran_out:
                 censored[group] = min(batch, censored.get(group, batch))
         self._lines = {
             group: fit(points, censored.get(group), limit_bytes) for group, points in taken.items() if len(points) >= 2

@@ -201,6 +201,11 @@ class Burst(BaseModel):
         return self.outcome is Outcome.OK
 
     @property
+    def ending(self) -> str:
+        """How it ended, after "it": what and why."""
+        return f"ended as {self.outcome.value}: {self.reason}"
+
+    @property
     def disturbance(self) -> str | None:
         """What disturbed its figure, in a few words; None when nothing notable did."""
         telemetry = self.measurement.telemetry if self.measurement else None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +15,8 @@ from .quiet import keep_quiet
 
 ORDERS = "AUTOTUNE_RECORDER"
 """In the environment of a script: what the recorder is to do there, as JSON."""
+OLDEST_PYTHON, OLDEST_TORCH = (3, 10), (2, 1)
+"""That the recorder can be part of. A script may have others than autotune."""
 
 
 def arrive() -> None:
@@ -22,7 +27,36 @@ def arrive() -> None:
     orders = json.loads(text)
     if orders["role"] != "launch":
         keep_quiet()
-    after_import("torch", lambda: _roles()[orders["role"]](orders))
+    after_import("torch", lambda: _begin(orders))
+
+
+def _begin(orders: dict[str, Any]) -> None:
+    """Takes up the role; where that fails a burst ends, and a training goes on without what was found."""
+    try:
+        _require_known_versions()
+        _roles()[orders["role"]](orders)
+    except Exception as error:
+        if "socket" not in orders:  # no burst: nobody listens
+            raise
+        with contextlib.suppress(Exception):  # the parent may be gone, too
+            from .ending import give_up
+            from .wire import Wire
+
+            give_up(Wire.to(orders["socket"]), error)
+        os._exit(1)
+
+
+def _require_known_versions() -> None:
+    """Raises RuntimeError where the script's interpreter or its torch is older than what the recorder knows."""
+    torch = str(sys.modules["torch"].__version__)
+    if sys.version_info < OLDEST_PYTHON:
+        raise RuntimeError(f"expected Python {_dotted(OLDEST_PYTHON)} or newer, got {_dotted(sys.version_info[:2])}")
+    if tuple(int(part) for part in re.findall(r"\d+", torch)[:2]) < OLDEST_TORCH:
+        raise RuntimeError(f"expected torch {_dotted(OLDEST_TORCH)} or newer, got {torch}")
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
 
 
 def _roles() -> dict[str, Callable[[dict[str, Any]], None]]:

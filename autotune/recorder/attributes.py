@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,8 @@ from torch.utils.data import Dataset
 
 MOST_ITEMS, MOST_BYTES = 1_000_000, 2**26
 """Of a list and an array, to be looked through at each epoch: either takes less than a tenth of a second."""
+GROWN_SHARE = 0.25
+"""Of the samples that were drawn; some may have been there already. Chosen."""
 _PLAIN = (int, float, str, bytes)
 
 
@@ -57,6 +60,37 @@ def nested(*things: Any) -> list[Any]:
             if parts and issubclass(type(parts[0]), Dataset):
                 waiting.extend(parts)
     return list(found.values())
+
+
+class Growth:
+    """Whether data sets keep what is read from them, in this process: what they hold grows with each sample."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, int] = {}  # of each loader, when its first batch had been drawn
+        self._drawn: Counter[int] = Counter()  # samples since then
+
+    def note(self, loader: Any, samples: int) -> None:
+        """A batch was drawn."""
+        if id(loader) in self._before:
+            self._drawn[id(loader)] += samples
+        else:
+            self._before[id(loader)] = count_items(loader.dataset)
+
+    def is_seen(self, loader: Any) -> bool:
+        """Whether it has grown, by what few large files that are opened meanwhile would not make up for."""
+        grown = count_items(loader.dataset) - self._before.get(id(loader), 0)
+        return not loader.num_workers and grown > 0 and grown >= GROWN_SHARE * self._drawn[id(loader)]
+
+
+def count_items(dataset: Any) -> int:
+    """How much the lists, dictionaries and sets of a data set hold, and of the data sets that it is made of.
+
+    More, after samples were read, where it keeps them; empty places of a list are none.
+    """
+    held = [value for part in nested(dataset) for value in list(getattr(part, "__dict__", {}).values())]
+    lists = [value for value in held if type(value) is list and len(value) <= MOST_ITEMS]
+    others = [value for value in held if issubclass(type(value), (dict, set))]
+    return sum(map(len, others)) + sum(item is not None for value in lists for item in list(value))
 
 
 def _attributes_of(things: list[Any]) -> Iterator[tuple[tuple[int, str], Any]]:

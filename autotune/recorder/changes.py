@@ -127,6 +127,8 @@ class Changes:
             "pin_memory": loader.pin_memory,
             "persistent_workers": loader.persistent_workers,
         }
+        if device := getattr(loader, "pin_memory_device", ""):
+            arguments["pin_memory_device"] = device
         if not getattr(loader, "in_order", True):
             arguments["in_order"] = False
         changed = dict(self.loader)
@@ -136,7 +138,7 @@ class Changes:
             arguments |= {"prefetch_factor": None, "persistent_workers": False}
             arguments.pop("in_order", None)
         else:
-            arguments["multiprocessing_context"] = loader.multiprocessing_context
+            arguments |= {"multiprocessing_context": loader.multiprocessing_context, "timeout": loader.timeout}
         if arguments.get("in_order", True):  # older versions of torch do not know it
             arguments.pop("in_order", None)
         if is_own_batch_sampler(loader):

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from multiprocessing import util
 from types import TracebackType
@@ -34,11 +35,42 @@ class BurstEnded(BaseException):
 
 
 _ended = [False]
+_resting: list[Wire] = []
 
 
 def has_ended() -> bool:
     """Whether the burst is over, though the script goes on: it has caught what was not for it to catch."""
     return _ended[0]
+
+
+def rest_in_the_end(wire: Wire) -> None:
+    """From here on this process does not end by itself: what has started it would take the script for trained.
+
+    Args:
+        wire: To the parent, which kills it.
+    """
+    _resting[:] = [wire]
+
+
+def leave() -> NoReturn:
+    """Ends this process, or has it wait for its parent to do so."""
+    if _resting:
+        _resting[0].rest()
+    os._exit(0)
+
+
+def give_up(wire: Wire, error: BaseException) -> NoReturn:
+    """Ends the script where the recorder itself fails, in an ``except``: it would train for real, and unprotected.
+
+    Args:
+        wire: To the parent.
+        error: What the recorder failed by.
+    """
+    traceback.print_exc()
+    told = f"autotune's recorder failed, and not the script: {sentence_of(error)}"
+    wire.send("ended", error=told, steps=0, forwards=0, draws=0, loaders=0, seen=None)
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def end_burst() -> None:
@@ -48,9 +80,9 @@ def end_burst() -> None:
         BurstEnded: Always.
     """
     if _ended[0]:
-        os._exit(0)
+        leave()
     _ended[0] = True
-    timer = threading.Timer(GRACE_SECONDS, os._exit, (0,))
+    timer = threading.Timer(GRACE_SECONDS, leave)
     timer.daemon = True
     timer.start()
     raise BurstEnded
@@ -76,11 +108,11 @@ def tell_how_it_ends(wire: Wire, doing: list[str]) -> None:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, BurstEnded) or _is_caused_by_end(error):
-            os._exit(0)
+            leave()
         failed(error)
         former(kind, error, trace)
         sys.stderr.flush()
-        os._exit(0)
+        leave()
 
     def ended() -> None:
         error, status = last_error(), statuses[-1]
@@ -88,20 +120,20 @@ def tell_how_it_ends(wire: Wire, doing: list[str]) -> None:
             pass
         elif error is not None:  # another hook than ours was told of it
             failed(error)
-        elif error is None and status in {None, 0} and doing[-1] in {TRAINING, BEYOND_EPOCH}:
+        elif status in {None, 0} and doing[-1] in {TRAINING, BEYOND_EPOCH}:
             wire.send("trained")
         else:
             how = "" if status in {None, 0} else f", by sys.exit({status!r})"
             wire.send("failure", outcome="crashed", reason=f"the script ended while it was {doing[-1]}{how}")
-        os._exit(0)
+        leave()
 
     statuses: list[object] = [0]
-    leave = sys.exit
+    original = sys.exit
 
-    @functools.wraps(leave)
+    @functools.wraps(original)
     def leaving(status: Any = None, /) -> NoReturn:
         statuses.append(status)
-        leave(status)
+        original(status)
 
     sys.exit = leaving
     sys.excepthook = hook

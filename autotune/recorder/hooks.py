@@ -75,6 +75,33 @@ def on_backward(before: Callable[[torch.Tensor], None], after: Callable[[], None
     torch.Tensor.backward = backward  # type: ignore[method-assign]
 
 
+def on_autocast(then: Callable[[str], None]) -> None:
+    """Calls ``then(device)`` after each entry into autocast."""
+    import torch
+
+    original: Any = torch.autocast.__enter__
+
+    def entering(mode: Any) -> Any:
+        entered = original(mode)
+        then(mode.device)
+        return entered
+
+    torch.autocast.__enter__ = entering  # type: ignore[method-assign]
+
+
+def on_attention(then: Callable[[], None]) -> None:
+    """Calls ``then()`` before each call of torch's attention."""
+    import torch
+
+    original = torch.nn.functional.scaled_dot_product_attention
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        then()
+        return original(*args, **kwargs)
+
+    torch.nn.functional.scaled_dot_product_attention = watched
+
+
 def on_outermost_forward(
     before: Callable[[Any, tuple[Any, ...]], None],
     inside: Callable[[tuple[Any, ...]], None] = lambda _: None,

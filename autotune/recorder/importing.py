@@ -15,7 +15,7 @@ from typing import Any
 def after_import(name: str, then: Callable[[], None]) -> None:
     """Calls a function as soon as a module has been imported: at once where it is there already.
 
-    A recorder that fails must not harm the script, so that what the function raises is only printed.
+    What the function raises is only printed: an import is no place to fail in.
     """
 
     def safely() -> None:

@@ -19,12 +19,14 @@ from collections.abc import Callable, Iterator
 from time import monotonic, sleep
 from typing import Any
 
+from .failing import NotKeptError
 from .reverting import JOURNAL, LOCK, locked, mark_of
 from .saving import leave_out_checkpoints
 from .snapshot import listed
 
 MOST_COPIED_BYTES = 2**30
-"""Of a file: a copy of more would take longer than the burst. What is only removed or renamed is linked, not copied."""
+"""Of a file: a copy of more would take longer than the burst. What is only removed or renamed is linked, not copied;
+where the journal lies on another disk, beside the file."""
 MOST_LISTED_ELSEWHERE = 2000
 """Entries of a folder outside the working directory that are looked at when a script first writes into it. Chosen."""
 CACHES = ("~/.cache", "~/.triton", "~/.nv")
@@ -47,8 +49,11 @@ def begin(folder: str) -> None:
     places = [folder, "/dev", "/proc", "/sys", tempfile.gettempdir(), *map(os.path.expanduser, CACHES)]
     paths = sysconfig.get_paths()
     places += [paths[name] for name in _PYTHONS_OWN]
-    places += [os.environ[name] for name in CACHE_VARIABLES if os.environ.get(name)]
-    journal = Journal(folder, tuple(os.path.realpath(place) + os.sep for place in places), os.path.realpath(os.curdir))
+    home = os.path.realpath(os.curdir)
+    caches = [os.environ[name] for name in CACHE_VARIABLES if os.environ.get(name)]
+    # One that holds the project would leave all of its files unprotected.
+    places += [one for one in caches if not (home + os.sep).startswith(os.path.join(os.path.realpath(one), ""))]
+    journal = Journal(folder, tuple(os.path.join(os.path.realpath(place), "") for place in places), home)
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event not in _NOTED or getattr(_state, "busy", False):
@@ -56,7 +61,9 @@ def begin(folder: str) -> None:
         _state.busy = True
         try:
             _NOTED[event](journal, arguments)
-        except Exception:  # noqa: BLE001, S110 - whatever a script does with its files must go on
+        except NotKeptError:  # rather than lose the file, the script fails
+            raise
+        except Exception:  # noqa: BLE001, S110 - whatever else a script does with its files must go on
             pass
         finally:
             _state.busy = False
@@ -91,12 +98,16 @@ class Journal:
         self._unsaved: set[str | None] = set()
 
     def written(self, path: Any, *, appends: bool = False) -> None:
-        """A file is about to be written to, in place."""
+        """A file is about to be written to, in place.
+
+        Raises:
+            NotKeptError: It cannot be copied.
+        """
         place = _resolved(path)
         if place is None or not self._concerns(place):
             return
         mark = self._mark(place)
-        with self._alone():
+        with _kept(place), self._alone():
             if os.path.lexists(mark):
                 if os.path.isfile(place) and os.path.samefile(mark, place):  # linked when it was to be removed
                     _copy(place, mark)
@@ -119,25 +130,30 @@ class Journal:
             path: The name.
             folder: Descriptor of the folder that it starts from.
             lives: Whether the file lives on by another name, by which it may be written to later.
+
+        Raises:
+            NotKeptError: It can be neither linked nor copied.
         """
         place = _resolved(path, folder, follow=False)
         if place is None or not self._concerns(place):
             return
         mark = self._mark(place)
-        with self._alone():
+        with _kept(place), self._alone():
             if os.path.lexists(mark) or not os.path.lexists(place):
                 return
             if os.path.islink(place):
                 self._tell(path=place, link_to=os.readlink(place))
                 _touch(mark)
             elif os.path.isfile(place):
-                self._tell(path=place, copy=mark)
                 fits = os.path.getsize(place) <= MOST_COPIED_BYTES
+                if not fits and _disk_of(place) != _disk_of(self._folder):
+                    self._link_beside(place, mark)
+                    return
+                self._tell(path=place, copy=mark)
                 if (lives and fits) or not _is_linked(place, mark):
-                    if fits:
-                        _copy(place, mark)
-                    else:
-                        self._tell(path=place, too_large=True)
+                    if not fits:
+                        raise OSError("it is too large to be copied")
+                    _copy(place, mark)
 
     def made(self, path: Any, folder: Any = -1) -> None:
         """A name is about to be made."""
@@ -224,6 +240,17 @@ class Journal:
                 sleep(0.001)
             yield
 
+    def _link_beside(self, place: str, mark: str) -> None:
+        """Gives a file a second name on its own disk: in the working directory if that lies there, else beside it.
+
+        Not beside it where that can be helped: whoever removes a folder finds it empty in the end.
+        """
+        near = self._home if _disk_of(self._home) == _disk_of(place) else os.path.dirname(place)
+        beside = os.path.join(near, f".autotune-{os.path.basename(self._folder)}-{os.path.basename(mark)}")
+        self._tell(path=place, beside=beside)
+        os.link(place, beside)
+        _touch(mark)
+
     def _tell_made(self, place: str, mark: str) -> None:
         self._made[place] = _in_loop[0]
         self._tell(path=place, made=True)
@@ -293,6 +320,28 @@ def _resolved(path: Any, folder: Any = -1, *, follow: bool = True) -> str | None
         return os.path.realpath(named)
     named = os.path.abspath(named)
     return os.path.join(os.path.realpath(os.path.dirname(named)), os.path.basename(named))
+
+
+@contextlib.contextmanager
+def _kept(place: str) -> Iterator[None]:
+    """What fails here fails whoever is about to change a file that is still there.
+
+    Raises:
+        NotKeptError: The file could not be kept.
+    """
+    try:
+        yield
+    except OSError as error:
+        if os.path.isfile(place):
+            raise NotKeptError(
+                f"{place} could not be kept as it was ({error.strerror or error}), so that a burst must not change it; "
+                "free disk space, or see to it that it can be read"
+            ) from error
+        raise
+
+
+def _disk_of(place: str) -> int:
+    return os.stat(place).st_dev
 
 
 def _touch(mark: str) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import hooks
 from .changes import Changes
-from .naming import find_models, loader_key, loader_kind, models_of
+from .naming import batches_of, find_models, is_own_batch_sampler, loader_key, loader_kind, models_of
+from .place import differences
+from .ranks import this_rank
 from .remade import StandIn
 from .stream import Watched
 
@@ -31,13 +34,15 @@ class Launched:
     """Applies the changes.
 
     Args:
-        orders: ``changes``; ``loop``: what a look at the script found when it was tuned.
+        orders: ``changes``; ``loop``: what a look at the script found when it was tuned; ``strict``: whether the script
+            ends where it trains in another place than then.
     """
 
     def __init__(self, orders: dict[str, Any]) -> None:
         import torch
 
         self._loop = orders["loop"]
+        self._is_strict = orders.get("strict", False)
         self._changes = Changes(orders["changes"]).exchange()
         self._steps = 0
         self._stand_ins: dict[str, StandIn] = {}
@@ -54,11 +59,34 @@ class Launched:
             hooks.on_iterate(self._on_iterate)
         if self._changes.wants_models:
             hooks.when_called(self._loop["models"], self._changes.on_models)
+        if "batch_size" in self._changes.loader:
+            self._count_batches(self._changes.loader["batch_size"])
 
-    def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
+    def _count_batches(self, size: int) -> None:
+        """Has ``len(loader)`` tell how many batches of another size there are: schedules are made by it."""
+        from torch.utils.data import DataLoader, IterableDataset
+
+        original = DataLoader.__len__
+
+        @functools.wraps(original)
+        def length(loader: DataLoader[Any]) -> int:
+            if not self._feeds(loader) or is_own_batch_sampler(loader):
+                return original(loader)
+            sampler, _, drops = batches_of(loader)
+            drawn: Any = loader.dataset if isinstance(loader.dataset, IterableDataset) else sampler
+            samples = len(drawn)
+            return samples // size if drops else -(-samples // size)
+
+        DataLoader.__len__ = length  # type: ignore[method-assign]
+
+    def _feeds(self, loader: DataLoader[Any]) -> bool:
+        """Whether a loader is like those that were tuned, and nothing is evaluated."""
         import torch
 
-        if loader_kind(loader_key(loader)) not in self._kinds or not torch.is_grad_enabled():
+        return loader_kind(loader_key(loader)) in self._kinds and torch.is_grad_enabled()
+
+    def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
+        if not self._feeds(loader):
             return iterate(loader)
         if self._changes.wants_models:
             self._changes.on_models(find_models(self._loop["models"]))
@@ -89,6 +117,8 @@ class Launched:
 
     def _on_step(self, optimizer: Optimizer) -> None:
         self._steps += 1
+        if self._steps == 1:
+            self._compare()
         if not self._changes.on_optimizer(optimizer):
             return
         # It steps for the first time: the script has set itself up, or begins to train another model. What it has told
@@ -96,6 +126,17 @@ class Launched:
         self._changes.on_process(self._device)
         if self._changes.changes_models and not self._changes.wants_models:
             self._changes.on_models(models_of(optimizer, self._loop["models"]))
+
+    def _compare(self) -> None:
+        """Tells what is not as it was where the script was tuned, or ends it; before its first step all is known."""
+        found = differences(self._loop.get("place", {}))
+        if not found:
+            return
+        told = f"autotune: the result was measured elsewhere ({'; '.join(found)})"
+        if self._is_strict:
+            raise SystemExit(f"{told}; tune here, or leave out --strict")
+        if this_rank() == 0:
+            print(f"{told}: expect a different speed", file=sys.stderr)
 
     def _tell(self) -> None:
         """In the end: what was found for the script and never came into effect in a process that has trained."""

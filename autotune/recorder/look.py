@@ -7,18 +7,22 @@ import importlib.util
 import os
 import sys
 import threading
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from time import perf_counter, time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from . import hooks, journal
+from .attributes import Growth
 from .blocks import count_blocks
-from .ending import BurstEnded, at_exit, end_burst, last_error
+from .ending import BurstEnded, at_exit, end_burst, give_up, last_error, leave, rest_in_the_end
 from .failing import sentence_of
 from .heap import Activations
 from .loop import (
+    autocast_dtype,
     described,
     holders_of,
     implementations,
@@ -30,6 +34,7 @@ from .loop import (
     small_fraction,
     sums_of,
     trained_beside,
+    usual,
 )
 from .naming import loader_key, model_key, shapes_hash, tensors_in
 from .passes import Pass, Passes
@@ -73,6 +78,7 @@ class Look:
         self._passes = Passes()
         self._draws: list[tuple[int, int]] = []  # of which loader, how many samples; from the start
         self._batches: list[list[tuple[int, ...]]] = []
+        self._growth = Growth()
         self._models: dict[int, Any] = {}
         self._optimizers: dict[int, Any] = {}
         self._steps: list[int] = []
@@ -98,8 +104,8 @@ class Look:
         self._end_of_forwards = hooks.on_outermost_forward(
             self._on_forward, self._on_inner_forward, self._activations.note
         )
-        self._watch_attention()
-        self._watch_autocast()
+        hooks.on_attention(self._on_attention)
+        hooks.on_autocast(self._on_autocast)
         self._tell_of_end()
 
     def _on_group(self, _: int) -> None:
@@ -122,10 +128,11 @@ class Look:
         self._threads["draw"].add(threading.current_thread().name)
         samples = count_of(batch)
         begun.note(len(self._draws))
-        self._draws.append((id(begun.loader), samples))
+        self._growth.note(begun.loader, samples)
         tensors = list(tensors_in(batch))
         self._facts["batch_bytes"] = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         self._batches.append([tuple(tensor.shape) for tensor in tensors])
+        self._draws.append((id(begun.loader), samples))
         self._turn_profile()
         if self._marks and self._is_enough():
             self._finish()
@@ -134,7 +141,12 @@ class Look:
         import torch
 
         self._forwards += 1
-        if not torch.is_grad_enabled() or self._done or is_in_backward():  # there, checkpointing computes parts again
+        if self._done or is_in_backward():  # there, checkpointing computes parts again
+            return
+        trains = torch.is_grad_enabled()
+        if next(model.parameters(), None) is not None:
+            self._passes.are_used(trains=trains and model.training)
+        if not trains:
             return
         self._models[id(model)] = model
         self._sites.on_forward(model)
@@ -178,6 +190,8 @@ class Look:
         """Where no optimizer of torch steps: the script may change its weights by itself."""
         if self._marks and not self._steps_now:
             self._calls[0] += 1
+        if not self._done:
+            self._passes.are_used(trains=True)
         if self._steps or self._done:
             return
         sums = sums_of(self._models.values())
@@ -188,6 +202,7 @@ class Look:
 
     def _mark(self) -> None:
         """A step was taken."""
+        self._passes.are_used(trains=True)
         if not self._marks:
             self._passes.look_for_cycles()
             journal.in_loop()  # what is made from here on is training's
@@ -240,50 +255,44 @@ class Look:
             times = [event.self_cpu_time_total for event in profile.events()]
             self._facts["small_operators_fraction"] = small_fraction(times)
 
-    def _watch_autocast(self) -> None:
+    def _on_autocast(self, device: str) -> None:
         """Where a compiled model runs under it, no call of a module is seen."""
         import torch
 
-        original: Any = torch.autocast.__enter__
+        of_training = torch.is_grad_enabled() and not self._done
+        if of_training and (casts_to := autocast_dtype(self._facts.get("device", device))) is not None:
+            self._facts["precision"] = casts_to
 
-        def entering(mode: Any) -> Any:
-            entered = original(mode)
-            of_training = torch.is_grad_enabled() and not self._done
-            if of_training and (casts_to := autocast_dtype(self._facts.get("device", mode.device))) is not None:
-                self._facts["precision"] = casts_to
-            return entered
-
-        torch.autocast.__enter__ = entering  # type: ignore[method-assign]
-
-    def _watch_attention(self) -> None:
-        import torch
-
-        original = torch.nn.functional.scaled_dot_product_attention
-
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            self._facts["attention"] = True
-            return original(*args, **kwargs)
-
-        torch.nn.functional.scaled_dot_product_attention = watched
+    def _on_attention(self) -> None:
+        self._facts["attention"] = True
 
     def _finish(self) -> None:
         """Enough was seen: tells it, and leaves the script."""
+        try:
+            seen = self._seen()
+        except Exception as error:  # noqa: BLE001 - of whatever kind: the script is not to blame
+            give_up(self._wire, error)
         self._done = True
         self._end_of_forwards()
-        self._wire.send("result", value=self._seen())
+        rest_in_the_end(self._wire)
+        self._wire.send("result", value=seen)
         end_burst()
 
     def _seen(self) -> dict[str, Any]:
         import torch
 
-        drawn_from = list(self._draws)  # a thread of the script may go on drawing
+        evaluated = self._passes.evaluating(self._marks)
+        count = len(self._draws)  # a thread of the script may go on drawing
+        places = [place for place in range(count) if place not in evaluated]
+        marks = [bisect_left(places, mark) for mark in self._marks]
+        drawn_from = [self._draws[place] for place in places]
         drawn = merged(drawn_from, {one: loader_key(loader) for one, loader in self._loaders.items()})
-        between = drawn[self._marks[0] : self._marks[-1]] if self._marks else []
+        between = drawn[marks[0] : marks[-1]] if marks else []
         told_as = {own: told for (own, _), (told, _) in zip(drawn_from, drawn, strict=True)}
         rounds = max(1, len(self._marks) - 1)
         loaders = [self._loaders[one] for one, _ in Counter(loader for loader, _ in between).most_common()]
         main = loaders[0] if loaders else None
-        draws = sum(1 for loader, _ in between if main is not None and loader == id(main))
+        draws = [sum(loader == id(main) for loader, _ in drawn[since:mark]) for since, mark in pairwise(marks)]
         samples = [count for loader, count in between if main is not None and loader == id(main)]
         per_optimizer = Counter(self._steps)
         models = outermost(model for model in self._models.values() if next(model.parameters(), None) is not None)
@@ -308,13 +317,16 @@ class Look:
             "optimizer": type(first).__name__ if first is not None else None,
             "optimizer_impls": implementations(first),
             "updates_itself": self._updates_itself and not self._steps,
-            "accumulation": max(1, round((draws if main is not None else self._calls_between) / rounds)),
+            "accumulation": max(1, usual(draws) if main is not None else round(self._calls_between / rounds)),
             "samples": samples[:20],
             "evaluation_bytes": self._activations.in_evaluation(
                 max(samples, default=1), loaders, self._sites.evaluates
             ),
             "loaders": [
-                described(loader) | self._passes.described(id(loader), told_as, self._marks[0]) for loader in loaders
+                described(loader)
+                | self._passes.described(id(loader), told_as, self._marks[0], evaluated)
+                | {"keeps_samples": self._growth.is_seen(loader)}
+                for loader in loaders
             ],
             "models": [model_key(model) for model in models],
             "model_names": [type(model).__name__ for model in models],
@@ -324,7 +336,7 @@ class Look:
             "shapes": shapes_hash(*models),
             "blocks": sum(count_blocks(model) for model in models),
             "recomputable_blocks": sum(count_blocks(model, recomputable=True) for model in models),
-            "fixed_shapes": len({str(shapes) for shapes in self._batches[1:]}) <= 1,
+            "fixed_shapes": len({str(self._batches[place]) for place in places[1:]}) <= 1,
             "sample_seconds": sample_seconds,
             "sample_wait_fraction": wait_fraction,
             "ranks": count_ranks(),
@@ -335,10 +347,7 @@ class Look:
             "default_threads": self._default_threads,
             "source": self._sites.told(loaders, [self._optimizers[one] for one in per_optimizer], models),
             "frameworks": [name for name in ("lightning", "transformers", "accelerate") if name in sys.modules],
-            "torch": str(torch.__version__),
             "torchao": importlib.util.find_spec("torchao") is not None,
-            "python": sys.version.split()[0],
-            "executable": sys.executable,
             "cuda_opened": torch.cuda.is_initialized(),  # type: ignore[no-untyped-call]
         }
 
@@ -357,14 +366,14 @@ class Look:
 
         def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
             if isinstance(error, BurstEnded) or self._done:
-                os._exit(0)
+                leave()
             former(kind, error, trace)
             sys.stderr.flush()
             self._wire.send("ended", error=sentence_of(error), **self._outline())
 
         def ended() -> None:
             if self._done:
-                os._exit(0)
+                leave()
             error = last_error()  # where another hook than ours was told of it
             told = sentence_of(error) if error is not None else None
             self._wire.send("ended", error=told, **self._outline())
@@ -373,22 +382,13 @@ class Look:
         at_exit(ended)
 
     def _outline(self) -> dict[str, Any]:
+        seen = None
+        with contextlib.suppress(Exception):  # the script's own end is to be told, whatever comes of it
+            seen = self._seen() if len(self._marks) >= 2 else None
         return {
             "steps": len(self._steps) or len(self._marks),
             "forwards": self._forwards,
             "draws": len(self._draws),
             "loaders": len(self._loaders),
-            "seen": self._seen() if len(self._marks) >= 2 else None,
+            "seen": seen,
         }
-
-
-def autocast_dtype(device: str) -> str | None:
-    """The type that a device computes in under the script's own autocast; None without one."""
-    import torch
-
-    try:
-        on, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
-    except (TypeError, AttributeError):  # torch before 2.4
-        on = torch.is_autocast_enabled() if device == "cuda" else torch.is_autocast_cpu_enabled()
-        dtype = torch.get_autocast_gpu_dtype() if device == "cuda" else torch.get_autocast_cpu_dtype()
-    return str(dtype).removeprefix("torch.") if on else None

@@ -42,6 +42,11 @@ def merged(draws: list[tuple[int, int]], keys: dict[int, str]) -> list[tuple[int
     return [(stands_for[loader], count) for loader, count in draws]
 
 
+def usual(counts: list[int]) -> int:
+    """The count in the middle; 0 where there is none. A mean would be moved by a single step that was left out."""
+    return sorted(counts)[(len(counts) - 1) // 2] if counts else 0
+
+
 def described(loader: Any) -> dict[str, Any]:
     """A script's loader, in the words of DataLoader."""
     from torch.utils.data import IterableDataset
@@ -114,6 +119,18 @@ def outermost(models: Iterable[nn.Module]) -> list[nn.Module]:
     models = list(models)
     within = {id(part) for one in models for part in one.modules() if part is not one}
     return [one for one in models if id(one) not in within]
+
+
+def autocast_dtype(device: str) -> str | None:
+    """The type that a device computes in under the script's own autocast; None without one."""
+    import torch
+
+    try:
+        on, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+    except (TypeError, AttributeError):  # torch before 2.4
+        on = torch.is_autocast_enabled() if device == "cuda" else torch.is_autocast_cpu_enabled()
+        dtype = torch.get_autocast_gpu_dtype() if device == "cuda" else torch.get_autocast_cpu_dtype()
+    return str(dtype).removeprefix("torch.") if on else None
 
 
 def is_in_backward() -> bool:

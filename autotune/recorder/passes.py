@@ -6,7 +6,7 @@ import gc
 import itertools
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +30,9 @@ class Pass:
         alike_before: Passes in training, through loaders like it, that began before.
 
     Attributes:
-        first: Place of its first batch among all that were drawn; -1 before that.
-        last: Of its last one.
+        places: Of its batches, among all that were drawn.
+        trains: Whether a model in training was called with what was drawn, as far as can be told, or a step taken.
+        evaluates: Whether a model was called with it otherwise.
         is_over: Whether it was told that there are no more.
         is_cycled: Whether its batches are replayed by an `itertools.cycle`.
     """
@@ -39,15 +40,20 @@ class Pass:
     def __init__(self, loader: DataLoader[Any], alike_before: int) -> None:
         self.loader = loader
         self.alike_before = alike_before
-        self.first = self.last = -1
+        self.places: list[int] = []
+        self.trains = self.evaluates = False
         self.is_over = self.is_cycled = False
-        self._draws = 0
         self._iterator: Callable[[], object] = lambda: None
+
+    @property
+    def only_evaluates(self) -> bool:
+        """Whether nothing was trained on."""
+        return self.evaluates and not self.trains
 
     @property
     def is_whole(self) -> bool:
         """Whether all was drawn; who zips loaders does not ask the second one for its end."""
-        return self.is_over or self._draws >= (length_of(self.loader) or self._draws + 1)
+        return self.is_over or len(self.places) >= (length_of(self.loader) or len(self.places) + 1)
 
     @property
     def iterator(self) -> object:
@@ -62,8 +68,7 @@ class Pass:
 
     def note(self, place: int) -> None:
         """A batch was drawn."""
-        self.first = place if self.first < 0 else self.first
-        self.last, self._draws = place, self._draws + 1
+        self.places.append(place)
 
 
 class Passes:
@@ -71,6 +76,7 @@ class Passes:
 
     def __init__(self) -> None:
         self._all: list[Pass] = []
+        self._going_on: list[Pass] = []
         self._begun: Counter[str] = Counter()
 
     def begin(self, loader: DataLoader[Any], *, trains: bool) -> Pass:
@@ -78,7 +84,33 @@ class Passes:
         key = loader_key(loader)
         self._all.append(Pass(loader, self._begun[key]))
         self._begun[key] += trains
+        self._going_on.append(self._all[-1])
         return self._all[-1]
+
+    def are_used(self, *, trains: bool) -> None:
+        """Something is computed: with what was drawn last, of the passes that still go on.
+
+        Args:
+            trains: Whether it is training: evaluation has models in another mode, or wants no gradients.
+        """
+        self._going_on = [one for one in self._going_on if one.iterator is not None and not one.is_over]
+        drawn = [one for one in self._going_on if one.places]
+        if drawn:
+            latest = max(drawn, key=lambda one: one.places[-1])
+            latest.trains |= trains
+            latest.evaluates |= not trains
+
+    def evaluating(self, marks: Sequence[int]) -> set[int]:
+        """Places of batches that models were called with, though never to train; none where no others fed training.
+
+        Args:
+            marks: Batches that were drawn before each step.
+        """
+        between = range(marks[0], marks[-1]) if marks else range(0)
+        feeding = [one for one in self._all if any(place in between for place in one.places)]
+        if all(one.only_evaluates for one in feeding):
+            return set()
+        return {place for one in self._all if one.only_evaluates for place in one.places}
 
     def look_for_cycles(self) -> None:
         """Notes which passes are replayed, before they end: there a cycle lets go of its iterator."""
@@ -88,25 +120,29 @@ class Passes:
             iterator = one.iterator
             one.is_cycled |= iterator is not None and id(iterator) in replayed
 
-    def described(self, loader: int, told_as: Mapping[int, int], first_step: int) -> dict[str, Any]:
+    def described(
+        self, loader: int, told_as: Mapping[int, int], first_step: int, evaluated: Collection[int]
+    ) -> dict[str, Any]:
         """How a script goes through a loader that feeds training.
 
         Args:
             loader: Its id.
             told_as: Ids of loaders: of each that was drawn from, the one that it is told as.
             first_step: Batches that were drawn before the first step was taken.
+            evaluated: Places of batches that were not trained on, as `evaluating` tells them.
 
         Returns:
             ``passed``, passes through one like it before the one that training begins in; ``begun_anew``, passes that
             began between steps when the one before had not come to its end; ``is_cycled``.
         """
-        own = [one for one in self._all if one.first >= 0 and told_as.get(id(one.loader)) == loader]
-        before = [one for one in own if one.first < first_step]
-        goes_on = [one for one in before if one.last >= first_step]
+        fed = [one for one in self._all if one.places and one.places[0] not in evaluated]
+        own = [one for one in fed if told_as.get(id(one.loader)) == loader]
+        before = [one for one in own if one.places[0] < first_step]
+        goes_on = [one for one in before if one.places[-1] >= first_step]
         return {
             "passed": (goes_on or before[-1:] or own)[0].alike_before,
             "begun_anew": sum(
-                later.first >= first_step and not former.is_whole for former, later in itertools.pairwise(own)
+                later.places[0] >= first_step and not former.is_whole for former, later in itertools.pairwise(own)
             ),
             "is_cycled": any(one.is_cycled for one in own),
         }

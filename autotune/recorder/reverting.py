@@ -207,6 +207,16 @@ def _copied_back(copy: str, path: str) -> bool:
     return True
 
 
+def _renamed_back(beside: str, path: str) -> bool:
+    """Gives a file its name back, of which another one was kept on its disk; returns whether it had lost it."""
+    if os.path.isfile(path) and os.path.samefile(beside, path):
+        os.remove(beside)
+        return False
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    os.replace(beside, path)
+    return True
+
+
 def _same(one: str, other: str) -> bool:
     with open(one, "rb") as mine, open(other, "rb") as theirs:
         while chunk := mine.read(2**20):
@@ -237,6 +247,8 @@ def _is_back(one: dict[str, Any], path: str) -> bool:
     """Makes what was there before what it was; returns whether it was anything else."""
     if "copy" in one:
         return _copied_back(one["copy"], path)
+    if "beside" in one:
+        return _renamed_back(one["beside"], path)
     if "moved_to" in one and os.path.isdir(one["moved_to"]) and not os.path.lexists(path):
         os.rename(one["moved_to"], path)
     elif "link_to" in one and not (os.path.islink(path) and os.readlink(path) == one["link_to"]):

@@ -6,6 +6,7 @@ loader, the end of an optimizer step, or the backward pass that follows on one o
 
 from __future__ import annotations
 
+import functools
 import gc
 import multiprocessing
 import os
@@ -25,7 +26,7 @@ from .order import seed_all
 from .ranks import Meeting, this_rank, top_of_run
 from .seeding import seed_start
 from .server import serve, unsafe_reason
-from .stream import Stream
+from .stream import OwnPass, Stream
 from .usage import MemoryWatch
 from .wire import Wire
 
@@ -62,11 +63,12 @@ class Runner:
         self._modes: set[int] = set()  # ids of the models, and of what they only wrap: they are switched by either
         self._passed = 0
         self._trains_elsewhere = False
+        self._evaluates = self._trains_so = False  # whether the model was switched to that, and trains all the same
         self._streams: dict[str, list[Stream]] = {}
         self._known: dict[int, tuple[Any, Stream]] = {}  # the loader too, so that no other one gets its id
         self._doing = ["being started"]
         self._threads: int | None = None
-        self._set_threads: Callable[[int], None] = lambda _: None
+        self._own_threads: tuple[Any, Any] = (None, None)  # torch's functions
         seed_start()  # a script that seeds nothing makes the same model each time, also where each job starts it anew
         journal.begin(orders["keep"])
         self._meeting = Meeting(orders["port"], self._on_group)
@@ -98,9 +100,21 @@ class Runner:
                 if self._passed <= self._loop["passed"]:
                     return iterate(loader)
             gate = self._arrive()
+        stream = functools.partial(self._stream_of, loader, key, gate)
+        if self._only_evaluates:
+            return OwnPass(iterate(loader), lambda: None if self._only_evaluates else stream())
+        return stream()
+
+    @property
+    def _only_evaluates(self) -> bool:
+        """Whether the model is in a mode in which this script does not train."""
+        return self._evaluates and not self._trains_so
+
+    def _stream_of(self, loader: DataLoader[Any], key: str, gate: Gate) -> Stream:
+        """A loader's stream: where the script left it and begins again, it goes on."""
         if id(loader) not in self._known:
             self._known[id(loader)] = (loader, self._stream_for(loader, key, gate))
-        return self._known[id(loader)][1]  # where the script left it and begins again, the stream goes on
+        return self._known[id(loader)][1]
 
     def _known_as(self, key: str) -> str:
         """A loader's key in the loop; where a loader of another length trains, by what else is alike."""
@@ -173,6 +187,7 @@ class Runner:
         self._models = find_models(self._loop["models"])  # now: what is frozen for a fork is listed no more
         self._modes = {id(own) for model in self._models for own in wrapped_in(model)}
         if self._orders["role"] == "job":
+            ending.rest_in_the_end(self._told_to)
             self._told_to.send("joined", pid=os.getpid(), rank=this_rank())
             self._request = self._told_to.receive()
             self._told_to.number = self._request["number"]
@@ -203,7 +218,7 @@ class Runner:
         import torch
 
         if self._threads is not None:
-            torch.set_num_threads = self._set_threads  # type: ignore[assignment]
+            torch.get_num_threads, torch.set_num_threads = self._own_threads
             torch.set_num_threads(self._threads)
 
     def _become(self, wire: Wire) -> Gate:
@@ -211,6 +226,8 @@ class Runner:
         import torch
 
         request = self._request
+        if not self._models:
+            gc.unfreeze()  # some may be made later; those that are there are looked for once more then
         wire.send("phase", phase="build")
         self._doing.append("taking its first steps")
         ranks = self._loop["ranks"]
@@ -233,15 +250,20 @@ class Runner:
         return gate
 
     def _postpone_threads(self) -> None:
-        """One thread until the last fork, which a pool of threads that has computed does not survive."""
+        """One thread until the last fork, which a pool of threads that has computed does not survive.
+
+        A script that asks for their number, or sets it, is answered as ever.
+        """
         import torch
 
-        self._threads, self._set_threads = torch.get_num_threads(), torch.set_num_threads
+        self._own_threads = (torch.get_num_threads, torch.set_num_threads)
+        self._threads = torch.get_num_threads()
 
         def remember(count: int) -> None:
             self._threads = count
 
         torch.set_num_threads(1)
+        torch.get_num_threads = lambda: self._threads  # type: ignore[assignment, return-value]
         torch.set_num_threads = remember  # type: ignore[assignment]
 
     def _before_step(self, optimizer: Optimizer) -> None:
@@ -259,6 +281,7 @@ class Runner:
     def _before_backward(self, loss: torch.Tensor) -> None:
         if self._loop["updates_itself"]:
             self._arrive_once()
+        self._trains_so |= self._evaluates
         if self._gate is not None:
             self._gate.last_loss = loss.detach() if loss.numel() == 1 else None
             self._gate.before_backward(loss)
@@ -266,6 +289,7 @@ class Runner:
 
     def _on_mode(self, module: Any, training: bool) -> None:
         if self._gate is not None and id(module) in self._modes:
+            self._evaluates = not training
             self._gate.on_mode(module, training=training)
 
     def _after_backward(self) -> None:
@@ -278,4 +302,4 @@ def _exceeded(wire: Wire, request: dict[str, Any], seen: int, limit: int) -> Non
     outcome = "oom" if request["device"] in {None, "cpu"} else "host_oom"
     told = f"the process tree took {seen} bytes of host memory, more than the target of {limit}"
     wire.send("failure", outcome=outcome, reason=told)
-    os._exit(0)
+    ending.leave()

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from . import hooks
-from .failing import NotSavedError
+from .failing import NotKeptError, NotSavedError
 from .importing import after_import
 
 if TYPE_CHECKING:
@@ -57,8 +57,12 @@ def _wrap(module: Any, name: str, path_name: str, journal: Journal) -> None:
                 if not os.path.exists(path):  # scripts rename, copy or measure what they have saved
                     open(path, "ab").close()
             return None
-        with contextlib.suppress(OSError):
+        try:
             journal.written(path)
+        except NotKeptError:
+            raise
+        except OSError:  # what cannot be told of a new file harms nobody
+            pass
         return original(*args, **kwargs)
 
     setattr(module, name, save)

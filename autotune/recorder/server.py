@@ -15,7 +15,7 @@ from collections.abc import Callable
 from time import monotonic, sleep
 from typing import Any
 
-from .wire import Wire
+from .wire import Wire, parent_has_gone
 
 CANARY_SECONDS, CUDA_CANARY_SECONDS = 3.0, 60.0
 """For a forked process to compute, and to open CUDA besides, which takes seconds on a machine of many GPUs. Chosen."""
@@ -63,7 +63,7 @@ def _canary(try_out: Callable[[], None] | None) -> str | None:
     pid = os.fork()
     if pid == 0:
         try:
-            torch.set_num_threads(2)
+            torch._C.set_num_threads(2)  # torch's own, whatever stands in its place until the fork
             matrix = torch.ones(512, 512)
             float((matrix @ matrix).exp_().sum())
             if try_out is not None:
@@ -88,7 +88,7 @@ def serve(wire: Wire, unsafe: str | None) -> tuple[Wire, dict[str, Any]]:
     if unsafe is not None:
         while wire.channel.recv(4096):
             pass
-        os._exit(0)
+        parent_has_gone()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     gc.collect()
     gc.freeze()
@@ -178,7 +178,7 @@ class _Server:
         for pid in self._jobs:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        os._exit(0)
+        parent_has_gone()
 
 
 def _prctl(option: int, value: int) -> None:

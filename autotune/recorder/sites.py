@@ -19,6 +19,7 @@ from typing import Any
 
 from .mutable import may_change
 from .naming import loader_key
+from .place import here
 
 _TAKES_ANY_KEYWORD = 0x08
 """CO_VARKEYWORDS of a code object's flags."""
@@ -86,7 +87,8 @@ class Sites:
             "returns_tensor": self._returns_tensor,
             "steps_model": len(own) == 1 and own == stepped,
             "most_dimensions": max((weight.dim() for model in models for weight in model.parameters()), default=0),
-            "has_autotune": _is_importable("autotune"),
+            "has_autotune": _has_autotune(),
+            "here": here(),
             "may_change_data": bool(loaders) and self._may_change([loader.dataset for loader in loaders]),
         }
 
@@ -190,11 +192,14 @@ def _watch(kind: Any, then: Any) -> None:
     kind.__init__ = construct
 
 
-def _is_importable(name: str) -> bool:
+def _has_autotune() -> bool:
+    """Whether the script can import autotune, and not another module of that name."""
     try:
-        return importlib.util.find_spec(name) is not None
+        spec = importlib.util.find_spec("autotune")
     except (ImportError, ValueError):
         return False
+    folders = (spec.submodule_search_locations if spec is not None else None) or ()
+    return any(os.path.isfile(os.path.join(folder, "recorder", "launched.py")) for folder in folders)
 
 
 def _file_of(module: Any) -> str | None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
-from typing import Any, BinaryIO
+from time import sleep  # by name: the script may replace what `time` holds
+from typing import Any, BinaryIO, NoReturn
+
+REST_SECONDS = 900.0
+"""Within which a parent kills whoever has told it that it rests. Chosen: longer than any turn of another burst."""
+WATCHDOG_SECONDS = 3.0
+"""For the watch-dog of a parent that has gone to kill the run. Chosen."""
 
 
 class Wire:
@@ -42,11 +49,34 @@ class Wire:
         try:
             self.channel.sendall(line.encode() + b"\n")
         except OSError:
-            os._exit(1)
+            parent_has_gone()
 
     def receive(self) -> dict[str, Any]:
         """The parent's next line; where there will be none, this process ends."""
-        line = self._orders.readline() if os.getpid() == self._process_id else b""
-        if not line:
+        if os.getpid() != self._process_id:
             os._exit(1)
+        line = self._orders.readline()
+        if not line:
+            parent_has_gone()
         return json.loads(line)  # type: ignore[no-any-return]
+
+    def rest(self) -> None:
+        """Tells that this process has nothing more to do, and waits to be killed with all that it was started by.
+
+        If it ended by itself, a shell script, say, would go on to what follows training. Returns at once in a process
+        that the script forked.
+        """
+        if os.getpid() != self._process_id:
+            return
+        self.send("rests")
+        with contextlib.suppress(OSError):  # a time-out is one, too
+            self.channel.settimeout(REST_SECONDS)
+            while self.channel.recv(4096):
+                pass
+        parent_has_gone()
+
+
+def parent_has_gone() -> NoReturn:
+    """Ends this process, and not before the parent's watch-dog has killed what would go on where it ends."""
+    sleep(WATCHDOG_SECONDS)
+    os._exit(1)

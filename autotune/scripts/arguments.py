@@ -19,6 +19,8 @@ _NEEDS_WORKERS = {
     for name in ("prefetch_factor", "persistent_workers")
 }
 """Arguments that are refused without workers: another run may be told to have none."""
+_ONLY_TOLD = {"print", "debug", "info", "warning"}
+"""Functions that tell what they are given, and do nothing else with it."""
 _DEPTH = 4
 """Variables and options that are followed from one to the next. Chosen."""
 
@@ -69,14 +71,14 @@ class FileEdits:
         for name, value in values.items():
             if name in given:
                 try:
-                    wanted = _guarded(name, value, given)
-                    self.set_value(given[name], wanted, (seen or {}).get(name, ANY))
+                    wanted = self._guarded(name, value, given)
+                    self.set_value(given[name], wanted, (seen or {}).get(name, ANY), name)
                 except CannotEditError as error:
                     raise CannotEditError(error.why, name) from None
             elif starred and name in parameters:
                 raise CannotEditError("may be given by place, among other arguments", name)
             elif not absent(name, value) or (spread and not _was_absent(name, seen or {}, absent)):
-                missing[name] = _guarded(name, value, given)
+                missing[name] = self._guarded(name, value, given)
         if len(spread) > 1:
             raise CannotEditError("may be given in more than one dictionary")
         if spread and missing:
@@ -84,28 +86,30 @@ class FileEdits:
         elif missing:
             self._add(call, [f"{name}={literal(value)}" for name, value in missing.items()])
 
-    def set_value(self, node: ast.expr, value: object, seen: object = ANY, depth: int = 0) -> None:
+    def set_value(
+        self, node: ast.expr, value: object, seen: object = ANY, name: str | None = None, depth: int = 0
+    ) -> None:
         """Makes an expression have another value, there or where it gets its own.
 
         Args:
             node: The expression.
             value: That it is to have.
             seen: That it had when the script ran.
+            name: Of the argument that it gives.
             depth: How many variables and options were followed to it.
 
         Raises:
             CannotEditError: The source does not say it in a way that can be changed.
         """
         if isinstance(node, ast.Constant):
-            if seen is not ANY and (node.value, type(node.value)) != (seen, type(seen)):
-                raise CannotEditError(f"was {seen!r}, and the script says {node.value!r}")
+            _require_seen(node, seen)
             self._replace(node, value)
         elif depth < _DEPTH and isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            self._set_option(node, value, seen, depth)
+            self._set_option(node, value, seen, name, depth)
         elif depth < _DEPTH and isinstance(node, ast.Name):
-            self.set_value(self._bound(node), value, seen, depth + 1)
+            self._set_variable(node, value, seen, name, depth)
         elif depth < _DEPTH and (inner := _converted(node)) is not None:
-            self.set_value(inner, value, seen, depth + 1)
+            self.set_value(inner, value, seen, name, depth + 1)
         elif _is_computed(node):
             self._replace(node, value)
         else:
@@ -114,6 +118,50 @@ class FileEdits:
     def _replace(self, node: ast.expr, value: object) -> None:
         if not (isinstance(node, ast.Constant) and (node.value, type(node.value)) == (value, type(value))):
             self.edits.add(Edit(*self.source.span(node), literal(value)))
+
+    def _set_variable(self, node: ast.Name, value: object, seen: object, name: str | None, depth: int) -> None:
+        """Changes what a variable is bound to; where others read it too, what stands in its place here."""
+        bound = self._bound(node)
+        if not self._decides_more(node, value, seen, name):
+            self.set_value(bound, value, seen, name, depth + 1)
+        elif isinstance(bound, ast.Constant) or _is_computed(bound):
+            _require_seen(bound, seen)
+            self._replace(node, value)
+        else:
+            raise CannotEditError(f"is given by {node.id}, which the script reads for other things as well")
+
+    def _decides_more(self, node: ast.Name | ast.Attribute, value: object, seen: object, name: str | None) -> bool:
+        """Whether a change of a variable or an option is one of other things than this argument, of any call."""
+        same = self.source.given_as(name) if name is not None else []
+        settled = {id(one) for one in (node, *same, *map(_converted, same))}
+        reads = [one for one in self.source.reads(node) if id(one) not in settled]
+        return not all(self._finds_no_change(one, value, seen) for one in reads)
+
+    def _finds_no_change(self, read: ast.expr, value: object, seen: object) -> bool:
+        """Whether it comes to the same what is read there, or is told alone, or leads to nothing but itself."""
+        statement, calls = self.source.statement_of(read), self.source.around(read, ast.Call)
+        is_told = isinstance(statement, ast.Expr) and [statement.value] == calls
+        if is_told and last_name(calls[0].func) in _ONLY_TOLD:
+            return True
+        targets = statement.targets if isinstance(statement, ast.Assign) and isinstance(read, ast.Attribute) else []
+        if any(isinstance(one, ast.Attribute) and one.attr == last_name(read) for one in targets):
+            return True
+        tests: list[ast.expr] = [one.test for one in self.source.around(read, ast.IfExp)]
+        tests += [one.test for one in self.source.around(read, ast.If)]
+        is_test = any(one is read for one in tests)
+        compared = any(ast.unparse(one) == f"{ast.unparse(read)} > 0" for one in self.source.around(read, ast.Compare))
+        return (is_test or compared) and seen is not ANY and bool(seen) == bool(value)
+
+    def _guarded(self, name: str, value: object, given: Mapping[Any, ast.expr]) -> object:
+        """A value that needs workers, so written that it is none where a variable or an option says there are none."""
+        former, workers = given.get(name), given.get(_NEEDS_WORKERS.get(name))
+        was_off = former is None or (isinstance(former, ast.Constant) and former.value in {None, False})
+        if value in {None, False} or not was_off or not isinstance(workers, (ast.Name, ast.Attribute)):
+            return value
+        if self.source.span(workers) in {(edit.start, edit.end) for edit in self.edits}:
+            return value  # a number stands there now
+        decides = f"{ast.unparse(workers)} > 0"
+        return Code(decides if value is True else f"{literal(value)} if {decides} else None")
 
     def _bound(self, name: ast.Name) -> ast.expr:
         """What a variable is bound to that is bound once, where it can be seen."""
@@ -130,7 +178,7 @@ class FileEdits:
                 return statement.value  # type: ignore[attr-defined,no-any-return]
         raise CannotEditError(f"is given by {name.id}, which is not bound once, and to a plain value")
 
-    def _set_option(self, node: ast.Attribute, value: object, seen: object, depth: int) -> None:
+    def _set_option(self, node: ast.Attribute, value: object, seen: object, argument: str | None, depth: int) -> None:
         """Changes the default of an argparse option, or says what to pass where the command line decides."""
         name, told = node.attr, ast.unparse(node)
         options = [call for call in self.source.calls("add_argument") if _destination(call) == name]
@@ -138,6 +186,8 @@ class FileEdits:
             raise CannotEditError(f"is given by {told}, which is no option of one add_argument in this file")
         if self._is_overridden(name):
             raise CannotEditError(f"is given by {told}, which the script sets itself")
+        if self._decides_more(node, value, seen, argument):
+            raise CannotEditError(f"is given by {told}, which the script reads for other things as well")
         (option,) = options
         given = {keyword.arg: keyword.value for keyword in option.keywords}
         flags = [one.value for one in option.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
@@ -172,7 +222,7 @@ class FileEdits:
 
     def _set_default(self, option: ast.Call, default: ast.expr | None, value: object, seen: object, depth: int) -> None:
         if default is not None:
-            self.set_value(default, value, seen, depth + 1)
+            self.set_value(default, value, seen, "default", depth + 1)
         elif seen in {ANY, None}:
             self._add(option, [f"default={literal(value)}"])
         else:
@@ -205,9 +255,9 @@ class FileEdits:
             missing = []
             for name, value in values.items():
                 if name in given:
-                    self.set_value(given[name], _guarded(name, value, given), seen.get(name, ANY))
+                    self.set_value(given[name], self._guarded(name, value, given), seen.get(name, ANY), name)
                 elif not absent(name, value):
-                    missing.append(f'"{name}": {literal(_guarded(name, value, given))}')
+                    missing.append(f'"{name}": {literal(self._guarded(name, value, given))}')
             if missing:
                 self._add(own, missing)
 
@@ -263,14 +313,10 @@ def _start_of_last(source: Source, node: ast.Call | ast.Dict) -> int:
     return max((source.span(one)[0] for one in firsts), default=-1)
 
 
-def _guarded(name: str, value: object, given: Mapping[Any, ast.expr]) -> object:
-    """A value that needs workers, written so that it is none where a variable or an option says that there are none."""
-    former, workers = given.get(name), given.get(_NEEDS_WORKERS.get(name))
-    was_off = former is None or (isinstance(former, ast.Constant) and former.value in {None, False})
-    if value in {None, False} or not was_off or not isinstance(workers, (ast.Name, ast.Attribute)):
-        return value
-    decides = f"{ast.unparse(workers)} > 0"
-    return Code(decides if value is True else f"{literal(value)} if {decides} else None")
+def _require_seen(node: ast.expr, seen: object) -> None:
+    """That a value in the source is the one that the argument had when the script ran."""
+    if isinstance(node, ast.Constant) and seen is not ANY and (node.value, type(node.value)) != (seen, type(seen)):
+        raise CannotEditError(f"was {seen!r}, and the script says {node.value!r}")
 
 
 def _was_absent(name: str, seen: Mapping[str, object], absent: Callable[[str, object], bool]) -> bool:

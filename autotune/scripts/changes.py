@@ -58,6 +58,9 @@ def held_knobs(seen: SeenScript, *, batch_is_free: bool) -> dict[str, str]:
         )
     if (reason := _why_not_loaded(seen.loaders)) is not None:
         held |= {name: reason for name, knob in KNOBS.items() if knob.dataloader_argument and knob.part == "loader"}
+    if any(loader.keeps_samples for loader in seen.loaders):
+        keeps = "the data set keeps what it has read: workers would each keep their own, or read it all in every epoch"
+        held |= {"num_workers": keeps, "persistent_workers": keeps}
     if seen.ranks > 1 and seen.ddp is None:
         held |= {name: "no DistributedDataParallel was seen" for name, knob in KNOBS.items() if knob.ddp_argument}
     elif seen.accumulation > 1:

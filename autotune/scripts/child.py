@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from autotune.bursts import cleanup
 from autotune.bursts.child import Child, events_in
 from autotune.bursts.endings import CAUSE_SECONDS
 from autotune.scripts.ranks import Together, free_port, on_port
@@ -86,6 +87,18 @@ class ScriptChild(Child):
             with contextlib.suppress(psutil.Error):
                 above |= {parent.pid for parent in psutil.Process(rank).parents()}
         return above - {*ranks}
+
+    def stop_waiting(self) -> None:
+        """Stops, from the top, what waits for other processes: a shell script goes on when its training is killed."""
+        if not self.alive:
+            return
+        with contextlib.suppress(psutil.Error):
+            waiting = [psutil.Process(self.pid)]
+            for process in waiting:  # grows as it goes
+                if below := cleanup.children(process):
+                    with contextlib.suppress(psutil.Error):
+                        process.suspend()
+                    waiting += below
 
     def _accept(self, _: Any) -> None:
         """Reads what all tell that connect; the last ones, as many as there are ranks, are who is spoken to."""

@@ -100,6 +100,7 @@ def loop_of(seen: SeenScript) -> dict[str, Any]:
         "reads_batches": any(loader.reads_batches for loader in seen.loaders),
         "usual_samples": baseline_of(seen).batch_size,
         **{name: getattr(seen, name) for name in _OF_LOOP},
+        "place": seen.source.get("here", {}),
     }
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.bursts import cleanup
+from autotune.bursts.child import Child
 from autotune.bursts.cleanup import GRACE_SECONDS
 from autotune.bursts.endings import result_of
 from autotune.bursts.isolation import Isolation
@@ -87,6 +88,7 @@ class ScriptIsolation(Isolation):
         try:
             seen = self._watch(child, deadline_seconds)
         finally:
+            child.stop_waiting()
             cleanup.end_processes(lambda: cleanup.members_of_run(str(self._folder), child.pid))
             child.close()
             self._kept.revert("start")
@@ -95,7 +97,7 @@ class ScriptIsolation(Isolation):
 
     def close(self) -> None:
         """Kills whatever is left, and reverts the files that the script wrote to."""
-        self._stop_forkserver()
+        self._end_all()
         self._kept.close()
         super().close()
 
@@ -178,6 +180,29 @@ class ScriptIsolation(Isolation):
         self._accounts[live.number] = Account(_config_of(request))
         self._courses[live.number] = Course(request)
         return live
+
+    def _hand_over(self, event: dict[str, Any], child: Child) -> None:
+        """Gives an event to the job that it is about; one that rests has told its last word, and may be killed."""
+        if event["event"] != "rests":
+            super()._hand_over(event, child)
+            return
+        for live in self._live:
+            if event["number"] == live.number:
+                live.ended, live.over = dataclasses.replace(live.ended, status=0), True
+
+    def _kill(self, live: Live) -> None:
+        """Ends all processes of a job, and before it what would go on where it ends."""
+        if not live.forked and isinstance(live.child, ScriptChild):
+            live.child.stop_waiting()
+        super()._kill(live)
+
+    def _stop_forkserver(self) -> None:
+        """Ends the script that waits at its loop, and before it what would go on where it ends."""
+        server = self._forkserver
+        if isinstance(server, ScriptChild):
+            server.stop_waiting()
+            cleanup.end_processes(lambda: [*server.below(), *cleanup.members_of_run(str(self._folder), server.pid)])
+        super()._stop_forkserver()
 
     def _begin_again(self, live: Live, deadline: float, error: str | None) -> None:
         """Starts a job once more, in the place where its script has ended, and has it train what it was to train."""

@@ -12,6 +12,7 @@ from autotune.errors import UsageError
 from autotune.hardware import Cpu
 from autotune.hardware.host import read_cpu
 from autotune.recorder.arrival import ORDERS
+from autotune.recorder.importing import after_import
 from autotune.results.result import Result, ScriptRecord, read_result
 from autotune.scripts.changes import changes_of
 from autotune.scripts.script import Script
@@ -36,18 +37,31 @@ def apply(path: str | Path) -> None:
         return  # the recorder is here already: the script is launched with a result, or tuned again as it is
     for difference in _of_machine(result, path, read_cpu({})):
         warnings.warn(difference, stacklevel=2)
-    from autotune.recorder import launched
 
-    launched.begin(orders)
+    def begin() -> None:
+        from autotune.recorder import launched
+
+        launched.begin(orders)
+
+    after_import("torch", begin)  # which reads the environment as it is imported: the script may set it before
 
 
-def launch_environment(result: Result, path: Path, script: Script, base: Mapping[str, str]) -> dict[str, str]:
+def launch_environment(
+    result: Result, path: Path, script: Script, base: Mapping[str, str], *, strict: bool = False
+) -> dict[str, str]:
     """The variables under which a script trains with a result's settings.
+
+    Args:
+        result: Of a script.
+        path: Its file.
+        script: To launch.
+        base: The variables that are there.
+        strict: Whether the script ends where it trains with another torch, GPU or number of ranks.
 
     Raises:
         UsageError: The result is of no script.
     """
-    return script.environment(orders_of(result, path), base)
+    return script.environment({**orders_of(result, path), "strict": strict}, base)
 
 
 def orders_of(result: Result, path: str | Path) -> dict[str, Any]:

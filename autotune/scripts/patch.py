@@ -7,6 +7,7 @@ the script's top applies all.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 from dataclasses import dataclass
@@ -60,7 +61,10 @@ def patch_of(result: Result, path: Path) -> Patch:
     if not result.changed_knobs:
         return Patch()
     files = Files(source)
+    place = (Path(os.path.relpath(path, source.folder)) if not path.is_absolute() else path).as_posix()
     try:
+        if source.main is not None and statements.applying(files[source.main].source):
+            return _applied_instead(files, source.main, place)
         InPlace(result, script, source, files).set_all()
         return Patch(files.changed(), files.hints)
     except CannotEditError as error:
@@ -71,12 +75,29 @@ def patch_of(result: Result, path: Path) -> Patch:
         raise UsageError(f"{why}, and the script's own Python has no autotune to import; train with 'autotune launch'")
     files = Files(source)
     try:
-        place = Path(os.path.relpath(path, source.folder)) if not path.is_absolute() else path
         main = files[source.main]
-        main.edits.add(statements.apply_line(main.source, place.as_posix()))
+        main.edits.add(statements.apply_line(main.source, place))
         return Patch(files.changed(), (), why)
     except CannotEditError as error:
         raise UsageError(f"{error}; train with 'autotune launch'") from None
+
+
+def _applied_instead(files: Files, name: str, place: str) -> Patch:
+    """The line by which a script applies another result, or an older one of this file: it was measured without that.
+
+    Raises:
+        UsageError: It applies one in another way than such a line does.
+    """
+    file = files[name]
+    calls = statements.applying(file.source)
+    told = calls[0].args[0] if len(calls) == 1 and len(calls[0].args) == 1 else None
+    if not (isinstance(told, ast.Constant) and isinstance(told.value, str)):
+        raise UsageError(
+            f"{name} calls autotune.apply already, in another way than by one line; take that out, with 'autotune keep "
+            "--reverse' and the result it applies or by hand, or train with 'autotune launch'"
+        )
+    file.set_value(told, place)
+    return Patch(files.changed(), (), "the script had such a line already")
 
 
 def undone(result: Result, path: Path, diff: bytes) -> tuple[EditedFile, ...]:

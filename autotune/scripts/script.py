@@ -16,8 +16,11 @@ from autotune.errors import UsageError
 from autotune.recorder.arrival import ORDERS
 
 RECORDER = Path(__file__).parents[1] / "recorder"
-LAUNCHERS = ("torch.distributed.", "accelerate.")
-"""Modules that start a script."""
+LAUNCHERS = (
+    "torch.distributed.", "accelerate.", "deepspeed.", "coverage.", "cProfile.", "debugpy.", "pdb.", "profile.",
+    "trace.",
+)  # fmt: skip
+"""Modules that start a script, and what is in them."""
 QUIET = {
     "AUTOTUNE_BURST": "1", "WANDB_MODE": "disabled", "COMET_MODE": "disabled", "NEPTUNE_MODE": "debug",
     "CLEARML_OFFLINE_MODE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DISABLE_MLFLOW_INTEGRATION": "TRUE",
@@ -56,14 +59,13 @@ class Script:
 
     @property
     def name(self) -> str:
-        """What its files are called: the first Python file of the command, without its ending, or the module's name."""
-        files = [Path(word).stem for word in self.command if word.endswith((".py", ".sh"))]
-        modules = [
-            name.rpartition(".")[2]
-            for flag, name in itertools.pairwise(self.command)
-            if flag in {"-m", "--module"} and not name.startswith(LAUNCHERS)
-        ]
-        return [*files, *modules, Path(self.command[0]).name][0]
+        """What its files are called: the Python file that the command names first, without its ending, or module."""
+        for before, word in itertools.pairwise(("", *self.command)):
+            if before in {"-m", "--module"} and not f"{word}.".startswith(LAUNCHERS):
+                return word.rpartition(".")[2]
+            if word.endswith((".py", ".sh")):
+                return Path(word).stem
+        return Path(self.command[0]).name
 
     @property
     def text(self) -> str:

@@ -28,6 +28,7 @@ class SeenLoader:
         passed: Passes through one like it before the one that training begins in.
         begun_anew: Passes that began between steps when the one before had not come to its end.
         is_cycled: Whether `itertools.cycle` replays its first epoch.
+        keeps_samples: Whether the data set, read without workers, keeps what was read from it.
     """
 
     key: str
@@ -45,6 +46,7 @@ class SeenLoader:
     passed: int
     begun_anew: int
     is_cycled: bool
+    keeps_samples: bool
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import re
 import tokenize
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -184,6 +185,44 @@ class Source:
                 named = [*node.names]
             if name in named:
                 yield node
+
+    def reads(self, node: ast.Name | ast.Attribute) -> list[ast.expr]:
+        """All places that read a variable, or an attribute, of a node's name, whatever its scope or its object."""
+        alike = [one for one in ast.walk(self.tree) if isinstance(one, (ast.Name, ast.Attribute))]
+        same = [one for one in alike if type(one) is type(node) and last_name(one) == last_name(node)]
+        return [one for one in same if isinstance(one.ctx, ast.Load)]
+
+    def given_as(self, argument: str) -> list[ast.expr]:
+        """What all calls give as a keyword argument, and all dictionaries under a key of that name."""
+        found = [one.value for one in ast.walk(self.tree) if isinstance(one, ast.keyword) and one.arg == argument]
+        for one in ast.walk(self.tree):
+            if isinstance(one, ast.Dict):
+                items = zip(one.keys, one.values, strict=True)
+                found += [value for key, value in items if isinstance(key, ast.Constant) and key.value == argument]
+        return found
+
+    def meanings(self, node: ast.expr) -> set[str]:
+        """What a name or an attribute may stand for by the file's imports, such as ``torch.backends.cudnn.benchmark``.
+
+        Empty where no import of another package binds what it begins with.
+        """
+        if isinstance(node, ast.Attribute):
+            return {f"{meaning}.{node.attr}" for meaning in self.meanings(node.value)}
+        return self._imported.get(node.id, set()) if isinstance(node, ast.Name) else set()
+
+    @functools.cached_property
+    def _imported(self) -> Mapping[str, set[str]]:
+        """What each name stands for that an import of another package binds, wherever in the file."""
+        found: dict[str, set[str]] = {}
+        for one in ast.walk(self.tree):
+            if isinstance(one, ast.Import):
+                for alias in one.names:
+                    first = alias.name.partition(".")[0]
+                    found.setdefault(alias.asname or first, set()).add(alias.name if alias.asname else first)
+            elif isinstance(one, ast.ImportFrom) and not one.level:
+                for alias in one.names:
+                    found.setdefault(alias.asname or alias.name, set()).add(f"{one.module}.{alias.name}")
+        return found
 
     def edited(self, edits: Iterable[Edit]) -> bytes:
         """The file with edits.

@@ -9,6 +9,14 @@ from collections.abc import Sequence
 from autotune.scripts.arguments import FileEdits
 from autotune.scripts.source import CannotEditError, Edit, Source, literal
 
+_OTHER_SPELLINGS = {
+    "set_float32_matmul_precision": (
+        "backends.cuda.matmul.allow_tf32", "backends.cuda.matmul.fp32_precision", "backends.fp32_precision",
+        "backends.cudnn.allow_tf32",
+    ),
+    "backends.cudnn.benchmark": ("backends.cudnn.flags", "backends.cudnn.set_flags"),
+}  # fmt: skip
+"""What sets the same in torch."""
 _CONDITIONAL = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match, ast.With, ast.AsyncWith)
 
 
@@ -32,6 +40,11 @@ def apply_line(source: Source, path: str) -> Edit:
             break
         return Edit(start, start, f"import autotune; autotune.apply({literal(path)}){source.ending(start)}")
     raise CannotEditError("the script's first statement stands in the line of another one")
+
+
+def applying(source: Source) -> list[ast.Call]:
+    """The calls that apply a result, as the one line does."""
+    return [call for call in source.calls() if "autotune.apply" in source.meanings(call.func)]
 
 
 def after_imports(file: FileEdits, statements: Sequence[str]) -> None:
@@ -71,9 +84,13 @@ def set_call(file: FileEdits, function: str, value: object) -> bool:
     """Changes what a function of torch's is called with; returns False where the script does not call it.
 
     Raises:
-        CannotEditError: It is called more than once, or not in any case.
+        CannotEditError: It is called more than once, or not in any case, or something else may be.
     """
-    found = file.source.calls(function)
+    _require_no_other_spelling(file.source, function)
+    for call in file.source.calls(function):
+        if not file.source.meanings(call.func):
+            raise CannotEditError(f"may be set by {ast.unparse(call.func)}(), which may be torch's or another one")
+    found = [call for call in file.source.calls() if f"torch.{function}" in file.source.meanings(call.func)]
     if not found:
         return False
     if len(found) > 1 or len(found[0].args) != 1 or _is_conditional(file.source, found[0]):
@@ -88,17 +105,40 @@ def set_attribute(file: FileEdits, dotted: str, value: object) -> bool:
     Raises:
         CannotEditError: It is set more than once, not in any case, or not to a literal.
     """
-    found = [
-        one
-        for one in ast.walk(file.source.tree)
-        if isinstance(one, ast.Assign) and any(ast.unparse(target).endswith(dotted) for target in one.targets)
-    ]
+    _require_no_other_spelling(file.source, dotted)
+    found = _settings(file.source, dotted)
     if not found:
         return False
-    if len(found) > 1 or not isinstance(found[0].value, ast.Constant) or _is_conditional(file.source, found[0]):
+    statement = file.source.statement_of(found[0])
+    is_plain = isinstance(statement, ast.Assign) and len(statement.targets) == 1 and statement.targets[0] is found[0]
+    told = statement.value if is_plain and isinstance(statement, ast.Assign) else None
+    if len(found) > 1 or not isinstance(told, ast.Constant) or _is_conditional(file.source, statement):
         raise CannotEditError(f"is set by {dotted} in more places than one, or not always")
-    file.set_value(found[0].value, value)
+    file.set_value(told, value)
     return True
+
+
+def _settings(source: Source, dotted: str) -> list[ast.expr]:
+    """Where an attribute of torch's is set, however the script calls what holds it."""
+    stored = [one for one in ast.walk(source.tree) if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store)]
+    return [
+        one
+        for one in stored
+        if f"torch.{dotted}" in source.meanings(one)
+        or (ast.unparse(one).endswith(f".{dotted}") and not source.meanings(one))
+    ]
+
+
+def _require_no_other_spelling(source: Source, dotted: str) -> None:
+    """That a script does not say the same to torch in other words, which would come after.
+
+    Raises:
+        CannotEditError: It does.
+    """
+    calls = {meaning for call in source.calls() for meaning in source.meanings(call.func)}
+    for other in _OTHER_SPELLINGS.get(dotted, ()):
+        if f"torch.{other}" in calls or _settings(source, other):
+            raise CannotEditError(f"is set by {other}")
 
 
 def on_model(file: FileEdits, optimizer: ast.Call, calls: Sequence[str]) -> None:

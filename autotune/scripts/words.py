@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from autotune.knobs import DATALOADER_ARGUMENTS, KNOBS
 from autotune.knobs.knob import Framework
 from autotune.recorder.telling import OWN_MODES
-from autotune.scripts.source import Source, last_name, literal
+from autotune.scripts.source import Source, literal
 
 LOADER = DATALOADER_ARGUMENTS
 _PACKAGES: dict[str, Framework] = {
@@ -58,7 +59,8 @@ def framework_call(source: Source) -> tuple[Framework, ast.Call | None] | None:
     if "lightning" in found:
         found.append("fabric")
     for framework in found:
-        calls = [call for call in source.calls() if makers[framework](last_name(call.func) or "")]
+        is_maker = makers[framework]
+        calls = [call for call in source.calls() if any(map(is_maker, _of(framework, source.meanings(call.func))))]
         if len(calls) == 1:
             return framework, calls[0]
     if "transformers" in found and source.calls("HfArgumentParser"):
@@ -66,6 +68,12 @@ def framework_call(source: Source) -> tuple[Framework, ast.Call | None] | None:
     # transformers is imported for its models and tokenizers too, by loops of the script's own.
     others = [framework for framework in found if framework != "transformers"]
     return (others[0], None) if others else None
+
+
+def _of(framework: Framework, names: Iterable[str]) -> list[str]:
+    """The last parts of those names that come from a framework's own packages: a script may have a Trainer, too."""
+    package = "lightning" if framework == "fabric" else framework
+    return [name.rpartition(".")[2] for name in names if _PACKAGES.get(name.partition(".")[0]) == package]
 
 
 def arguments(framework: Framework, knob: str, value: Any, optimizer: str | None) -> dict[str, Any] | None:

@@ -51,6 +51,11 @@ class Ahead:
         held, self._held = self._held, None
         return held
 
+    @property
+    def is_compiling(self) -> bool:
+        """Whether something compiles beside what runs."""
+        return self._held is not None
+
     def refusal(self, point: Point) -> str | None:
         """Why a point must not run now: it compiles beside others, or would be a second one to do so."""
         if self._held is None:

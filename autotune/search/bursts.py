@@ -13,7 +13,7 @@ from autotune.measuring import FEWEST_PAIRS, Burst, Headroom, Pair, Point
 from autotune.search.progress import Progress
 from autotune.search.rounds import Round
 from autotune.search.stages import HEADROOM
-from autotune.search.stopping import Budget, burst_deadline, plan_for, predicted_seconds, round_plan
+from autotune.search.stopping import Budget, burst_deadline, confirming_plan, plan_for, predicted_seconds
 from autotune.search.trials import Trial, TrialLog
 from autotune.search.turns import Turns
 
@@ -60,7 +60,7 @@ class Bursts:
         self.budget = budget
         self.progress = progress
         self.plan = plan_for(budget.seconds, log.objective)
-        self._round_plan = round_plan(self.plan)
+        self._round_plan = confirming_plan(budget.seconds, log.objective)
         self.baseline = baseline
         self.cut_off: set[tuple[str, int]] = set()
         self._runner = runner
@@ -200,9 +200,15 @@ class Bursts:
     def part_rate(self, point: Point, part: Part) -> float | None:
         """Samples per second of one part of training alone."""
         plan = self.plan.model_copy(update={"part": part})
-        return self._runner.run(
-            point, plan, burst_deadline(point.config, self.trials, plan, self.budget.remaining)
-        ).rate
+
+        def run() -> Burst:
+            return self._runner.run(point, plan, burst_deadline(point.config, self.trials, plan, self.budget.remaining))
+
+        burst = run()
+        if burst.outcome.is_memory and self.side_by_side:
+            self._runner.close()  # the memory of what lives beside it is needed
+            burst = run()
+        return burst.rate
 
     def headroom(self, point: Point) -> Headroom | None:
         """What a faster loader could bring to a point that was measured: the same training on batches at hand.

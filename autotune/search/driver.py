@@ -104,7 +104,7 @@ class Search:
             self._refuse_for_now,
             first=first,
             largest_batch=self._largest_batch,
-            fewest_workers=self.ceilings.fewest_workers,
+            fewest_workers=self._fewest_workers,
             seconds_of=self._bursts.seconds_of,
             seconds_left=lambda: self._bursts.searching_seconds,
         )
@@ -131,6 +131,10 @@ class Search:
             self.ceilings.compute(answer)
             self.ceilings.loader(answer)
         return stopped_by
+
+    def _fewest_workers(self, point: Point, counts: Sequence[int]) -> tuple[int, str] | None:
+        """Of some counts, the fewest that feed a point's computing; not known while a compiler slows what is timed."""
+        return None if self._ahead.is_compiling else self.ceilings.fewest_workers(point, counts)
 
     def _search(self) -> StoppedBy:
         self.log.await_first(lambda: self._budget.remaining > AWAIT_BASELINE_SHARE * self._budget.seconds)

@@ -29,7 +29,9 @@ def refusal(point: Point, space: Space, trials: Sequence[Trial], memory: MemoryM
 def _as_before(point: Point, known: Burst, trials: Sequence[Trial], *, on_cpu: bool) -> str | None:
     """Why a point would end as a burst did that is known, or worse; None when it may not."""
     size = known.point.config.batch_size
-    took_all = known.outcome is Outcome.OOM and _at_least_as_large(point, known.point)
+    # On a CPU both memories are one: where the kernel was faster than the target, it says as much.
+    ran_out = known.outcome is Outcome.OOM or (on_cpu and known.outcome is Outcome.HOST_OOM)
+    took_all = ran_out and _at_least_as_large(point, known.point)
     if took_all and not (on_cpu and _loads_less(point, known.point)):
         return f"batch {size} already ran out of memory with the same settings"
     if known.outcome is Outcome.SHM_EXHAUSTED and _queued_samples(point) >= _queued_samples(known.point) > 0:

@@ -35,8 +35,10 @@ HOPELESS_BURSTS = 4
 """So many bursts that fail alike, one after the other, end a search in which nothing has worked. Chosen."""
 FEWEST_BURSTS = 2 + 2 * MIN_DECIDED_ROUNDS
 """A search that can answer has so many at least: the baseline, a candidate, and rounds of both."""
-SHORTEST_ROUND = 0.5
-"""Seconds that a side trains in it. Chosen: starting and warming up takes about as long."""
+SHORTEST_ROUND, LONGEST_ROUND, ROUND_SHARE = 0.5, 2.0, 1 / 27
+"""Seconds that a side trains in it; and that as a share of the time for all rounds, so that seven of two sides fit: one
+of 1 s took 3.7 s on two cores. Of few the interval is wide; but what is young is slow, so that the shortest claim too
+little (`bursts.duet.ROUND_WARMUP_SHARE`)."""
 COMPILE_SECONDS: Mapping[str, float] = {
     "cudagraphs": 4.0, "blocks": 14.0, "default": 20.0, "loss": 20.0, "reduce-overhead": 20.0,
     "max-autotune-no-cudagraphs": 120.0, "max-autotune": 120.0,
@@ -88,12 +90,17 @@ class Budget:
     @property
     def searching_seconds(self) -> float:
         """Seconds that the search may still take: less what the confirmation and the ablation need; never negative."""
-        return max(0.0, self.confirming_seconds - self._kept(CONFIRM_SHARE, CONFIRM_MAX_SECONDS))
+        return max(0.0, self.confirming_seconds - self.rounds_seconds)
 
     @property
     def searching_seconds_without_gain(self) -> float:
         """The same while nothing faster has been found: what there would be to explain is not kept back."""
-        return max(0.0, self.ablating_seconds - self._kept(CONFIRM_SHARE, CONFIRM_MAX_SECONDS))
+        return max(0.0, self.ablating_seconds - self.rounds_seconds)
+
+    @property
+    def rounds_seconds(self) -> float:
+        """Seconds that are kept back for the rounds of the confirmation."""
+        return self._kept(CONFIRM_SHARE, CONFIRM_MAX_SECONDS)
 
     @property
     def confirming_seconds(self) -> float:
@@ -158,11 +165,22 @@ def plan_for(budget_seconds: float, objective: Objective = SAMPLES_PER_SECOND) -
     )
 
 
-def round_plan(plan: BurstPlan) -> BurstPlan:
-    """Shorter than a challenge: the interval is made of rounds, and of few it is wide, whatever they hold."""
-    seconds = max(SHORTEST_ROUND, plan.measure_seconds / 2, LEAST_TURNS * (plan.turn_seconds or 0.0))
+def round_plan(plan: BurstPlan, rounds_seconds: float) -> BurstPlan:
+    """How long a side trains in a round that confirms, so that several fit.
+
+    Args:
+        plan: Of a challenge.
+        rounds_seconds: For all rounds.
+    """
+    seconds = min(LONGEST_ROUND, max(SHORTEST_ROUND, ROUND_SHARE * rounds_seconds))
+    seconds = max(seconds, LEAST_TURNS * (plan.turn_seconds or 0.0))
     warmup_seconds = plan.warmup_seconds * seconds / plan.measure_seconds
     return plan.model_copy(update={"warmup_seconds": warmup_seconds, "measure_seconds": seconds})
+
+
+def confirming_plan(budget_seconds: float, objective: Objective = SAMPLES_PER_SECOND) -> BurstPlan:
+    """How long a side trains in the rounds that confirm a search of so long a budget."""
+    return round_plan(plan_for(budget_seconds, objective), Budget(budget_seconds).rounds_seconds)
 
 
 def predicted_seconds(config: TrainConfig, trials: Sequence[Trial], plan: BurstPlan) -> float:

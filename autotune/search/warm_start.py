@@ -123,7 +123,7 @@ def _record(candidate: Candidate, trials: Sequence[Trial], answer: Point, baseli
     elif trial is None:
         verdict = "it was not run: memory or a constraint forbade it, or the search ended before"
     elif score is None:
-        verdict = f"it ended as {trial.burst.outcome.value}: {trial.burst.reason}"
+        verdict = f"it {trial.burst.ending}"
     elif score <= _first_score(baseline, trials):
         verdict = "it was not faster than the baseline"
     elif answer == baseline:

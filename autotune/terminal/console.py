@@ -1,7 +1,8 @@
 """Every line that a person sees, made from data by pure functions; printing them is the command line's part.
 
-All of it goes to stderr, since stdout belongs to ``--json``. Whatever comes from the user or from a file is
-put into `Text` through `as_text`, never into markup, so that "[bold]" in a name stays "[bold]".
+What a command was asked to show goes to stdout, and how it gets on to stderr; with ``--json`` stdout is that alone.
+Whatever comes from the user or from a file is put into `Text` through `as_text`, never into markup, so that "[bold]" in
+a name stays "[bold]".
 """
 
 from __future__ import annotations

@@ -25,6 +25,8 @@ def kept_lines(patch: Patch, file: Path, *, changed: bool) -> RenderableType:
     lines = [labelled("command line", hint, "bold yellow") for hint in patch.hints]
     if not patch.files:
         nothing = "the command line says it all" if patch.hints else "nothing faster was found, so there is none"
+        if patch.why_whole is not None:
+            nothing = "the line that is in the script already applies this result"
         return Group(labelled("diff", nothing, "", "bold"), *lines)
     if patch.why_whole is not None:
         lines.append(as_text(f"one line applies all of it: {patch.why_whole}", "dim"))

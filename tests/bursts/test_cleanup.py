@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import psutil
+import pytest
 
-from autotune.bursts.cleanup import end_processes
+from autotune.bursts.cleanup import end_processes, remove_shared_memory
+
+if sys.platform != "win32":
+    import fcntl
 
 
 def test_half_a_library_does_not_stay_in_the_compilers_cache(tmp_path: Path) -> None:
@@ -20,3 +27,39 @@ def test_half_a_library_does_not_stay_in_the_compilers_cache(tmp_path: Path) -> 
     end_processes(lambda: [psutil.Process(compiler.pid)] if compiler.poll() is None else [])
     compiler.wait(10)
     assert {path.name for path in tmp_path.iterdir()} == {"cabc.cpp", "cabcdef.so"}
+
+
+def orphaned(folder: Path) -> Path:
+    """A file of torch's in shared memory, whose process is not there: of another container, perhaps."""
+    gone = next(pid for pid in range(4_000_000, 1, -1) if not psutil.pid_exists(pid))
+    file = folder / f"torch_{gone}_1_0"
+    file.touch()
+    return file
+
+
+def test_what_a_killed_process_left_in_shared_memory_is_removed() -> None:
+    """Nobody has it open."""
+    file = orphaned(Path("/dev/shm"))
+    remove_shared_memory(time.time() - 60)
+    assert not file.exists()
+
+
+def test_shared_memory_that_somebody_has_open_stays() -> None:
+    """Containers may share the folder, and do not see each other's processes."""
+    file = orphaned(Path("/dev/shm"))
+    try:
+        if not leases_are_known(file):
+            pytest.skip("this kernel leases no file in shared memory, so that nobody can tell")
+        with file.open("r+b"):
+            remove_shared_memory(time.time() - 60)
+        assert file.exists()
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def leases_are_known(file: Path) -> bool:
+    """Whether the kernel leases files in that folder."""
+    with file.open("rb") as opened, contextlib.suppress(OSError):
+        fcntl.fcntl(opened, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        return True
+    return False

@@ -98,28 +98,33 @@ class Launching(nn.Module):
 
 
 class Updating(torch.optim.SGD):
-    """Its step launches work."""
+    """Its step launches work; the first one more."""
 
-    def __init__(self, parameters: Any, device: Device, seconds: float) -> None:
+    def __init__(self, parameters: Any, device: Device, seconds: float, first_seconds: float) -> None:
         super().__init__(parameters, lr=0.01)
-        self._work = device, seconds
+        self._device, self._seconds, self._first_seconds = device, seconds, first_seconds
 
     def step(self, closure: Any = None) -> Any:
         """Launches it."""
-        device, seconds = self._work
-        device.launch(seconds)
+        self._device.launch(self._seconds + self._first_seconds)
+        self._first_seconds = 0.0
         return super().step(closure)
 
 
 def timing_of(
-    step: float, fetch: float = 0.0, launch: float = 0.0, update: float = 0.0, accumulation: int = 1
+    step: float,
+    fetch: float = 0.0,
+    launch: float = 0.0,
+    update: float = 0.0,
+    accumulation: int = 1,
+    first_update: float = 0.0,
 ) -> Timing:
     """The loop on a simulated device, its first steps taken."""
     device = Device()
     config = TrainConfig(batch_size=BATCH, accumulation_steps=accumulation)
     workload = Workload(
         Launching(device, step, launch), Samples(device, fetch), lambda model, batch: model(batch).mean(),
-        optimizer=lambda parameters: Updating(parameters, device, update), baseline=config,
+        optimizer=lambda parameters: Updating(parameters, device, update, first_update), baseline=config,
     )  # fmt: skip
     tuned = Tuned(config)
     feed = Feed(lambda: make_loader(workload, tuned), clock=EventClock(device.event, device.synchronize))
@@ -177,3 +182,20 @@ def test_a_cpu_is_timed_by_the_host() -> None:
     clock = clock_of(torch.device("cpu"))
     assert isinstance(clock, HostClock)
     assert clock.lead == 0
+
+
+def test_what_leads_in_counts_at_the_pace_of_the_rest() -> None:
+    """A partner with other micro-batches then counts the same samples, and energy is that of the samples counted."""
+    timing = timing_of(0.01)
+    feed = timing.trainer.feed
+    lap = timing.lap_until(feed.position + 10 * BATCH)
+    assert (lap.samples, lap.consumed, lap.batches) == (10 * BATCH, 10 * BATCH, 10)
+    assert lap.seconds == pytest.approx(10 * 0.01, rel=0.03)
+
+
+def test_the_first_step_of_an_optimizer_stands_for_no_other() -> None:
+    """It makes the optimizer's state, which takes long and comes once."""
+    timing = timing_of(0.01, update=0.05, accumulation=10, first_update=2.0)
+    for _ in range(12):
+        lap = lap_of(timing, 7)
+    assert lap.seconds / lap.batches == pytest.approx(0.015, rel=0.03)

@@ -92,6 +92,13 @@ def test_the_restart_of_the_warm_up_stands_in_for_an_epochs_end() -> None:
     assert charge(laps, starts, TrainConfig(), warm_up)[1] == pytest.approx(0.3)
 
 
+def test_reading_the_only_batch_is_no_cost_of_a_restart_without_workers() -> None:
+    """Each batch takes as long to read: 40 ms of 42 are not taken off, as if training read nothing."""
+    only = crossing(1, 0.042, 0.041, restarts=1, restart_seconds=0.041)
+    (block,), _ = charge([only], [Start(0.001, 0.04, after_epoch=False)], TrainConfig())
+    assert block.seconds == pytest.approx(0.041)
+
+
 def test_where_every_lap_holds_a_start_nothing_is_lost() -> None:
     """Epochs shorter than a lap: what is taken out of the blocks is charged again; the rate is that of the clock."""
     laps = [crossing(20, 2.0, 0.5, wait_seconds=0.4), crossing(20, 2.0, 0.5, wait_seconds=0.4)]
@@ -157,3 +164,12 @@ def test_what_is_compiled_late_is_no_cost_of_an_epochs_end() -> None:
         crossing(10, 1.3, 0.3),
     ]
     assert charge(laps, [AT_AN_END], TrainConfig())[1] == pytest.approx(0.3)
+
+
+def test_the_starts_in_a_lap_are_not_charged_to_what_led_in() -> None:
+    """Ten samples in two seconds, one of which the loader's start took: two that led in take 0.2 s more."""
+    whole = crossing(10, 2.0, 1.0, lead=2, wait_seconds=0.5).with_lead()
+    assert (whole.samples, whole.consumed, whole.batches, whole.lead) == (12, 12, 12, 0)
+    assert whole.seconds == pytest.approx(2.2)
+    assert whole.wait_seconds == pytest.approx(0.6)
+    assert (whole.starts, whole.start_seconds) == (1, 1.0)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
+import signal
 import time
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -169,3 +173,45 @@ def test_workers_read_nothing_while_they_are_held() -> None:
     assert [process.cpu_times().user + process.cpu_times().system for process in processes] == used
     feed.release_workers()
     assert [next(items)[0] for _ in range(20)] == [4] * 20
+
+
+class Workers:
+    """What a loader's iterator holds of workers, the first of which are alive."""
+
+    def __init__(self, living: int, *statuses: int) -> None:
+        self.pipes = [os.pipe() for _ in range(living)]
+        alive = [SimpleNamespace(exitcode=None, sentinel=end) for end, _ in self.pipes]
+        self._workers = [*alive, *(SimpleNamespace(exitcode=status) for status in statuses)]
+
+    def close(self) -> None:
+        """Gives the pipes back."""
+        for ends in self.pipes:
+            for end in ends:
+                os.close(end)
+
+
+@pytest.fixture
+def feed_with_workers(request: pytest.FixtureRequest) -> Iterator[Feed]:
+    """A feed whose loader has workers as told."""
+    workers = Workers(*request.param)
+    feed = feed_of(sleepy.build(batch_size=4))
+    feed._batches = workers  # type: ignore[assignment]
+    yield feed
+    workers.close()
+
+
+@pytest.mark.parametrize("feed_with_workers", [(12,)], indirect=True)
+def test_many_workers_that_live_are_waited_for_together(feed_with_workers: Feed) -> None:
+    """An error that is none of theirs, as memory that ran out, is told half a second later, not half a dozen."""
+    began = time.monotonic()
+    assert feed_with_workers.killing_signal() is None
+    assert time.monotonic() - began < 4.0
+
+
+@pytest.mark.parametrize("feed_with_workers", [(12, 0, -signal.SIGKILL)], indirect=True)
+def test_a_worker_that_was_killed_is_seen_at_once(feed_with_workers: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever lives before it in the list is not waited for."""
+    monkeypatch.setattr("autotune.bursts.feed.DYING_SECONDS", 60.0)
+    began = time.monotonic()
+    assert feed_with_workers.killing_signal() == signal.SIGKILL
+    assert time.monotonic() - began < 30.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ import pytest
 
 from autotune.bursts.child import Child
 from autotune.bursts.isolation import Isolation
-from autotune.bursts.protocol import BurstPlan, Request
+from autotune.bursts.live import Live
+from autotune.bursts.protocol import BurstPlan, Command, Request
 from autotune.bursts.runner import ProcessRunner
 from autotune.errors import TargetError, WorkloadError
 from autotune.knobs.config import TrainConfig
@@ -135,6 +137,104 @@ def test_a_forkserver_that_is_killed_again_before_a_burst_is_an_error() -> None:
     assert burst.outcome is Outcome.CRASHED
     assert "killed twice before it could start a burst" in (burst.reason or "")
     assert after.outcome is Outcome.OK
+
+
+def runner_of_tiny(isolation: Isolation) -> Live:
+    """A job that lives, once it has taken its first steps; in a new forkserver where the old one was killed."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while isolation._live and isolation._live[0].child.alive and time.monotonic() < deadline:
+        time.sleep(0.01)  # until its end is seen
+    live = isolation.open(Request(job="runner", target=isolation.target, device="cpu", point=POINT), DEADLINE_SECONDS)
+    event = isolation.wait(live, time.monotonic() + DEADLINE_SECONDS)
+    assert event is not None
+    assert event["event"] == "ready"
+    return live
+
+
+def test_the_end_of_what_lost_its_forkserver_leaves_the_new_one_alone() -> None:
+    """The incumbent died with the old one; the candidate lives below the new one, and trains on."""
+    with Isolation("tests.workloads.tiny:build") as isolation:
+        isolation.start(DEADLINE_SECONDS)
+        incumbent = runner_of_tiny(isolation)
+        kill_forkserver(isolation)
+        candidate = runner_of_tiny(isolation)
+        isolation.end(incumbent, time.monotonic() + DEADLINE_SECONDS)
+        isolation.command(candidate, Command(until=64))
+        event = isolation.wait(candidate, time.monotonic() + DEADLINE_SECONDS)
+        assert event is not None
+        assert event["event"] == "block"
+        isolation.discard(candidate)
+
+
+def test_discarding_what_lost_its_forkserver_leaves_an_idle_new_one_alone() -> None:
+    """It carries the run's mark as well."""
+    with Isolation("tests.workloads.tiny:build") as isolation:
+        isolation.start(DEADLINE_SECONDS)
+        incumbent = runner_of_tiny(isolation)
+        kill_forkserver(isolation)
+        candidate = runner_of_tiny(isolation)
+        isolation.discard(candidate)
+        isolation.discard(incumbent)
+        assert runner_of_tiny(isolation).child is candidate.child
+
+
+def test_killing_a_job_spares_one_that_is_just_starting(forkserver: Isolation) -> None:
+    """Its process may be there before anybody has heard of it."""
+    request = Request(job="runner", target="tests.workloads.tiny:build", device="cpu", point=POINT)
+    first = forkserver.open(request, DEADLINE_SECONDS)
+    second = forkserver.open(request, DEADLINE_SECONDS)
+    forkserver.discard(first)
+    event = forkserver.wait(second, time.monotonic() + DEADLINE_SECONDS)
+    forkserver.discard(second)
+    assert event is not None
+    assert event["event"] == "ready"
+
+
+def test_what_another_job_printed_is_not_taken_for_ones_own(forkserver: Isolation, tmp_path: Path) -> None:
+    """A candidate that ends without a word is not told by the incumbent's last warning."""
+    (tmp_path / "talks.py").write_text(
+        "import sys\nfrom tests.workloads import tiny\n"
+        "def build():\n    print('of the incumbent', file=sys.stderr, flush=True)\n    return tiny.build()\n"
+    )
+    (tmp_path / "leaves.py").write_text("import os\ndef build():\n    os._exit(3)\n")
+
+    def opened(name: str) -> Live:
+        target = f"{tmp_path / name}.py:build"
+        return forkserver.open(Request(job="runner", target=target, device="cpu", point=POINT), DEADLINE_SECONDS)
+
+    incumbent = opened("talks")
+    assert forkserver.wait(incumbent, time.monotonic() + DEADLINE_SECONDS) is not None
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while "of the incumbent" not in incumbent.child.stderr_tail() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    ended = forkserver.end(opened("leaves"), time.monotonic() + DEADLINE_SECONDS)
+    forkserver.discard(incumbent)
+    assert ended.status == 3
+    assert ended.stderr_tail == ""
+
+
+def test_closing_ends_what_was_spawned() -> None:
+    """It hangs below no forkserver."""
+    isolation = Isolation("tests.workloads.tiny:build")
+    isolation._spawning = True
+    live = isolation.open(Request(job="runner", target=isolation.target, device="cpu", point=POINT), DEADLINE_SECONDS)
+    assert live.child.alive
+    isolation.close()
+    assert not live.child.alive
+
+
+def test_a_process_that_has_the_id_of_one_long_gone_is_left_alone() -> None:
+    """Ids are given again: what a job once left behind is known by its start as well."""
+    other = psutil.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        stray = psutil.Process(other.pid)
+        stray._ident = (other.pid, stray.create_time() - 100.0)  # one that began, and ended, before
+        live = Live(1, None, forked=True, began=0.0, kills_before=0, pid=os.getpid(), strays={stray})  # type: ignore[arg-type]
+        live.processes()
+        assert live.strays == set()
+    finally:
+        other.kill()
+        other.wait()
 
 
 def killed_at_import(folder: Path, times: int) -> str:

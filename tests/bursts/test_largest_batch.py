@@ -52,3 +52,12 @@ def test_a_config_that_fails_on_its_worst_batch_is_oom(runner_of: RunnerOf) -> N
     assert runner.check(30).largest_samples[0] == lengths.LONGEST
     burst = runner.run(Point(config=TrainConfig(batch_size=4)), PLAN, 30)
     assert burst.outcome is Outcome.OOM
+
+
+def test_the_loader_alone_does_not_stand_for_training(runner_of: RunnerOf) -> None:
+    """A ceiling of a config's loader may be asked for first: its training has the largest samples still to come."""
+    runner = runner_of("tests.workloads.lengths:build_rarely_too_long")
+    runner.check(30)
+    point = Point(config=TrainConfig(batch_size=4))
+    assert runner.run(point, PLAN.model_copy(update={"part": "loader"}), 30).ok
+    assert runner.run(point, PLAN, 30).outcome is Outcome.OOM

@@ -5,6 +5,7 @@ Time is spent asleep, so that a busy machine disturbs little.
 
 from __future__ import annotations
 
+import itertools
 import math
 import multiprocessing
 import os
@@ -255,7 +256,10 @@ def test_steps_that_the_scaler_skipped_do_not_count() -> None:
 
 
 def test_a_step_that_was_skipped_while_leading_in_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the first overflows. A block times one micro-batch of two, and all later steps end in what leads to it."""
+    """Only the first overflows. A block times one micro-batch of two, and all later steps end in what leads to it.
+
+    What leads in counts with the block.
+    """
     workload = sleepy.build(step_seconds=0.001, batch_size=8, precision="fp16", accumulation_steps=2)
     gradients = iter([math.inf])
     workload.model.bias.register_hook(lambda gradient: gradient * next(gradients, 1.0))  # type: ignore[union-attr,operator]
@@ -263,7 +267,7 @@ def test_a_step_that_was_skipped_while_leading_in_is_forgotten(monkeypatch: pyte
     timing = Timing(stepper_of(workload, Tuned(workload.baseline_config), "all"), SHORT)
     timing.open()
     laps = [timing.lap_until(timing.trainer.feed.position + 2 * 8) for _ in range(6)]
-    assert [lap.samples for lap in laps[-3:]] == [8, 8, 8]
+    assert [lap.samples for lap in laps[-3:]] == [16, 16, 16]
 
 
 def test_a_scale_that_collapses_is_no_figure() -> None:
@@ -294,6 +298,26 @@ def test_a_narrow_interval_ends_the_burst() -> None:
     measured = burst(workload, plan)
     assert len(measured.blocks) >= 6
     assert measured.measure_seconds < 10
+
+
+def test_a_burst_goes_on_while_another_rank_needs_it_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an iterable data set ranks may draw batches of different sizes: who ends alone leaves the others waiting."""
+    workload = sleepy.build(step_seconds=0.001, batch_size=8)
+    plan = SHORT.model_copy(update={"interval_target": 100.0, "min_blocks": 2, "measure_seconds": 1000.0})
+    timing = Timing(stepper_of(workload, Tuned(workload.baseline_config), "all"), plan)
+    timing.open()
+    others = itertools.repeat(True, 30)
+    monkeypatch.setattr(timing.ranks, "any", lambda wish: wish or next(others, False))
+    assert 8 <= len(timing.measure()) <= 31
+
+
+def test_laps_are_sized_by_the_longest_epoch_of_any_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ten batches here, and of twelve elsewhere: all train twelve, since they exchange gradients at each."""
+    workload = sleepy.build(samples=80, step_seconds=0.001, batch_size=8)
+    timing = Timing(stepper_of(workload, Tuned(workload.baseline_config), "all"), SHORT)
+    timing.open()
+    monkeypatch.setattr(timing.ranks, "slowest", lambda *mine: tuple(12.0 if one == 10 else one for one in mine))
+    assert timing._unit(timing._lap(1), 10) == 12
 
 
 # What goes wrong, and the compute ceiling

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from autotune.commands.checking import STATUS, check_result, judge_check, points_of, run_in_turn
+from autotune.errors import UsageError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.measuring.speedup import Speedup
@@ -57,10 +58,16 @@ def test_the_verdict_follows_from_the_ratio(found: float, verdict: str) -> None:
 
 
 def test_two_rounds_are_too_few_for_a_verdict() -> None:
-    """They would call a result drifted that holds; a longer budget helps."""
-    check = judge_check(result_of(), "t:build", (), (rounds_of(0.8, count=2), []))
-    assert check.verdict == "no longer fits"
-    assert check.reason == "fewer than 3 rounds ended well; give a longer --budget"
+    """They would call a result drifted that holds; a longer budget helps, and nothing has stopped fitting."""
+    with pytest.raises(UsageError, match="at least 3 interleaved rounds that end well, got fewer; give a longer"):
+        judge_check(result_of(), "t:build", (), (rounds_of(0.8, count=2), []))
+
+
+def test_a_side_that_hangs_each_time_no_longer_fits() -> None:
+    """Not a round came of it."""
+    burst = Burst(point=Point(config=AFTER), outcome=Outcome.TIMEOUT, reason="it hung", seconds=1.0)
+    check = judge_check(result_of(), "t:build", (), ([], [burst]))
+    assert (check.verdict, check.reason) == ("no longer fits", "it ended as timeout: it hung")
 
 
 @pytest.mark.parametrize("outcome", [Outcome.OOM, Outcome.CRASHED, Outcome.UNSUPPORTED])

@@ -40,7 +40,7 @@ def test_tuning_writes_a_result_that_training_can_use(tmp_path: Path) -> None:
     assert "autotune.load" in finished.err
     assert "<html" in out.with_suffix(".html").read_text()
     assert "tiny.html" in finished.err
-    assert "samples/s" in run_inside(["show", str(out)], tmp_path).err
+    assert "samples/s" in run_inside(["show", str(out)], tmp_path).out
     tuned = autotune.load(out)
     assert len(next(iter(tuned.dataloader(list(range(256)), shuffle=True)))) == tuned.batch_size  # type: ignore[arg-type]
 
@@ -104,6 +104,8 @@ def test_a_model_in_another_folder_is_found_by_path(tmp_path: Path) -> None:
         (["--model", TINY, "--effective-batch", "-4"], "whole number"),
         (["--model", TINY, "--explore", "width="], "name=value"),
         (["show", "missing.json"], "there is none"),
+        (["--budget", "2m", "run", "--", "true"], "write autotune run --budget ..."),
+        (["--json", "show", "a.json"], "--json stands before 'show', where it means nothing"),
         (["compare"], "PATHS"),
     ],
 )
@@ -237,9 +239,9 @@ def test_show_and_compare_read_what_was_written(tmp_path: Path) -> None:
     """A result can be shown and compared, as text and as JSON."""
     out = tmp_path / "tiny.json"
     write_document(make_result(name="tiny"), out)
-    assert "samples/s" in run_inside(["show", str(out)], tmp_path).err
+    assert "samples/s" in run_inside(["show", str(out)], tmp_path).out
     assert json.loads(run_inside(["show", str(out), "--json"], tmp_path).out)["status"] == "complete"
-    assert "tiny" in run_inside(["compare", str(tmp_path)], tmp_path).err
+    assert "tiny" in run_inside(["compare", str(tmp_path)], tmp_path).out
     assert json.loads(run_inside(["compare", str(tmp_path), "--json"], tmp_path).out)
 
 

@@ -352,7 +352,7 @@ def test_without_the_sdk_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(mcp_command, "find_spec", lambda _: None)
     finished = run_inside(["mcp"], tmp_path)
     assert (finished.status, finished.out) == (2, "")
-    assert "pip install 'autotune-torch[mcp]'" in " ".join(finished.err.split())
+    assert "pip install 'mcp>=2.3'" in " ".join(finished.err.split())
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from submitit.slurm.slurm import SlurmJob
 
 from autotune.errors import UsageError
 from autotune.fleet import Job, MachineKind
@@ -32,6 +33,7 @@ def with_slurm(folder: Path, monkeypatch: pytest.MonkeyPatch, sbatch: str = SBAT
         path.write_text(text.format(folder=folder))
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{folder}/bin{os.pathsep}{os.environ['PATH']}")
+    SlurmJob.watcher.clear()  # jobs of tests before had the same ids
 
 
 def test_what_one_machine_asks_for_is_not_asked_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,3 +127,27 @@ def test_without_slurm_the_engine_says_so(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match="login node"):
         SlurmEngine(tmp_path / "jobs", local=False)
+
+
+def told_by_squeue(folder: Path, state: str) -> None:
+    """From now on the queue tells one state of all jobs, and accounting nothing."""
+    path = folder / "bin" / "squeue"
+    path.write_text(f"#!/bin/sh\necho {state}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+def test_a_job_that_is_queued_again_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its node was lost, and Slurm found another: it is not over. Without that it would be told as lost."""
+    monkeypatch.setattr("autotune.fleet.slurm_engine.ASK_SECONDS", 0.0)
+    monkeypatch.setattr("autotune.fleet.slurm_engine.RESULT_SECONDS", 0.5)
+    with_slurm(tmp_path, monkeypatch)
+    told_by_squeue(tmp_path, "NODE_FAIL")
+    engine = SlurmEngine(tmp_path / "jobs", local=False)
+    engine.start(Job("any", ("--version",), 60), MachineKind())
+    assert not engine.events(0.1)
+    told_by_squeue(tmp_path, "RUNNING")
+    time.sleep(0.6)
+    assert not engine.events(0.1)
+    told_by_squeue(tmp_path, "NODE_FAIL")
+    (event,) = engine.events(30.0)
+    assert (event.fate, "is over (node_fail)" in event.reason) == ("lost", True)

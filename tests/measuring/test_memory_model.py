@@ -132,3 +132,10 @@ def test_what_is_predicted_fits_on_a_true_line(base: float, slope: float, first:
     true = (1000 - base) / slope
     assert largest <= true + 1e-6
     assert largest >= (1 - line.margin) * true - 1 - 1e-6 * true
+
+
+@pytest.mark.parametrize(("device", "largest"), [("cpu", 32), ("cuda", 88)])
+def test_on_a_cpu_a_kill_by_the_kernel_is_memory_that_ran_out(device: str, largest: int) -> None:
+    """The line that expected less there is mistrusted beyond the middle; a GPU's knows nothing of the host."""
+    killed = Burst(point=point(batch_size=64), outcome=Outcome.HOST_OOM, seconds=1.0)
+    assert model(burst(8, 180), burst(16, 260), killed, device=device).largest_batch(point()) == largest

@@ -14,6 +14,7 @@ from autotune.results.result import Result, ScriptRecord, Side
 from autotune.results.sites import Site, SourceRecord
 from autotune.scripts import Script, ScriptIsolation
 from autotune.scripts.facts import baseline_of, loop_of, source_of
+from autotune.scripts.patch import Patch
 from autotune.scripts.seen import SeenScript
 from tests.example_scripts import START_SECONDS
 from tests.factories import make_measurement, make_result
@@ -42,18 +43,21 @@ def written(content: bytes, best: dict[str, Any], *, argv: Sequence[str] = ("tra
         content: Of the file.
         best: The knobs that the result changes.
         argv: The words that it was started with.
-        known: Other fields of `SourceRecord`, ``models`` and ``ranks``.
+        known: Other fields of `SourceRecord`, ``models``, ``ranks`` and ``before``, knobs of the script as it is.
     """
     Path("train.py").write_bytes(content)
     models, ranks = known.pop("models", ["__main__.Net abc"]), known.pop("ranks", 1)
+    before = known.pop("before", {})
     source = SourceRecord(
         main="train.py", folder=".", argv=tuple(argv), files={"train.py": hashlib.sha256(content).hexdigest()},
         loaders=(_site(content, "DataLoader", LOADER_PARAMETERS),), optimizers=(_site(content, "SGD"),),
         call=_site(content, "model"), returns_tensor=True, steps_model=True, most_dimensions=4, has_autotune=True,
     )  # fmt: skip
     source = source.model_copy(update=known)
-    script = ScriptRecord(command=("python", "train.py"), loop={"models": models, "device": "cpu"}, source=source)
-    baseline = TrainConfig(batch_size=32, ranks=ranks)
+    script = ScriptRecord(
+        command=("python", "train.py"), loop={"loaders": [], "models": models, "device": "cpu"}, source=source
+    )
+    baseline = TrainConfig(batch_size=32, ranks=ranks, **before)
     return result_of(script, baseline, baseline.replace(**best))
 
 
@@ -64,6 +68,12 @@ def _site(content: bytes, name: str, parameters: Sequence[str] = ()) -> Site | N
             end = (node.end_lineno or 0, node.end_col_offset or 0)
             return Site(file="train.py", line=node.lineno, end=end, kind=name, parameters=tuple(parameters))
     return None
+
+
+def changes(patch: Patch) -> list[str]:
+    """The lines of a patch that differ."""
+    lines = patch.diff.decode().splitlines()
+    return [line for line in lines if line[:1] in {"+", "-"} and line[:3] not in {"+++", "---"}]
 
 
 def looked_at(command: Sequence[str]) -> SeenScript:

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from autotune.recorder.naming import loader_kind, shapes_hash
+from autotune.results.files import write_document
 from autotune.scripts import Script
+from tests.scripts.patching import written
 
 SCRIPT = """
 import json, sys
@@ -228,3 +231,90 @@ def test_each_model_that_a_script_trains_is_changed_and_none_is_kept(tmp_path: P
     changes = {"knobs": {"memory_format": "channels_last"}, "changed": ["memory_format"], "model": ["lay_out"]}
     (found, gone), told = launched(tmp_path, changes, loop, text=FOLDS)
     assert (found, gone, told) == ([True] * 3, [0] * 3, "")
+
+
+COUNTED = """
+import json, sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __len__(self):
+        return 60
+    def __getitem__(self, index):
+        return torch.ones(4)
+
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+loader = DataLoader(Rows(), batch_size=8, shuffle=True, drop_last=sys.argv[1] == "drop")
+test = DataLoader(Rows(), batch_size=8)
+schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=len(loader))
+steps = 0
+for batch in loader:
+    model(batch).mean().backward()
+    optimizer.step()
+    schedule.step()
+    steps += 1
+print(json.dumps([steps, len(loader), len(test)]))
+"""
+
+
+@pytest.mark.parametrize(("last", "batches"), [("keep", 15), ("drop", 15), ("32", 2)])
+def test_a_loader_has_as_many_batches_as_it_yields_where_their_size_is_another(
+    last: str, batches: int, tmp_path: Path
+) -> None:
+    """A schedule that is made by its length would else end the training, or never come to its end."""
+    loop = {"loaders": ["__main__.Rows 60 8 RandomSampler False"], "models": [], "device": "cpu"}
+    changes = {"loader": {"batch_size": 32 if last == "32" else 4}}
+    found, told = launched(tmp_path, changes, loop, last, COUNTED)
+    assert found == [batches, batches, 8], told
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ({"torch": torch.__version__, "gpu": None, "ranks": 1}, ""),
+        (
+            {"torch": "1.0", "gpu": "A GPU", "ranks": 1},
+            f"(torch 1.0 there, {torch.__version__} here; GPU A GPU there, none here): expect a different speed",
+        ),
+        ({"ranks": 4}, "(ranks 4 there, 1 here): expect a different speed"),
+    ],
+    ids=["the same", "torch and the GPU", "ranks"],
+)
+def test_what_is_known_only_as_a_script_trains_is_compared_then(
+    place: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    """A word of it at the first step; with `--strict` the script ends there."""
+    loop = {"loaders": [], "models": [], "device": "cpu", "place": place}
+    threads, words = launched(tmp_path, {}, loop, text=SETS_ITSELF_UP)
+    assert (threads, told in words, bool(words)) == (2, True, bool(told))
+    script = Script((sys.executable, "train.py"))
+    environment = script.environment({"role": "launch", "loop": loop, "changes": {}, "strict": True}, os.environ)
+    done = subprocess.run(script.command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, "leave out --strict" in done.stderr) == ((1, True) if told else (0, False))
+
+
+APPLIES = """
+import autotune; autotune.apply("result.json")
+import sys
+print("torch" in sys.modules)
+import os
+os.environ["OMP_NUM_THREADS"] = "1"
+import torch
+from torch.utils.data import DataLoader
+print(torch.get_num_threads(), hasattr(DataLoader.__iter__, "__wrapped__"))
+"""
+
+
+def test_the_one_line_waits_for_torch_which_reads_the_environment_that_the_script_sets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it imported torch itself, the number of threads below it would come too late."""
+    monkeypatch.chdir(tmp_path)
+    write_document(written(b"loader = DataLoader(1, num_workers=0)", {"num_workers": 1}), Path("result.json"))
+    Path("train.py").write_text(APPLIES)
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    done = subprocess.run([sys.executable, "train.py"], env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "1", "True"], done.stderr

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from autotune.errors import UsageError, WorkloadError
 from autotune.knobs import WorkloadFacts
 from autotune.scripts import Script, ScriptIsolation
-from autotune.scripts.facts import facts_of
+from autotune.scripts.facts import facts_of, loop_of
 from autotune.scripts.seen import SeenScript
-from tests.example_scripts import START_SECONDS, script
+from tests.example_scripts import EXAMPLES, START_SECONDS, script
 
 
 def look(wanted: Script, seconds: float = START_SECONDS) -> tuple[SeenScript, WorkloadFacts]:
@@ -36,6 +38,16 @@ def test_loader_model_and_optimizer_of_a_plain_loop_are_found() -> None:
     assert facts.model is not None
     assert (facts.model.weights, facts.model.optimizer) == (1669, "SGD")
     assert facts.baseline.effective_batch == 32
+
+
+@pytest.mark.parametrize(("beside", "is_there"), [("other.py", True), ("autotune.py", False)])
+def test_another_module_of_its_name_is_not_taken_for_autotune(beside: str, is_there: bool, tmp_path: Path) -> None:
+    """The one line would fail in a script that imports it; where the script was tuned is told besides."""
+    shutil.copy(EXAMPLES / "plain.py", tmp_path / "train.py")
+    (tmp_path / beside).touch()
+    seen, _ = look(Script((sys.executable, "train.py")))
+    assert seen.source["has_autotune"] is is_there
+    assert loop_of(seen)["place"] == {"torch": torch.__version__, "gpu": None, "ranks": 1}
 
 
 def test_accumulation_is_counted_and_a_loader_that_only_looks_at_data_is_passed_over() -> None:
@@ -89,6 +101,16 @@ def test_what_does_not_train_is_refused_in_one_sentence(wanted: Script, told: st
     with pytest.raises(WorkloadError, match=r"write a build|fix it|last output") as refused:
         look(wanted)
     assert told in str(refused.value)
+
+
+def test_a_torch_that_the_recorder_does_not_know_ends_the_script(tmp_path: Path) -> None:
+    """It would train for real, and nobody would revert what it writes; the sentence does not blame the script."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("__version__ = '1.8.0+cu111'\n")
+    (tmp_path / "train.py").write_text("import torch\nopen('weights', 'w').write('trained')\n")
+    with pytest.raises(WorkloadError, match=r"recorder failed, and not the script: .* newer, got 1\.8\.0\+cu111"):
+        look(Script((sys.executable, str(tmp_path / "train.py"))))
+    assert not (tmp_path / "weights").exists()
 
 
 def test_a_script_that_takes_too_long_to_begin_is_told_so(tmp_path: Path) -> None:

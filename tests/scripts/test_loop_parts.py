@@ -100,11 +100,14 @@ def test_a_loader_of_several_ranks_is_known_again_by_what_one_shuffles() -> None
         ("python -m package.train -m more", "train"),
         ("python -m torch.distributed.run --standalone -m package.train", "train"),
         ("torchrun --nproc-per-node 1 fit.py", "fit"),
+        ("python -m package.train configs/a.py", "train"),
+        ("accelerate launch --module package.train a.py", "train"),
+        ("python -m coverage run train.py -m resnet", "train"),
         ("make train", "make"),
     ],
 )
 def test_a_script_is_called_by_its_file_or_module(words: str, name: str) -> None:
-    """Whatever launches it."""
+    """Whatever launches it, and whatever it is given: two trainings with one config must not share a result file."""
     assert Script(tuple(words.split())).name == name
 
 

@@ -92,7 +92,17 @@ class Script:
         """Of the loader that was drawn from last."""
         drawn = merged(self._draws, {one: loader_key(loader) for one, loader in self._loaders.items()})
         told_as = {own: told for (own, _), (told, _) in zip(self._draws, drawn, strict=True)}
-        return self._passes.described(drawn[-1][0], told_as, self._first_step or 0)
+        first_step = self._first_step or 0
+        evaluated = self._passes.evaluating([first_step, len(self._draws)])
+        return self._passes.described(drawn[-1][0], told_as, first_step, evaluated)
+
+    def evaluated(self) -> set[int]:
+        """Batches that nothing was trained on."""
+        return self._passes.evaluating([self._first_step or 0, len(self._draws)])
+
+    def call(self, *, trains: bool) -> None:
+        """Of a model."""
+        self._passes.are_used(trains=trains)
 
 
 @pytest.fixture(autouse=True)
@@ -170,6 +180,90 @@ def test_batches_that_are_replayed_are_told(script: Script, around: Any, *, told
     """By itertools.cycle, whatever stands between."""
     script.train(itertools.islice(around(script.iterator(script.loader())), 6))
     assert script.told()["is_cycled"] is told
+
+
+@pytest.mark.parametrize("most", [2, 4])
+def test_batches_that_a_model_only_evaluates_are_told_from_those_it_trains_on(script: Script, most: int) -> None:
+    """Before a step on a batch that is drawn already, of a whole pass or of its beginning."""
+    training, evaluation = script.loader(), script.loader()
+    for _ in script.iterator(training):
+        for _ in itertools.islice(script.iterator(evaluation), most):
+            script.call(trains=False)
+        script.call(trains=True)
+        script.step()
+    assert script.evaluated() == {place for place in range(4 * (most + 1)) if place % (most + 1)}
+
+
+def test_who_trains_in_the_mode_of_evaluation_is_believed(script: Script) -> None:
+    """Nothing else feeds the steps."""
+    for _ in script.iterator(script.loader()):
+        script.call(trains=False)
+        script.step()
+    assert not script.evaluated()
+
+
+EVALUATED = """
+model = net()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+loader, held_out = (DataLoader(data(64), batch_size=16, shuffle=True) for _ in range(2))
+
+def evaluate():
+    model.eval()
+    count = 0
+    for x, y in held_out:
+        with torch.no_grad():
+            model(x)
+        count += 1
+    assert count == 4, "another pass than the script's own"
+    model.train()
+
+for epoch in range(20_000):
+    for number, (x, y) in enumerate(loader):
+        if number % 3 == 0:
+            evaluate()
+        step(model, optimizer, x, y)
+"""
+
+
+@pytest.mark.slow
+def test_a_loader_that_is_evaluated_with_gradients_on_feeds_no_training(tmp_path: Path) -> None:
+    """Neither in a look nor in a burst, though it is like the one that trains in all else."""
+    with ScriptIsolation(written(tmp_path, EVALUATED)) as isolation:
+        isolation.start(START_SECONDS)
+        assert (len(isolation.seen.loaders), isolation.seen.accumulation) == (1, 1)
+        burst = alone(isolation)
+    assert burst.outcome is Outcome.OK, burst.reason
+
+
+CACHING = """
+class Rows(torch.utils.data.Dataset):
+    def __init__(self):
+        self.read = {}
+        self.rows = data()
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        if index not in self.read:
+            self.read[index] = self.rows[index]
+        return self.read[index]
+
+model = net()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(2000):
+    for x, y in DataLoader(Rows(), batch_size=16, shuffle=True):
+        step(model, optimizer, x, y)
+"""
+
+
+def test_workers_are_held_where_a_data_set_keeps_what_it_has_read(tmp_path: Path) -> None:
+    """From its second epoch on the script reads nothing; what workers keep is lost, or there once in each."""
+    held = held_knobs(seen_in(written(tmp_path, CACHING)), batch_is_free=True)
+    assert {name for name, reason in held.items() if "keeps what it has read" in reason} == {
+        "num_workers",
+        "persistent_workers",
+    }
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from autotune.results.sites import SourceRecord
 from autotune.scripts.diff import reverted, unified
 from autotune.scripts.patch import Patch, patch_of
 from tests.factories import make_result
-from tests.scripts.patching import written
+from tests.scripts.patching import changes, written
 
 RESULT = Path("results/here/train.json")
 SCRIPT = """#!/usr/bin/env python
@@ -44,12 +44,6 @@ HF_SCRIPT = b"from transformers import HfArgumentParser, TrainingArguments\nHfAr
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def changes(patch: Patch) -> list[str]:
-    """The lines of a patch that differ."""
-    lines = patch.diff.decode().splitlines()
-    return [line for line in lines if line[:1] in {"+", "-"} and line[:3] not in {"+++", "---"}]
 
 
 def patched(arguments: str, **best: Any) -> Patch:

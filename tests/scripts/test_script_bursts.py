@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from autotune.measuring.records import Outcome
 from autotune.scripts import Script, ScriptIsolation
-from tests.example_scripts import START_SECONDS, alone, played, script
+from tests.example_scripts import EXAMPLES, START_SECONDS, alone, played, script
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +66,47 @@ def test_a_script_that_cannot_be_forked_is_started_again_for_each_burst() -> Non
         bursts = played(isolation, {"num_threads": 1})
     assert [burst.outcome for burst in bursts] == [Outcome.OK, Outcome.OK]
     assert "each burst starts the script again: the script runs threads" in notes[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["plain", "threaded"])
+def test_a_shell_script_does_not_go_on_to_what_follows_training(name: str, tmp_path: Path) -> None:
+    """After a look and bursts, forked or started again: a model is exported and a folder removed by nobody."""
+    steps = f"{sys.executable} {EXAMPLES / f'{name}.py'} && echo exported >> after.txt\necho removed >> after.txt\n"
+    (tmp_path / "inner.sh").write_text(steps)
+    (tmp_path / "train.sh").write_text("bash inner.sh; echo uploaded >> after.txt\n")
+    with ScriptIsolation(Script(("bash", "train.sh"))) as isolation:
+        isolation.start(START_SECONDS)
+        bursts = [alone(isolation) for _ in range(2)]
+    assert [burst.outcome for burst in bursts] == [Outcome.OK, Outcome.OK]
+    assert not (tmp_path / "after.txt").exists()
+
+
+THREADS = """
+import sys
+import torch
+from torch import nn
+torch.set_num_threads(torch.get_num_threads() + 1)
+threads = torch.get_num_threads()
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+while True:
+    assert torch.get_num_threads() == threads == int(sys.argv[1]), torch.get_num_threads()
+    optimizer.zero_grad()
+    model(torch.ones(8, 4)).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_a_script_that_asks_for_the_number_of_threads_is_answered_as_ever(tmp_path: Path) -> None:
+    """Also on its way to the loop where it is forked, where torch itself has one."""
+    ask = subprocess.run([sys.executable, "-c", "import torch; print(torch.get_num_threads())"], capture_output=True)
+    (tmp_path / "train.py").write_text(THREADS)
+    with ScriptIsolation(Script((sys.executable, "train.py", str(int(ask.stdout) + 1)))) as isolation:
+        isolation.start(START_SECONDS)
+        burst = alone(isolation)
+        assert isolation.fork_unsafe_reason is None
+    assert burst.outcome is Outcome.OK, burst.reason
 
 
 @pytest.mark.parametrize(

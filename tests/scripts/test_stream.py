@@ -216,3 +216,10 @@ def test_an_epoch_of_a_data_set_that_yields_batches_holds_their_samples() -> Non
     assert first.position == 56
     assert drawn == [next(second).tolist() for _ in range(7)]
     assert sorted(row for batch in drawn[:5] for row in batch) == list(range(40))
+
+
+@pytest.mark.parametrize(("workers", "timeout"), [(2, 30.0), (0, 0)])
+def test_a_loader_waits_for_its_workers_as_long_as_before(workers: int, timeout: float) -> None:
+    """A worker that hangs ends training as the script wants it; without workers there is nobody to wait for."""
+    made = Changes({"loader": {"num_workers": workers}}).arguments(loader(num_workers=1, timeout=30.0))
+    assert made.get("timeout", 0) == timeout

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
 import venv
 from pathlib import Path
 
@@ -193,6 +194,57 @@ def test_what_is_too_large_to_be_copied_is_cut_where_it_was_only_added_to(kept: 
     told = revert(str(kept.folder), "end")
     assert (home / "log.txt").read_text() == "mine\n"
     assert told.too_large == [str(home / "notes.txt")]
+
+
+def test_a_large_file_that_goes_on_another_disk_than_the_journals_comes_back(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Removed with its folder, replaced, or renamed: its own name on its own disk is kept, and nothing else is left."""
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or memory.stat().st_dev == home.stat().st_dev:
+        pytest.skip("one file system holds both")
+    before = tree(home)
+    with tempfile.TemporaryDirectory(dir=memory) as elsewhere:
+        monkeypatch.setenv("XDG_CACHE_HOME", elsewhere)
+        kept = ProtectedFiles(tmp_path / "run")
+        lines = ["shutil.rmtree('old')", "open('new', 'w').write('another'); os.replace('new', 'log.txt')"]
+        does(kept, "journal.MOST_COPIED_BYTES = 0", *lines, "os.rename('notes.txt', 'moved.txt')")
+        assert (home / "log.txt").read_text() == "another"
+        kept.close()
+    assert tree(home) == before
+
+
+def test_a_script_fails_rather_than_change_a_file_that_could_not_be_copied(kept: ProtectedFiles, home: Path) -> None:
+    """As on a full disk: neither by opening it, nor by replacing it, nor by torch's own writer below Python."""
+    (home / "large.bin").write_bytes(bytes(20_000))
+    before = tree(home)
+    does(
+        kept,
+        "import contextlib, resource",
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))",
+        "def fails(what):",
+        "    try: what()",
+        "    except OSError as error: assert 'a burst must not change it' in str(error), error",
+        "    else: raise AssertionError",
+        "fails(lambda: open('large.bin', 'w'))",
+        "fails(lambda: os.truncate('large.bin', 0))",
+        "fails(lambda: torch.save([1], 'large.bin'))",
+        "fails(lambda: os.rename('large.bin', 'other.bin'))",
+        imports="torch",
+    )
+    kept.close()
+    assert tree(home) == before
+
+
+@pytest.mark.parametrize("above", [".", ".."])
+def test_a_cache_that_holds_the_project_leaves_its_files_protected(
+    above: str, kept: ProtectedFiles, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a container names its whole volume."""
+    monkeypatch.setenv("HF_HOME", str(home / above))
+    does(kept, "open('log.txt', 'a').write('more')")
+    kept.close()
+    assert (home / "log.txt").read_text() == "mine\n"
 
 
 def test_what_is_saved_before_the_first_step_is_saved_and_undone(kept: ProtectedFiles, home: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from autotune.bursts.protocol import BurstPlan
 from autotune.knobs.config import TrainConfig
 from autotune.knobs.space import build_space
-from autotune.measuring.records import Point
+from autotune.measuring.records import Burst, Point
 from autotune.search.driver import Search
+from autotune.search.stages import SUGGESTED, Proposal
 from tests.search.surface import SurfaceRunner, example_rate, make_facts, make_hardware, make_search
 
 COMPILING_SECONDS = 30.0
@@ -83,3 +85,28 @@ def test_what_compiles_last_is_waited_for() -> None:
     search, _ = make_search(rate, budget_seconds=300, space=space, cpus=16, compile_cost=COMPILING_SECONDS)
     search.run()
     assert any(compiles(trial.burst.point) and trial.burst.ok for trial in search.log.trials)
+
+
+def test_no_ceiling_is_measured_while_a_compiler_runs_beside_it() -> None:
+    """A loader and a step that are timed alone share the processors with it; afterwards they are asked for."""
+    baseline = TrainConfig(batch_size=64, num_threads=2)
+    space = build_space(
+        make_hardware(), make_facts(baseline=baseline), device="cpu", effective_batch=64,
+        only=["compile_mode", "num_workers"],
+    )  # fmt: skip
+    compiled = Proposal(Point(config=baseline.replace(compile_mode="default")), SUGGESTED, "first of all")
+    search, runner = make_search(
+        rate, budget_seconds=300, space=space, cpus=16, compile_cost=COMPILING_SECONDS, first=[compiled], wait=0.4,
+        loader_rate=lambda config: 1200 * config.num_workers,
+    )  # fmt: skip
+    run, beside = runner.run, list[bool]()
+
+    def noted(point: Point, plan: BurstPlan, deadline_seconds: float) -> Burst:
+        if plan.part == "loader":
+            beside.append(bool(runner.prepared))
+        return run(point, plan, deadline_seconds)
+
+    runner.run = noted  # type: ignore[method-assign]
+    search.run()
+    assert beside
+    assert not any(beside)

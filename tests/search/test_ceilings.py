@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.bursts.protocol import Part
+from autotune.bursts.protocol import BurstPlan, Part
 from autotune.knobs.config import TrainConfig
 from autotune.knobs.registry import of_loader
-from autotune.measuring.records import Block, Measurement, Point
+from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
 from autotune.search.ceilings import Ceilings, unlikely_to_gain
 from autotune.search.stages import SINGLE, WORKERS
 from tests.search.surface import example_rate, make_search
@@ -118,3 +118,19 @@ def test_a_search_that_does_not_wait_tries_workers_last() -> None:
     assert loading
     assert min(loading) >= 5
     assert WORKERS not in {trial.stage for trial in search.log.trials}
+
+
+def test_a_part_that_found_no_memory_beside_the_incumbent_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lives beside it is ended, and its memory is free; only then is nothing known."""
+    search, surface = make_search(example_rate)
+    lives = [True]
+    run = surface.run
+
+    def crowded(point: Point, plan: BurstPlan, deadline_seconds: float) -> Burst:
+        if lives:
+            return Burst(point=point, outcome=Outcome.OOM, seconds=1.0)
+        return run(point, plan, deadline_seconds)
+
+    monkeypatch.setattr(surface, "run", crowded)
+    monkeypatch.setattr(surface, "close", lives.clear)
+    assert search.ceilings.loader(BASELINE) is not None

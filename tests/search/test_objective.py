@@ -165,7 +165,7 @@ def test_samples_per_joule_are_those_of_the_blocks_that_count() -> None:
 
 def test_turns_are_long_enough_for_the_counter() -> None:
     """In challenges and rounds alike, however short the budget."""
-    for plan in (plan_for(60, SAMPLES_PER_JOULE), round_plan(plan_for(60, SAMPLES_PER_JOULE))):
+    for plan in (plan_for(60, SAMPLES_PER_JOULE), round_plan(plan_for(60, SAMPLES_PER_JOULE), 18.0)):
         assert plan.turn_seconds == SAMPLES_PER_JOULE.turn_seconds
         assert plan.measure_seconds >= LEAST_TURNS * (plan.turn_seconds or math.inf)
 

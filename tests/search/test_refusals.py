@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from autotune.hardware import Hardware
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.measuring.telemetry_summary import TelemetrySummary
 from autotune.search.refusals import refusal
 from autotune.search.trials import Trial
 from tests.factories import make_measurement
-from tests.spaces import gpu_machine, make_facts, space_of
+from tests.spaces import cpu_machine, gpu_machine, make_facts, space_of
 
 
 @pytest.mark.parametrize(
@@ -56,3 +59,13 @@ def test_a_batch_that_is_larger_than_one_for_which_the_allocator_asked_again(
     space = space_of(gpu_machine(), make_facts(), effective_batch=None)
     found = refusal(Point(config=TrainConfig(batch_size=batch)), space, [trial])
     assert (found is not None and "ask again" in found) == refused
+
+
+@pytest.mark.parametrize(("machine", "refused"), [(cpu_machine, True), (gpu_machine, False)])
+def test_on_a_cpu_a_kill_for_want_of_memory_is_its_own(machine: Callable[[], Hardware], refused: bool) -> None:
+    """There the host's memory is the device's; beside a GPU its shortage says nothing about the batch."""
+    killed = Point(config=TrainConfig(batch_size=64))
+    trial = Trial(Burst(point=killed, outcome=Outcome.HOST_OOM, seconds=5), "", "")
+    space = space_of(machine(), make_facts(), effective_batch=None)
+    found = refusal(Point(config=TrainConfig(batch_size=128)), space, [trial])
+    assert (found is not None and "ran out of memory" in found) == refused

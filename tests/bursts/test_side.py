@@ -1,0 +1,56 @@
+"""What a side says of itself before its first block, from what its process told; the process is made up."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from autotune.bursts.side import Side
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.records import Point
+
+LATEST = math.inf
+
+
+class Isolation:
+    """One whose only process has just told that it is ready."""
+
+    def __init__(self, **event: Any) -> None:
+        known = {"event": "ready", "epoch_samples": 512, "reads_batches": True}
+        self._event = {**known, **event, "opening_seconds": 0.1, "opening_steps": 2}
+
+    def open(self, *_: Any) -> Any:
+        """A process."""
+        return SimpleNamespace(began=0.0, resume=lambda: None)
+
+    def wait(self, *_: Any) -> Any:
+        """What it tells."""
+        return self._event
+
+    def stop(self, *_: Any) -> None:
+        """Nothing is to be stopped."""
+
+
+def started(workers: int, **event: Any) -> Side:
+    """A side of batches of eight that has taken its first steps."""
+    config = TrainConfig(batch_size=8, num_workers=workers, prefetch_factor=2 if workers else None)
+    request = SimpleNamespace(point=Point(config=config), sample_wait_fraction=0.0, device="cpu")
+    side = Side(Isolation(**event), request, LATEST)  # type: ignore[arg-type]
+    side.start(LATEST)
+    return side
+
+
+def test_a_batch_that_was_there_already_tells_no_pace() -> None:
+    """Two workers took 80 ms for a batch each; training on what they had read before took 0.4 ms of a batch."""
+    side = started(2, pace=0.00005, loader_seconds=0.08, keeps_up=False)
+    assert side.pace == pytest.approx(0.08 / 16)
+    assert side.lead_samples(0.25) == 56  # 0.25 s of it, less a step, in batches; 5,000 samples by the first pace
+
+
+@pytest.mark.parametrize(("workers", "keeps_up"), [(0, False), (2, True)])
+def test_where_nothing_is_waited_for_steps_tell_the_pace(workers: int, keeps_up: bool) -> None:
+    """Whoever reads by itself has waited in each step, and a loader that keeps up is never waited for."""
+    assert started(workers, pace=0.001, loader_seconds=0.08, keeps_up=keeps_up).pace == 0.001
