@@ -156,6 +156,8 @@ def test_a_loader_that_starts_slowly_is_no_hang(runner_of: RunnerOf, monkeypatch
     """Blocks of 0.06 s, in which workers start who take 0.7 s for it: at a restart, and at each epoch's end."""
     monkeypatch.setattr("autotune.bursts.side.HANG_SECONDS", 0.3)
     monkeypatch.setattr("autotune.bursts.side.HANG_BLOCKS", 2)
+    # A busy machine's workers were seen to take the 5 s until their loader kills them, as they end before a restart.
+    monkeypatch.setattr("autotune.bursts.side.LOADER_STARTS", 15)
     config = TrainConfig(batch_size=4, num_workers=1)
     point = Point(config=config, parameters={"start_seconds": 0.7, "samples": 64})
     (burst, _) = runner_of("tests.workloads.sleepy:build").play([point, point], PLAN, SECONDS)

@@ -105,10 +105,10 @@ def test_who_waits_for_a_batch_has_emptied_the_queue() -> None:
 
 def test_a_warm_up_that_hits_its_cap_is_marked() -> None:
     """No batch is waited for after the first, and not so many could be drawn as the queue may hold."""
-    knobs = {"batch_size": 1, "num_workers": 2, "prefetch_factor": 20, "start_seconds": 0.2}
+    knobs = {"batch_size": 1, "num_workers": 2, "prefetch_factor": 100, "start_seconds": 0.2}
     measured = burst(sleepy.build(step_seconds=0.4, **knobs), PLAN)
     assert not measured.steady
-    assert measured.warmup_seconds < 5 * PLAN.warmup_seconds  # all of the queue would take 16 s
+    assert measured.warmup_seconds < 20 * PLAN.warmup_seconds  # all of the queue would take 80 s
 
 
 def test_a_quiet_workload_becomes_steady_before_the_cap() -> None:
