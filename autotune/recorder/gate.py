@@ -44,6 +44,7 @@ class Gate:
 
     Attributes:
         stream: What it draws from; None in a script without a loader.
+        streams: All that the script draws from.
         last_loss: Of the last backward pass.
         start_seconds: From the request until the loop.
     """
@@ -59,6 +60,7 @@ class Gate:
         top: int | None = None,
     ) -> None:
         self.stream: Stream | None = None
+        self.streams: list[Stream] = []
         self.last_loss: torch.Tensor | None = None
         self.start_seconds = 0.0
         self._wire = wire
@@ -219,6 +221,7 @@ class Gate:
             if command["report"]:
                 self._wire.send("report", value=self._figures(), drained=self._drained)
             elif command["until"] is None:
+                self._release_workers()
                 self._wire.send("phase", phase="end")
                 self._wire.send("result", value=self._figures())
                 end_burst()
@@ -227,6 +230,7 @@ class Gate:
         self._wire.send("phase", phase="train")
         if command["start"] is not None:
             position = command["start"]
+            self._release_workers()  # those of the loader that is dropped must end
             if self.stream is not None:
                 self.stream.restart(position)
                 self._drawn_when_filled, self._waited = self.stream.drawn, False
@@ -258,6 +262,7 @@ class Gate:
                 "start_seconds": stream.start_seconds,
                 "wait_seconds": stream.wait_seconds,
             }
+        self._release_workers()
         self._synchronise()
         self._lap["began"] = perf_counter()
 
@@ -268,6 +273,8 @@ class Gate:
         seconds = perf_counter() - lap["began"] - self._left_out
         taken = lap["processors"].taken()
         self._check_loss()
+        for each in self.streams:
+            each.hold_workers()  # until the next block's clock runs: what they read meanwhile would flatter it
         told: dict[str, Any] = {"samples": position - lap["position"], "starts": [], "start_seconds": 0.0}
         told |= {"compiled": compiled_graphs() > lap["graphs"], "left_out": self._left_out}
         if stream is not None:
@@ -313,6 +320,10 @@ class Gate:
             }
         loss = self.last_loss
         return {"host_memory_bytes": self._memory.look(), "loss": None if loss is None else float(loss), **device}
+
+    def _release_workers(self) -> None:
+        for stream in self.streams:
+            stream.release_workers()
 
     def _check_loss(self) -> None:
         loss = self.last_loss

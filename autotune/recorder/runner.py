@@ -146,6 +146,7 @@ class Runner:
             usual_samples=self._loop["usual_samples"],
         )
         streams.append(stream)
+        gate.streams.append(stream)
         if is_main:
             gate.stream = stream
             if part == "loader":

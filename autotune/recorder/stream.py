@@ -6,7 +6,10 @@ measured. The order of samples depends on seed and epoch alone, so that two conf
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter  # by name: the script may replace what `time` holds
 from typing import TYPE_CHECKING, Any
@@ -279,6 +282,20 @@ class Stream:
         self._loader = self._made(position)
         self.position = position
         self._after_epoch, self._end_seconds = False, 0.0
+
+    def hold_workers(self) -> None:
+        """Stops the workers until `release_workers`, so that nothing is read while nothing is timed."""
+        self._signal_workers("SIGSTOP")
+
+    def release_workers(self) -> None:
+        """Lets the workers go on."""
+        self._signal_workers("SIGCONT")
+
+    def _signal_workers(self, name: str) -> None:
+        if hasattr(signal, name):  # Windows has neither
+            for worker in getattr(self._batches, "_workers", []):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, getattr(signal, name))
 
     def __next__(self) -> Any:
         self._before_draw()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -223,3 +224,35 @@ def test_a_loader_waits_for_its_workers_as_long_as_before(workers: int, timeout:
     """A worker that hangs ends training as the script wants it; without workers there is nobody to wait for."""
     made = Changes({"loader": {"num_workers": workers}}).arguments(loader(num_workers=1, timeout=30.0))
     assert made.get("timeout", 0) == timeout
+
+
+class Told(Dataset[torch.Tensor]):
+    """Counts how often it was read, in whatever process."""
+
+    def __init__(self) -> None:
+        self.reads = torch.zeros(1).share_memory_()
+
+    def __len__(self) -> int:
+        return 10_000
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.01)
+        self.reads += 1
+        return torch.ones(1)
+
+
+def test_workers_that_are_held_read_nothing_until_they_are_released() -> None:
+    """Between two blocks, in which nothing is timed; the queue has room for hundreds."""
+    data = Told()
+    of = stream(DataLoader(data, batch_size=1, num_workers=2, prefetch_factor=400))
+    next(of)
+    of.hold_workers()
+    time.sleep(0.1)  # a signal may take a moment
+    read = float(data.reads)
+    time.sleep(0.3)
+    assert float(data.reads) == read
+    of.release_workers()
+    deadline = time.monotonic() + 30
+    while float(data.reads) == read:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
