@@ -124,8 +124,8 @@ class Contest:
 
     @property
     def is_prepared(self) -> bool:
-        """Whether a candidate that was to be prepared has taken its first steps, or failed."""
-        return self._prepared is not None and self._prepared.has_started
+        """Whether what was to be prepared has taken its first steps, has failed, or was ended for its memory."""
+        return self._prepared is None or self._prepared.has_started
 
     def _take_prepared(self, candidate: Request) -> Side | None:
         """The candidate's side, if it was prepared."""

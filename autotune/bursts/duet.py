@@ -213,7 +213,7 @@ class Duet:
         if epoch is not None and epoch <= 2 * wanted:  # not longer turns at the price of blocks within an epoch
             wanted = self._wanted_samples(TURN_SECONDS)
         steps = [side.config.effective_batch for side in sides]
-        micro_steps = [side.config.micro_batch for side in sides]
+        micro_steps = [side.unit_samples for side in sides]
         # Parts of a step where it takes longer than a turn. The same samples are worth a longer block, some may be much
         # larger than others; only where batches have little in common it is about as many.
         step, common, batch = math.lcm(*steps), math.lcm(*micro_steps), max(micro_steps)
@@ -242,20 +242,22 @@ def play_round(
 ) -> Played:
     """Starts a side for each request, lets all train in turn for as long as is planned, and ends them.
 
-    A side that fails is out, and the others go on.
+    A side that fails is out, and the others go on. They start in random order: who starts first shares fewer pages with
+    others, and is the oldest.
 
     Args:
         isolation: Where processes come from.
         requests: What to run.
         plan: How long each side trains.
         deadline: `time.monotonic()` at which all is over.
-        seed: Of the order within the turns.
+        seed: Of the order of the starts and within the turns.
 
     Raises:
         TargetError, WorkloadError: The module can no longer be imported.
         IsolationError: No process could be started.
         Interrupted: Asked to end.
     """
+    sides: dict[int, Side] = {}
     duet = Duet(plan, deadline, seed, len(requests), turn_seconds=ROUND_TURN_SECONDS, warmup_share=ROUND_WARMUP_SHARE)
 
     def enough(turns: int) -> bool:
@@ -265,10 +267,11 @@ def play_round(
         return long or (turns >= LEAST_TURNS and seconds >= planned)
 
     try:
-        for request in requests:
+        for index in random.Random(seed).sample(range(len(requests)), len(requests)):
             left = START_SHARE * max(0.0, deadline - time.monotonic())
             latest = time.monotonic() + left
-            duet.join(Side(isolation, request, latest), latest)
+            sides[index] = Side(isolation, requests[index], latest)
+            duet.join(sides[index], latest)
         duet.warm_up()
         duet.take_turns(enough)
         for side in duet.standing:
@@ -277,4 +280,5 @@ def play_round(
     finally:
         for side in duet.sides:  # none may be left, stopped as it is
             side.discard()
-    return Played(tuple(side.ended for side in duet.sides if side.ended is not None), duet.counted())
+    ended = (sides[index].ended for index in range(len(requests)))
+    return Played(tuple(one for one in ended if one is not None), duet.counted())

@@ -48,7 +48,8 @@ def find_largest(workload: Workload, seconds: float = SCAN_SECONDS) -> tuple[int
 
 
 def worst_batch(workload: Workload, largest: Sequence[int], batch_size: int) -> Any:
-    """A full batch of the largest samples, over and over where there are fewer."""
+    """A full batch of the largest samples, over and over where there are fewer: each is read once."""
     dataset: Any = workload.dataset
-    samples = [dataset[index] for index in itertools.islice(itertools.cycle(largest), batch_size)]
+    known = [dataset[index] for index in largest[:batch_size]]
+    samples = list(itertools.islice(itertools.cycle(known), batch_size))
     return (workload.collate_fn or default_collate)(samples)

@@ -26,7 +26,7 @@ from autotune.bursts.ranks import Ranks
 from autotune.bursts.trainer import Drain, NonFiniteLossError, Stepper, Trainer, make_loader, told_of_killed_workers
 from autotune.measuring import Measurement
 from autotune.recorder.effects import compiled_graphs
-from autotune.recorder.gate import COMPILED_BATCHES, KEEPS_UP, WAITED_SHARE
+from autotune.recorder.gate import COMPILED_BATCHES, FILLS, WAITED_SHARE
 from autotune.training.placement import placement_seconds
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload
@@ -51,7 +51,6 @@ class Timing:
 
     Attributes:
         opening_pace: Seconds of a sample, by the last of the first steps, which is the warmest.
-        keeps_up: Whether the loader is no bottleneck, by far.
     """
 
     def __init__(self, trainer: Stepper, plan: BurstPlan) -> None:
@@ -61,13 +60,13 @@ class Timing:
         self.opening_seconds = 0.0
         self.opening_steps = 0.0
         self.opening_pace = 0.0
-        self.keeps_up = False
         self.warmup_seconds = 0.0
         self.steady = False
         self.skipped_steps = 0
         self.steps_per_lap = 1
         self.after_restart: list[Lap] = []
         self._drawn_when_filled, self._waited = 0, False
+        self._trained_since_restart: float | None = None
         self._step_seconds: float | None = None
         self._updates, self._update_seconds = 0, 0.0
         self._first_update: float | None = None
@@ -113,33 +112,35 @@ class Timing:
             cap = perf_counter() + self.plan.warmup_seconds
         self.opening_seconds, self.opening_steps = perf_counter() - began, taken
         self.opening_pace = max(last.seconds - last.start_seconds, 1e-9) / max(1, last.consumed)
-        (loading,) = self.ranks.slowest(self.loader_seconds)
-        self.keeps_up = KEEPS_UP * loading <= self.opening_pace * tuned.config.micro_batch
         return cap
 
     def restart(self, position: int = 0) -> None:
         """Restarts the loader, whose queue has filled, at a place in the stream of samples; a slow one goes on."""
         feed = self.trainer.feed
         (waited,) = self.ranks.slowest(feed.starts[0].wait_seconds if feed.starts else 0.0)
+        self.queue_filled()
         if waited < RESTART_LIMIT_SECONDS:
             feed.restart(position)
+            self._trained_since_restart = 0.0
         else:
             feed.position = position  # as if it did: other samples, but as many
-        self.queue_filled()
 
     def queue_filled(self) -> None:
         """To be told when the loader's queue may hold what it prepared while nothing was timed."""
         self._drawn_when_filled, self._waited = self.trainer.feed.drawn, False
+        self._trained_since_restart = None
 
     @property
     def drained(self) -> bool:
-        """Whether what the loader had prepared in advance is gone: a batch was waited for, or as many were drawn."""
-        loader = self.trainer.feed.loader
-        return (
-            self.keeps_up
-            or self._waited
-            or self._drawn_since_filled >= loader.num_workers * (loader.prefetch_factor or 0)
-        )
+        """Whether what the loader had prepared in advance is gone: a batch was waited for, or as many were drawn.
+
+        Or it was restarted, and could have filled its queue again since: then that is full in training too.
+        """
+        loader, since = self.trainer.feed.loader, self._trained_since_restart
+        prefetched = loader.prefetch_factor or 0
+        if self._waited or self._drawn_since_filled >= loader.num_workers * prefetched:
+            return True
+        return since is not None and since >= FILLS * prefetched * self.loader_seconds
 
     @property
     def loader_seconds(self) -> float:
@@ -248,6 +249,8 @@ class Timing:
         # The first batch of each worker may be waited for, however fast they are: they begin at the same time.
         if self._drawn_since_filled > feed.loader.num_workers and wait_seconds > WAITED_SHARE * seconds:
             self._waited = True
+        if self._trained_since_restart is not None:
+            self._trained_since_restart += seconds - start_seconds
         starts = feed.starts[known:]
         restarts = [start.seconds for start in starts if not start.after_epoch]
         return Lap(

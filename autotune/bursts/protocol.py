@@ -122,7 +122,7 @@ class ReadyEvent(BaseModel):
     epoch_samples: int | None = Field(description="null where that is not known")
     reads_batches: bool = Field(description="a worker may read a whole batch in one go")
     loader_seconds: float = Field(description="the slowest start of the loader, until its first batch")
-    keeps_up: bool = Field(description="the loader is no bottleneck, by far")
+    draws_ahead: bool = Field(default=False, description="all batches of a step are drawn before one is trained on")
 
 
 class BlockEvent(BaseModel):

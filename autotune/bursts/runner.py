@@ -75,7 +75,7 @@ class Runner(Protocol):
 
     @property
     def is_prepared(self) -> bool:
-        """Whether what was to be prepared is ready to be challenged with, or has failed."""
+        """Whether what was to be prepared is ready to be challenged with, has failed, or was ended for its memory."""
 
     def close(self) -> None:
         """Ends the incumbent, and what is prepared."""
@@ -286,7 +286,7 @@ class ProcessRunner:
 
     @property
     def is_prepared(self) -> bool:
-        """Whether what was to be prepared is ready to be challenged with, or has failed."""
+        """Whether what was to be prepared is ready to be challenged with, has failed, or was ended for its memory."""
         return self._contest.is_prepared
 
     def close(self) -> None:

@@ -50,7 +50,7 @@ def run_runner(request: Request, reporter: Reporter, commands: Commands) -> Meas
             timing.warmup_seconds = perf_counter() - began
             reporter.send(
                 "ready", pace=timing.opening_pace, epoch_samples=feed.stream_length, reads_batches=feed.reads_batches,
-                loader_seconds=timing.loader_seconds, keeps_up=timing.keeps_up,
+                loader_seconds=timing.loader_seconds,
             )  # fmt: skip
             while not (command := _next_command(commands, own)).ends:
                 if command.report:

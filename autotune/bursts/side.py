@@ -15,6 +15,7 @@ from autotune.bursts.live import Ended
 from autotune.bursts.protocol import BlockEvent, Command, ReadyEvent, Request
 from autotune.knobs import TrainConfig
 from autotune.measuring import Block, Measurement
+from autotune.recorder.gate import FILLS
 
 END_SECONDS = 1.0
 """Kept for the end of each side, which has as much at least: two steps on the largest samples, a look at memory."""
@@ -50,6 +51,7 @@ class Side:
         compiled: Whether something was compiled in each of them.
         position: Place in the stream of samples that it was last told to train to, or to begin at.
         epoch_samples: Samples of an epoch; None: endless.
+        unit_samples: After which a block may end: those of a micro-batch, or of a step whose batches are drawn first.
         least_samples: Of a block, so that what its workers go on reading while it is stopped hardly counts.
         trained_seconds: In all blocks of its life.
         drained: Whether what its loader had prepared in advance is gone.
@@ -69,6 +71,7 @@ class Side:
         self.compiled: list[bool] = []
         self.position = 0
         self.epoch_samples: int | None = None
+        self.unit_samples = self.config.micro_batch
         self.least_samples = 0
         self.trained_seconds = 0.0
         self.drained = False
@@ -78,7 +81,7 @@ class Side:
         self._boundary_per_sample = 0.0
         self._longest_block = 0.0
         self._patience_seconds = HANG_SECONDS
-        self._keeps_up = False
+        self._filling_seconds = 0.0
         self._pace = self._opening_pace = 0.0
         self._live = isolation.open(request, max(0.0, deadline - time.monotonic()))
 
@@ -110,9 +113,10 @@ class Side:
             waiting = math.ceil(self.request.sample_wait_fraction * waiting)
             self.least_samples = self.config.num_workers * max(batch, waiting)
             self.epoch_samples = ready.epoch_samples
+            self.unit_samples = self.config.effective_batch if ready.draws_ahead else batch
             self._pace = self._opening_pace = ready.pace
-            self._keeps_up = ready.keeps_up
-            if self.config.num_workers and not ready.keeps_up:  # what was there already was trained on without waiting
+            self._filling_seconds = FILLS * (self.config.prefetch_factor or 0) * ready.loader_seconds
+            if self.config.num_workers:  # what was there already was trained on without waiting
                 self._pace = max(ready.pace, ready.loader_seconds / (self.config.num_workers * batch))
             self._patience_seconds += LOADER_STARTS * ready.loader_seconds
             self._patience_seconds += COMPILING_SECONDS if self.config.compile_mode is not None else 0.0
@@ -157,13 +161,14 @@ class Side:
         self.compiled = []
 
     def lead_samples(self, seconds: float) -> int:
-        """Samples after which it is warm: so many seconds of training, and as many as its loader may have prepared.
+        """Samples after which it is warm: so many seconds of training, and until its loader's queue is as in training.
 
         In whole optimizer steps, or in micro-batches where a step takes longer than that; none where its first steps
         were long enough.
         """
         seconds = max(0.0, seconds - self.opening_seconds)
-        wanted = max(seconds / max(self._pace, 1e-9), 0 if self._keeps_up else self._queue_samples)
+        pace = max(self._pace, 1e-9)
+        wanted = max(seconds / pace, min(self._filling_seconds / pace, self._queue_samples))
         unit = self._unit(wanted)
         return unit * math.ceil(wanted / unit)
 
@@ -194,7 +199,7 @@ class Side:
     def _unit(self, samples: float) -> int:
         """What so many samples are rounded to."""
         step = self.config.effective_batch
-        return step if step <= samples else self.config.micro_batch
+        return step if step <= samples else self.unit_samples
 
     def train(self, position: int, deadline: float, *, leads_in: bool = False) -> None:
         """One block, all others being stopped.

@@ -138,8 +138,7 @@ class Tuning:
         findings = Findings()
         try:
             stopped_by = search.run()
-            if search.confirms:
-                search.confirmation.ablate()
+            search.explain()
             if self.options.evaluation:
                 findings.evaluation = self._evaluation(runner, search, setting.facts)
             if setting.searches_ranks:
@@ -279,7 +278,7 @@ class Tuning:
             resume=options.resume,
             join=options.join is not None,
         )
-        shared = Shared(study, self._is_over) if options.join is not None else None
+        shared = Shared(study, self._is_over, self.progress.note) if options.join is not None else None
         log = TrialLog(study, space, self._note, objective=options.goal, others=shared)
         if log.trials:
             whose = "other machines" if shared is not None else "an earlier run"

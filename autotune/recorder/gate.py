@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 COMPILED_BATCHES = 3
 """Micro-batches after which compiled code is believed to be complete: for other sizes it may be compiled once more."""
-KEEPS_UP = 3
-"""A loader whose first batch was there, its start included, in a third of what training takes for one is no bottleneck:
-its queue is full as a rule, and need not be emptied first. Chosen: training and workers share the processors."""
+FILLS = 2
+"""A queue that was empty is full after so many times what its workers take for their share of it, as their first batch
+took, start included. Who has trained for as long without waiting for a batch has a loader that is faster, and a queue
+that is full as a rule: it need not be emptied first. Chosen: training and workers share the processors."""
 WAITED_SHARE = 0.05
 """Of a lap: who waits so long for batches has emptied the loader's queue. Chosen above what handing one over takes."""
 
@@ -81,23 +82,28 @@ class Gate:
         self._cycles = 0
         self._updates, self._update_seconds = 0, 0.0
         self._drawn_when_filled, self._waited = 0, False
-        self._keeps_up = False
+        self._trained_since_restart = 0.0
         self._last_pass = self._opened
         self._evaluated: nn.Module | None = None
         self._evaluates_since = 0.0
         self._left_out = 0.0
         self._gradients = Gradients(request["trace"]) if request["job"] == "numerics" else None
         compiled = request["changes"].get("knobs", {}).get("compile_mode") is not None
-        passes = self._accumulation if loop["loaders"] else 1  # of the gate, in a step
+        self._draws_ahead = loop["draws_ahead"] and request["plan"]["part"] != "loader"
+        self._trained, self._passed_at = True, 0
+        passes = self._accumulation if loop["loaders"] and not self._draws_ahead else 1  # of the gate, in a step
         self._opening = max(passes + 1, COMPILED_BATCHES if compiled else 0)
         self._passes = passes
 
     def before_draw(self) -> None:
-        """All that was drawn has been trained on."""
+        """All that was drawn has been trained on, but for a step's first batches where the script draws all of them."""
         if self._evaluated is not None:  # who trains on will say so after the draw, or sets the attribute
             self.on_mode(self._evaluated, training=True)
         if self.stream is not None:
-            self._pass(self.stream.position, self.stream.last_samples)
+            if self._trained or not self._draws_ahead:
+                position = self.stream.position
+                self._pass(position, position - self._passed_at if self._draws_ahead else self.stream.last_samples)
+                self._trained, self._passed_at = False, self.stream.position  # it may begin elsewhere now
             if self._doing[-1] == TRAINING and self.stream.has_passed_epoch:
                 self._doing.append(BEYOND_EPOCH)
 
@@ -133,6 +139,7 @@ class Gate:
     def before_backward(self, loss: torch.Tensor) -> None:
         """A backward pass begins; a script that changes its weights by itself has done so since the one before."""
         self._evaluated = None  # it trains in that mode
+        self._trained = True
         if self._gradients is not None:
             self._gradients.losses.append(loss.detach())
         if self._loop["updates_itself"] and not self._loop["loaders"]:
@@ -197,13 +204,12 @@ class Gate:
             reason = "; ".join(f"{name} did not come into effect: {why}" for name, why in missing.items())
             self._wire.send("failure", outcome="unsupported", reason=reason, without_effect=list(missing))
             end_burst()
-        self._keeps_up = KEEPS_UP * self._loader_seconds <= seconds
         self._wire.send(
             "ready",
             pace=max(seconds, 1e-9) / samples,
-            keeps_up=self._keeps_up,
             epoch_samples=stream.epoch_samples if stream is not None else None,
             reads_batches=self._loop["reads_batches"],
+            draws_ahead=self._draws_ahead,
             loader_seconds=self._loader_seconds,
             start_seconds=self.start_seconds,
             opening_seconds=perf_counter() - self._opened,
@@ -234,6 +240,7 @@ class Gate:
             if self.stream is not None:
                 self.stream.restart(position)
                 self._drawn_when_filled, self._waited = self.stream.drawn, False
+                self._trained_since_restart = 0.0
             self._position = position
         self._until = command["until"]
         self._begin(position, leads_in=command["leads_in"])
@@ -289,6 +296,7 @@ class Gate:
             }
             if stream.drawn - self._drawn_when_filled > stream.workers and wait_seconds > WAITED_SHARE * seconds:
                 self._waited = True
+            self._trained_since_restart += seconds - told["start_seconds"]
             if self._loop["optimizers"] == 1:
                 seconds += self._missing_updates(batches)
         told["seconds"] = max(seconds, 1e-9)
@@ -304,9 +312,9 @@ class Gate:
     @property
     def _drained(self) -> bool:
         stream = self.stream
-        return (
-            stream is None or self._keeps_up or self._waited or stream.drawn - self._drawn_when_filled >= stream.queue
-        )
+        if stream is None or self._waited or stream.drawn - self._drawn_when_filled >= stream.queue:
+            return True
+        return self._trained_since_restart >= FILLS * stream.prefetched * self._loader_seconds
 
     def _figures(self) -> dict[str, Any]:
         """What is known besides the blocks."""

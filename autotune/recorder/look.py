@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from . import hooks, journal
 from .attributes import Growth
 from .blocks import count_blocks
-from .ending import BurstEnded, at_exit, end_burst, give_up, last_error, leave, rest_in_the_end
+from .ending import BurstEnded, at_exit, end_burst, give_up, last_error, leave, note_exits, rest_in_the_end
 from .failing import sentence_of
 from .heap import Activations
 from .loop import (
@@ -39,6 +39,7 @@ from .loop import (
 from .naming import loader_key, model_key, shapes_hash, tensors_in
 from .passes import Pass, Passes
 from .ranks import Meeting, count_ranks, exchange_of
+from .saving import leave_out_checkpoints
 from .seeding import seed_start
 from .sites import Sites
 from .stream import count_of
@@ -63,8 +64,7 @@ class Look:
     """What was seen so far.
 
     Args:
-        orders: ``socket``: the parent's; ``keep``: the folder that what the script writes is told in; ``port``: where
-            ranks may meet.
+        orders: ``socket``: the parent's; ``port``: where ranks may meet.
     """
 
     def __init__(self, orders: dict[str, Any]) -> None:
@@ -73,7 +73,7 @@ class Look:
         self._default_threads = torch.get_num_threads()
         self._socket, self._process_id = orders["socket"], os.getpid()
         self._wire = Wire.to(self._socket)
-        self._began = time()
+        self._began, self._first_argv = time(), [*sys.argv]  # scripts change it
         self._loaders: dict[int, Any] = {}
         self._passes = Passes()
         self._draws: list[tuple[int, int]] = []  # of which loader, how many samples; from the start
@@ -83,6 +83,7 @@ class Look:
         self._optimizers: dict[int, Any] = {}
         self._steps: list[int] = []
         self._marks: list[int] = []  # draws at each step of the optimizer that steps first
+        self._drawn_when: list[set[int]] = [set()]  # draws at the backward passes of each step, the one under way last
         self._first_step = 0.0
         self._steps_now = False
         self._sums: list[float] = []  # of the weights; where they change without an optimizer, the script changes them
@@ -95,7 +96,7 @@ class Look:
         self._forwards = 0
         self._done = False
         seed_start()
-        journal.begin(orders["keep"])
+        leave_out_checkpoints(journal.begun())
         Meeting(orders["port"], self._on_group)
         hooks.on_iterate(self._on_iterate)
         hooks.on_step(self._before_step, self._on_step)
@@ -192,6 +193,7 @@ class Look:
             self._calls[0] += 1
         if not self._done:
             self._passes.are_used(trains=True)
+            self._drawn_when[-1].add(len(self._draws))
         if self._steps or self._done:
             return
         sums = sums_of(self._models.values())
@@ -212,6 +214,7 @@ class Look:
             self._wire.send("training", pid=os.getpid())
         self._threads["train"].add(threading.current_thread().name)
         self._marks.append(len(self._draws))
+        self._drawn_when.append(set())
         if self._draws_no_more:
             if self._draws_feed and self._profile is not None:  # what is replayed is not drawn again
                 self._end_profile()
@@ -311,6 +314,7 @@ class Look:
             **self._facts,
             "pid": os.getpid(),
             "argv": sys.argv,
+            "first_argv": self._first_argv,
             "seconds_to_loop": self._seconds_to_loop,
             "steps": len(self._marks),
             "optimizers": len(per_optimizer),
@@ -318,6 +322,7 @@ class Look:
             "optimizer_impls": implementations(first),
             "updates_itself": self._updates_itself and not self._steps,
             "accumulation": max(1, usual(draws) if main is not None else round(self._calls_between / rounds)),
+            "draws_ahead": usual(draws) > 1 and usual([len(each) for each in self._drawn_when[1:-1]]) == 1,
             "samples": samples[:20],
             "evaluation_bytes": self._activations.in_evaluation(
                 max(samples, default=1), loaders, self._sites.evaluates
@@ -374,10 +379,11 @@ class Look:
         def ended() -> None:
             if self._done:
                 leave()
-            error = last_error()  # where another hook than ours was told of it
+            error = last_error()  # where another hook than ours was told of it, or nobody
             told = sentence_of(error) if error is not None else None
             self._wire.send("ended", error=told, **self._outline())
 
+        note_exits()
         sys.excepthook = hook
         at_exit(ended)
 

@@ -117,10 +117,12 @@ class Watched:
 
     Attributes:
         is_over: Whether there are no more, or reading has failed.
+        count: Batches so far.
     """
 
     def __init__(self, batches: Iterator[Any], drawn: Callable[[Any], None] = lambda _: None) -> None:
         self.is_over = False
+        self.count = 0
         self._batches = batches
         self._drawn = drawn
 
@@ -136,6 +138,7 @@ class Watched:
         except BaseException:
             self.is_over = True
             raise
+        self.count += 1
         self._drawn(batch)
         return batch
 
@@ -258,7 +261,12 @@ class Stream:
     @property
     def queue(self) -> int:
         """Batches that they prepare in advance."""
-        return self.workers * (self._loader.prefetch_factor or 0)
+        return self.workers * self.prefetched
+
+    @property
+    def prefetched(self) -> int:
+        """Batches that each of them prepares in advance."""
+        return self._loader.prefetch_factor or 0
 
     @property
     def epoch_samples(self) -> int | None:

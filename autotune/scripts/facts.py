@@ -17,8 +17,8 @@ from autotune.scripts.script import Script
 from autotune.scripts.seen import SeenScript
 
 _OF_LOOP = (
-    "models", "optimizers", "updates_itself", "accumulation", "step_samples", "device", "ranks", "opens_group",
-    "evaluation_bytes",
+    "models", "optimizers", "updates_itself", "accumulation", "draws_ahead", "step_samples", "device", "ranks",
+    "opens_group", "evaluation_bytes",
 )  # fmt: skip
 _HALF = {"bfloat16": "bf16", "float16": "fp16"}
 _OF_SOURCE = ("returns_tensor", "steps_model", "most_dimensions", "may_change_data", "has_autotune")

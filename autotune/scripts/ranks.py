@@ -102,8 +102,7 @@ def _first(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _ready(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
     longest = ("pace", "start_seconds", "opening_seconds", "loader_seconds")
-    slowest = {name: max(event[name] for event in events) for name in longest}
-    return {**events[0], **slowest, "keeps_up": all(event["keeps_up"] for event in events)}
+    return {**events[0], **{name: max(event[name] for event in events) for name in longest}}
 
 
 def _block(events: Sequence[dict[str, Any]]) -> dict[str, Any]:

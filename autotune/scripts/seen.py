@@ -55,6 +55,7 @@ class SeenScript:
 
     Attributes:
         argv: The words that its file was run with.
+        first_argv: The same as torch was imported: of ``python -m`` the file may not have been known yet.
         source: Where its files say what may be changed, as `recorder.sites` tells it; see `facts.source_of`.
         processes: That train; ranks among them.
         ranks: Of its process group.
@@ -75,6 +76,7 @@ class SeenScript:
         fixed_shapes: Whether all batches have one shape.
         step_samples: Of a batch that no loader told of.
         accumulation: Micro-batches of a step.
+        draws_ahead: Whether all of a step's are drawn before one is trained on.
         opens_group: Whether the script opens its process group itself.
         models: By which they are known again.
         model_names: Their classes.
@@ -97,6 +99,7 @@ class SeenScript:
     """
 
     argv: list[str]
+    first_argv: list[str]
     source: dict[str, Any]
     processes: int
     ranks: int
@@ -117,6 +120,7 @@ class SeenScript:
     fixed_shapes: bool
     step_samples: int
     accumulation: int
+    draws_ahead: bool
     opens_group: bool
     models: list[str]
     model_names: list[str]

@@ -38,7 +38,7 @@ def ablate(
     variants: Sequence[Point],
     play: Play,
     *,
-    affords: Callable[[Sequence[Point]], bool],
+    affords: Callable[[Sequence[Point], int], bool],
     objective: Objective = SAMPLES_PER_SECOND,
 ) -> list[Round]:
     """Rounds of the winner and its variants, while there is time.
@@ -47,7 +47,7 @@ def ablate(
         winner: What they are compared with.
         variants: One that fails drops out.
         play: Lets points train in turn.
-        affords: Whether there is time for so many bursts.
+        affords: Whether there is time for so many rounds of these points.
         objective: What is compared.
     """
     rounds: list[Round] = []
@@ -55,7 +55,7 @@ def ablate(
     for number in range(MAX_ROUNDS):
         order = [winner, *standing]
         least = max(1, MIN_ABLATION_ROUNDS - number)  # fewer have no spread to judge by
-        if not standing or not affords(order * least):
+        if not standing or not affords(order, least):
             break
         rounds.append(played_round(order, number, play, objective))
         standing = [point for point in standing if point in rounds[-1]]

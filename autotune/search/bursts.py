@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from autotune.bursts.contest import playing_seconds
@@ -12,8 +13,18 @@ from autotune.bursts.side import END_SECONDS
 from autotune.measuring import FEWEST_PAIRS, Burst, Headroom, Pair, Point
 from autotune.search.progress import Progress
 from autotune.search.rounds import Round
-from autotune.search.stages import HEADROOM
-from autotune.search.stopping import Budget, burst_deadline, confirming_plan, plan_for, predicted_seconds
+from autotune.search.stages import ABLATION, CONFIRM, HEADROOM
+from autotune.search.stopping import (
+    CACHE_SAVES,
+    Budget,
+    ablating_plan,
+    burst_deadline,
+    compiled_alike,
+    confirming_plan,
+    first_compile_seconds,
+    plan_for,
+    predicted_seconds,
+)
 from autotune.search.trials import Trial, TrialLog
 from autotune.search.turns import Turns
 
@@ -60,7 +71,10 @@ class Bursts:
         self.budget = budget
         self.progress = progress
         self.plan = plan_for(budget.seconds, log.objective)
-        self._round_plan = confirming_plan(budget.seconds, log.objective)
+        self._round_plans = {
+            CONFIRM: confirming_plan(budget.seconds, log.objective),
+            ABLATION: ablating_plan(budget.seconds, log.objective),
+        }
         self.baseline = baseline
         self.cut_off: set[tuple[str, int]] = set()
         self._runner = runner
@@ -88,17 +102,32 @@ class Bursts:
         """What a challenge by a point is expected to cost, starting and compiling included."""
         return predicted_seconds(point.config, self.trials, self.plan)
 
-    def round_seconds(self, points: Sequence[Point]) -> float:
+    def round_seconds(self, points: Sequence[Point], stage: str = CONFIRM) -> float:
         """What a round of these points is expected to cost: as the last one that they took part in did."""
-        last = {trial.burst.point: trial.burst.seconds for trial in self.trials if trial.round is not None}
         block_samples = max(point.config.micro_batch for point in points)
-        return sum(last[one] if one in last else self._first_round_seconds(one, block_samples) for one in points)
+        return sum(self._round_side_seconds(one, block_samples, stage) for one in points)
 
-    def _first_round_seconds(self, point: Point, block_samples: int) -> float:
-        """A point's share of its first round: shorter than a challenge, unless it compiles or its steps are long."""
+    def rounds_seconds(self, points: Sequence[Point], count: int, stage: str) -> float:
+        """What so many rounds of these points are expected to cost: code is compiled in the first, and kept."""
+        modes = [one.config.compile_mode for one in points if not compiled_alike(one.config, self.trials)]
+        once = sum(CACHE_SAVES * first_compile_seconds(mode, self.trials) for mode in modes if mode is not None)
+        return count * self.round_seconds(points, stage) - (count - 1) * once
+
+    def _round_side_seconds(self, point: Point, block_samples: int, stage: str) -> float:
+        """A point's share of a round: as in the last of that stage, else by what it took elsewhere.
+
+        Where its rounds are shorter it takes less, unless it compiles or its steps are long.
+        """
+        played = (trial for trial in reversed(self.trials) if trial.burst.point == point and trial.round is not None)
+        last = next(played, None)
+        if last is not None and last.stage == stage:
+            return last.burst.seconds
         if point.config.compile_mode is not None:
-            return self.seconds_of(point)
-        whole, share = self.seconds_of(point), self._round_plan.measure_seconds / self.plan.measure_seconds
+            return min(self.seconds_of(point), last.burst.seconds if last is not None else math.inf)
+        whole, plan = (self.seconds_of(point), self.plan)
+        if last is not None:
+            whole, plan = last.burst.seconds, self._round_plans[last.stage]
+        share = self._round_plans[stage].measure_seconds / plan.measure_seconds
         if (measured := self.log.measurement(point)) is None:
             return share * whole
         started = measured.start_seconds + measured.build_seconds
@@ -166,7 +195,7 @@ class Bursts:
 
     @property
     def is_prepared(self) -> bool:
-        """Whether what was to be prepared is ready to be challenged with, or has failed."""
+        """Whether what was to be prepared is ready to be challenged with, has failed, or was ended for its memory."""
         return self._runner.is_prepared
 
     def release(self) -> None:
@@ -182,7 +211,7 @@ class Bursts:
             stage: The part of the search that asks for it.
             reason: Why a point is run, in one sentence.
         """
-        plan = self._round_plan
+        plan = self._round_plans[stage]
         self.show_stage(stage)
 
         def deadline(point: Point) -> float:

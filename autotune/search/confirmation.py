@@ -33,7 +33,7 @@ CHECKING_SHARE = 0.08
 """Of the budget: what numerics checks of more finalists than one may take, a further one as much as those before.
 Chosen, not measured."""
 NOTABLE_MEMORY = 1.25
-"""Of two equals the one that takes so many times less memory is the cheaper. Chosen, not measured."""
+"""Of equals one is the more expensive that takes so many times the memory of the most frugal. Chosen, not measured."""
 
 
 class Confirmation:
@@ -65,6 +65,7 @@ class Confirmation:
         self._numerics, self._checking_seconds = numerics, 0.0
         self._objective = bursts.log.objective
         self._at_least = at_least
+        self._explains = True
 
     def answer(self) -> Point:
         """The point to train with: only a confirmed gain displaces the baseline, and of equals the cheapest wins.
@@ -75,7 +76,11 @@ class Confirmation:
         if not self.baseline_trains:
             return next((one for one in self._trained() if self._disagreement(one) is None), self._baseline)
         equals = as_good_as_the_fastest(self._fast_enough(), self._bursts.rounds(CONFIRM), self._objective)
-        return min(equals, key=self._resource_cost, default=self._baseline)
+        if not equals:
+            return self._baseline
+        memory = {point: self._memory(point) for point in equals}
+        notable = NOTABLE_MEMORY * min(memory.values())
+        return min(equals, key=lambda point: (*resource_cost(point.config), memory[point] > notable))
 
     @property
     def baseline_trains(self) -> bool:
@@ -163,24 +168,39 @@ class Confirmation:
             points = [*leaders, *finalists]
             if raced and not self._affords([self._baseline, *points] * MIN_DECIDED_ROUNDS):
                 return
-            together = {self._baseline, *points}
-            known = [measured for measured in self._bursts.rounds(CONFIRM) if together <= measured.keys()]
-            first = self._next_round(CONFIRM) - len(known)
-
-            def play(points: Sequence[Point], number: int, first: int = first) -> list[Burst]:
-                told = f"round {first + number + 1}"
-                return self._bursts.in_turn(points, first + number, CONFIRM, lambda _: told)
-
-            confirm(self._baseline, points, play, affords=self._affords_next, known=known, objective=self._objective)
+            self._play(points)
             raced |= {*finalists}
+
+    def race_on(self) -> None:
+        """Goes on with the fastest, in the time that was kept for explaining its answer, which nobody needs."""
+        self._explains = False
+        if (fastest := next(iter(self._fast_enough()), None)) is not None and fastest.speedup.ratio > 1:
+            self._bursts.show_stage(CONFIRM)
+            self._play([fastest.point])
+
+    def _play(self, points: Sequence[Point]) -> None:
+        """Rounds of these points and the baseline; those that all have taken part in count."""
+        together = {self._baseline, *points}
+        known = [measured for measured in self._bursts.rounds(CONFIRM) if together <= measured.keys()]
+        first = self._next_round(CONFIRM) - len(known)
+
+        def play(points: Sequence[Point], number: int) -> list[Burst]:
+            told = f"round {first + number + 1}"
+            return self._bursts.in_turn(points, first + number, CONFIRM, lambda _: told)
+
+        confirm(self._baseline, points, play, affords=self._affords_next, known=known, objective=self._objective)
 
     def _next_round(self, stage: str) -> int:
         """The number of a stage's next round."""
         numbers = (trial.round for trial in self._bursts.trials if trial.stage == stage)
         return max((number for number in numbers if number is not None), default=-1) + 1
 
-    def ablate(self) -> None:
-        """Measures what each changed knob is worth; where time is short, those of the largest expected effect."""
+    def ablate(self) -> bool:
+        """Measures what each changed knob is worth; where time is short, those of the largest expected effect.
+
+        Returns:
+            Whether anything was measured.
+        """
         winner = self.answer()
         variants = {name: point for name, point in self._variants(winner).items() if point != self._baseline}
         names = {point: name for name, point in variants.items()}
@@ -193,16 +213,19 @@ class Confirmation:
 
             return self._bursts.in_turn(points, first + number, ABLATION, reason)
 
-        def affords(points: Sequence[Point]) -> bool:
+        def affords(points: Sequence[Point], count: int) -> bool:
             budget = self._bursts.budget
             begun = 0 < len(self._bursts.rounds(ABLATION)) < MIN_ABLATION_ROUNDS  # a round alone says nothing
-            return self._bursts.round_seconds(points) <= (budget.remaining if begun else budget.ablating_seconds)
+            available = budget.remaining if begun else budget.ablating_seconds
+            return self._bursts.rounds_seconds(points, count, ABLATION) <= available
 
+        # What takes too long by itself, as compiling anew does, must not crowd out what is cheap.
+        variants = {name: one for name, one in variants.items() if affords([winner, one], MIN_ABLATION_ROUNDS)}
         for name in sorted(variants, key=self._rank, reverse=True):
-            if affords([winner, *variants.values()] * MIN_ABLATION_ROUNDS):
+            if affords([winner, *variants.values()], MIN_ABLATION_ROUNDS):
                 break
             del variants[name]
-        ablate(winner, list(variants.values()), play, affords=affords, objective=self._objective)
+        return bool(ablate(winner, list(variants.values()), play, affords=affords, objective=self._objective))
 
     def ablation(self) -> tuple[AblationRow, ...]:
         """What each knob that was changed is worth, as far as it was measured."""
@@ -310,15 +333,13 @@ class Confirmation:
     def _confirming(self, finalist: Point) -> float:
         """Seconds for rounds: with those that are kept for explaining the answer, where there is nothing to explain."""
         budget = self._bursts.budget
-        if not any(one.speedup.confirmed for one in self.confirmed()):
+        if not self._explains or not any(one.speedup.confirmed for one in self.confirmed()):
             return budget.ablating_seconds
-        least = MIN_ABLATION_ROUNDS * self._bursts.round_seconds([finalist] * 2)
+        least = self._bursts.rounds_seconds([finalist] * 2, MIN_ABLATION_ROUNDS, ABLATION)
         confirming = budget.confirming_seconds
         return confirming if least <= budget.ablating_seconds - confirming else budget.ablating_seconds
 
-    def _resource_cost(self, point: Point) -> tuple[bool, int, int]:
-        """What a config costs besides time, most expensive first: compiling, workers, memory."""
-        measured = self._bursts.log.measurement(point)
-        memory = measured.device_memory_bytes if measured is not None else None
-        step = round(math.log(memory or 1, NOTABLE_MEMORY))  # a few per cent of memory are worth no speed
-        return *resource_cost(point.config), step
+    def _memory(self, point: Point) -> int:
+        """What a point took in the rounds: how many pages others share depends on how many there are."""
+        measured = self._bursts.log.measurement(point, CONFIRM)
+        return (measured.device_memory_bytes if measured is not None else None) or 0

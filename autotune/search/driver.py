@@ -24,7 +24,7 @@ from autotune.search.progress import Progress
 from autotune.search.refusals import refusal
 from autotune.search.rounds import MIN_DECIDED_ROUNDS
 from autotune.search.stages import BASELINE, SAMPLER, Proposal, Stages
-from autotune.search.stopping import Budget, all_fail_alike, plateaued
+from autotune.search.stopping import Budget, all_fail_alike, plateaued, sampled_enough
 from autotune.search.trials import TrialLog
 
 StoppedBy = Literal["budget", "target", "plateau", "exhausted", "interrupted"]
@@ -127,10 +127,19 @@ class Search:
             if self.confirms:
                 self.confirmation.race()
                 self.log.confirmed()
+        return stopped_by
+
+    def explain(self) -> None:
+        """Measures what each change is worth, and what the parts of training could reach alone.
+
+        Where there is nothing to explain, or too little time, what was kept for it narrows the answer's interval.
+        """
+        if self.confirms and not self.confirmation.ablate():
+            self.confirmation.race_on()
+        if self.log.incumbent() is not None:
             answer = self.confirmation.answer()
             self.ceilings.compute(answer)
             self.ceilings.loader(answer)
-        return stopped_by
 
     def _fewest_workers(self, point: Point, counts: Sequence[int]) -> tuple[int, str] | None:
         """Of some counts, the fewest that feed a point's computing; not known while a compiler slows what is timed."""
@@ -199,7 +208,7 @@ class Search:
         """Lets the sampler propose until the budget, a plateau, or nothing new."""
         while self._affordable(self.baseline):  # as cheap as any
             self.log.sync()
-            if plateaued(self.log.trials):
+            if plateaued(self.log.trials) or self._is_better_proven():
                 return "plateau"
             proposed = self.log.propose(self._refuse_or_unaffordable, SAMPLER_TRIES)
             if proposed is None:
@@ -210,6 +219,11 @@ class Search:
             self.log.finish(asked, SAMPLER, f"proposed by {type(self.log.study.sampler).__name__}", burst, pair)
             self._bursts.tell(burst)
         return "budget"
+
+    def _is_better_proven(self) -> bool:
+        """Whether something was found, and the time that is left is worth more to its proof than to the sampler."""
+        best, affordable = self.log.incumbent(), self._bursts.searching_seconds / self._bursts.seconds_of(self.baseline)
+        return best is not None and best.burst.point != self.baseline and sampled_enough(self.log.trials, affordable)
 
     def _reaches_target(self) -> bool:
         """Whether the best keeps the GPU as busy as was asked, and comes as close to what its computing could reach.

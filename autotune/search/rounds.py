@@ -77,6 +77,10 @@ def confirm(
     earlier = (rounds[:number] for number in range(MIN_DECIDED_ROUNDS, len(rounds)))
     to_the_end = any(_is_close(baseline, finalists, played, objective) for played in earlier)
     for number in range(len(rounds), MAX_ROUNDS):
+        if len(rounds) >= MIN_DECIDED_ROUNDS and not to_the_end and _narrow(baseline, standing, rounds, objective):
+            to_the_end = _is_close(baseline, standing, rounds, objective)
+            if not to_the_end:
+                return
         order = [baseline, *standing]
         if not affords(order):
             return
@@ -85,10 +89,6 @@ def confirm(
         standing = _still_racing([point for point in standing if point in measured], baseline, rounds, objective)
         if not standing:
             return
-        if len(rounds) >= MIN_DECIDED_ROUNDS and not to_the_end and _narrow(baseline, standing, rounds, objective):
-            to_the_end = _is_close(baseline, standing, rounds, objective)
-            if not to_the_end:
-                return
 
 
 def played_round(points: Sequence[Point], number: int, play: Play, objective: Objective = SAMPLES_PER_SECOND) -> Round:

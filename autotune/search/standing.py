@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from autotune.knobs import TrainConfig
 from autotune.measuring import Point
+from autotune.search.turns import APART_ERROR
 
 if TYPE_CHECKING:
     from autotune.search.trials import Trial
@@ -69,7 +70,9 @@ def standings(trials: Sequence[Trial]) -> list[Standing]:
         if trial.round is not None or trial.score is None:
             continue
         point, pair = trial.burst.point, trial.pair
-        own = PROCESS_SPREAD**2 + (pair.error**2 if pair is not None else 0.0)
+        # Without a pair its rate is that of a burst by itself, on a machine that may have been another one since.
+        error = pair.error if pair is not None else APART_ERROR if incumbent is not None else 0.0
+        own = PROCESS_SPREAD**2 + error**2
         partner = pair.partner if pair is not None else point
         pairs[point] = trial.score, own, partner
         if _takes_over(trial, incumbent):

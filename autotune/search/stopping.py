@@ -28,6 +28,10 @@ ABLATION_SHARE, ABLATION_MAX_SECONDS = 0.15, 90.0
 PLATEAU_BURSTS, PLATEAU_SHARE, PLATEAU_GAIN = 48, 0.5, 0.01
 """The sampler has nothing more to find when the last half of all bursts, so many at least, raised the best by less.
 With a dozen, replayed searches of 120 configs ended after a fifth of the budget, behind random search at its end."""
+ENOUGH_CHALLENGES, IDLE_SAMPLES = 25, 10
+"""A search that has no time for as many samples is over after so many challenges, when so many samples in a row have
+taken nobody's place: what is left of its time narrows the interval of what was found. Of two minutes on the digits 28
+samples took half a minute and found nothing, and ± 8 % were left of the claim."""
 NUMERICS_SHARE, NUMERICS_MAX_SECONDS = 0.05, 30.0
 PROFILE_SHARE, PROFILE_MAX_SECONDS, PROFILE_MIN_BUDGET_SECONDS = 0.07, 20.0, 30.0
 """What checking and profiling may take of the budget. Chosen."""
@@ -105,9 +109,12 @@ class Budget:
     @property
     def confirming_seconds(self) -> float:
         """Seconds that the confirmation may still take: less what the ablation and profiles need; never negative."""
-        return max(
-            0.0, self.ablating_seconds - self._kept(ABLATION_SHARE, ABLATION_MAX_SECONDS, ABLATION_MIN_BUDGET_SECONDS)
-        )
+        return max(0.0, self.ablating_seconds - self.variants_seconds)
+
+    @property
+    def variants_seconds(self) -> float:
+        """Seconds that are kept back for the rounds of the ablation."""
+        return self._kept(ABLATION_SHARE, ABLATION_MAX_SECONDS, ABLATION_MIN_BUDGET_SECONDS)
 
     @property
     def ablating_seconds(self) -> float:
@@ -181,6 +188,11 @@ def round_plan(plan: BurstPlan, rounds_seconds: float) -> BurstPlan:
 def confirming_plan(budget_seconds: float, objective: Objective = SAMPLES_PER_SECOND) -> BurstPlan:
     """How long a side trains in the rounds that confirm a search of so long a budget."""
     return round_plan(plan_for(budget_seconds, objective), Budget(budget_seconds).rounds_seconds)
+
+
+def ablating_plan(budget_seconds: float, objective: Objective = SAMPLES_PER_SECOND) -> BurstPlan:
+    """How long a side trains in the rounds of the ablation, which has less time, and more sides."""
+    return round_plan(plan_for(budget_seconds, objective), Budget(budget_seconds).variants_seconds)
 
 
 def predicted_seconds(config: TrainConfig, trials: Sequence[Trial], plan: BurstPlan) -> float:
@@ -281,6 +293,15 @@ def all_fail_alike(trials: Sequence[Trial]) -> bool:
         return False
     last = [trial.burst for trial in trials[-HOPELESS_BURSTS:]]
     return not last[0].outcome.is_memory and len({(burst.outcome, burst.reason) for burst in last}) == 1
+
+
+def sampled_enough(trials: Sequence[Trial], affordable: float) -> bool:
+    """Whether the sampler, which has time for so many samples more, is too late for a plateau, and finds nothing."""
+    challenges = [trial for trial in trials if trial.round is None]
+    sampled = [trial for trial in challenges if trial.stage == SAMPLER]
+    idle = not any(trial.pair is not None and trial.pair.promotes for trial in sampled[-IDLE_SAMPLES:])
+    is_short = len(sampled) + affordable < PLATEAU_BURSTS
+    return is_short and len(challenges) >= ENOUGH_CHALLENGES and len(sampled) >= IDLE_SAMPLES and idle
 
 
 def plateaued(trials: Sequence[Trial]) -> bool:

@@ -171,7 +171,6 @@ def test_a_candidate_takes_its_first_steps_while_others_play(runner: ProcessRunn
     assert burst.ok
     assert pair is not None
     assert pair.verdict == "slower"
-    assert not runner.is_prepared
     assert len(runners()) == 1
 
 

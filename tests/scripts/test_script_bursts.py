@@ -109,6 +109,40 @@ def test_a_script_that_asks_for_the_number_of_threads_is_answered_as_ever(tmp_pa
     assert burst.outcome is Outcome.OK, burst.reason
 
 
+AHEAD = """
+import itertools
+import time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.randn(6400, 4)), batch_size=16)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for epoch in range(100):
+    batches = iter(loader)
+    while group := list(itertools.islice(batches, 4)):
+        for (batch,) in group:
+            time.sleep(0.05)
+            model(batch).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_batches_that_are_drawn_before_their_step_are_no_blocks_by_themselves(tmp_path: Path) -> None:
+    """As transformers' Trainer does: whatever is timed has been trained on, also where a step is longer than a turn."""
+    (tmp_path / "train.py").write_text(AHEAD)
+    with ScriptIsolation(Script((sys.executable, "train.py"))) as isolation:
+        isolation.start(START_SECONDS)
+        assert isolation.seen.draws_ahead
+        bursts = played(isolation, {"num_threads": 1})
+    for burst in bursts:
+        assert burst.measurement is not None, burst.reason
+        assert all(block.samples % 64 == 0 for block in burst.measurement.blocks)
+        assert all(block.seconds >= 0.05 * block.samples / 16 for block in burst.measurement.blocks)
+
+
 @pytest.mark.parametrize(
     ("how", "outcome", "told"),
     [

@@ -66,6 +66,7 @@ class SurfaceRunner:
         self.failing: Point | None = None  # alone
         self.ran: list[Point] = []
         self.parts: list[str] = []
+        self._longest_round = 0.0
         self.prepared: dict[Point, float] = {}
         self._compiled: set[tuple[object, ...]] = set()
         self._rng = random.Random(seed)
@@ -100,11 +101,12 @@ class SurfaceRunner:
         return Burst(point=point, outcome=Outcome.OK, measurement=measurement, phase="done", seconds=spent)
 
     def play(self, points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
-        """A burst of each, one after the other; sides of a round take half as long as a challenge."""
+        """A burst of each, one after the other; sides of a round that confirms take half as long as a challenge."""
         deadline = self.clock() + deadline_seconds
-        self.cost /= 2
+        self._longest_round = max(self._longest_round, plan.measure_seconds)
+        cost, self.cost = self.cost, self.cost / 2 * plan.measure_seconds / self._longest_round
         bursts = [self.run(point, plan, deadline - self.clock()) for point in points]
-        self.cost *= 2
+        self.cost = cost
         return bursts
 
     def challenge(

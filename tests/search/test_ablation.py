@@ -73,9 +73,9 @@ class Machine:
         measured = make_measurement(rate, seed=len(self.ran))
         return Burst(point=point, outcome=Outcome.OK, measurement=measured, seconds=1.0)
 
-    def affords(self, points: Sequence[Point]) -> bool:
+    def affords(self, points: Sequence[Point], rounds: int) -> bool:
         """Whether so many bursts are left."""
-        return len(points) <= self.left
+        return rounds * len(points) <= self.left
 
 
 def test_the_worth_of_each_knob_is_found() -> None:

@@ -143,7 +143,7 @@ def test_what_is_not_confirmed_yet_takes_the_time_of_the_ablation() -> None:
 
 def test_where_time_is_short_the_largest_changes_are_explained() -> None:
     """Rather than none: all changes and the winner, three times each, take more than is left."""
-    search, surface = make_search(example_rate, budget_seconds=200, cost=4.0)
+    search, surface = make_search(example_rate, budget_seconds=200, cost=7.0)
     search.run()
     search.confirmation.ablate()
     changed = judge(search)[0].config.changes_from(search.baseline.config)
@@ -151,6 +151,38 @@ def test_where_time_is_short_the_largest_changes_are_explained() -> None:
     assert next(knob for knob in search.space.choices if knob in changed) in explained
     assert 0 < len(explained) < len(changed)
     assert surface.clock.now <= 200
+
+
+def test_what_compiles_for_long_crowds_out_no_other_explanation() -> None:
+    """A variant that must be compiled anew, for which there is no time, is left out by itself."""
+
+    def rate(config: TrainConfig) -> float:
+        return example_rate(config) * (1.5 if config.compile_mode else 1.0)
+
+    space = make_space(only=("num_workers", "precision", "memory_format", "compile_mode"))
+    search, surface = make_search(rate, budget_seconds=400, cost=2.0, compile_cost=60.0, noise=0.1, space=space)
+    search.run()
+    assert judge(search)[0].config.compile_mode is not None
+    search.explain()
+    explained = {row.knob for row in search.confirmation.ablation()}
+    assert {"compile_mode", "num_workers"} <= explained
+    assert surface.clock.now <= 400
+
+
+def test_what_explaining_does_not_need_narrows_the_interval() -> None:
+    """A single change is explained by the confirmation itself."""
+    pairs = []
+    for explains in (False, True):
+        search, surface = make_search(
+            example_rate, budget_seconds=200, cost=8.0, noise=0.2, space=make_space(only=("precision",))
+        )
+        search.run()
+        if explains:
+            search.explain()
+        (found,) = search.confirmation.confirmed()
+        pairs.append(found.speedup.pairs)
+        assert surface.clock.now <= 200
+    assert pairs[1] > pairs[0]
 
 
 def test_the_worth_of_a_single_change_is_the_confirmed_one() -> None:

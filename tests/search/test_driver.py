@@ -15,7 +15,7 @@ from autotune.measuring.profiles import Profile
 from autotune.measuring.records import Outcome, Point
 from autotune.search.refusals import refusal
 from autotune.search.stages import BASELINE, CONFIRM, SAMPLER, SINGLE, SUGGESTED
-from autotune.search.stopping import Budget, plan_for, plateaued
+from autotune.search.stopping import Budget, plan_for, plateaued, sampled_enough
 from autotune.search.trials import Trial
 from autotune.terminal.progress import Quiet
 from tests.factories import make_burst
@@ -240,6 +240,21 @@ def test_patience_grows_with_the_search(sampled: int, over: bool) -> None:
     """After sixty bursts of the stages, a dozen from the sampler say little."""
     staged = [Trial(make_burst(1000.0), SINGLE, "") for _ in range(60)]
     assert plateaued([*staged, *(Trial(make_burst(990.0), SAMPLER, "") for _ in range(sampled))]) is over
+
+
+@pytest.mark.parametrize(
+    ("staged", "sampled", "affordable", "over"),
+    [(15, 10, 20.0, True), (15, 9, 20.0, False), (10, 10, 20.0, False), (15, 10, 60.0, False)],
+)
+def test_a_short_search_that_finds_nothing_more_leaves_its_time_to_the_proof(
+    staged: int, sampled: int, affordable: float, over: bool
+) -> None:
+    """After enough challenges, ten idle samples, and where there is no time for as many as tell a plateau."""
+    trials = [
+        *(Trial(make_burst(1000.0), SINGLE, "") for _ in range(staged)),
+        *(Trial(make_burst(990.0), SAMPLER, "") for _ in range(sampled)),
+    ]
+    assert sampled_enough(trials, affordable) is over
 
 
 def test_points_with_equal_content_are_equal() -> None:

@@ -14,7 +14,7 @@ from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
 from autotune.measuring.speedup import Speedup, speedup_in
 from autotune.measuring.statistics import Interval
 from autotune.search.rounds import LONG_RACE_ROUNDS, MAX_ROUNDS, Round, as_good_as_the_fastest, confirm, rank
-from tests.search.surface import make_search
+from tests.search.surface import make_search, make_space
 
 BASELINE, FIRST, SECOND, THIRD = (Point(config=TrainConfig(batch_size=size)) for size in (64, 32, 16, 8))
 
@@ -104,6 +104,46 @@ def test_of_equals_the_cheapest_is_recommended() -> None:
     assert len(finalists) > 2
     costs = [(c.compile_mode is not None, c.num_workers) for c in finalists if c.precision == "bf16"]
     assert (config.compile_mode is not None, config.num_workers) == min(costs)
+
+
+def test_of_equals_the_one_that_took_notably_less_memory_in_the_rounds_is_recommended() -> None:
+    """A few megabytes more are worth no speed; what other processes took while they lived alone does not count."""
+    for frugal, expected in ((0.9, "tuned"), (0.5, "default")):
+
+        def rate(config: TrainConfig) -> float:
+            gain = 2.0 if config.precision == "bf16" else 1.0
+            return 1000.0 * gain * (1.012 if config.allocator == "tuned" else 1.0)
+
+        def taken(config: TrainConfig, frugal: float = frugal) -> float:
+            return 1e9 * (1.0 if config.allocator == "tuned" else frugal)
+
+        space = make_space(only=("precision", "allocator"))
+        search, _ = make_search(rate, budget_seconds=300, noise=0.01, space=space, bytes_of=taken, seed=2)
+        search.run()
+        assert judge(search)[0].config.allocator == expected
+
+
+def test_a_baseline_that_scatters_more_than_others_widens_the_interval() -> None:
+    """Two finalists that agree in each round say nothing about it."""
+    factors = (0.9, 1.1, 0.92, 1.08, 0.95, 1.05)
+    quiet = rounds_of(*({FIRST: 2.0, SECOND: 2.0} for _ in factors))
+    noisy = rounds_of(*({FIRST: 2.0 * factor, SECOND: 2.0 * factor} for factor in factors))
+    alone = rounds_of(*({FIRST: 2.0 * factor} for factor in factors))
+
+    def width(rounds: Sequence[Round]) -> float:
+        interval = speedup_in(rounds, BASELINE, FIRST).ci95
+        return math.log(interval.high / interval.low)
+
+    assert width(quiet) < 0.2 * width(noisy)
+    assert width(noisy) > 0.8 * width(alone)
+
+
+def test_rounds_that_have_decided_are_not_followed_by_another() -> None:
+    """Those of an interrupted run, say."""
+    known = rounds_of(*({FIRST: 2.0 * factor} for factor in (1.0, 1.001, 0.999, 1.0, 1.001)))
+    played: list[int] = []
+    confirm(BASELINE, [FIRST], lambda _, number: played.append(number) or [], affords=lambda _: True, known=known)
+    assert not played
 
 
 def test_a_gain_in_doubt_is_played_to_the_end() -> None:
