@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from autotune.bursts.runner import Runner, make_runner
+from autotune.bursts.isolation import Isolation
+from autotune.bursts.runner import Runner, look_at_machine, make_runner
 from autotune.commands.opening import opened
 from autotune.commands.options import require_energy
 from autotune.errors import UsageError
-from autotune.hardware import probe_host
+from autotune.hardware import Hardware, probe_host
 from autotune.knobs import WorkloadFacts
 from autotune.measuring import FEWEST_PAIRS, SAMPLES_PER_SECOND, Burst, Objective, Outcome, Point
 from autotune.results.check import Check
@@ -25,6 +26,8 @@ from autotune.search.turns import Turns
 STATUS = {"holds": 0, "drifted": 1, "no longer fits": 3}
 DRIFT = 0.05
 """A ratio that is lower by more than this share has drifted, if the intervals do not overlap. Chosen."""
+PROBE_SECONDS = 20.0
+"""For looking at the machine, at most. Chosen, not measured."""
 FIRST_BURST_SHARE = 0.7
 """Of what remains, for the first burst: should it hang, there is time left to see how the others end."""
 
@@ -42,7 +45,8 @@ def check_result(
         interrupts: The signals that end it.
 
     Raises:
-        UsageError, TargetError, WorkloadError: The workload cannot be trained here at all.
+        UsageError: This machine does not have the device that the result is of.
+        TargetError, WorkloadError: The workload cannot be trained here at all.
         Interrupted: Asked to end.
     """
     objective = result.objective  # one that this version does not know is refused before anything runs
@@ -51,7 +55,8 @@ def check_result(
     on_gpu = result.best.config.ranks == 1  # several ranks train on all of them
     with opened(target, budget, progress, interrupts, progress.note, on_gpu=on_gpu) as isolation:
         device = result.constraints.device
-        hardware = probe_host()
+        progress.stage("probing")
+        hardware = _look(isolation, result, min(PROBE_SECONDS, budget.preparing_seconds))
         require_energy(objective.name, hardware.device(device), result.best.config.ranks)
         runner = make_runner(isolation, hardware, device, memory_target=result.constraints.memory_target)
         progress.stage("checking the workload")
@@ -61,6 +66,20 @@ def check_result(
         others = [best] if best != baseline else []
         ran = run_in_turn(baseline, others, runner, budget, progress, objective)
         return judge_check(result, target, differences_of(result, facts), ran)
+
+
+def _look(isolation: Isolation, result: Result, seconds: float) -> Hardware:
+    """The machine; torch is asked for what is on it where the result is of a GPU."""
+    device = result.constraints.device
+    if device == "cpu":
+        return probe_host()
+    hardware = look_at_machine(isolation, seconds)
+    if device not in hardware.devices:
+        raise UsageError(
+            f"the result is of {device} ({result.machine}), but this machine has {', '.join(hardware.devices)}: check "
+            "it on a machine of that kind; what its config does here, autotune cross tells"
+        )
+    return hardware
 
 
 def run_in_turn(

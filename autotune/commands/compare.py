@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from autotune.commands import shared_options
-from autotune.commands.common import reported, say
+from autotune.commands.common import collection_paused, reported, say
 from autotune.commands.options import parse_comparison_format, parse_floor, parse_samples
 from autotune.errors import UsageError
 
 
 @reported
+@collection_paused()
 def compare(
     paths: Annotated[list[Path], typer.Argument(help="Result files, cross files, or folders that hold them.")],
     form: Annotated[str, typer.Option("--format", help="table, md, csv, json or html; else by --out's ending.")] = "",

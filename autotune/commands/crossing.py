@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autotune import __version__
 from autotune.bursts.runner import look_at_machine, make_runner
-from autotune.commands.checking import breakdown, differences_of, run_in_turn
+from autotune.commands.checking import PROBE_SECONDS, breakdown, differences_of, run_in_turn
 from autotune.commands.opening import opened
 from autotune.commands.options import missing_device, require_energy
 from autotune.errors import ResultFileError, UsageError
@@ -26,8 +26,6 @@ from autotune.search.stopping import Budget
 
 NamedResult = tuple[str, Result]
 """A result, and its file as it was named."""
-PROBE_SECONDS = 20.0
-"""For looking at the machine, at most. Chosen, not measured."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from autotune.commands import options, shared_options
-from autotune.commands.common import Quiet, reported
+from autotune.commands.common import Quiet, collection_paused, reported
 from autotune.errors import INTERRUPTED_STATUS
 
 
@@ -57,8 +57,9 @@ def fleet(
         endings = run.tune()
         if cross and not run.interrupted:
             endings += run.cross()
-        comparison = run.comparison(whole, floor)
-        page = run.write_page(render_comparison(comparison)) if comparison.groups else ""
+        with collection_paused():
+            comparison = run.comparison(whole, floor)
+            page = run.write_page(render_comparison(comparison)) if comparison.groups else ""
         if page and not quiet:
             console.print(comparison_table(comparison))
             console.print(page, markup=False)

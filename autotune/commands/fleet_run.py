@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune.commands import options
+from autotune.commands.fleet_words import require_understood
 from autotune.errors import ResultFileError, UsageError
 from autotune.files import write_whole
 from autotune.fleet import Campaign, Ending, Engine, Job, Plan
@@ -57,7 +58,8 @@ class Wanted:
         """What the command line says.
 
         Raises:
-            UsageError: It names nothing to tune, or two things, or an option that is the fleet's own.
+            UsageError: It names nothing to tune, or two things, or an option that is the fleet's own, or that no
+                machine would understand.
         """
         parse_duration(budget)
         is_script = bool(others) and not others[0].startswith("-")
@@ -72,7 +74,11 @@ class Wanted:
                 raise UsageError(f"{own[0]} is what the fleet gives to each machine itself; leave it out")
         if out.exists() and not out.is_dir():
             raise UsageError(f"--out: expected a folder, but {out} is a file; choose another")
-        return cls(plan, out, model or None, tuple(others) if is_script else (), budget, extra)
+        wanted = cls(plan, out, model or None, tuple(others) if is_script else (), budget, extra)
+        for machine, kind in plan.machines.items():
+            words = tuple(word for word in wanted.command(machine) if word != WARM_START)
+            require_understood(machine, words, priced=kind.dollars_per_hour is not None)
+        return wanted
 
     @property
     def name(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -22,6 +22,8 @@ EngineName = Literal["ray", "slurm", "local"]
 EXAMPLE = 'engine = "ray" and [machines.a100] with gpus = 1'
 RAY_ONLY, SLURM_ONLY = ("labels", "resources"), ("partition", "constraint", "sbatch")
 """Keys of a machine that only one engine understands."""
+OWN_KEYS = {"CPU": "cpus", "GPU": "gpus"}
+"""What Ray takes for resources as well, but refuses among the custom ones."""
 MOST_BYTES = 2**20
 """A thousand machines of ten lines each have a tenth of that."""
 _STRICT = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -48,7 +50,7 @@ class MachineKind(BaseModel):
     cpus: int | None = Field(default=None, ge=1, le=65536)
     gpus: int | None = Field(default=None, ge=0, le=1024)
     labels: dict[str, str] = Field(default_factory=dict)
-    resources: dict[str, float] = Field(default_factory=dict)
+    resources: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     partition: str | None = None
     constraint: str | None = None
     sbatch: dict[str, str | int | float | bool] = Field(default_factory=dict)
@@ -84,6 +86,10 @@ class Plan(BaseModel):
             for key in foreign:
                 if getattr(kind, key):
                     raise ValueError(f"machines.{name}.{key} means nothing to the engine {self.engine}; leave it out")
+            if own := OWN_KEYS.keys() & kind.resources.keys():
+                raise ValueError(
+                    f"machines.{name}.resources: {min(own)} has a key of its own; use {OWN_KEYS[min(own)]}"
+                )
             if not name.strip() or not name.isprintable() or len(name) > 60:
                 raise ValueError(f"expected a printable name of 1 to 60 characters for a machine, got {name!r:.80}")
             if (other := folders.setdefault(slug(name), name)) != name:

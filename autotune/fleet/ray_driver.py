@@ -105,14 +105,19 @@ class Driver:
         if why is not None and not self._wait:
             tell(job["machine"], "absent", reason=why)
             return
-        remote = self._ray.remote(run_job).options(
-            num_cpus=needs["cpus"] or LEAST_CPUS,
-            num_gpus=needs["gpus"] or 0,
-            resources=needs["resources"] or None,
-            label_selector=needs["labels"] or None,
-            max_retries=0,
-        )
-        self._tasks[remote.remote(job)] = Task(job["machine"], needs)
+        try:
+            remote = self._ray.remote(run_job).options(
+                num_cpus=needs["cpus"] or LEAST_CPUS,
+                num_gpus=needs["gpus"] or 0,
+                resources=needs["resources"] or None,
+                label_selector=needs["labels"] or None,
+                max_retries=0,
+            )
+            reference = remote.remote(job)
+        except Exception as error:  # noqa: BLE001 - Ray refuses in many ways; the other machines go on
+            tell(job["machine"], "failed", reason=f"Ray refuses it: {_sentence(error)}")
+            return
+        self._tasks[reference] = Task(job["machine"], needs)
 
     def _tell_ended(self) -> None:
         if not self._tasks:

@@ -29,6 +29,8 @@ LOST = {"NODE_FAIL", "BOOT_FAIL", "INTERRUPTED"}
 """States of jobs that did nothing wrong; the last one is submitit's, of a process that a signal ended."""
 PREEMPTED = "PREEMPTED"
 QUEUED = {"PENDING", "REQUEUED", "CONFIGURING"}
+GOING_ON = {"SUSPENDED", "RESIZING", "CONFIGURING"}
+"""Which submitit takes for a job's end, and asks no more: Slurm lets it go on."""
 UNKNOWN, GONE = "UNKNOWN", "GONE"
 """Of which Slurm's accounting says nothing, as where there is none; which its queue no longer knows either."""
 OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", GONE}
@@ -110,8 +112,7 @@ class SlurmEngine:
     def cancel(self) -> None:
         """Cancels all jobs; they have some seconds to end in good order."""
         for job, _ in self._jobs.values():
-            with contextlib.suppress(Exception):  # it may be over, or Slurm may not answer
-                job.cancel(check=False)
+            _cancel(job)
 
     def close(self) -> None:
         """Cancels what is left, and removes the files of jobs that ended well."""
@@ -124,22 +125,22 @@ class SlurmEngine:
     def _ended(self) -> list[Event]:
         found = []
         for machine, (job, since) in list(self._jobs.items()):
-            if job.done():
+            if job.done() and not _goes_on(job):
                 event = self._event(machine, job)
             elif (state := self._queue.state(job)) == PREEMPTED:  # which submitit waits for: it may be queued again
-                job.cancel(check=False)
                 event = Event(machine, "lost", reason="it was preempted")
             elif self._queue.seconds_over(job) > RESULT_SECONDS:
                 fate: Fate = "lost" if state in LOST else "failed"
                 reason = f"Slurm's job {job.job_id} is over ({state.lower()}) and has left no result"
                 event = Event(machine, fate, reason=f"{reason}; its last output: {_last_line(job.stderr() or '')}")
             elif self._wait is not None and time.monotonic() - since > self._wait and self._queue.holds(job):
-                job.cancel(check=False)
                 event = Event(machine, "absent", reason=f"it waited for longer than {self._wait:.0f} s in the queue")
             else:
                 continue
             del self._jobs[machine]
-            self._failed |= event.fate != "done"
+            if event.fate != "done":
+                self._failed = True
+                _cancel(job)  # Slurm may queue it again, and it would run beside the next try
             found.append(event)
         return found
 
@@ -152,8 +153,18 @@ class SlurmEngine:
         return Event(machine, fate, reason=_last_line(str(error)))
 
 
+def _cancel(job: Any) -> None:
+    with contextlib.suppress(Exception):  # it may be over, or Slurm may not answer
+        job.cancel(check=False)
+
+
+def _goes_on(job: Any) -> bool:
+    """Whether a job has not ended, though submitit says so."""
+    return _first_word(job.state) in GOING_ON and not job.paths.result_pickle.exists()
+
+
 class _Queue:
-    """What Slurm says of jobs: by its accounting, which submitit reads; by its queue where the cluster keeps none."""
+    """What Slurm says of jobs: by its accounting, which submitit reads; by its queue where that says nothing more."""
 
     def __init__(self) -> None:
         self._told: dict[str, tuple[float, str]] = {}
@@ -167,7 +178,7 @@ class _Queue:
             now: Whether what was known is too old, which for submitit may be ten minutes.
         """
         state = _first_word(job.watcher.get_state(job.job_id, mode="force") if now else job.state)
-        if state == UNKNOWN and shutil.which("squeue") is not None:
+        if state in {UNKNOWN, *GOING_ON} and shutil.which("squeue") is not None:
             asked, state = self._told.get(job.job_id, (-math.inf, UNKNOWN))
             if now or time.monotonic() - asked >= ASK_SECONDS:
                 state = _by_queue(job.job_id)

@@ -41,6 +41,8 @@ def setup(
 ) -> tuple[Any, Any, Any]:
     """Applies layout, optimizer, compiling, attention, threads and allocator, then sets all up with Fabric.
 
+    Several ranks then exchange gradients as ``tuned.accumulate`` says: with the last micro-batch of a step.
+
     Args:
         tuned: What to apply.
         fabric: A launched ``Fabric``.
@@ -58,6 +60,8 @@ def setup(
     loader, kept = common.tuned_loader(tuned, loader)
     common.tell("Fabric", tuned, missing | kept | common.other_copies(tuned))
     model, optimizer = fabric.setup(model, optimizer)
+    for part in model.modules():  # DDP is inside of Fabric's own module
+        tuned.exchanges(part)
     return model, optimizer, fabric.setup_dataloaders(loader)
 
 

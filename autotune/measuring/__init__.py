@@ -31,11 +31,11 @@ from autotune.measuring.ratios import Scatter, block_error, paired, warm_up_leng
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point, compiler_text, pool, worst
 from autotune.measuring.speedup import FEWEST_PAIRS, Speedup, comparable, speedup_in
 from autotune.measuring.statistics import Interval, KnownInterval
-from autotune.measuring.telemetry_summary import SLOWDOWNS, TelemetrySummary, bearable, merged
+from autotune.measuring.telemetry_summary import FOREIGN_CPU_LIMIT, SLOWDOWNS, TelemetrySummary, bearable, merged
 
 __all__ = [
-    "CAVEAT", "FEWEST_PAIRS", "FEWEST_STEPS", "MOST_STEPS", "PER_DOLLAR", "SAMPLES_PER_JOULE", "SAMPLES_PER_SECOND",
-    "SECONDS_PER_HOUR", "SLOWDOWNS",
+    "CAVEAT", "FEWEST_PAIRS", "FEWEST_STEPS", "FOREIGN_CPU_LIMIT", "MOST_STEPS", "PER_DOLLAR", "SAMPLES_PER_JOULE",
+    "SAMPLES_PER_SECOND", "SECONDS_PER_HOUR", "SLOWDOWNS",
     "Agreement", "Block", "Burst", "Headroom", "Interval", "KnownInterval", "Line", "Measurement", "MemoryModel",
     "Numerics", "NumericsGuard", "Objective", "Operator", "Outcome", "Pair", "Point", "Profile", "SampleCost",
     "SamplePart", "Scatter", "Speedup", "Synchronisation", "TelemetrySummary", "Trace", "bearable", "block_error",

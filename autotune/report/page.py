@@ -13,6 +13,8 @@ from autotune.wording import spelled
 
 MOST_BYTES = 2_000_000
 """A page that is heavier cannot be mailed, and is slow on a phone."""
+_BASE64_GROWTH = 4 / 3
+"""Characters of base64 for each byte."""
 _WEIGHT = "@@weight@@"
 
 
@@ -65,6 +67,8 @@ def render(page: Page) -> str:
     """The page with as much detail as its weight allows; what is left out is told on it."""
     html = ""
     for detail in _DETAILS:
+        if detail.raw_attached and page.raw is not None and len(page.raw.text) * _BASE64_GROWTH > MOST_BYTES:
+            continue  # it cannot fit, and a thousand machines' page takes a second to make
         html = _render(page, detail)
         if len(html.encode()) < MOST_BYTES:
             break

@@ -36,9 +36,14 @@ def choices(rows: Sequence[Row], samples: int | None = None, at_least: float | N
             yield _best(
                 f"cheapest{among}{priced}", measured, dollars, lambda value: f"{rounded(value)} samples a dollar"
             )
-        joules = {row.label: value for row in fast if (value := row.samples_per_joule)}
-        if len(joules) > 1 or (joules and among):
-            yield _best(f"most frugal{among}", measured, joules, lambda value: f"{value:.3g} samples a joule")
+        joules: dict[str, dict[str, float]] = {}
+        for row in fast:  # a GPU's joules are all of the card's, processors' leave out the memory and the board
+            if row.samples_per_joule:
+                joules.setdefault(row.device, {})[row.label] = row.samples_per_joule
+        for device, values in joules.items():
+            if len(values) > 1 or among:
+                kind = f", {device} alone" if len(joules) > 1 else ""
+                yield _best(f"most frugal{among}{kind}", measured, values, lambda value: f"{value:.3g} samples a joule")
     if samples is not None:
         yield from _whole_trainings(measured, samples)
 

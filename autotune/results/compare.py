@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from autotune.errors import ResultFileError
-from autotune.measuring import Interval, Measurement, Outcome, Speedup, per_dollar
+from autotune.measuring import Interval, Outcome, Speedup, per_dollar
 from autotune.results.choosing import choices
 from autotune.results.cross_file import Cross
 from autotune.results.gather import Gathered, Machine, machine_of
@@ -23,7 +23,7 @@ from autotune.results.summary import knob_text
 from autotune.stored import Stored
 
 LEAST_WATTS = 1e-3
-"""No GPU idles at less: a smaller figure is a broken file's, and what is divided by it overflows."""
+"""No device idles at less: a smaller figure is a broken file's, and what is divided by it overflows."""
 Named = tuple[str, Result]
 """A result, and its file."""
 
@@ -110,12 +110,15 @@ def compare(gathered: Gathered, samples: int | None = None, at_least: float | No
         at_least: The share of the fastest machine's rate that the cheapest must reach; None: any.
     """
     members: dict[str, list[Named]] = {}
+    crosses_of: dict[str, list[tuple[str, Cross]]] = {}
+    for path, cross in gathered.crosses:
+        crosses_of.setdefault(cross.workload.fingerprint, []).append((path, cross))
     for path, result in sorted(gathered.results, key=lambda named: (named[1].workload.name, named[1].workload.target)):
         members.setdefault(result.workload.fingerprint, []).append((path, result))
     groups = []
     warnings = [*_workload_warnings([result for _, result in gathered.results])]
     for fingerprint, named in members.items():
-        crosses = [(path, cross) for path, cross in gathered.crosses if cross.workload.fingerprint == fingerprint]
+        crosses = crosses_of.get(fingerprint, [])
         groups.append(_group(named, crosses, samples, at_least))
         results = [result for _, result in named]
         warnings += [*_row_warnings(groups[-1]), *_baseline_warnings(results), *_best_warnings(results)]
@@ -146,13 +149,13 @@ def _group(
     # By what trained there, and where that is one of several by its host too.
     labels = {(kind, host): kind if kinds[kind] == 1 else f"{kind} on {host}" for kind, host in machines}
     judging = _newest_complete(results)
-    rows = [
-        _row(path, result, labels[machine_of(result)], judged=any(result is one for one in judging))
-        for path, result in named
-    ]
+    judged = {id(result) for result in judging}
+    rows = [_row(path, result, labels[machine_of(result)], judged=id(result) in judged) for path, result in named]
     rows.sort(key=lambda row: (-(row.after_samples_per_second or 0.0), row.label, row.created.isoformat(), row.path))
-    order = [row.label for row in rows]
-    judging.sort(key=lambda result: order.index(labels[machine_of(result)]))
+    order: dict[str, int] = {}
+    for number, row in enumerate(rows):
+        order.setdefault(row.label, number)  # a machine stands where the first of its rows does
+    judging.sort(key=lambda result: order[labels[machine_of(result)]])
     shared, particular = _judged_knobs({labels[machine_of(result)]: result for result in judging})
     workload = results[0].workload
     return WorkloadGroup(
@@ -213,7 +216,7 @@ def _row(path: str, result: Result, label: str, *, judged: bool) -> Row:
         speedup_reason=result.speedup_reason,
         memory_bytes=getattr(after, f"{memory_of}_memory_bytes", None),
         memory_of=memory_of,
-        samples_per_joule=_samples_per_joule(after),
+        samples_per_joule=_samples_per_joule(result),
         dollars_per_hour=price,
         samples_per_dollar=per_dollar(rate, price) if rate is not None and price is not None else None,
         knobs=result.best.point.values,
@@ -222,9 +225,15 @@ def _row(path: str, result: Result, label: str, *, judged: bool) -> Row:
     )
 
 
-def _samples_per_joule(measurement: Measurement | None) -> float | None:
-    """The rate over the GPU's mean power meanwhile; None where the card reports neither energy nor power."""
+def _samples_per_joule(result: Result) -> float | None:
+    """The best config's rate over the device's mean power meanwhile.
+
+    None where it reports neither energy nor power, and where several GPUs trained: the first one's alone was counted.
+    """
+    measurement, several = result.best.measurement, result.best.config.ranks > 1
     if measurement is None or (telemetry := measurement.telemetry) is None:
+        return None
+    if several and result.constraints.device != "cpu":
         return None
     watts = telemetry.power_watts
     if telemetry.energy_joules and telemetry.seconds:
@@ -259,8 +268,10 @@ def _cross_row(path: str, cross: Cross, labels: Mapping[Machine, str]) -> CrossR
 
 def _workload_warnings(results: Sequence[Result]) -> Iterator[str]:
     """Targets that hide several workloads behind one name."""
-    for target in sorted({result.workload.target for result in results}):
-        found = {result.workload.fingerprint: result for result in results if result.workload.target == target}
+    targets: dict[str, dict[str, Result]] = {}
+    for result in results:
+        targets.setdefault(result.workload.target, {})[result.workload.fingerprint] = result
+    for target, found in sorted(targets.items()):
         if len(found) > 1:
             yield (
                 f"{target} stands for {len(found)} workloads (fingerprints {', '.join(sorted(found))}): "
@@ -288,8 +299,10 @@ def _row_warnings(group: WorkloadGroup) -> Iterator[str]:
     for row in group.rows:
         if row.status == "partial":
             yield f"{row.path} is partial, tuning did not finish: the knobs of {row.label} are not judged by it"
-    for label in dict.fromkeys(row.label for row in group.rows):
-        rows = [row for row in group.rows if row.label == label]
+    labelled: dict[str, list[Row]] = {}
+    for row in group.rows:
+        labelled.setdefault(row.label, []).append(row)
+    for label, rows in labelled.items():
         judged = next((row.path for row in rows if row.judged), None)
         if len(rows) > 1 and judged is not None:
             told = f"{label} has {len(rows)} results of {group.name}"

@@ -39,7 +39,7 @@ CSV_COLUMNS = (
 )  # fmt: skip
 """Before one column for each knob of the best config."""
 LEGEND = (
-    "Before and after are samples per second, per joule those for each joule of the GPU, "
+    "Before and after are samples per second, per joule those for each joule of the device, "
     "per dollar those for each dollar of the machine's price; the speed-up is of "
     "interleaved pairs of runs; below each stands its 95 % interval. Memory is the peak of the tuned config."
 )

@@ -13,10 +13,10 @@ import secrets
 import stat
 import tempfile
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, from_json
 
 from autotune import __version__
 from autotune.errors import ResultFileError
@@ -90,10 +90,10 @@ def read_document(path: Path | str, *kinds: type[Kind]) -> Kind:
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or no possible path
         raise ResultFileError(f"{path} cannot be read: {error}") from None
     try:
-        data = json.loads(text)
+        data = _decoded(text)
     except (ValueError, RecursionError) as error:
         raise ResultFileError(f"{path} is not a {noun}: it is not valid JSON ({error}); {kinds[0].REMEDY}") from None
-    return parse_document(data, str(path), *kinds, clean=_SURROGATE.search(text) is None)
+    return parse_document(data, str(path), *kinds, clean="\\u" not in text or _SURROGATE.search(text) is None)
 
 
 def parse_document(data: Any, origin: str, *kinds: type[Kind], clean: bool = False) -> Kind:
@@ -163,6 +163,18 @@ def keep_document(record: Document, path: Path) -> tuple[Path | None, ResultFile
     return place, ResultFileError(f"{failure}; until then it lies in {place}")
 
 
+def _decoded(text: str) -> Any:
+    """What JSON says; what the faster reader refuses, such as half of a surrogate pair, is left to Python's own.
+
+    Raises:
+        ValueError, RecursionError: It is no JSON, in the words of Python's own reader; or nested too deeply.
+    """
+    try:
+        return from_json(text)
+    except ValueError:
+        return json.loads(text)
+
+
 def _kind_of(data: Any, origin: str, kinds: tuple[type[Kind], ...]) -> tuple[type[Kind], int]:
     """Which kind of file it is, and of which version.
 
@@ -211,21 +223,32 @@ def _release(version: str) -> list[int]:
 
 
 @functools.cache
-def _fields(kind: type[BaseModel]) -> dict[str, str]:
-    """A record's fields by their names in a file."""
-    return {field.alias or name: name for name, field in kind.model_fields.items()}
+def _names(kind: type[BaseModel]) -> tuple[frozenset[str], dict[str, str]]:
+    """The names that a record's file may have, and of its fields that hold records in turn the attribute of each."""
+    names = {field.alias or name: name for name, field in kind.model_fields.items()}
+    nested = {key: name for key, name in names.items() if _holds_records(kind.model_fields[name].annotation)}
+    return frozenset({*names, *kind.model_computed_fields}), nested
+
+
+def _holds_records(hint: Any) -> bool:
+    """Whether a field's type is a record's, or has one in it."""
+    if get_origin(hint) is None:
+        return isinstance(hint, type) and issubclass(hint, BaseModel)
+    return any(map(_holds_records, get_args(hint)))
 
 
 def _unknown(data: Any, model: Any, path: str = "") -> list[str]:
     """The fields of decoded JSON that a record made of it does not have."""
     found: list[str] = []
     if isinstance(model, BaseModel) and isinstance(data, dict):
-        fields = _fields(type(model))
+        known, nested = _names(type(model))
+        if not nested and data.keys() <= known:  # as most are: a result has thousands of figures
+            return found
         for key, value in data.items():
-            if key not in fields:
-                found += [f"{path}{key}"] if key not in type(model).model_computed_fields else []
-            elif type(value) in {dict, list}:  # nothing else has fields: a result has thousands of figures
-                found += _unknown(value, getattr(model, fields[key]), f"{path}{key}.")
+            if key not in known:
+                found.append(f"{path}{key}")
+            elif key in nested:
+                found += _unknown(value, getattr(model, nested[key]), f"{path}{key}.")
     elif isinstance(model, tuple) and isinstance(data, list):
         for value, part in zip(data, model, strict=False):
             found += _unknown(value, part, path)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from autotune.knobs import KNOB_NAMES, format_scalar
-from autotune.measuring import CAVEAT, FEWEST_PAIRS, Headroom, Interval, Speedup
+from autotune.measuring import CAVEAT, FEWEST_PAIRS, FOREIGN_CPU_LIMIT, Headroom, Interval, Speedup
 from autotune.results.result import Result, Side, TrialRecord, WarmStartRecord
 from autotune.units import format_bytes, format_flops, format_rate, format_seconds
 from autotune.wording import percent, ratio_text
@@ -238,10 +238,24 @@ def verdict(result: Result) -> Verdict:
         return Verdict(confirmed=False, words="no confirmed speed-up", reason=reason)
     found = f"{ratio_text(speedup.ratio)} ({spread_text(speedup)})"
     if speedup.confirmed:
-        return Verdict(confirmed=True, words="confirmed speed-up", reason=found)
+        reason = "; ".join(filter(None, (found, _beside_others(result))))
+        return Verdict(confirmed=True, words="confirmed speed-up", reason=reason)
     includes_1 = None if too_few_pairs(speedup.pairs) else "the interval includes 1, so there may be no gain"
     reasons = [reason for reason in (found, result.speedup_reason or includes_1) if reason]
     return Verdict(confirmed=False, words="no confirmed speed-up", reason="; ".join(reasons))
+
+
+def _beside_others(result: Result) -> str | None:
+    """That a gain was measured beside others who took much of the CPUs: both sides suffer, but not alike."""
+    sides = (result.baseline.measurement, result.best.measurement)
+    summaries = [side.telemetry for side in sides if side is not None and side.telemetry is not None]
+    taken = max((summary.taken_fraction for summary in summaries), default=0.0)
+    if taken <= FOREIGN_CPU_LIMIT:
+        return None
+    return (
+        f"beside others, who took {percent(taken)} of the CPUs: alone it may gain more or less, so tune again once they "
+        "are done"
+    )
 
 
 def duet_text(trial: TrialRecord) -> str | None:

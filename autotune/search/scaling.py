@@ -20,13 +20,19 @@ SCALING = Reserve(share=0.12, most_seconds=90.0, burst_seconds=40.0)
 def with_ranks(config: TrainConfig, ranks: int) -> TrainConfig | None:
     """A config on another number of ranks with the same effective batch; None where that cannot be shared out.
 
-    Micro-batches are as large as they were, or smaller: memory that held them holds these.
+    Micro-batches are as large as they were, or smaller: memory that held them holds these. Threads and workers, which
+    are those of one rank, share the same CPUs: all ranks together have as many as before.
     """
     if config.effective_batch % ranks:
         return None
     own = config.effective_batch // ranks
     size = max(divisor for divisor in divisors(own) if divisor <= config.batch_size)
-    return config.replace(ranks=ranks, batch_size=size, accumulation_steps=own // size)
+    shares = {
+        knob: max(1, count * config.ranks // ranks)
+        for knob in ("num_threads", "num_workers")
+        if (count := getattr(config, knob))
+    }
+    return config.replace(ranks=ranks, batch_size=size, accumulation_steps=own // size, **shares)
 
 
 def fewer(config: TrainConfig) -> Iterator[TrainConfig]:

@@ -9,16 +9,19 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from optuna.trial import FrozenTrial, TrialState
 
 if TYPE_CHECKING:
     import optuna
+    from optuna.distributions import BaseDistribution
 
 STALE_SECONDS = 300.0
-"""A trial that has been open for longer belongs to a machine that is gone: it keeps nobody from its point."""
+"""A trial that this machine has seen open for longer belongs to one that is gone: it keeps nobody from its point. Who
+confirms is gone when nothing new has come for as long. Clocks of two hosts may differ: each goes by its own."""
+BEGINNING_SECONDS = 10.0
+"""Who begins opens a trial at once: without one for so long, somebody else begins. Chosen."""
 ALIVE_SECONDS = 10.0
 """Since the last trial of others: who confirms tells a round every few seconds, but for very slow workloads, in which
 two machines then confirm. Chosen."""
@@ -29,7 +32,14 @@ _BEGINNING, _CONFIRMING, _CONFIRMED = "beginning", "confirming", "confirmed"
 
 
 class Alone:
-    """The view of a study that is this machine's own: there are no others."""
+    """The view of a study that is this machine's own: there are no others.
+
+    Attributes:
+        distributions: By which other machines draw, of each parameter the one that the study knew first.
+    """
+
+    def __init__(self) -> None:
+        self.distributions: dict[str, BaseDistribution] = {}
 
     def opened(self, _number: int) -> None:
         """There is nobody to tell."""
@@ -64,15 +74,26 @@ class Shared(Alone):
     Args:
         study: Which all of them have opened in one storage.
         is_over: Whether this machine's time is, or somebody asked it to end: it waits for nobody then.
+        note: Told, once for each, what is waited for.
     """
 
-    def __init__(self, study: optuna.Study, is_over: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        study: optuna.Study,
+        is_over: Callable[[], bool] = lambda: False,
+        note: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        super().__init__()
         self._study = study
         self._is_over = is_over
+        self._note = note
+        self._told: set[str] = set()
         self._name = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self._seen: set[int] = set()
         self._own: set[int] = set()
         self._running: list[dict[str, Any]] = []
+        self._open_since: dict[int, float] = {}
+        self._claim: tuple[str, str] | None = None
         self._heard = time.monotonic()
 
     def opened(self, number: int) -> None:
@@ -85,10 +106,13 @@ class Shared(Alone):
         new = [trial for trial in trials if trial.state is TrialState.COMPLETE and trial.number not in self._seen]
         self._seen.update(trial.number for trial in new)
         others = [trial for trial in trials if trial.state is TrialState.RUNNING and trial.number not in self._own]
-        self._running = [dict(trial.params) for trial in others if not _is_stale(trial)]
-        theirs = [trial for trial in new if trial.number not in self._own]
-        if theirs:
-            self._heard = time.monotonic()
+        theirs, now = [trial for trial in new if trial.number not in self._own], time.monotonic()
+        if theirs or any(trial.number not in self._open_since for trial in others):
+            self._heard = now
+        self._open_since = {trial.number: self._open_since.get(trial.number, now) for trial in others}
+        self._running = [dict(trial.params) for trial in others if now - self._open_since[trial.number] < STALE_SECONDS]
+        for trial in (*theirs, *others):
+            self.distributions = trial.distributions | self.distributions
         return theirs
 
     def is_under_way(self, parameters: Mapping[str, Any] | None) -> bool:
@@ -97,7 +121,10 @@ class Shared(Alone):
 
     def begins(self) -> bool:
         """Whether this machine is the one that runs the baseline."""
-        return self._claims(_BEGINNING)
+        if not self._running and self._claims(_BEGINNING, BEGINNING_SECONDS):
+            return True
+        self._tell("another machine of this study runs the baseline, and is waited for")
+        return False
 
     def may_confirm(self, is_enough: Callable[[], bool], meanwhile: Callable[[], None]) -> bool:
         """Whether this machine is the one that confirms; where another one does, waits until it has, or time is over.
@@ -111,8 +138,9 @@ class Shared(Alone):
         """
         self._heard = time.monotonic()
         while not self._study.user_attrs.get(_CONFIRMED) and not self._is_over():
-            if not self._running and self._claims(_CONFIRMING):
+            if not self._running and self._claims(_CONFIRMING, STALE_SECONDS):
                 return True
+            self._tell("another machine of this study still searches, or confirms, and is waited for")
             if not is_enough() and time.monotonic() - self._heard > ALIVE_SECONDS:
                 return True
             time.sleep(POLL_SECONDS)
@@ -128,14 +156,23 @@ class Shared(Alone):
         """Whether this machine waits for nobody any more."""
         return self._is_over()
 
-    def _claims(self, what: str) -> bool:
-        """Whether this machine has claimed something, as it does now where nobody has."""
-        if self._study.user_attrs.get(what) is None:
+    def _claims(self, what: str, seconds: float) -> bool:
+        """Whether this machine has claimed something, as it does now where nobody has.
+
+        Args:
+            what: To be done by one machine.
+            seconds: After which another machine's claim counts no more, where nothing was heard of any since.
+        """
+        holder = self._study.user_attrs.get(what)
+        if holder not in {None, self._name} and self._claim != (what, holder):
+            self._claim, self._heard = (what, holder), time.monotonic()
+        if holder is None or (holder != self._name and time.monotonic() - self._heard > seconds):
             self._study.set_user_attr(what, self._name)
             time.sleep(SETTLING_SECONDS)
-        return bool(self._study.user_attrs.get(what) == self._name)
+            holder = self._study.user_attrs.get(what)
+        return bool(holder == self._name)
 
-
-def _is_stale(trial: FrozenTrial) -> bool:
-    began = trial.datetime_start
-    return began is not None and (datetime.now() - began).total_seconds() > STALE_SECONDS
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._note(text)

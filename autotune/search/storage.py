@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from urllib.parse import quote, quote_plus
 
 import filelock
 import optuna
-from optuna.distributions import BaseDistribution, check_distribution_compatibility
 from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
@@ -20,13 +19,12 @@ from autotune.errors import UsageError
 from autotune.hardware import running, this_process
 from autotune.measuring import SAMPLES_PER_SECOND
 
-if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
-
 LOCK_SECONDS = 15.0
 """A line is written in milliseconds: whoever holds the lock for so long is stuck."""
 JOINING_TRIES, JOINING_SECONDS = 5, 0.5
 """Making the tables takes a tenth of a second. Chosen."""
+HIDDEN = "***"
+"""In a password's place, as SQLAlchemy writes it."""
 _FIRST_BYTES = b'{"op_code":'
 _CREATED, _PROCESS, _OBJECTIVE = "created", "process", "objective"
 
@@ -58,7 +56,7 @@ def open_study(
         UsageError: The storage cannot be opened, or there is nothing to resume.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    where = storage or str(journal)
+    where = _shown(storage) if storage is not None else str(journal)
     try:
         opened = open_database(storage, join=join) if storage is not None else open_journal(journal)
         if resume:
@@ -76,9 +74,10 @@ def open_study(
         study.set_user_attr(_PROCESS, this_process())
     except UsageError:
         raise
-    except Exception as error:
-        message = f"the storage {where} cannot be opened: {error}; choose another with --storage or --out"
-        raise UsageError(message) from error
+    except Exception as error:  # noqa: BLE001 - each kind of storage has its own errors
+        why = str(error) if storage is None else _without_password(str(error), storage)
+        message = f"the storage {where} cannot be opened: {why}; choose another with --storage or --out"
+        raise UsageError(message) from None  # the error itself may hold a password
     return study
 
 
@@ -91,19 +90,6 @@ def beside(study: optuna.Study) -> optuna.Study:
     return new
 
 
-def takes(frozen: FrozenTrial, distributions: Mapping[str, BaseDistribution]) -> bool:
-    """Whether a study that has this trial takes ours: a knob's categories are those that it was begun with.
-
-    With a longer budget, or more free memory, others are on offer.
-    """
-    try:
-        for name in frozen.distributions.keys() & distributions.keys():
-            check_distribution_compatibility(frozen.distributions[name], distributions[name])
-    except ValueError:
-        return False
-    return True
-
-
 def open_database(url: str, *, join: bool = False) -> BaseStorage:
     """The storage in a database.
 
@@ -114,6 +100,29 @@ def open_database(url: str, *, join: bool = False) -> BaseStorage:
             return RDBStorage(url)
         time.sleep(JOINING_SECONDS)
     return RDBStorage(url)
+
+
+def _shown(url: str) -> str:
+    """A database's URL without its password, for screens and logs; of one that cannot be read, the scheme alone."""
+    from sqlalchemy.engine import make_url
+
+    try:
+        return make_url(url).render_as_string(hide_password=True)
+    except Exception:  # noqa: BLE001 - SQLAlchemy has its own errors for it, and passes on some of Python's
+        scheme, mark, _ = url.partition("://")
+        return url if "@" not in url else f"{scheme}://…" if mark else HIDDEN
+
+
+def _without_password(text: str, url: str) -> str:
+    """What a database's driver says, which may repeat the URL, or its password in one spelling or another."""
+    from sqlalchemy.engine import make_url
+
+    text = text.replace(url, _shown(url))
+    with contextlib.suppress(Exception):  # no URL, no password
+        password = make_url(url).password
+        for spelling in {str(password or ""), quote_plus(str(password or "")), quote(str(password or ""))} - {""}:
+            text = text.replace(spelling, HIDDEN)
+    return text
 
 
 def make_sampler(name: str, seed: int) -> BaseSampler:

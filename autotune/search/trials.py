@@ -7,14 +7,13 @@ trials that FAIL are ignored and come again.
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.distributions import IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.knobs import KNOBS, Scalar, Space
@@ -29,11 +28,11 @@ from autotune.measuring import (
     compiler_text,
     pool,
 )
+from autotune.search.distributions import PARAMETER_PREFIX, differing, holds, make_distributions, nearest, takes
 from autotune.search.sharing import POLL_SECONDS, Alone, Shared
 from autotune.search.standing import incumbent_of
-from autotune.search.storage import beside, takes
+from autotune.search.storage import beside
 
-PARAMETER_PREFIX = "build."
 Kept = TypeVar("Kept")
 _BURST, _STAGE, _REASON, _ROUND = "burst", "stage", "reason", "round"
 _PAIR, _CHAINED = "pair", "chained"
@@ -97,7 +96,8 @@ class TrialLog:
     ) -> None:
         self.study = study
         self.objective = objective
-        self._distributions = make_distributions(space)
+        self._offered = make_distributions(space)
+        self._distributions = dict(self._offered)
         self._space = space
         self._note = note
         self._in_memory = False
@@ -127,7 +127,20 @@ class TrialLog:
 
     def _take_in(self) -> None:
         arrived = self._others.arrived()
-        self.trials += [trial for frozen in arrived if (trial := _trial_from(frozen, self.objective)) is not None]
+        self._agree()
+        theirs = [trial for frozen in arrived if (trial := _trial_from(frozen, self.objective)) is not None]
+        # What another machine's budget cut off may fit into this one's.
+        self.trials += [trial for trial in theirs if trial.burst.outcome is not Outcome.TIMEOUT]
+
+    def _agree(self) -> None:
+        """Draws by the categories with which other machines have begun the study: it takes no others."""
+        theirs = self._others.distributions
+        if names := differing(theirs, self._distributions):
+            self._distributions |= {name: theirs[name] for name in names}
+            self._note(
+                f"the study was begun with other choices of {', '.join(names)}: what is not on offer here is left to "
+                "other machines, and what is not on offer there is tried without the sampler"
+            )
 
     def elsewhere(self, point: Point) -> str | None:
         """Why a point must not run now: another machine is running it."""
@@ -136,8 +149,10 @@ class TrialLog:
     def widen(self, space: Space) -> None:
         """Goes on in a space that has more knobs, or another start."""
         new = {name: one for name, one in make_distributions(space).items() if name not in self._distributions}
+        self._offered |= new
         self._distributions |= new
         self._space = space
+        self._agree()
 
     def run(
         self,
@@ -168,6 +183,9 @@ class TrialLog:
     def _propose(self, refuse: Callable[[Point], str | None], tries: int) -> tuple[optuna.Trial, Point] | None:
         for _ in range(tries):
             asked = self._opened(self.study.ask(self._distributions))
+            if not all(holds(self._offered[name], value) for name, value in asked.params.items()):
+                self.study.tell(asked, state=TrialState.FAIL)  # of another machine's choices, which may run it
+                continue
             point = self._point(asked.params)
             known = next((t for t in self.trials if t.burst.point == point and t.round is None), None)
             if known is not None:
@@ -332,9 +350,10 @@ class TrialLog:
             for name, choices in self._space.parameters.items()
         }
         for name, distribution in self._distributions.items():
-            if isinstance(distribution, IntDistribution) and values[name] is None:
-                values[name] = distribution.low  # without workers there is no prefetching: any value will do
-            if not _holds(distribution, values[name]):
+            offered = self._offered[name]
+            if isinstance(offered, IntDistribution) and values[name] is None:
+                values[name] = offered.low  # without workers there is no prefetching: any value will do
+            if not holds(distribution, values[name]):
                 return None
         return values
 
@@ -350,36 +369,6 @@ class TrialLog:
                 choices, logarithmic = self._space.choices[name].values, KNOBS[name].scale == "logarithmic"
                 knobs[name] = nearest(value, choices, logarithmic=logarithmic) if ordered else value
         return Point(config=self._space.config(knobs), parameters=arguments)
-
-
-def make_distributions(space: Space) -> dict[str, BaseDistribution]:
-    """What the sampler may draw: scales for ordered knobs, categories for the rest; the baseline's values included."""
-    distributions: dict[str, BaseDistribution] = {}
-    for knob, choices in space.choices.items():
-        values = list(choices.values)
-        own = getattr(space.baseline, knob)
-        numbers = [value for value in (*values, own) if isinstance(value, int) and not isinstance(value, bool)]
-        scale = KNOBS[knob].scale
-        if scale is not None and None not in values:
-            distributions[knob] = IntDistribution(min(numbers), max(numbers), log=scale == "logarithmic")
-        else:
-            distributions[knob] = CategoricalDistribution(values if own in values else [*values, own])
-    for name, arguments in space.parameters.items():
-        distributions[PARAMETER_PREFIX + name] = CategoricalDistribution(arguments)
-    return distributions
-
-
-def nearest(value: int, choices: Sequence[Scalar], *, logarithmic: bool) -> Scalar:
-    """The choice that lies nearest to a drawn number."""
-    scale: Callable[[float], float] = math.log if logarithmic else float
-    numbers = [choice for choice in choices if isinstance(choice, int)]
-    return min(numbers, key=lambda choice: abs(scale(choice) - scale(value)))
-
-
-def _holds(distribution: BaseDistribution, value: Any) -> bool:
-    if isinstance(distribution, IntDistribution):
-        return isinstance(value, int) and distribution.low <= value <= distribution.high
-    return isinstance(distribution, CategoricalDistribution) and value in distribution.choices
 
 
 def _trial_from(frozen: FrozenTrial, objective: Objective) -> Trial | None:

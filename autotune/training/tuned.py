@@ -160,9 +160,16 @@ class Tuned:
         if rank.alone:
             return model, optimizer
         shared = on_all_ranks(model, self.config, self.device, optimizer)
-        if isinstance(shared, DistributedDataParallel):
-            self._exchange.add(shared)
+        self.exchanges(shared)
         return cast("Model", shared), optimizer
+
+    def exchanges(self, model: nn.Module) -> None:
+        """Has `accumulate` say when a model exchanges gradients, where it is a ``DistributedDataParallel``.
+
+        `prepare` does so; for whoever puts the model on all ranks themselves.
+        """
+        if isinstance(model, DistributedDataParallel):
+            self._exchange.add(model)
 
     def apply(self, model: nn.Module, optimizer: Optimizer | None = None) -> None:
         """What `prepare` does in a single process; for whoever puts the model on all ranks themselves."""

@@ -47,6 +47,8 @@ def test_an_engine_and_an_address_may_be_named_outside_of_the_file(tmp_path: Pat
         (f"{RAY}[machines.a]\ngpu = 1\n", "expected one of dollars_per_hour, cpus, gpus"),
         (f"{RAY}[machines.a]\ndollars_per_hour = 0\n", "machines.a.dollars_per_hour"),
         (f"{RAY}[machines.a]\npartition = 'x'\n", "means nothing to the engine ray"),
+        (f"{RAY}[machines.a]\nresources = {{ GPU = 1 }}\n", "machines.a.resources: GPU has a key of its own; use gpus"),
+        (f"{RAY}[machines.a]\nresources = {{ ssd = -1 }}\n", "machines.a.resources.ssd: .* greater than or equal to 0"),
         ("engine = 'slurm'\n[machines.a]\nlabels = { a = 'b' }\n", "means nothing to the engine slurm"),
         (f"{RAY}[machines.'a b']\n[machines.a-b]\n", "would share the folder results/a-b"),
         (f"{RAY}wait = 'soon'\n[machines.a]\n", "expected a duration"),

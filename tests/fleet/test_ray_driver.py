@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+import queue
+from typing import TYPE_CHECKING, Any
 
-from autotune.fleet.ray_driver import lacking
+from autotune.fleet import ray_driver
+from autotune.fleet.ray_driver import Driver, lacking
+
+if TYPE_CHECKING:
+    import pytest
 
 NODE: dict[str, Any] = {
     "Alive": True,
@@ -32,3 +37,32 @@ def test_what_no_node_has_is_told_with_what_there_is() -> None:
 def test_a_dead_node_counts_for_nothing() -> None:
     """Ray goes on listing it."""
     assert lacking(needs(cpus=1), [NODE | {"Alive": False}]) == "no node of the cluster has CPU=1; it has no nodes"
+
+
+class Refusing:
+    """A Ray that takes no label."""
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """One that has all of it."""
+        return [NODE]
+
+    def remote(self, function: Any) -> Refusing:
+        """A task."""
+        return self
+
+    def options(self, **options: Any) -> Refusing:
+        """What it needs."""
+        raise ValueError(f"Invalid label selector {options['label_selector']}")
+
+
+def test_what_ray_refuses_is_told_of_its_machine_and_the_driver_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without that, the first one takes all others along."""
+    told: list[tuple[str, str, str]] = []
+    monkeypatch.setattr(ray_driver, "tell", lambda machine, fate, *, reason: told.append((machine, fate, reason)))
+    requests: queue.Queue[dict[str, Any] | None] = queue.Queue()
+    for machine in ("one", "two"):
+        requests.put({"job": {"machine": machine}, "needs": needs(labels={"kind": "a100"})})
+    requests.put(None)
+    Driver(Refusing(), 0.0).serve(requests)
+    why = "Ray refuses it: ValueError: Invalid label selector {'kind': 'a100'}"
+    assert told == [("one", "failed", why), ("two", "failed", why)]

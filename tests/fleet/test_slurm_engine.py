@@ -89,6 +89,36 @@ def test_a_job_that_is_preempted_is_lost(tmp_path: Path, monkeypatch: pytest.Mon
     assert (event.fate, event.reason) == ("lost", "it was preempted")
 
 
+def test_a_job_that_is_lost_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm may queue it again, and the machine's next try would not be alone."""
+    with_slurm(tmp_path, monkeypatch)
+    (tmp_path / "bin" / "scancel").write_text(f"#!/bin/sh\necho $1 >> {tmp_path}/cancelled\n")
+    told_by_sacct(tmp_path, "NODE_FAIL")
+    monkeypatch.setattr(SlurmJob, "_results_timeout_s", 0)
+    engine = SlurmEngine(tmp_path / "jobs", local=False)
+    engine.start(Job("any", ("--version",), 60), MachineKind())
+    (event,) = engine.events(10.0)
+    assert event.fate == "lost"
+    assert (tmp_path / "cancelled").read_text().split()
+
+
+def test_a_job_that_is_suspended_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Submitit calls that an end, and asks no more; the queue is asked then, which also tells how it goes on."""
+    monkeypatch.setattr("autotune.fleet.slurm_engine.ASK_SECONDS", 0.0)
+    monkeypatch.setattr("autotune.fleet.slurm_engine.RESULT_SECONDS", 0.2)
+    with_slurm(tmp_path, monkeypatch)
+    told_by_sacct(tmp_path, "SUSPENDED")
+    told_by_squeue(tmp_path, "SUSPENDED")
+    engine = SlurmEngine(tmp_path / "jobs", local=False)
+    engine.start(Job("any", ("--version",), 60), MachineKind())
+    assert not engine.events(0.5)
+    told_by_squeue(tmp_path, "RUNNING")
+    assert not engine.events(0.5)
+    told_by_squeue(tmp_path, "NODE_FAIL")
+    (event,) = engine.events(10.0)
+    assert (event.fate, "is over (node_fail)" in event.reason) == ("lost", True)
+
+
 def test_a_job_that_has_begun_meanwhile_is_not_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What submitit knows of it may be old: Slurm is asked once more before it is given up."""
     with_slurm(tmp_path, monkeypatch)

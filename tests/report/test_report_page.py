@@ -20,7 +20,7 @@ from autotune.errors import ResultFileError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
-from autotune.report import render_report, write_report
+from autotune.report import page, render_report, write_report
 from autotune.report.page import MOST_BYTES
 from autotune.results.files import parse_document, write_document
 from autotune.results.result import Result, Side, read_result
@@ -303,6 +303,21 @@ def test_page_stays_light_whatever_the_results_size(bursts: int, reason: str, to
     html = render_report(result, Path("big.json"))
     assert len(html.encode()) < MOST_BYTES
     assert told in html
+
+
+def test_raw_data_that_cannot_fit_are_not_even_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of a thousand machines takes a second to make: it is made once."""
+    tried: list[bool] = []
+    real = page._render
+
+    def counted(made: page.Page, detail: page._Detail) -> str:
+        tried.append(detail.raw_attached)
+        return real(made, detail)
+
+    monkeypatch.setattr(page, "_render", counted)
+    raw = page.RawData("big.json", "x" * MOST_BYTES, "big.json")
+    assert "they are in big.json" in page.render(page.Page("t", "h", (), (), raw))
+    assert tried == [False]
 
 
 # Any result.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from autotune.knobs.config import TrainConfig
+from autotune.measuring.telemetry_summary import TelemetrySummary
 from autotune.results.choosing import MOST_TOLD
 from autotune.results.compare import WorkloadGroup, compare
 from autotune.results.gather import Gathered
 from autotune.results.result import Result, Side
+from tests.crosses import on_gpu
 from tests.factories import make_measurement, make_result
 
 
@@ -39,6 +41,25 @@ def test_the_cheapest_among_the_fast_is_named() -> None:
     machines = (priced(2000, "h100", 4.0), priced(1900, "a100", 2.0), priced(1000, "rtx", 0.2))
     found = group_of(*machines, at_least=0.9).choices
     assert found[1] == "cheapest of those that reach 90 % of the fastest: a100, 3,420,000 samples a dollar"
+
+
+def frugal(rate: float, name: str, watts: float, *, gpu: bool, ranks: int = 1) -> Result:
+    """A result of a machine that is called so, whose device takes so much power."""
+    telemetry = TelemetrySummary(seconds=4.0, power_watts=watts)
+    config, measured = TrainConfig(ranks=ranks), make_measurement(rate, spread=0.001, telemetry=telemetry)
+    make = on_gpu if gpu else make_result
+    return make(best=Side(config=config, measurement=measured), machine_name=name)
+
+
+def test_the_most_frugal_are_told_by_kind_of_device() -> None:
+    """What is counted of a processor is less than what is counted of a GPU: the two cannot be compared."""
+    machines = [frugal(2000, "a100", 400, gpu=True), frugal(1000, "l4", 70, gpu=True)]
+    assert group_of(*machines).choices[1] == "most frugal: l4, 14.3 samples a joule"
+    machines += [frugal(900, "xeon", 60, gpu=False), frugal(800, "epyc", 80, gpu=False)]
+    assert group_of(*machines).choices[1:] == (
+        "most frugal, cuda alone: l4, 14.3 samples a joule",
+        "most frugal, cpu alone: xeon, 15 samples a joule",
+    )
 
 
 def test_one_machine_leaves_nothing_to_choose() -> None:

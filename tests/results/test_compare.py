@@ -100,6 +100,16 @@ def test_samples_per_joule_is_the_rate_over_the_mean_power(
     assert row.samples_per_joule == (pytest.approx(expected) if expected is not None else None)
 
 
+def test_of_several_gpus_no_samples_per_joule_are_told() -> None:
+    """The energy of one of them is counted; processors are counted together."""
+    telemetry = TelemetrySummary(seconds=4.0, energy_joules=800.0)
+    best = Side(config=TrainConfig(ranks=2), measurement=make_measurement(1000, spread=0, telemetry=telemetry))
+    assert [group_of(make(best=best)).rows[0].samples_per_joule for make in (on_gpu, make_result)] == [
+        None,
+        pytest.approx(5.0),
+    ]
+
+
 def test_equal_rates_are_ordered_by_machine_and_time() -> None:
     """The same files give the same table, in whatever order they are named."""
     named = [("a.json", make_result()), ("b.json", make_result(created=make_result().created + LATER))]

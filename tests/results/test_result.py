@@ -321,6 +321,14 @@ def test_text_that_is_no_unicode_is_spelled_out_and_written(tmp_path: Path) -> N
     assert kept.hardware.hostname == "caf\\udce9"
 
 
+def test_half_a_surrogate_pair_in_a_file_is_spelled_out(tmp_path: Path) -> None:
+    """JSON may escape what no text can hold; Python's own writer does so."""
+    data = make_result().model_dump(mode="json", by_alias=True)
+    data["hardware"]["hostname"] = SURROGATE
+    (tmp_path / "digits.json").write_text(json.dumps(data))
+    assert read_result(tmp_path / "digits.json").hardware.hostname == "caf\\udce9"
+
+
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), UnicodeEncodeError("utf-8", "x", 0, 1, "odd")])
 def test_whatever_goes_wrong_at_the_end_a_file_is_left(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -9,6 +9,7 @@ import pytest
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
+from autotune.measuring.telemetry_summary import TelemetrySummary
 from autotune.results.result import Side
 from autotune.results.summary import changes, duet_text, figures, knob_text, ratios, too_few_pairs, unfinished, verdict
 from tests.factories import make_measurement, make_result
@@ -110,6 +111,16 @@ def test_without_pairs_the_reason_is_told() -> None:
     """The file's own, or that there were none."""
     assert verdict(make_result(speedup=None, speedup_reason="too short")).reason == "too short"
     assert verdict(make_result(speedup=None)).reason == "it was not measured in pairs"
+
+
+@pytest.mark.parametrize(("foreign", "told"), [(0.04, False), (0.46, True)])
+def test_a_gain_beside_other_programs_is_told_as_that(foreign: float, told: bool) -> None:
+    """Both sides suffer, but not alike: two threads beside a busy processor may train ten times slower, and one not."""
+    beside = TelemetrySummary(seconds=10.0, foreign_cpu_fraction=foreign, idle_cpu_fraction=0.0)
+    side = make_measurement(1500.0).model_copy(update={"telemetry": beside})
+    found = verdict(make_result(best=Side(config=TrainConfig(), measurement=side)))
+    assert found.confirmed
+    assert ("beside others, who took 46 % of the CPUs: alone it may gain more or less" in found.reason) is told
 
 
 def test_only_a_partial_result_is_unfinished() -> None:

@@ -36,6 +36,21 @@ def test_all_ranks_together_take_the_same_samples_in_a_step(
     assert found == TrainConfig(ranks=ranks, batch_size=batch_size, accumulation_steps=accumulation_steps)
 
 
+@pytest.mark.parametrize(("ranks", "threads", "workers"), [(1, 4, 12), (2, 2, 6), (8, 1, 1)])
+def test_fewer_ranks_share_the_cpus_of_all(ranks: int, threads: int, workers: int) -> None:
+    """One rank with a quarter of the machine would make four seem to pay wherever the CPUs are what limits."""
+    found = with_ranks(TrainConfig(ranks=4, batch_size=16, num_threads=1, num_workers=3), ranks)
+    assert found is not None
+    assert (found.num_threads, found.num_workers) == (threads, workers)
+
+
+def test_what_is_left_to_torch_stays_so() -> None:
+    """Threads by the rank's part of the CPUs, and no workers."""
+    found = with_ranks(TrainConfig(ranks=4, batch_size=16), 1)
+    assert found is not None
+    assert (found.num_threads, found.num_workers) == (None, 0)
+
+
 def test_powers_of_two_come_before_the_answers_own_number() -> None:
     """What cannot be shared out evenly is passed over."""
     assert [config.ranks for config in fewer(TrainConfig(ranks=6, batch_size=2))] == [1, 2, 4, 6]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import optuna
 import pytest
 
 from autotune.errors import UsageError
+from autotune.knobs import Choices, Space
+from autotune.measuring import Outcome
 from autotune.search import sharing
 from autotune.search.sharing import Shared
 from autotune.search.stages import CONFIRM
@@ -109,6 +112,94 @@ def test_a_machine_that_is_gone_is_not_waited_for_beyond_the_time_for_rounds(
     assert first.may_confirm(lambda: True)
     left = iter([True, True, False])
     assert second.may_confirm(lambda: next(left))
+
+
+def test_a_machine_that_claims_to_begin_and_is_gone_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one begins, and says once that it has waited."""
+    monkeypatch.setattr(sharing, "BEGINNING_SECONDS", 1.0)
+    told: list[str] = []
+    study = opened(tmp_path)
+    gone, other = Shared(opened(tmp_path)), Shared(study, note=told.append)
+    assert gone.begins()
+    TrialLog(study, make_space(), others=other).await_first(lambda: True)
+    assert study.user_attrs["beginning"].startswith(other._name)
+    assert told == ["another machine of this study runs the baseline, and is waited for"]
+
+
+def test_a_machine_that_begins_is_waited_for_while_its_trial_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the first burst takes: its claim alone would have been taken over."""
+    monkeypatch.setattr(sharing, "BEGINNING_SECONDS", 0.0)
+    first, second = machine(tmp_path), Shared(opened(tmp_path))
+    burst = make_burst(1000.0, batch_size=32)
+
+    def meanwhile() -> tuple[object, None]:
+        second.arrived()
+        assert not second.begins()
+        return burst, None
+
+    first.await_first(lambda: True)
+    first.run(burst.point, "s", "r", meanwhile)  # type: ignore[arg-type]
+
+
+def test_a_machine_that_is_gone_while_it_confirms_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing new has come for long, another one confirms, though there is time to wait."""
+    monkeypatch.setattr(sharing, "STALE_SECONDS", 1.0)
+    first, second = machine(tmp_path), machine(tmp_path)
+    assert first.may_confirm(lambda: True)
+    assert second.may_confirm(lambda: True)
+
+
+def test_an_open_trial_is_stale_by_this_machines_own_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another host's clock may be an hour ahead, or behind."""
+    study = opened(tmp_path)
+    second = Shared(opened(tmp_path))
+    study.add_trial(optuna.trial.create_trial(state=optuna.trial.TrialState.RUNNING))
+    (trial,) = study.get_trials()
+    assert trial.datetime_start is not None
+    second.arrived()
+    assert second.is_under_way({})
+    monkeypatch.setattr(sharing, "STALE_SECONDS", 0.0)
+    second.arrived()
+    assert not second.is_under_way({})
+
+
+def with_modes(*modes: str) -> Space:
+    """A space that offers these ways to compile besides none."""
+    space = make_space()
+    return replace(space, choices={**space.choices, "compile_mode": Choices((None, *modes), "a test's")})
+
+
+def test_a_machine_with_other_choices_draws_by_those_of_the_study(tmp_path: Path) -> None:
+    """A longer budget offers more; what the other one offers alone is not run here, and all of it is stored."""
+    notes: list[str] = []
+    studies = [opened(tmp_path), opened(tmp_path)]
+    first = TrialLog(studies[0], with_modes("default", "reduce-overhead"), others=Shared(studies[0]))
+    second = TrialLog(studies[1], with_modes("blocks"), notes.append, others=Shared(studies[1]))
+    ran(first, 1000.0, batch_size=32)
+    second.sync()
+    ran(second, 900.0, batch_size=32, compile_mode="blocks")
+    proposed = second.propose(lambda _: None, 50)
+    assert proposed is not None
+    assert proposed[1].config.compile_mode is None
+    (note,) = notes
+    assert note.startswith("the study was begun with other choices of compile_mode: ")
+    first.sync()
+    assert [trial.burst.point.config.compile_mode for trial in first.trials] == [None, "blocks"]
+
+
+def test_what_another_machines_budget_cut_off_is_not_known_here(tmp_path: Path) -> None:
+    """It may fit into this one's."""
+    first, second = machine(tmp_path), machine(tmp_path)
+    burst = make_burst(None, outcome=Outcome.TIMEOUT, batch_size=32)
+    first.run(burst.point, "s", "r", lambda: (burst, None))
+    second.sync()
+    assert (len(first.trials), second.trials) == (1, [])
 
 
 def test_a_study_of_another_workload_cannot_be_joined(tmp_path: Path) -> None:

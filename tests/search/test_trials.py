@@ -14,9 +14,10 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.pairs import Pair
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.measuring.statistics import Interval
+from autotune.search.distributions import make_distributions, nearest
 from autotune.search.standing import PROCESS_SPREAD, incumbent_of, standings
 from autotune.search.storage import open_study
-from autotune.search.trials import Trial, TrialLog, make_distributions, nearest
+from autotune.search.trials import Trial, TrialLog
 from tests.factories import make_burst
 from tests.search.surface import example_rate, make_search, make_space
 

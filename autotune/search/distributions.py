@@ -1,0 +1,73 @@
+"""What a sampler may draw of a space, in Optuna's words; and what a study that was begun elsewhere takes of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    IntDistribution,
+    check_distribution_compatibility,
+)
+
+from autotune.knobs import KNOBS, Scalar, Space
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+PARAMETER_PREFIX = "build."
+
+
+def make_distributions(space: Space) -> dict[str, BaseDistribution]:
+    """What the sampler may draw: scales for ordered knobs, categories for the rest; the baseline's values included."""
+    distributions: dict[str, BaseDistribution] = {}
+    for knob, choices in space.choices.items():
+        values = list(choices.values)
+        own = getattr(space.baseline, knob)
+        numbers = [value for value in (*values, own) if isinstance(value, int) and not isinstance(value, bool)]
+        scale = KNOBS[knob].scale
+        if scale is not None and None not in values:
+            distributions[knob] = IntDistribution(min(numbers), max(numbers), log=scale == "logarithmic")
+        else:
+            distributions[knob] = CategoricalDistribution(values if own in values else [*values, own])
+    for name, arguments in space.parameters.items():
+        distributions[PARAMETER_PREFIX + name] = CategoricalDistribution(arguments)
+    return distributions
+
+
+def nearest(value: int, choices: Sequence[Scalar], *, logarithmic: bool) -> Scalar:
+    """The choice that lies nearest to a drawn number."""
+    scale: Callable[[float], float] = math.log if logarithmic else float
+    numbers = [choice for choice in choices if isinstance(choice, int)]
+    return min(numbers, key=lambda choice: abs(scale(choice) - scale(value)))
+
+
+def holds(distribution: BaseDistribution, value: Any) -> bool:
+    """Whether a value may be drawn."""
+    if isinstance(distribution, IntDistribution):
+        return isinstance(value, int) and distribution.low <= value <= distribution.high
+    return isinstance(distribution, CategoricalDistribution) and value in distribution.choices
+
+
+def takes(frozen: FrozenTrial, distributions: Mapping[str, BaseDistribution]) -> bool:
+    """Whether a study that has this trial takes ours: a knob's categories are those that it was begun with.
+
+    With a longer budget, or more free memory, others are on offer.
+    """
+    return not differing(frozen.distributions, distributions)
+
+
+def differing(theirs: Mapping[str, BaseDistribution], ours: Mapping[str, BaseDistribution]) -> list[str]:
+    """The names of ours that a study would not take that knows theirs."""
+    return [name for name in ours if name in theirs and not _alike(theirs[name], ours[name])]
+
+
+def _alike(theirs: BaseDistribution, ours: BaseDistribution) -> bool:
+    try:
+        check_distribution_compatibility(theirs, ours)
+    except ValueError:
+        return False
+    return True

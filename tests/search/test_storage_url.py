@@ -1,0 +1,38 @@
+"""The URL of a storage, which may hold a password, as screens and logs show it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import UsageError
+from autotune.search import storage
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:s3cr%40t@host/trials", "postgresql://me:***@host/trials"),
+        ("postgresql://me:s3cr@t@host:port/trials", "postgresql://…"),
+        ("me:s3cr@t", "***"),
+        ("trials.db", "trials.db"),
+    ],
+)
+def test_a_storage_that_cannot_be_opened_is_told_without_its_password(
+    url: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither of its own, nor in what a driver says."""
+
+    def fails(asked: str, *, join: bool) -> None:
+        raise RuntimeError(f"cannot connect to {asked}: s3cr@t and s3cr%40t were refused" if "%" in asked else asked)
+
+    monkeypatch.setattr(storage, "open_database", fails)
+    with pytest.raises(UsageError) as caught:
+        storage.open_study(
+            name="ours", storage=url, journal=tmp_path / "r.journal", sampler="random", seed=0, attributes={},
+            resume=False,
+        )  # fmt: skip
+    assert str(caught.value).startswith(f"the storage {shown} cannot be opened: ")
+    assert "s3cr" not in str(caught.value)
+    assert caught.value.__cause__ is None
