@@ -1,4 +1,7 @@
-"""The recorder's arrival in an interpreter: it waits until torch is imported, and takes up the role it was given."""
+"""The recorder's arrival in an interpreter: it waits until torch is imported, and takes up the role it was given.
+
+Files are kept from the first line on, also by Python that never imports torch: a shell script may prepare data first.
+"""
 
 from __future__ import annotations
 
@@ -10,31 +13,45 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from . import journal
 from .importing import after_import
 from .quiet import keep_quiet
+from .tokenizing import watch_tokenizers
+from .uploads import leave_out_uploads
 
 ORDERS = "AUTOTUNE_RECORDER"
-"""In the environment of a script: what the recorder is to do there, as JSON."""
+"""In the environment of a script: what the recorder is to do there, as JSON. Of a burst with ``keep``: the folder that
+what the script writes is told in."""
 OLDEST_PYTHON, OLDEST_TORCH = (3, 10), (2, 1)
 """That the recorder can be part of. A script may have others than autotune."""
 
 
 def arrive() -> None:
-    """Does what the environment asks for, as soon as torch is there."""
+    """Does what the environment asks for: most of it as soon as torch is there."""
     text = os.environ.get(ORDERS)
     if not text:
         return
     orders = json.loads(text)
+    if "keep" in orders:
+        _or_give_up(orders, lambda: journal.begin(orders["keep"]))
     if orders["role"] != "launch":
         keep_quiet()
-    after_import("torch", lambda: _begin(orders))
+        leave_out_uploads()
+    if orders["role"] == "serve":
+        watch_tokenizers()
+    after_import("torch", lambda: _or_give_up(orders, lambda: _begin(orders)))
 
 
 def _begin(orders: dict[str, Any]) -> None:
-    """Takes up the role; where that fails a burst ends, and a training goes on without what was found."""
+    """Takes up the role."""
+    _require_known_versions()
+    _roles()[orders["role"]](orders)
+
+
+def _or_give_up(orders: dict[str, Any], what: Callable[[], None]) -> None:
+    """Does something; where it fails a burst ends, and a training goes on without what was found."""
     try:
-        _require_known_versions()
-        _roles()[orders["role"]](orders)
+        what()
     except Exception as error:
         if "socket" not in orders:  # no burst: nobody listens
             raise

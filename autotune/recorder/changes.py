@@ -81,6 +81,11 @@ class Changes:
         """Those that were changed and are still there."""
         return [model for known in self._models if (model := known()) is not None]
 
+    def covers(self, optimizer: Optimizer) -> bool:
+        """Whether all that an optimizer steps is of models that were changed: a script may make one for each task."""
+        changed = {id(weight) for model in self.models for weight in model.parameters()}
+        return all(id(weight) in changed for group in optimizer.param_groups for weight in group["params"])
+
     def on_process(self, device: torch.device) -> None:
         """Tells torch what holds for the whole process; again, where the script may have said otherwise meanwhile."""
         for function, value in self._process:

@@ -36,6 +36,9 @@ class BurstEnded(BaseException):
 
 _ended = [False]
 _resting: list[Wire] = []
+_statuses: list[Any] = [0]
+_caught: list[BaseException] = []
+"""What the script had caught when it left by `sys.exit`, as whoever prints errors by itself does: Hydra, for one."""
 
 
 def has_ended() -> bool:
@@ -115,10 +118,10 @@ def tell_how_it_ends(wire: Wire, doing: list[str]) -> None:
         leave()
 
     def ended() -> None:
-        error, status = last_error(), statuses[-1]
+        error, status = last_error(), _statuses[-1]
         if has_ended():
             pass
-        elif error is not None:  # another hook than ours was told of it
+        elif error is not None:  # another hook than ours was told of it, or nobody
             failed(error)
         elif status in {None, 0} and doing[-1] in {TRAINING, BEYOND_EPOCH}:
             wire.send("trained")
@@ -127,22 +130,32 @@ def tell_how_it_ends(wire: Wire, doing: list[str]) -> None:
             wire.send("failure", outcome="crashed", reason=f"the script ended while it was {doing[-1]}{how}")
         leave()
 
-    statuses: list[object] = [0]
-    original = sys.exit
-
-    @functools.wraps(original)
-    def leaving(status: Any = None, /) -> NoReturn:
-        statuses.append(status)
-        original(status)
-
-    sys.exit = leaving
+    note_exits()
     sys.excepthook = hook
     at_exit(ended)
 
 
+def note_exits() -> None:
+    """From here on it is noted with which status the script calls `sys.exit`, and which error it has caught then."""
+    original = sys.exit
+
+    @functools.wraps(original)
+    def leaving(status: Any = None, /) -> NoReturn:
+        _statuses.append(status)
+        error = sys.exc_info()[1]
+        _caught[:] = [error] if error is not None and status not in (None, 0) else []
+        original(status)
+
+    sys.exit = leaving
+
+
 def last_error() -> BaseException | None:
-    """What ends the script, or a process of it, should it be an error: Python keeps it before it calls any hook."""
+    """What ends the script, or a process of it, should it be an error: Python keeps it before it calls any hook.
+
+    Or what the script had caught when it left with a status of failure.
+    """
     error = sys.exc_info()[1] or getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    error = error or next(iter(_caught), None)
     if isinstance(error, SystemExit) and error.code not in {None, 0}:
         error = error.__context__  # as torch.multiprocessing ends a process that failed
     is_error = isinstance(error, Exception) and not _is_caused_by_end(error)

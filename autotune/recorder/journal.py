@@ -21,7 +21,6 @@ from typing import Any
 
 from .failing import NotKeptError
 from .reverting import JOURNAL, LOCK, locked, mark_of
-from .saving import leave_out_checkpoints
 from .snapshot import listed
 
 MOST_COPIED_BYTES = 2**30
@@ -44,16 +43,18 @@ _state = threading.local()
 _in_loop = [False]
 
 
+_begun: list[Journal] = []
+
+
 def begin(folder: str) -> None:
-    """From here on what is written is told in a folder, and checkpoints are not saved."""
+    """From here on what is written is told in a folder; to be called before the script's first line, without torch."""
     places = [folder, "/dev", "/proc", "/sys", tempfile.gettempdir(), *map(os.path.expanduser, CACHES)]
+    tempfile.tempdir = None  # the script may still name another one
     paths = sysconfig.get_paths()
     places += [paths[name] for name in _PYTHONS_OWN]
-    home = os.path.realpath(os.curdir)
-    caches = [os.environ[name] for name in CACHE_VARIABLES if os.environ.get(name)]
-    # One that holds the project would leave all of its files unprotected.
-    places += [one for one in caches if not (home + os.sep).startswith(os.path.join(os.path.realpath(one), ""))]
-    journal = Journal(folder, tuple(os.path.join(os.path.realpath(place), "") for place in places), home)
+    journal = Journal(folder, places, os.path.realpath(os.curdir))
+    journal.leave_caches_alone()
+    _begun[:] = [journal]
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event not in _NOTED or getattr(_state, "busy", False):
@@ -69,8 +70,12 @@ def begin(folder: str) -> None:
             _state.busy = False
 
     sys.addaudithook(hook)
-    leave_out_checkpoints(journal)
     _share_folders(journal)
+
+
+def begun() -> Journal:
+    """The journal of this process."""
+    return _begun[0]
 
 
 def in_loop() -> None:
@@ -90,12 +95,22 @@ class Journal:
         home: The working directory, which the parent has looked through.
     """
 
-    def __init__(self, folder: str, apart: tuple[str, ...], home: str) -> None:
+    def __init__(self, folder: str, apart: list[str], home: str) -> None:
         self._folder = folder
-        self._apart = apart
         self._home = home + os.sep
+        self._apart: tuple[str, ...] = ()
+        self._leave_alone(apart)
         self._made: dict[str, bool] = {}  # and whether in the loop
         self._unsaved: set[str | None] = set()
+
+    def leave_caches_alone(self) -> None:
+        """Those that the environment names now: a script may name some itself, before it imports what reads that."""
+        named = [os.environ[name] for name in CACHE_VARIABLES if os.environ.get(name)]
+        # One that holds the project would leave all of its files unprotected.
+        self._leave_alone([one for one in named if not self._home.startswith(os.path.join(os.path.realpath(one), ""))])
+
+    def _leave_alone(self, places: list[str]) -> None:
+        self._apart += tuple(os.path.join(os.path.realpath(place), "") for place in places)
 
     def written(self, path: Any, *, appends: bool = False) -> None:
         """A file is about to be written to, in place.
@@ -210,9 +225,9 @@ class Journal:
         place = _resolved(path)
         return place is None or not os.path.isfile(place) or os.path.getsize(place) <= MOST_COPIED_BYTES
 
-    def saved(self, path: Any) -> None:
-        """A checkpoint is not written."""
-        place = _resolved(path)
+    def saved(self, path: Any, *, is_far: bool = False) -> None:
+        """A checkpoint is not written, on this machine or far away."""
+        place = path if is_far else _resolved(path)
         if place not in self._unsaved:
             self._unsaved.add(place)
             self._tell(path=place, saved=True)

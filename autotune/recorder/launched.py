@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import hooks
 from .changes import Changes
-from .naming import batches_of, find_models, is_own_batch_sampler, loader_key, loader_kind, models_of
+from .naming import batches_of, find_models, has_own_iterator, is_own_batch_sampler, loader_key, loader_kind, models_of
 from .place import differences
 from .ranks import this_rank
 from .remade import StandIn
@@ -80,10 +80,12 @@ class Launched:
         DataLoader.__len__ = length  # type: ignore[method-assign]
 
     def _feeds(self, loader: DataLoader[Any]) -> bool:
-        """Whether a loader is like those that were tuned, and nothing is evaluated."""
+        """Whether a loader is like those that were tuned and can be changed, and nothing is evaluated."""
         import torch
 
-        return loader_kind(loader_key(loader)) in self._kinds and torch.is_grad_enabled()
+        if not torch.is_grad_enabled() or has_own_iterator(loader):
+            return False
+        return loader_kind(loader_key(loader)) in self._kinds
 
     def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
         if not self._feeds(loader):
@@ -124,7 +126,7 @@ class Launched:
         # It steps for the first time: the script has set itself up, or begins to train another model. What it has told
         # torch meanwhile, a burst has overruled too.
         self._changes.on_process(self._device)
-        if self._changes.changes_models and not self._changes.wants_models:
+        if self._changes.changes_models and not (self._changes.wants_models or self._changes.covers(optimizer)):
             self._changes.on_models(models_of(optimizer, self._loop["models"]))
 
     def _compare(self) -> None:

@@ -36,13 +36,12 @@ from .loop import (
     trained_beside,
     usual,
 )
-from .naming import loader_key, model_key, shapes_hash, tensors_in
+from .naming import count_of, loader_key, model_key, shapes_hash, tensors_in
 from .passes import Pass, Passes
 from .ranks import Meeting, count_ranks, exchange_of
 from .saving import leave_out_checkpoints
 from .seeding import seed_start
 from .sites import Sites
-from .stream import count_of
 from .wire import Wire
 
 if TYPE_CHECKING:
@@ -315,7 +314,7 @@ class Look:
             "pid": os.getpid(),
             "argv": sys.argv,
             "first_argv": self._first_argv,
-            "seconds_to_loop": self._seconds_to_loop,
+            "seconds_to_loop": time() - self._began,
             "steps": len(self._marks),
             "optimizers": len(per_optimizer),
             "optimizer": type(first).__name__ if first is not None else None,
@@ -355,10 +354,6 @@ class Look:
             "torchao": importlib.util.find_spec("torchao") is not None,
             "cuda_opened": torch.cuda.is_initialized(),  # type: ignore[no-untyped-call]
         }
-
-    @property
-    def _seconds_to_loop(self) -> float:
-        return time() - self._began
 
     @property
     def _calls_between(self) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
-from .naming import batches_of, class_of, is_own_batch_sampler, length_of, loader_key
+from .naming import batches_of, class_of, has_own_iterator, is_own_batch_sampler, length_of, loader_key
 
 if TYPE_CHECKING:
     from torch import nn
@@ -60,6 +60,7 @@ def described(loader: Any) -> dict[str, Any]:
         "samples": length_of(dataset),
         "iterable": iterable,
         "own_batches": is_own_batch_sampler(loader) or size is None,
+        "own_iterator": has_own_iterator(loader),
         "batch_size": size,
         "num_workers": loader.num_workers,
         "prefetch_factor": loader.prefetch_factor,

@@ -32,6 +32,13 @@ def is_own_batch_sampler(loader: Any) -> bool:
     return loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler
 
 
+def has_own_iterator(loader: Any) -> bool:
+    """Whether its class makes the iterator itself, as PyG's loaders do: what it hands out, no plain loader would."""
+    from torch.utils.data import DataLoader
+
+    return type(loader)._get_iterator is not DataLoader._get_iterator
+
+
 def loader_kind(key: str) -> tuple[str, str]:
     """What is alike of a loader where its batch size or its data set's length is another: classes of both its parts.
 
@@ -131,6 +138,11 @@ def tensors_in(batch: Any, depth: int = 0) -> Iterator[torch.Tensor]:
     if depth < 4:
         for part in parts:
             yield from tensors_in(part, depth + 1)
+
+
+def count_of(batch: Any) -> int:
+    """Samples of a batch, by the first dimension of its first tensor that has any; 1 where there is none."""
+    return next((int(tensor.shape[0]) for tensor in tensors_in(batch) if tensor.dim()), 1)
 
 
 def models_of(optimizer: Optimizer, keys: list[str]) -> list[nn.Module]:

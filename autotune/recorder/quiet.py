@@ -19,12 +19,18 @@ _HUB_WRITES = (
 )  # fmt: skip
 """Methods of `huggingface_hub.HfApi` that change a repository."""
 
+_TRACKIO_WRITES = (
+    "log", "log_system", "log_gpu", "log_cpu", "log_artifact", "alert", "save", "freeze", "sync", "finish",
+)  # fmt: skip
+
 
 def keep_quiet() -> None:
     """From here on whichever of these libraries is imported is quiet."""
     after_import("tqdm", _stop_monitor)
     after_import("rich.live", _stop_drawing)
-    after_import("wandb", _disable_wandb)
+    after_import("wandb", lambda: _disable("wandb"))
+    after_import("swanlab", lambda: _disable("swanlab"))
+    after_import("trackio", _silence_trackio)
     after_import("mlflow", _redirect_mlflow)
     after_import("tensorboard.summary.writer.event_file_writer", _discard_events)
     after_import("tensorboardX.event_file_writer", _discard_events_of_x)
@@ -41,16 +47,36 @@ def _stop_drawing() -> None:
     sys.modules["rich.live"]._RefreshThread = _NoThread  # type: ignore[attr-defined]
 
 
-def _disable_wandb() -> None:
-    """``WANDB_MODE`` is overruled by a script that says the mode itself."""
-    wandb: Any = sys.modules["wandb"]
-    original = wandb.init
+def _disable(name: str) -> None:
+    """A mode in the environment (``WANDB_MODE``) is overruled by a script that says the mode itself."""
+    tracker: Any = sys.modules[name]
+    original = tracker.init
 
     @functools.wraps(original)
     def init(*args: Any, **kwargs: Any) -> Any:
         return original(*args, **{**kwargs, "mode": "disabled"})
 
-    wandb.init = init
+    tracker.init = init
+
+
+class _NoRun:
+    """Stands in for a run of a tracker that has no mode in which nothing is sent: whatever it is told, it forgets."""
+
+    def __init__(self) -> None:
+        self.config: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *_, **__: None
+
+
+def _silence_trackio() -> None:
+    trackio: Any = sys.modules["trackio"]
+    for name in _TRACKIO_WRITES:
+        if hasattr(trackio, name):
+            setattr(trackio, name, lambda *_, **__: None)
+    trackio.init = lambda *_, **__: _NoRun()
 
 
 def _redirect_mlflow() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from torch.utils.data import DataLoader, Sampler
 
 from .attributes import Attributes, is_same
+from .naming import length_of
 from .stream import ITERATE, Watched
 
 _FOLLOWED = ("sampler", "batch_sampler")
@@ -39,9 +40,12 @@ class StandIn:
 
     @property
     def is_read(self) -> bool:
-        """Whether somebody is in the middle of an epoch."""
+        """Whether somebody is in the middle of an epoch; not everybody asks for its end: Lightning counts batches."""
         reader = self._reader() if self._reader is not None else None
-        return reader is not None and not reader.is_over
+        if reader is None or reader.is_over:
+            return False
+        batches = length_of(self._loader)
+        return batches is None or reader.count < batches
 
     def takes_over(self, arguments: dict[str, Any]) -> bool:
         """Whether it stands in for a loader of these arguments, too, which it then reads in that one's order.

@@ -24,6 +24,7 @@ from .naming import find_models, loader_key, without_length, wrapped_in
 from .opening_cuda import Opener, before_cuda, open_in_fork
 from .order import seed_all
 from .ranks import Meeting, this_rank, top_of_run
+from .saving import leave_out_checkpoints
 from .seeding import seed_start
 from .server import serve, unsafe_reason
 from .stream import OwnPass, Stream
@@ -46,9 +47,9 @@ class Runner:
 
     Args:
         orders: ``role``: ``serve`` or ``job``; ``socket``: the parent's; ``loop``: what a look at the script found;
-            ``keep``: the folder that what the script writes is told in; ``port``: where ranks may meet;
-            ``changes``: of a job of its own; ``before_cuda``: for a server, the script's arguments where it opens CUDA
-            on its way to the loop, so that it must be forked before that; else None.
+            ``port``: where ranks may meet; ``changes``: of a job of its own; ``before_cuda``: for a server, the
+            script's first arguments where it opens CUDA on its way to the loop, so that it must be forked before that;
+            else None.
     """
 
     def __init__(self, orders: dict[str, Any]) -> None:
@@ -70,7 +71,7 @@ class Runner:
         self._threads: int | None = None
         self._own_threads: tuple[Any, Any] = (None, None)  # torch's functions
         seed_start()  # a script that seeds nothing makes the same model each time, also where each job starts it anew
-        journal.begin(orders["keep"])
+        leave_out_checkpoints(journal.begun())
         self._meeting = Meeting(orders["port"], self._on_group)
         hooks.on_iterate(self._on_iterate)
         hooks.on_step(self._before_step, self._after_step)

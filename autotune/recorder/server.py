@@ -15,6 +15,7 @@ from collections.abc import Callable
 from time import monotonic, sleep
 from typing import Any
 
+from .tokenizing import why_no_fork
 from .wire import Wire, parent_has_gone
 
 CANARY_SECONDS, CUDA_CANARY_SECONDS = 3.0, 60.0
@@ -50,6 +51,8 @@ def _of_others() -> str | None:
         return f"the script runs threads ({', '.join(others[:3])})"
     if threading.current_thread() is not threading.main_thread():
         return "the script trains in a thread of its own"
+    if (reason := why_no_fork()) is not None:
+        return reason
     with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children") as listed:
         if listed.read().split():
             return "the script has started processes"

@@ -35,9 +35,6 @@ class Sites:
         from torch.utils.data import DataLoader
 
         self._folder = os.getcwd()
-        self._main = _place(self._folder, _file_of(sys.modules.get("__main__")))
-        roots = {self._folder, os.path.dirname(self._main or self._folder)}
-        self._roots = tuple(os.path.join(os.path.realpath(root), "") for root in roots)
         between = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
         self._between = tuple(os.path.join(os.path.realpath(one), "") for one in between)
         paths = sysconfig.get_paths()  # not "data", which is the prefix: a script may lie in /usr/src
@@ -76,10 +73,11 @@ class Sites:
             models: That are called.
         """
         self._handle.remove()
+        main = self._main
         own = [{id(weight) for weight in model.parameters()} for model in models]
         stepped = [{id(one) for group in each.param_groups for one in group["params"]} for each in optimizers]
         return {
-            "main": self._main if self._main is not None and self._is_own(self._main) else None,
+            "main": main if main is not None and self._is_own(main) else None,
             "folder": os.path.realpath(self._folder),
             "loaders": [self._of_loader(loader) for loader in loaders],
             "optimizers": [self._site_of(optimizer) for optimizer in optimizers],
@@ -100,6 +98,11 @@ class Sites:
                 if b".eval()" in text and (b"no_grad" in text or b"inference_mode" in text):
                     return True
         return False
+
+    @property
+    def _main(self) -> str | None:
+        """The script's main file; of ``python -m`` it is known once the packages that hold it were imported."""
+        return _place(self._folder, _file_of(sys.modules.get("__main__")))
 
     @functools.cached_property
     def _files(self) -> list[str]:
@@ -172,7 +175,9 @@ class Sites:
         return None
 
     def _is_own(self, place: str) -> bool:
-        return place.startswith(self._roots) and not self._is_foreign(place) and os.path.isfile(place)
+        return (
+            place.startswith(_roots(self._folder, self._main)) and not self._is_foreign(place) and os.path.isfile(place)
+        )
 
     def _is_foreign(self, place: str) -> bool:
         return place.startswith(self._foreign) or "site-packages" in place or "dist-packages" in place
@@ -210,6 +215,14 @@ def _file_of(module: Any) -> str | None:
     return None
 
 
+@functools.cache
+def _roots(folder: str, main: str | None) -> tuple[str, ...]:
+    """The folders that hold a script's own files."""
+    roots = {folder, os.path.dirname(main or folder)}
+    return tuple(os.path.join(os.path.realpath(root), "") for root in roots)
+
+
+@functools.cache
 def _place(folder: str, name: str | None) -> str | None:
     """The file of this name; None for what is none, such as ``<string>``."""
     if not name or name.startswith("<"):

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader, Sampler
 
-from .naming import length_of, tensors_in
+from .naming import count_of, has_own_iterator, length_of
 from .order import MOST_LISTED, SeededSampler, epoch_seed, random_numbers
+from .own_epoch import OwnEpoch
 from .reading import SeededCollate, seeded_reads
 
 if TYPE_CHECKING:
@@ -48,11 +49,6 @@ class Counted:
         if not self._batched:
             return count_of(batch), batch
         return len(next(iter(samples.values())) if isinstance(samples, Mapping) else samples), batch
-
-
-def count_of(batch: Any) -> int:
-    """Samples of a batch, by the first dimension of its first tensor that has any; 1 where there is none."""
-    return next((int(tensor.shape[0]) for tensor in tensors_in(batch) if tensor.dim()), 1)
 
 
 class SeededBatches(Sampler[Any]):
@@ -350,6 +346,8 @@ class Stream:
 
     def _iterated(self) -> Iterator[Any]:
         """Torch's iterator of the loader; drawing its seed, which workers that persist draw once, is no news."""
+        if has_own_iterator(self._loader):
+            return OwnEpoch(ITERATE, self._loader, epoch_seed(self._seed, len(self.starts)))
         if not self._seeds_reading:
             return ITERATE(self._loader)
         with random_numbers(epoch_seed(self._seed, len(self.starts))):
@@ -357,6 +355,8 @@ class Stream:
 
     def _made(self, start: int) -> DataLoader[Any]:
         """The script's loader with the changes, whose samples come in an order of the seed's."""
+        if has_own_iterator(self._script_loader):  # it hands out what no plain loader would
+            return self._script_loader
         arguments = dict(self._arguments)
         start //= self._ranks
         if "batch_sampler" in arguments:

@@ -29,6 +29,7 @@ OWN_MODES = ("cudagraphs", "blocks", "loss")
 each repeated block, rather than for the whole model, or for the loss with the model in it."""
 _RECOMPILES = 8
 """Torch's own limit (`torch._dynamo.config.recompile_limit`), above which it goes on eagerly."""
+_WITHIN = "_within_by_autotune"  # attribute of a forward: names of what was put around it
 _attention = contextlib.ExitStack()
 """Leaves the restriction of attention that is in force."""
 atexit.register(_attention.close)
@@ -221,15 +222,19 @@ def _compile_call(model: nn.Module, name: str = "call", **how: Any) -> None:
     This is ``nn.Module.compile`` but for the function in between: torch does not trace functions of its own files, so a
     model whose class is torch's (``nn.Sequential``) would silently run eagerly. Its compiled code belongs to the
     function's code, of which there is one for each name: blocks of another kind are no reason to compile for sizes that
-    vary.
+    vary. What `torch.jit.trace` records, for an export say, is the model's own call: it refuses compiled code.
     """
     import torch
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return model._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        return (call if torch.jit.is_tracing() else compiled)(*args, **kwargs)  # type: ignore[attr-defined, no-untyped-call]
+
     call.__code__ = _code(call.__code__, name)
-    model._compiled_call_impl = torch.compile(call, **how)
+    compiled = torch.compile(call, **how)
+    model._compiled_call_impl = chosen
 
 
 @functools.cache
@@ -308,8 +313,11 @@ def restrict_attention(backend: str, _: torch.device) -> None:
 
 
 def wrap_forward(model: nn.Module, around: Any) -> None:
-    """Puts ``around(forward, *args, **kwargs)`` in the place of a model's own forward."""
+    """Puts ``around(forward, *args, **kwargs)`` in the place of a model's own forward; once, also of a copy's."""
     forward = model.forward
+    within = getattr(forward, _WITHIN, ())
+    if around.__qualname__ in within:  # a deep copy brings it along
+        return
     own = forward.__func__ if isinstance(forward, types.MethodType) and forward.__self__ is model else None
 
     def wrapped(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -317,6 +325,7 @@ def wrap_forward(model: nn.Module, around: Any) -> None:
 
     if own is not None:  # who reads the signature, as transformers do, finds the model's own
         functools.update_wrapper(wrapped, own)
+    setattr(wrapped, _WITHIN, (*within, around.__qualname__))
     # A method of the model: a deep copy, such as an average of the weights, gets its own.
     model.forward = types.MethodType(wrapped, model)
 

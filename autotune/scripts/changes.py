@@ -49,6 +49,8 @@ def held_knobs(seen: SeenScript, *, batch_is_free: bool) -> dict[str, str]:
         held |= {name: no_loader for name, knob in KNOBS.items() if knob.dataloader_argument or knob.on_copies}
     elif seen.loaders[0].own_batches:
         held["batch_size"] = "the script makes its batches itself"
+    elif (own := _why_not_made_again(seen.loaders)) is not None:
+        held["batch_size"] = own
     elif not batch_is_free:
         held["batch_size"] = "with another one a step would hold more or fewer samples; --effective-batch free tries it"
     if seen.loaders and seen.loaders[0].iterable and not seen.loaders[0].num_workers:
@@ -74,8 +76,17 @@ def held_knobs(seen: SeenScript, *, batch_is_free: bool) -> dict[str, str]:
     return held
 
 
+def _why_not_made_again(loaders: Sequence[SeenLoader]) -> str | None:
+    """Why a loader cannot be made again with other arguments; None where it can."""
+    if any(loader.own_iterator for loader in loaders):
+        return "the class of the script's loader makes its own iterator, so that no other loader hands out the same"
+    return None
+
+
 def _why_not_loaded(loaders: Sequence[SeenLoader]) -> str | None:
     """Why a burst cannot tell what loading costs the script; None where it can."""
+    if (own := _why_not_made_again(loaders)) is not None:
+        return own
     if any(loader.is_cycled for loader in loaders):
         return (
             "itertools.cycle keeps the batches of the first epoch and replays them: the loader works in that one alone"

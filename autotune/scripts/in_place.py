@@ -235,6 +235,8 @@ class InPlace:
         one = len(models) == 1 and len(self._source.optimizers) == 1 and self._source.steps_model
         if self._framework is not None or not one:
             raise CannotEditError("needs one model, which one optimizer steps in a loop of the script's own")
+        if "compile_mode" in knobs and any(words.traces(self._files[name].source) for name in self._source.files):
+            raise CannotEditError("needs more than a line where the model is traced, which refuses compiled code")
         if "compile_mode" in knobs and str(models[0]).startswith("torch."):
             raise CannotEditError("needs a model of a class of your own, since torch compiles none of its own in place")
         graphed = self._best.compile_mode in GRAPHED  # see `telling.keep_gradients`

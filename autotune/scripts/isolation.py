@@ -244,7 +244,7 @@ class ScriptIsolation(Isolation):
             return self._forkserver
         self._stop_forkserver()
         self._restore()
-        early = self.seen.argv if self.seen.cuda_opened else None
+        early = self.seen.first_argv if self.seen.cuda_opened else None
         server = self._child({"role": "serve", "loop": self.loop, "before_cuda": early})
         self._forkserver = server
         deadline = time.monotonic() + seconds

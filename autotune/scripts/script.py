@@ -24,10 +24,11 @@ LAUNCHERS = (
 QUIET = {
     "AUTOTUNE_BURST": "1", "WANDB_MODE": "disabled", "COMET_MODE": "disabled", "NEPTUNE_MODE": "debug",
     "CLEARML_OFFLINE_MODE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DISABLE_MLFLOW_INTEGRATION": "TRUE",
-    "MLFLOW_ALLOW_FILE_STORE": "true", "MPLBACKEND": "agg",
+    "MLFLOW_ALLOW_FILE_STORE": "true", "MPLBACKEND": "agg", "SWANLAB_MODE": "disabled", "DVCLIVE_TEST": "true",
 }  # fmt: skip
 """In bursts: trackers have modes of their own in which nothing is sent. MLflow has none: the recorder's `quiet`
-redirects it to a folder, which MLflow 3.17 refuses unless it is allowed. Matplotlib opens no window."""
+redirects it to a folder, which MLflow 3.17 refuses unless it is allowed. DVCLive's test mode writes into a temporary
+folder. Matplotlib opens no window."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ class SeenLoader:
         samples: Of the data set; None where it has no length.
         iterable: Whether the data set is iterated, not indexed.
         own_batches: Whether the script makes its batches itself.
+        own_iterator: Whether its class makes the iterator itself.
         batch_size: Of its batches; None where the script makes them.
         num_workers: As given.
         prefetch_factor: As given.
@@ -36,6 +37,7 @@ class SeenLoader:
     samples: int | None
     iterable: bool
     own_batches: bool
+    own_iterator: bool
     batch_size: int | None
     num_workers: int
     prefetch_factor: int | None

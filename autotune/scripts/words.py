@@ -22,6 +22,7 @@ _ABSENT: dict[str, tuple[object, ...]] = {
     "dataloader_pin_memory": (True,), "dataloader_persistent_workers": (False,),
 }  # fmt: skip
 """What an argument is that is not given: of DataLoader, and of TrainingArguments, which pins by itself."""
+_TRACING = {"torch.jit.trace", "torch.jit.trace_module", "torch.onnx.export"}
 
 
 class Statement(NamedTuple):
@@ -114,6 +115,12 @@ def on_model(knob: str, value: Any) -> str | None:
     if knob == "memory_format":
         return f".to(memory_format=torch.{'channels_last' if value == 'channels_last' else 'contiguous_format'})"
     return None
+
+
+def traces(source: Source) -> bool:
+    """Whether a file traces a model as it is called: for an export, or a drawing of its graph."""
+    found = (source.meanings(call.func) & _TRACING for call in source.calls())
+    return any(found) or bool(source.calls("add_graph"))
 
 
 def _call(name: str, value: Any) -> Statement:

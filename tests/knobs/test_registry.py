@@ -20,9 +20,10 @@ from autotune.measuring.memory_model import MemoryModel
 from autotune.measuring.numerics import NumericsGuard
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.search.ceilings import unlikely_to_gain
+from autotune.search.distributions import make_distributions
 from autotune.search.refusals import refusal
 from autotune.search.stopping import predicted_seconds
-from autotune.search.trials import Trial, make_distributions
+from autotune.search.trials import Trial
 from docs._scripts import knob_table
 from tests.factories import make_measurement
 from tests.spaces import cpu_machine, gpu_machine, make_facts, space_of

@@ -113,6 +113,40 @@ def test_workers_persist_where_the_script_makes_its_loader_again_each_epoch(
     assert ("made again from other parts, so that its workers could not persist" in told) is (data == "another")
 
 
+COUNTS = """
+import json, os
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return torch.tensor([float(index), float(os.getpid())])
+
+model = nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), 1e-9)
+loader = DataLoader(Rows(), batch_size=4)
+workers = set()
+for epoch in range(3):
+    batches = iter(loader)
+    for _ in range(len(loader)):
+        batch = next(batches)
+        workers |= {int(pid) for pid in batch[:, 1].tolist()}
+        optimizer.zero_grad()
+        model(batch).mean().backward()
+        optimizer.step()
+print(json.dumps(len(workers)))
+"""
+
+
+def test_workers_persist_where_the_script_counts_batches_and_never_asks_for_the_end(tmp_path: Path) -> None:
+    """As Lightning does: the epoch is over when all of its batches were drawn."""
+    loop = {"loaders": ["__main__.Rows 8 4 SequentialSampler False"], "models": [], "device": "cpu"}
+    assert launched(tmp_path, PERSISTING, loop, text=COUNTS) == (1, "")
+
+
 REFRESHED = """
 import json, os, sys
 import torch
@@ -231,6 +265,37 @@ def test_each_model_that_a_script_trains_is_changed_and_none_is_kept(tmp_path: P
     changes = {"knobs": {"memory_format": "channels_last"}, "changed": ["memory_format"], "model": ["lay_out"]}
     (found, gone), told = launched(tmp_path, changes, loop, text=FOLDS)
     assert (found, gone, told) == ([True] * 3, [0] * 3, "")
+
+
+TASKS = """
+import copy, gc, json
+import torch
+from torch import nn
+
+class Net(nn.Sequential):
+    pass
+
+searches, own = [], gc.get_objects
+gc.get_objects = lambda *_: searches.append(1) or own()
+model = Net(nn.Linear(4, 1))
+for task in range(4):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model(torch.ones(2, 4)).mean().backward()
+    optimizer.step()
+searched = len(searches)
+other = copy.deepcopy(model)
+torch.optim.SGD(other.parameters(), 0.1).step()
+own = [other.forward.__func__ is model.forward.__func__, other.forward.__self__ is other]
+print(json.dumps([searched, own]))
+"""
+
+
+def test_a_model_is_looked_for_once_though_an_optimizer_is_made_for_each_task(tmp_path: Path) -> None:
+    """As meta-learning makes them; a copy of the model, which brings what was put around it, is not changed twice."""
+    loop = {"loaders": [], "models": [f"__main__.Net {shapes_hash(nn.Linear(4, 1))}"], "device": "cpu"}
+    changes = {"knobs": {"precision": "bf16"}, "changed": ["precision"], "model": ["autocast_forward"]}
+    (searched, own), told = launched(tmp_path, changes, loop, text=TASKS)
+    assert (searched, own, told) == (1, [True, True], "")
 
 
 COUNTED = """

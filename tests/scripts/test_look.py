@@ -50,6 +50,18 @@ def test_another_module_of_its_name_is_not_taken_for_autotune(beside: str, is_th
     assert loop_of(seen)["place"] == {"torch": torch.__version__, "gpu": None, "ranks": 1}
 
 
+def test_a_module_is_known_whose_package_imports_torch(tmp_path: Path) -> None:
+    """Python comes to the package before it knows the module's file; what the script was run with is known by both."""
+    package = tmp_path / "pkg"
+    package.mkdir()
+    (package / "__init__.py").write_text("import torch\n")
+    shutil.copy(EXAMPLES / "plain.py", package / "train.py")
+    seen, _ = look(Script((sys.executable, "-m", "pkg.train")))
+    assert seen.source["main"] == str(package / "train.py")
+    assert [site["file"] for site in seen.source["loaders"]] == [str(package / "train.py")]
+    assert (seen.argv, seen.first_argv) == ([str(package / "train.py")], ["-m"])
+
+
 def test_accumulation_is_counted_and_a_loader_that_only_looks_at_data_is_passed_over() -> None:
     """Four micro-batches a step, though a `try` catches all exceptions and another loader reads the same data."""
     seen, facts = look(script("accumulating"))
@@ -101,6 +113,17 @@ def test_what_does_not_train_is_refused_in_one_sentence(wanted: Script, told: st
     with pytest.raises(WorkloadError, match=r"write a build|fix it|last output") as refused:
         look(wanted)
     assert told in str(refused.value)
+
+
+def test_an_error_that_the_script_prints_by_itself_is_told(tmp_path: Path) -> None:
+    """As Hydra does, which leaves by ``sys.exit(1)`` then; what the script catches and goes on from is none."""
+    broken = tmp_path / "broken.py"
+    broken.write_text(
+        "import sys, torch\ntry: {}[1]\nexcept KeyError: pass\n"
+        "try: raise ValueError('no such data')\nexcept Exception: sys.exit(1)\n"
+    )
+    with pytest.raises(WorkloadError, match="failed before it had trained: ValueError: no such data"):
+        look(Script((sys.executable, str(broken))))
 
 
 def test_a_torch_that_the_recorder_does_not_know_ends_the_script(tmp_path: Path) -> None:

@@ -153,3 +153,24 @@ def test_an_error_that_another_hook_has_taken_is_found(monkeypatch: pytest.Monke
     caused.__context__ = ending.BurstEnded()
     monkeypatch.setattr(sys, "last_value", caused, raising=False)
     assert ending.last_error() is None
+
+
+@pytest.mark.parametrize(("status", "is_told"), [(1, True), ("failed", True), (0, False), (None, False)])
+def test_an_error_that_the_script_had_caught_when_it_left_is_found(
+    status: object, is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless it calls that a success: out of memory is no crash by ``sys.exit(1)``."""
+    monkeypatch.setattr(sys, "exit", sys.exit)
+    monkeypatch.setattr(ending, "_caught", [])
+    ending.note_exits()
+    with pytest.raises(SystemExit):
+        _leave_with_an_error(status)
+    found = ending.last_error()
+    assert isinstance(found, MemoryError) if is_told else found is None
+
+
+def _leave_with_an_error(status: Any) -> None:
+    try:
+        raise MemoryError("all of it")
+    except MemoryError:
+        sys.exit(status)

@@ -189,6 +189,18 @@ def test_a_model_is_compiled_by_the_one_line_where_a_line_of_its_own_would_misle
 
 
 @pytest.mark.parametrize(
+    "traced",
+    ["torch.jit.trace(model, x)", "torch.onnx.export(model, x, 'out', dynamo=False)", "writer.add_graph(model, x)"],
+)
+def test_a_model_that_the_script_traces_is_compiled_by_the_one_line(traced: str) -> None:
+    """Which has torch trace what the model computes by itself; it refuses to trace compiled code."""
+    text = SCRIPT.replace("ARGUMENTS", "") + traced + "\n"
+    patch = patch_of(written(text.encode(), {"compile_mode": "default"}), RESULT)
+    assert patch.why_whole is not None
+    assert "the model is traced, which refuses compiled code" in patch.why_whole
+
+
+@pytest.mark.parametrize(
     ("layout", "after"),
     [
         ("\n    num_workers=0,  # why\n", "\n    num_workers=2,  # why\n    prefetch_factor=4,\n)"),

@@ -59,6 +59,15 @@ def test_wandb_is_disabled_whatever_mode_a_script_says(tmp_path: Path) -> None:
     assert printed(lines, tmp_path) == ["mine disabled", "mine disabled"]
 
 
+def test_swanlab_and_trackio_send_nothing(tmp_path: Path) -> None:
+    """As transformers uses them, too: a run is begun, told of a configuration, logged to, and finished."""
+    (tmp_path / "swanlab.py").write_text(WANDB)
+    (tmp_path / "trackio.py").write_text("config = {}\ndef init(project): print('sent')\nlog = finish = init\n")
+    lines = "import swanlab, trackio\nswanlab.init('mine', mode='cloud')\nrun = trackio.init(project='mine')\n"
+    lines += "trackio.config.update({'a': 1})\ntrackio.log({'loss': 1})\nrun.log({'loss': 1})\nrun.finish()\n"
+    assert printed(lines + "trackio.finish()", tmp_path) == ["mine disabled"]
+
+
 def test_mlflow_logs_into_the_folder_of_the_run(tmp_path: Path) -> None:
     """By its functions and by a client of the script's own, before and after it names a server."""
     (tmp_path / "mlflow").mkdir()

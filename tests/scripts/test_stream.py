@@ -49,6 +49,13 @@ class BatchesOf(Sampler[list[int]]):
         return iter(self.batches)
 
 
+class Filtering(DataLoader[Any]):
+    """A loader that changes batches where it makes its iterator, as PyG's loaders do."""
+
+    def _get_iterator(self) -> Any:
+        return ((*batch, "filtered") for batch in super()._get_iterator())  # type: ignore[misc]
+
+
 class Endless(Sampler[Any]):
     """Draws from another sampler over and over; not quite for ever, so that who lists all of it is found out."""
 
@@ -256,3 +263,20 @@ def test_workers_that_are_held_read_nothing_until_they_are_released() -> None:
     while float(data.reads) == read:
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_that_makes_its_own_iterator_is_streamed_as_it_is(workers: int) -> None:
+    """Epoch after epoch, each in an order of the seed's; samples are those that the sampler drew."""
+
+    def drawn() -> tuple[list[list[int]], set[str], int]:
+        made = stream(Filtering(DATA, batch_size=16, shuffle=True, num_workers=workers), seed=3)
+        batches = list(itertools.islice(made, 6))
+        return [batch[0].tolist() for batch in batches], {batch[1] for batch in batches}, made.position
+
+    first, filtered, position = drawn()
+    torch.rand(1)  # the script's own random numbers are no matter
+    assert drawn() == (first, filtered, position)
+    assert filtered == {"filtered"}
+    assert (sorted(itertools.chain.from_iterable(first[:3])), position) == (list(range(40)), 80)
+    assert first[:3] != first[3:]

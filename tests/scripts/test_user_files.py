@@ -65,6 +65,8 @@ def kept(home: Path, tmp_path: Path) -> ProtectedFiles:
 def does(kept: ProtectedFiles, *lines: str, in_loop: bool = False, imports: str = "sys") -> None:
     """Runs lines of a script with the recorder's eyes on its files."""
     start = f"import {imports}\n" + JOURNALLING + ("journal.in_loop()\n" if in_loop else "")
+    if "torch" in imports:
+        start += "from autotune.recorder.saving import leave_out_checkpoints\nleave_out_checkpoints(journal.begun())\n"
     subprocess.run([sys.executable, "-c", start + "\n".join(lines), str(kept.folder)], check=True)
 
 

@@ -1,0 +1,57 @@
+"""An epoch of a loader whose class makes its own iterator, which no loader with changes could make."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from .naming import count_of, length_of
+from .order import random_numbers
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+
+class OwnEpoch:
+    """Its batches, each with its number of samples, in an order that depends on a seed as far as torch's samplers do.
+
+    Args:
+        iterate: Torch's own ``DataLoader.__iter__``.
+        loader: The script's.
+        seed: Of this epoch.
+    """
+
+    def __init__(self, iterate: Callable[[Any], Iterator[Any]], loader: DataLoader[Any], seed: int) -> None:
+        self._seed = seed
+        self._size, self._rest = loader.batch_size, length_of(loader.sampler)
+        self._is_begun = False
+        for one in (loader, loader.sampler):
+            if (own := getattr(one, "generator", None)) is not None:
+                own.manual_seed(seed)
+        with random_numbers(seed):
+            self._batches = iterate(loader)
+
+    def __iter__(self) -> OwnEpoch:
+        return self
+
+    def __next__(self) -> tuple[int, Any]:
+        # Without workers, a sampler draws its order only as the first batch is asked for.
+        with contextlib.nullcontext() if self._is_begun else random_numbers(self._seed):
+            batch = next(self._batches)
+        self._is_begun = True
+        return self._samples_of(batch), batch
+
+    def __getattr__(self, name: str) -> Any:
+        """What is asked of torch's own iterators."""
+        if name.startswith("__") or "_batches" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._batches, name)
+
+    def _samples_of(self, batch: Any) -> int:
+        """As many as the sampler drew: its first tensor may hold the neighbours of what was drawn."""
+        if self._size is None:
+            return count_of(batch)
+        samples = self._size if self._rest is None else min(self._size, max(1, self._rest))
+        self._rest = self._rest - samples if self._rest is not None else None
+        return samples

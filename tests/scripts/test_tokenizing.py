@@ -1,0 +1,32 @@
+"""Threads that tokenizers has started, of which Python knows nothing: a process with them is not forked."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+CODE = """
+from autotune.recorder import server, tokenizing
+tokenizing.watch_tokenizers()
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+words = Tokenizer(WordLevel({"a": 0}, unk_token="a"))
+words.encode("a")
+print(server.unsafe_reason())
+words.encode_batch(["a", "a"])
+print(server.unsafe_reason())
+"""
+
+
+@pytest.mark.parametrize(("asked", "is_unsafe"), [(None, True), ("true", True), ("false", False)])
+def test_a_process_is_not_forked_in_which_tokenizers_runs_threads(asked: str | None, is_unsafe: bool) -> None:
+    """Its copies would tokenize with one thread, or wait for ever; where it is told to use none, it is forked."""
+    pytest.importorskip("tokenizers")
+    environment = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
+    environment |= {"TOKENIZERS_PARALLELISM": asked} if asked is not None else {}
+    done = subprocess.run([sys.executable, "-c", CODE], env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    before, after = done.stdout.splitlines()
+    assert (before, "tokenizers runs threads" in after) == ("None", is_unsafe)
