@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from autotune.bursts.contest import playing_seconds
-from autotune.bursts.duet import LEAST_LONG_TURNS
+from autotune.bursts.duet import LEAST_LONG_TURNS, ROUND_WARMUP_SHARE
 from autotune.bursts.protocol import Part
 from autotune.bursts.runner import Runner
 from autotune.bursts.side import END_SECONDS
@@ -114,9 +114,9 @@ class Bursts:
         return count * self.round_seconds(points, stage) - (count - 1) * once
 
     def _round_side_seconds(self, point: Point, block_samples: int, stage: str) -> float:
-        """A point's share of a round: as in the last of that stage, else by what it took elsewhere.
+        """A point's share of a round: as in the last of that stage, else by what its start and its steps took so far.
 
-        Where its rounds are shorter it takes less, unless it compiles or its steps are long.
+        What its challenge took tells little: that ends as soon as it is decided.
         """
         played = (trial for trial in reversed(self.trials) if trial.burst.point == point and trial.round is not None)
         last = next(played, None)
@@ -124,17 +124,18 @@ class Bursts:
             return last.burst.seconds
         if point.config.compile_mode is not None:
             return min(self.seconds_of(point), last.burst.seconds if last is not None else math.inf)
-        whole, plan = (self.seconds_of(point), self.plan)
-        if last is not None:
-            whole, plan = last.burst.seconds, self._round_plans[last.stage]
-        share = self._round_plans[stage].measure_seconds / plan.measure_seconds
         if (measured := self.log.measurement(point)) is None:
-            return share * whole
-        started = measured.start_seconds + measured.build_seconds
-        opened = started + measured.warmup_seconds  # with the loader's start and the first steps
+            return self.seconds_of(point)
+        started, trained = measured.start_seconds + measured.build_seconds, self._trained_seconds(stage)
+        planned = started + measured.warmup_seconds + trained  # the loader's start and the first steps come before
+        if last is not None:
+            planned = last.burst.seconds + trained - self._trained_seconds(last.stage)
         samples = OPENING_STEPS * point.config.effective_batch + LEAST_LONG_TURNS * block_samples
-        shorter = opened + share * max(0.0, whole - opened)
-        return max(shorter, started + samples / measured.samples_per_second)
+        return max(planned, started + samples / measured.samples_per_second)
+
+    def _trained_seconds(self, stage: str) -> float:
+        """That a side trains in a round of a stage, warming up included."""
+        return (1 + ROUND_WARMUP_SHARE) * self._round_plans[stage].measure_seconds
 
     def search(self, point: Point, stage: str, reason: str) -> Burst:
         """A challenge of the incumbent, in the time that is for searching.

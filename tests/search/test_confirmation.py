@@ -160,13 +160,13 @@ def test_what_compiles_for_long_crowds_out_no_other_explanation() -> None:
         return example_rate(config) * (1.5 if config.compile_mode else 1.0)
 
     space = make_space(only=("num_workers", "precision", "memory_format", "compile_mode"))
-    search, surface = make_search(rate, budget_seconds=400, cost=2.0, compile_cost=60.0, noise=0.1, space=space)
+    search, surface = make_search(rate, budget_seconds=600, cost=6.0, compile_cost=60.0, noise=0.1, space=space)
     search.run()
     assert judge(search)[0].config.compile_mode is not None
     search.explain()
     explained = {row.knob for row in search.confirmation.ablation()}
     assert {"compile_mode", "num_workers"} <= explained
-    assert surface.clock.now <= 400
+    assert surface.clock.now <= 600
 
 
 def test_what_explaining_does_not_need_narrows_the_interval() -> None:
