@@ -253,8 +253,8 @@ def _beside_others(result: Result) -> str | None:
     if taken <= FOREIGN_CPU_LIMIT:
         return None
     return (
-        f"beside others, who took {percent(taken)} of the CPUs: alone it may gain more or less, so tune again once they "
-        "are done"
+        f"beside others, who took {percent(taken)} of the CPUs: alone it may gain more or less, so tune again once "
+        "they are done"
     )
 
 
