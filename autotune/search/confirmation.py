@@ -253,12 +253,17 @@ class Confirmation:
         if fastest is not None and finalists and fastest not in {*raced, finalists[0]}:
             others = [point for point in finalists[1:] if point != fastest]
             finalists = [finalists[0], fastest, *others]  # the second is what the others must keep up with
-        # Where the race would not be a long one, more would only take time from the first; but the rate that a floor is
-        # a share of is known from the rounds alone.
+        # Where the race would leave the winner too few rounds, more would only take time from the first; but the rate
+        # that a floor is a share of is known from the rounds alone.
         fewest = 2 if fastest in finalists[1:2] else 1
-        while len(finalists) > fewest and not self._affords([self._baseline, *finalists] * LONG_RACE_ROUNDS):
+        while len(finalists) > fewest and not self._affords_race_of(finalists):
             finalists.pop()
         return finalists
+
+    def _affords_race_of(self, finalists: Sequence[Point]) -> bool:
+        """Whether there is time for rounds that decide among these, and for a long race of the winner's own."""
+        together = [self._baseline, *finalists] * MIN_DECIDED_ROUNDS
+        return self._affords([*together, *[self._baseline, finalists[0]] * LONG_RACE_ROUNDS])
 
     def _near_the_leader(self, raced: Collection[Point], too_slow: Collection[Point]) -> list[Point]:
         """What may be as fast as the best that is still to be raced, and is sound; by the speed that is certain.
