@@ -172,11 +172,12 @@ class Confirmation:
             raced |= {*finalists}
 
     def race_on(self) -> None:
-        """Goes on with the fastest, in the time that was kept for explaining its answer, which nobody needs."""
+        """Goes on with the answer, or what seems faster, in the time that was kept for explaining: nobody needs it."""
         self._explains = False
-        if (fastest := next(iter(self._fast_enough()), None)) is not None and fastest.speedup.ratio > 1:
+        faster = [one.point for one in self._fast_enough() if one.speedup.ratio > 1]
+        if faster:
             self._bursts.show_stage(CONFIRM)
-            self._play([fastest.point])
+            self._play([answer if (answer := self.answer()) in faster else faster[0]])
 
     def _play(self, points: Sequence[Point]) -> None:
         """Rounds of these points and the baseline; those that all have taken part in count."""
