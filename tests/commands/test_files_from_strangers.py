@@ -149,7 +149,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
     for module in (checking, crossing):
         monkeypatch.setattr(module, "opened", no_process)
         monkeypatch.setattr(module, "make_runner", Runs)
-    monkeypatch.setattr(crossing, "look_at_machine", lambda *_, **__: make_hardware())
+        monkeypatch.setattr(module, "look_at_machine", lambda *_, **__: make_hardware())
     return invoke
 
 
