@@ -20,8 +20,7 @@ from autotune.errors import ResultFileError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
-from autotune.report import page, render_report, write_report
-from autotune.report.page import MOST_BYTES
+from autotune.report import render_report, write_report
 from autotune.results.files import parse_document, write_document
 from autotune.results.result import Result, Side, read_result
 from tests.broken import json_values, leaves, with_value
@@ -287,37 +286,6 @@ def test_page_tells_its_weight() -> None:
     html = full_html()
     told = float(html.partition("One file of ")[2].split(" KiB")[0])
     assert told == pytest.approx(len(html.encode()) / 1024, rel=0.01)
-
-
-@pytest.mark.parametrize(
-    ("bursts", "reason", "told"),
-    [
-        (1_500, "r" * 60, "They are too long to be shown here as well."),
-        (3_000, "r" * 2_000, "too much for a page that stays under 2 MB: they are in big.json."),
-        (60, "r" * 100_000, "… (100,009 characters)"),
-    ],
-)
-def test_page_stays_light_whatever_the_results_size(bursts: int, reason: str, told: str) -> None:
-    """What does not fit is left out, and the page says where it is."""
-    result = full_result(trials=tuple(trial(1000.0 + number, reason=reason) for number in range(bursts)))
-    html = render_report(result, Path("big.json"))
-    assert len(html.encode()) < MOST_BYTES
-    assert told in html
-
-
-def test_raw_data_that_cannot_fit_are_not_even_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page of a thousand machines takes a second to make: it is made once."""
-    tried: list[bool] = []
-    real = page._render
-
-    def counted(made: page.Page, detail: page._Detail) -> str:
-        tried.append(detail.raw_attached)
-        return real(made, detail)
-
-    monkeypatch.setattr(page, "_render", counted)
-    raw = page.RawData("big.json", "x" * MOST_BYTES, "big.json")
-    assert "they are in big.json" in page.render(page.Page("t", "h", (), (), raw))
-    assert tried == [False]
 
 
 # Any result.
