@@ -35,7 +35,7 @@ OPENING_STEPS = 2
 LEAST_CONFIRMING_SHARE = 0.25
 """What is left for the confirmation of a config that takes long to compile: `FEWEST_PAIRS` rounds, in which it comes
 out of a cache, and so much of the budget at least. Chosen."""
-MOST_CONFIRMING_SHARE = 0.5
+MOST_CONFIRMING_SHARE = 0.35
 """Of the budget, kept for confirming what may yet be found, where rounds take long. Chosen."""
 
 
