@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from multiprocessing import connection
 from time import perf_counter  # by name: the user's module may replace what `time` holds
@@ -19,7 +18,7 @@ from torch.utils.data import IterableDataset, Subset
 from autotune.bursts.clock import Clock, HostClock, clock_of
 from autotune.bursts.epochs import Start
 from autotune.recorder.naming import length_of
-from autotune.recorder.stream import CACHED_BATCHES
+from autotune.recorder.stream import CACHED_BATCHES, Holding
 from autotune.training.ranks import this_rank
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class CountedCollate:
         return len(rows), self._collate(samples)
 
 
-class Feed:
+class Feed(Holding):
     """Endless ``(samples, batch)``, epoch after epoch.
 
     Args:
@@ -162,24 +161,6 @@ class Feed:
         self.loader = self._make_loader()
         self.position = position
         self._restarting = True
-
-    def hold_workers(self) -> None:
-        """Stops the workers until `release_workers`, so that nothing is read while nothing is timed."""
-        self._signal_workers("SIGSTOP")
-
-    def release_workers(self) -> None:
-        """Lets the workers go on."""
-        self._signal_workers("SIGCONT")
-
-    def _signal_workers(self, name: str) -> None:
-        if hasattr(signal, name):  # Windows has neither
-            for worker in self._workers:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(worker.pid, getattr(signal, name))
-
-    @property
-    def _workers(self) -> list[Any]:
-        return getattr(self._batches, "_workers", [])
 
     def killing_signal(self) -> int | None:
         """The signal by which a worker was ended, if one was."""

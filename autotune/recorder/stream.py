@@ -162,7 +162,35 @@ class OwnPass(Watched):
         return super().__next__()
 
 
-class Stream:
+class Holding:
+    """Who draws from a loader, and can stop its workers.
+
+    Attributes:
+        _batches: The iterator that is drawn from; None before there is one.
+    """
+
+    _batches: Iterator[Any] | None = None
+
+    @property
+    def _workers(self) -> list[Any]:
+        return getattr(self._batches, "_workers", [])
+
+    def hold_workers(self) -> None:
+        """Stops the workers until `release_workers`, so that nothing is read while nothing is timed."""
+        self._signal_workers("SIGSTOP")
+
+    def release_workers(self) -> None:
+        """Lets the workers go on."""
+        self._signal_workers("SIGCONT")
+
+    def _signal_workers(self, name: str) -> None:
+        if hasattr(signal, name):  # Windows has neither
+            for worker in self._workers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, getattr(signal, name))
+
+
+class Stream(Holding):
     """Batches without end.
 
     Args:
@@ -286,20 +314,6 @@ class Stream:
         self._loader = self._made(position)
         self.position = position
         self._after_epoch, self._end_seconds = False, 0.0
-
-    def hold_workers(self) -> None:
-        """Stops the workers until `release_workers`, so that nothing is read while nothing is timed."""
-        self._signal_workers("SIGSTOP")
-
-    def release_workers(self) -> None:
-        """Lets the workers go on."""
-        self._signal_workers("SIGCONT")
-
-    def _signal_workers(self, name: str) -> None:
-        if hasattr(signal, name):  # Windows has neither
-            for worker in getattr(self._batches, "_workers", []):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(worker.pid, getattr(signal, name))
 
     def __next__(self) -> Any:
         self._before_draw()
