@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _sitebuiltins
 import atexit
 import functools
 import multiprocessing
@@ -38,7 +39,7 @@ _ended = [False]
 _resting: list[Wire] = []
 _statuses: list[Any] = [0]
 _caught: list[BaseException] = []
-"""What the script had caught when it left by `sys.exit`, as whoever prints errors by itself does: Hydra, for one."""
+"""What the script had caught when it left by `sys.exit` or `exit`, as who prints errors by itself does, like Hydra."""
 
 
 def has_ended() -> bool:
@@ -136,17 +137,29 @@ def tell_how_it_ends(wire: Wire, doing: list[str]) -> None:
 
 
 def note_exits() -> None:
-    """From here on it is noted with which status the script calls `sys.exit`, and which error it has caught then."""
-    original = sys.exit
+    """From here on it is noted with which status the script calls `sys.exit`, and which error it has caught then.
 
-    @functools.wraps(original)
-    def leaving(status: Any = None, /) -> NoReturn:
+    Or `exit`, or `quit`. Of a plain ``raise SystemExit(1)`` Python keeps nothing.
+    """
+    original, own_call = sys.exit, _sitebuiltins.Quitter.__call__
+
+    def note(status: Any) -> None:
         _statuses.append(status)
         error = sys.exc_info()[1]
         _caught[:] = [error] if error is not None and status not in (None, 0) else []
+
+    @functools.wraps(original)
+    def leaving(status: Any = None, /) -> NoReturn:
+        note(status)
         original(status)
 
+    @functools.wraps(own_call)
+    def quitting(self: Any, code: Any = None) -> Any:
+        note(code)
+        return own_call(self, code)
+
     sys.exit = leaving
+    _sitebuiltins.Quitter.__call__ = quitting  # type: ignore[method-assign]
 
 
 def last_error() -> BaseException | None:

@@ -225,12 +225,12 @@ class Journal:
         place = _resolved(path)
         return place is None or not os.path.isfile(place) or os.path.getsize(place) <= MOST_COPIED_BYTES
 
-    def saved(self, path: Any, *, is_far: bool = False) -> None:
-        """A checkpoint is not written, on this machine or far away."""
-        place = path if is_far else _resolved(path)
+    def saved(self, path: Any, *, far: bool = False) -> None:
+        """A checkpoint is not written, or what lies far away is not written, changed or removed."""
+        place = path if far else _resolved(path)
         if place not in self._unsaved:
             self._unsaved.add(place)
-            self._tell(path=place, saved=True)
+            self._tell(path=place, saved=True, far=far)
 
     def _concerns(self, place: str) -> bool:
         """Whether somebody may want it back; not what lies in a folder that was made just now, and goes with it."""

@@ -31,6 +31,7 @@ def keep_quiet() -> None:
     after_import("wandb", lambda: _disable("wandb"))
     after_import("swanlab", lambda: _disable("swanlab"))
     after_import("trackio", _silence_trackio)
+    after_import("aim.sdk.run", _forget_aim)
     after_import("mlflow", _redirect_mlflow)
     after_import("tensorboard.summary.writer.event_file_writer", _discard_events)
     after_import("tensorboardX.event_file_writer", _discard_events_of_x)
@@ -62,8 +63,11 @@ def _disable(name: str) -> None:
 class _NoRun:
     """Stands in for a run of a tracker that has no mode in which nothing is sent: whatever it is told, it forgets."""
 
-    def __init__(self) -> None:
+    def __init__(self, *_: Any, **__: Any) -> None:
         self.config: dict[str, Any] = {}
+
+    def __setitem__(self, *_: Any) -> None:
+        pass
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -77,6 +81,11 @@ def _silence_trackio() -> None:
         if hasattr(trackio, name):
             setattr(trackio, name, lambda *_, **__: None)
     trackio.init = lambda *_, **__: _NoRun()
+
+
+def _forget_aim() -> None:
+    """Its runs write into the working directory below Python, or are sent to a server; all its callbacks make one."""
+    sys.modules["aim.sdk.run"].Run = _NoRun  # type: ignore[attr-defined]
 
 
 def _redirect_mlflow() -> None:

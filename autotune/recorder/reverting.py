@@ -32,6 +32,7 @@ class Reverted:
         removed: Made by the script, and removed.
         too_large: Written to, and too large to have been copied.
         unsaved: Checkpoints that were not saved.
+        far: What lies on other machines, and was not written, changed or removed.
         others: Changed, made or removed by code below Python, or by somebody else, and left.
         missed: Sentences about what was not looked at.
     """
@@ -41,6 +42,7 @@ class Reverted:
         self.removed: list[str] = []
         self.too_large: list[str] = []
         self.unsaved: list[str] = []
+        self.far: list[str] = []
         self.others: list[str] = []
         self.missed: list[str] = []
 
@@ -106,6 +108,7 @@ def sentence(done: Reverted, named: Callable[[list[str]], str]) -> str | None:
         ("removed, since the script had made them", removed),
         ("too large to be copied, and written to", done.too_large),
         ("not written, though a checkpoint was saved there", done.unsaved),
+        ("far away, and not touched there", done.far),
         ("changed by code below Python or by somebody else meanwhile, and left as they are", done.others),
     ]
     texts = [f"{what}: {named(_outermost(paths))}" for what, paths in parts if paths]
@@ -233,7 +236,7 @@ def _undo(one: dict[str, Any], done: Reverted, removing: _Removing) -> None:
     """
     path = one["path"]
     if one.get("saved"):
-        done.unsaved.append(path)
+        (done.far if one.get("far") else done.unsaved).append(path)
     elif one.get("too_large"):
         done.too_large.append(path)
     elif one.get("made"):

@@ -100,6 +100,8 @@ def costs() -> str:
         ["its loop, beside one written by hand", _ratio(found["rate"])],
         [f"a training of {found['training_seconds']:.0f} s, in all", _change(cost["share"], *cost["ci95"])],
     ]
+    launched = read("launch_cost")
+    rows.append(["a script's loop under `autotune launch`, beside the script as it is", _ratio(launched)])
     for name, case in read("telemetry_cost")["cases"].items():
         rows.append([f"watching a burst ({name})", _change(case["cost"], case["low"], case["high"])])
     for name, seconds in read("overhead")["seconds"].items():

@@ -115,12 +115,13 @@ def test_what_does_not_train_is_refused_in_one_sentence(wanted: Script, told: st
     assert told in str(refused.value)
 
 
-def test_an_error_that_the_script_prints_by_itself_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("leaves", ["sys.exit", "exit"])
+def test_an_error_that_the_script_prints_by_itself_is_told(leaves: str, tmp_path: Path) -> None:
     """As Hydra does, which leaves by ``sys.exit(1)`` then; what the script catches and goes on from is none."""
     broken = tmp_path / "broken.py"
     broken.write_text(
         "import sys, torch\ntry: {}[1]\nexcept KeyError: pass\n"
-        "try: raise ValueError('no such data')\nexcept Exception: sys.exit(1)\n"
+        f"try: raise ValueError('no such data')\nexcept Exception: {leaves}(1)\n"
     )
     with pytest.raises(WorkloadError, match="failed before it had trained: ValueError: no such data"):
         look(Script((sys.executable, str(broken))))

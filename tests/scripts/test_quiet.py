@@ -68,6 +68,18 @@ def test_swanlab_and_trackio_send_nothing(tmp_path: Path) -> None:
     assert printed(lines + "trackio.finish()", tmp_path) == ["mine disabled"]
 
 
+def test_aim_writes_nothing(tmp_path: Path) -> None:
+    """By its own runs and by those of its callbacks; its storage would write below Python."""
+    (tmp_path / "aim" / "sdk").mkdir(parents=True)
+    (tmp_path / "aim" / "__init__.py").write_text("from aim.sdk.run import Run\n")
+    (tmp_path / "aim" / "sdk" / "__init__.py").touch()
+    (tmp_path / "aim" / "sdk" / "run.py").write_text(
+        "class Run:\n    def __init__(self, *args, **kwargs): print('written')\n"
+    )
+    lines = "from aim import Run\nrun = Run(repo='.', experiment='mine')\nrun['lr'] = 0.1\nrun.name = 'first'\n"
+    assert printed(lines + "run.track(0.5, name='loss', step=1)\nrun.close()", tmp_path) == []
+
+
 def test_mlflow_logs_into_the_folder_of_the_run(tmp_path: Path) -> None:
     """By its functions and by a client of the script's own, before and after it names a server."""
     (tmp_path / "mlflow").mkdir()

@@ -38,6 +38,13 @@ from fsspec.asyn import AsyncFileSystem
 class Far(AsyncFileSystem):
     protocol = "far"
     async def _put_file(self, lpath, rpath, **kwargs): print("sent")
+    async def _rm_file(self, path, **kwargs): print("removed")
+    async def _pipe_file(self, path, value, **kwargs): print("sent")
+    async def _cp_file(self, path1, path2, **kwargs): print("sent")
+    async def _mkdir(self, path, **kwargs): print("made")
+    def _open(self, path, mode="rb", **kwargs):
+        print("opened", mode)
+        return __import__("io").BytesIO(b"there")
     async def _info(self, path, **kwargs): return {"name": path, "type": "file", "size": 1}
 fsspec.register_implementation("far", Far)
 """
@@ -84,11 +91,33 @@ def run(code: str, place: Path, role: str = "look") -> tuple[list[str], list[str
         ),
         (FILE_SYSTEM + "fsspec.filesystem('far').put('best.pt', 'mine/a')", [], ["far://mine/a"]),
         (FILE_SYSTEM + "fsspec.filesystem('far').put_file('best.pt', 'mine/a')", [], ["far://mine/a"]),
+        (FILE_SYSTEM + "with fsspec.open('far://mine/a', 'wb') as file: file.write(b'a')", [], ["far://mine/a"]),
+        (FILE_SYSTEM + "with fsspec.open('far://mine/a', 'a') as file: file.write('a')", [], ["far://mine/a"]),
+        (
+            FILE_SYSTEM + "with fsspec.open('far://mine/a', 'r') as file: print(file.read())",
+            ["opened rb", "there"],
+            [],
+        ),
+        (
+            FILE_SYSTEM + "far = fsspec.filesystem('far')\nfar.rm('a')\nfar.pipe('b', b'')\nfar.mkdir('c')\n"
+            "far.copy('a', 'd')",
+            [],
+            ["far://a", "far://b", "far://d"],
+        ),
+        (
+            "from botocore.client import BaseClient as C\n"
+            "C()._make_api_call('DeleteObjects', {'Bucket': 'mine', 'Delete': {'Objects': [{'Key': 'a'}]}})",
+            [],
+            ["s3://mine/a"],
+        ),
     ],
-    ids=["file", "opened file", "object", "blob", "fsspec", "a file of fsspec"],
-)
+    ids=[
+        "file", "opened file", "object", "blob", "fsspec", "a file of fsspec", "an opened file of fsspec",
+        "text of fsspec", "reading by fsspec", "changes by fsspec", "removed objects",
+    ],
+)  # fmt: skip
 def test_nothing_is_uploaded(code: str, printed: list[str], left_out: list[str], place: Path) -> None:
-    """And it is told; what is downloaded comes."""
+    """Nor removed far away, and it is told; what is downloaded comes."""
     assert run(code, place) == (printed, left_out)
 
 
