@@ -293,6 +293,7 @@ class Gate:
                 "starts": stream.starts[lap["starts"] :],
                 "start_seconds": stream.start_seconds - lap["start_seconds"],
                 "wait_seconds": wait_seconds,
+                "own_pass": stream.own_pass,
             }
             if stream.drawn - self._drawn_when_filled > stream.workers and wait_seconds > WAITED_SHARE * seconds:
                 self._waited = True

@@ -16,9 +16,14 @@ from typing import Any
 import torch
 from torch.utils.data import Sampler
 
+from .naming import length_of
+
 MOST_LISTED = 5_000_000
 """A user's sampler that draws more indices an epoch is drawn as it goes, by the process's own random numbers: a list
 of so many takes 40 MB."""
+
+DRAWN_TOGETHER = 256
+"""Of a script's own batches of indices. Chosen: seeding, which takes 0.2 ms, adds less than a microsecond to each."""
 
 
 class EpochOrder(Sampler[int]):
@@ -71,6 +76,79 @@ class SeededSampler(Sampler[Any]):
         with random_numbers(epoch_seed(self._seed, self._epoch)):
             # Some samplers have no end, but a length.
             return iter(list(itertools.islice(self._sampler, len(self._sampler)))[skipped:])
+
+
+class SeededBatches(Sampler[Any]):
+    """A script's own batches of indices, drawn under random numbers that depend on the seed and the epoch alone.
+
+    They are drawn a few at a time: of some samplers there is no end, though they may have a length.
+
+    Args:
+        batches: The script's.
+        seed: Of the orders.
+        start: Samples of the stream of all epochs to pass over at first.
+    """
+
+    def __init__(self, batches: Any, seed: int, start: int = 0) -> None:
+        self._batches = batches
+        self._seed = seed
+        self._epoch = 0
+        self._rest = self._after(start) if start else None
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        rest, self._rest = self._rest, None
+        return self._next_epoch() if rest is None else rest
+
+    def _after(self, start: int) -> Iterator[Any]:
+        """The rest of the epoch in which a sample lies; what is passed over is drawn, as whoever trained on it did."""
+        before, position = -1, 0
+        while before < position:  # an epoch without samples leads nowhere
+            before = position
+            epoch = self._next_epoch()
+            for batch in epoch:
+                if position >= start:
+                    return itertools.chain([batch], epoch)
+                position += len(batch)
+        return iter(())
+
+    def _next_epoch(self) -> Iterator[Any]:
+        self._epoch += 1
+        return self._drawn(epoch_seed(self._seed, self._epoch))
+
+    def _drawn(self, seed: int) -> Iterator[Any]:
+        batches = self._of_epoch()
+        for part in itertools.count():
+            with random_numbers(epoch_seed(seed, part)):
+                drawn = list(itertools.islice(batches, DRAWN_TOGETHER))
+            if not drawn:
+                return
+            yield from drawn
+
+    def _of_epoch(self) -> Iterator[Any]:
+        yield from itertools.islice(self._batches, length_of(self._batches))
+
+
+class Beginning(Sampler[Any]):
+    """The first indices or batches of each epoch of a sampler, where the script never draws more.
+
+    Args:
+        sampler: The script's.
+        count: How many.
+    """
+
+    def __init__(self, sampler: Any, count: int) -> None:
+        self.generator = getattr(sampler, "generator", None)
+        self._sampler = sampler
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.islice(self._sampler, self._count)
 
 
 @contextlib.contextmanager

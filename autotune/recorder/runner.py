@@ -104,7 +104,10 @@ class Runner:
         stream = functools.partial(self._stream_of, loader, key, gate)
         if self._only_evaluates:
             return OwnPass(iterate(loader), lambda: None if self._only_evaluates else stream())
-        return stream()
+        found = stream()
+        if len(keys) == 1:
+            found.note_pass()
+        return found
 
     @property
     def _only_evaluates(self) -> bool:
@@ -145,6 +148,7 @@ class Runner:
             seeds_reading=bool((self._request["trace"] or {}).get("exact")),
             ranks=self._loop["ranks"],
             usual_samples=self._loop["usual_samples"],
+            pass_batches=self._request["pass_batches"],
         )
         streams.append(stream)
         gate.streams.append(stream)

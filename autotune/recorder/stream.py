@@ -7,17 +7,16 @@ measured. The order of samples depends on seed and epoch alone, so that two conf
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter  # by name: the script may replace what `time` holds
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader
 
 from .naming import count_of, has_own_iterator, length_of
-from .order import MOST_LISTED, SeededSampler, epoch_seed, random_numbers
+from .order import MOST_LISTED, Beginning, SeededBatches, SeededSampler, epoch_seed, random_numbers
 from .own_epoch import OwnEpoch
 from .reading import SeededCollate, seeded_reads
 
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from .changes import Changes
 
 CACHED_BATCHES = 4
-DRAWN_TOGETHER = 256
-"""Of a script's own batches of indices. Chosen: seeding, which takes 0.2 ms, adds less than a microsecond to each."""
 ITERATE = DataLoader.__iter__
 """torch's own, whatever stands in its place later."""
 
@@ -49,59 +46,6 @@ class Counted:
         if not self._batched:
             return count_of(batch), batch
         return len(next(iter(samples.values())) if isinstance(samples, Mapping) else samples), batch
-
-
-class SeededBatches(Sampler[Any]):
-    """A script's own batches of indices, drawn under random numbers that depend on the seed and the epoch alone.
-
-    They are drawn a few at a time: of some samplers there is no end, though they may have a length.
-
-    Args:
-        batches: The script's.
-        seed: Of the orders.
-        start: Samples of the stream of all epochs to pass over at first.
-    """
-
-    def __init__(self, batches: Any, seed: int, start: int = 0) -> None:
-        self._batches = batches
-        self._seed = seed
-        self._epoch = 0
-        self._rest = self._after(start) if start else None
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __iter__(self) -> Iterator[Any]:
-        rest, self._rest = self._rest, None
-        return self._next_epoch() if rest is None else rest
-
-    def _after(self, start: int) -> Iterator[Any]:
-        """The rest of the epoch in which a sample lies; what is passed over is drawn, as whoever trained on it did."""
-        before, position = -1, 0
-        while before < position:  # an epoch without samples leads nowhere
-            before = position
-            epoch = self._next_epoch()
-            for batch in epoch:
-                if position >= start:
-                    return itertools.chain([batch], epoch)
-                position += len(batch)
-        return iter(())
-
-    def _next_epoch(self) -> Iterator[Any]:
-        self._epoch += 1
-        return self._drawn(epoch_seed(self._seed, self._epoch))
-
-    def _drawn(self, seed: int) -> Iterator[Any]:
-        batches = self._of_epoch()
-        for part in itertools.count():
-            with random_numbers(epoch_seed(seed, part)):
-                drawn = list(itertools.islice(batches, DRAWN_TOGETHER))
-            if not drawn:
-                return
-            yield from drawn
-
-    def _of_epoch(self) -> Iterator[Any]:
-        yield from itertools.islice(self._batches, length_of(self._batches))
 
 
 class Watched:
@@ -205,6 +149,7 @@ class Stream(Holding):
         ranks: Processes that train together, each of which draws its share: samples are counted of all.
         usual_samples: Of a batch, where the script makes its batches itself: all ranks must come to one place after as
             many of them.
+        pass_batches: After which the script leaves its loader off, and begins anew; None where it comes to its end.
 
     Attributes:
         position: Samples of the stream that were passed.
@@ -215,6 +160,7 @@ class Stream(Holding):
         start_seconds: Spent at them.
         wait_seconds: Spent waiting for all other batches.
         last_samples: Of the batch drawn last.
+        own_pass: Batches after which the script left its loader off twice in succession; None where it has not.
     """
 
     def __init__(
@@ -229,6 +175,7 @@ class Stream(Holding):
         seeds_reading: bool = False,
         ranks: int = 1,
         usual_samples: int = 1,
+        pass_batches: int | None = None,
     ) -> None:
         self.position = 0
         self.drawn = 0
@@ -237,8 +184,10 @@ class Stream(Holding):
         self.start_seconds = 0.0
         self.wait_seconds = 0.0
         self.last_samples = 0
+        self.own_pass: int | None = None
+        self._drawn_before, self._last_pass = 0, 0
         self._script_loader = loader
-        self._arguments = changes.arguments(loader)
+        self._arguments = _shortened(changes.arguments(loader), pass_batches)
         self._batched = loader.batch_sampler is not None or loader.batch_size is not None
         length = length_of(self._arguments["sampler"]) if "sampler" in self._arguments else None
         self._length = length * ranks if length is not None and self._batched else None
@@ -306,6 +255,13 @@ class Stream(Holding):
         batches, samples = length_of(self._script_loader), self._length
         in_batches = batches is not None and self.drawn >= batches
         return in_batches or (samples is not None and self.samples + self.last_samples > samples)
+
+    def note_pass(self) -> None:
+        """The script begins its loader anew, which it has not seen come to its end."""
+        batches, self._drawn_before = self.drawn - self._drawn_before, self.drawn
+        if batches == self._last_pass and 0 < batches < (length_of(self._script_loader) or 0):
+            self.own_pass = batches
+        self._last_pass = batches
 
     def restart(self, position: int) -> None:
         """Goes on at another place, with an empty queue."""
@@ -387,3 +343,15 @@ class Stream(Holding):
             collate = SeededCollate(collate, reads)
         arguments["collate_fn"] = Counted(collate, self._batched)
         return DataLoader(**arguments)
+
+
+def _shortened(arguments: dict[str, Any], batches: int | None) -> dict[str, Any]:
+    """A loader's arguments, so that its epochs end after so many batches."""
+    if batches is None:
+        return arguments
+    if "batch_sampler" in arguments:
+        return {**arguments, "batch_sampler": Beginning(arguments["batch_sampler"], batches)}
+    if "sampler" not in arguments:  # of an iterable data set
+        return arguments
+    count = batches * (arguments["batch_size"] or 1)
+    return {**arguments, "sampler": Beginning(arguments["sampler"], count)}

@@ -61,6 +61,7 @@ class ScriptIsolation(Isolation):
         self._courses: dict[int, Course] = {}
         self._traced: dict[int, dict[str, Any]] = {}
         self._without_effect: set[str] = set()
+        self._pass_batches: int | None = None
         self._kept = ProtectedFiles(self._folder, note)
 
     @property
@@ -142,6 +143,7 @@ class ScriptIsolation(Isolation):
             event = super().wait(live, deadline, latest)
         if event is not None and event["event"] == "block":
             self._courses[live.number].fruitless = False
+            self._note_pass(event["lap"].get("own_pass"))
         return self._accounts[live.number].translated(event) if event is not None else None
 
     def command(self, live: Live, command: Command) -> None:
@@ -275,6 +277,12 @@ class ScriptIsolation(Isolation):
             self._without_effect |= new
             self._note(f"left out: {message['reason']}")
 
+    def _note_pass(self, batches: int | None) -> None:
+        """Has the epochs of all further bursts end where the script leaves its loader off."""
+        if batches is not None and self._pass_batches is None:
+            self._pass_batches = batches
+            self._note(f"the script begins its loader anew after each {batches:,} batches: so do bursts")
+
     def _restore(self) -> None:
         """Undoes what bursts did to files, as far as no process of theirs lives: the next one begins as the first."""
         if not self._live:
@@ -291,6 +299,7 @@ class ScriptIsolation(Isolation):
     def _line(self, request: Request) -> str:
         """A request in the words of the recorder."""
         told = {**request.model_dump(mode="json"), "trace": self._traced.get(request.number)}
+        told["pass_batches"] = self._pass_batches
         return json.dumps({**told, "changes": self._changes(request), "port": free_port()})
 
     def _changes(self, request: Request) -> dict[str, Any]:

@@ -28,6 +28,19 @@ def test_a_loader_without_an_end_trains_in_turn() -> None:
     assert [burst.outcome for burst in bursts] == [Outcome.OK, Outcome.OK], bursts
 
 
+@pytest.mark.slow
+def test_epochs_of_so_many_steps_are_those_of_bursts() -> None:
+    """Known from the first burst on that has met two: workers start as often as in training."""
+    notes: list[str] = []
+    with ScriptIsolation(script("leaving_off", "20"), notes.append) as isolation:
+        isolation.start(START_SECONDS)
+        before, after = alone(isolation), alone(isolation)
+    assert before.measurement is not None
+    assert after.measurement is not None
+    assert (before.measurement.epoch_samples, after.measurement.epoch_samples) == (3200, 640)
+    assert sum("begins its loader anew after each 20 batches" in note for note in notes) == 1
+
+
 @pytest.mark.parametrize("sized", ["schedule", "array", "another iterator"])
 @pytest.mark.slow
 def test_what_is_sized_by_an_epoch_lets_the_script_begin_again(sized: str) -> None:

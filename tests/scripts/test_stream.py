@@ -184,6 +184,32 @@ def test_a_script_has_drawn_its_epoch_by_batches_or_by_samples(changes: dict[str
     assert drawn.has_passed_epoch
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["torch's batches", "own batches"])
+def test_a_loader_that_is_left_off_begins_anew_after_as_many_batches(own: bool) -> None:
+    """Three of five: what each epoch begins with, and then its workers start again."""
+    makes = (lambda: DataLoader(DATA, batch_sampler=Shuffled())) if own else loader
+    whole = stream(makes())
+    part = Stream(makes(), Changes({"loader": {}}), 0, lambda: None, pass_batches=3)
+    whole.restart(0)
+    part.restart(0)
+    epochs = samples(whole, 10)
+    assert samples(part, 6) == [*epochs[:24], *epochs[40:64]]
+    assert [after_epoch for *_, after_epoch in part.starts] == [False, True]
+    assert own or part.epoch_samples == 24
+
+
+def test_an_end_before_the_end_of_the_epoch_shows_when_it_comes_twice() -> None:
+    """Once it may have been a trial; a pass of no batch, or of all of them, is no end."""
+    drawn = stream(loader())
+    seen = []
+    for batches in (0, 5, 5, 2, 3, 3):
+        drawn.note_pass()
+        samples(drawn, batches)
+        seen.append(drawn.own_pass)
+    drawn.note_pass()
+    assert (seen, drawn.own_pass) == ([None] * 6, 3)
+
+
 def test_a_data_set_that_yields_batches_is_counted_by_their_first_dimension() -> None:
     """Without a batch size each item is a batch."""
     given = DataLoader(TensorDataset(torch.zeros(6, 5)), batch_size=None)
