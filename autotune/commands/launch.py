@@ -30,4 +30,4 @@ def launch(
     environment = launch_environment(result, file, script, os.environ, strict=strict)
     found = differences(result, file, script, read_cpu({}), strict=strict)
     make_console().print(warning_lines(found))
-    os.execvpe(script.command[0], list(script.command), environment)  # noqa: S606 - it is what the person typed
+    os.execvpe(script.command[0], script.watched, environment)  # noqa: S606 - it is what the person typed

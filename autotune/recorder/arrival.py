@@ -22,6 +22,8 @@ from .uploads import leave_out_uploads
 ORDERS = "AUTOTUNE_RECORDER"
 """In the environment of a script: what the recorder is to do there, as JSON. Of a burst with ``keep``: the folder that
 what the script writes is told in."""
+CAME = "came-{}"
+"""A file in that folder, by the id of the process: the recorder came into it."""
 OLDEST_PYTHON, OLDEST_TORCH = (3, 10), (2, 1)
 """That the recorder can be part of. A script may have others than autotune."""
 
@@ -33,13 +35,20 @@ def arrive() -> None:
         return
     orders = json.loads(text)
     if "keep" in orders:
-        _or_give_up(orders, lambda: journal.begin(orders["keep"]))
+        _or_give_up(orders, lambda: _keep_files(orders["keep"]))
     if orders["role"] != "launch":
         keep_quiet()
         leave_out_uploads()
     if orders["role"] == "serve":
         watch_tokenizers()
     after_import("torch", lambda: _or_give_up(orders, lambda: _begin(orders)))
+
+
+def _keep_files(folder: str) -> None:
+    """From here on what the script does to files is told."""
+    with open(os.path.join(folder, CAME.format(os.getpid())), "w"):
+        pass
+    journal.begin(folder)
 
 
 def _begin(orders: dict[str, Any]) -> None:

@@ -18,12 +18,16 @@ from typing import TYPE_CHECKING, Any
 from . import hooks, journal
 from .attributes import Growth
 from .blocks import count_blocks
+from .effects import compiled_graphs
 from .ending import BurstEnded, at_exit, end_burst, give_up, last_error, leave, note_exits, rest_in_the_end
 from .failing import sentence_of
 from .heap import Activations
 from .loop import (
+    StepProfile,
     autocast_dtype,
+    chosen_by,
     described,
+    has_sparse_gradients,
     holders_of,
     implementations,
     is_compiled,
@@ -31,7 +35,7 @@ from .loop import (
     merged,
     outermost,
     reading,
-    small_fraction,
+    rows_of,
     sums_of,
     trained_beside,
     usual,
@@ -50,6 +54,8 @@ if TYPE_CHECKING:
 
 STEPS, SECONDS, FEWEST_STEPS = 6, 4.0, 3
 """Of the optimizer that steps first: so many, or fewer where they take long."""
+LATE_SHARE, FEWEST_LATE_STEPS = 0.5, 2
+"""Of the time that it has, after which two steps must do. Chosen: one more may take as long again."""
 STEPS_OF_A_BATCH = 24
 """After so many on one batch, no further one will be drawn from a loader that was drawn from before. Chosen."""
 
@@ -63,7 +69,7 @@ class Look:
     """What was seen so far.
 
     Args:
-        orders: ``socket``: the parent's; ``port``: where ranks may meet.
+        orders: ``socket``: the parent's; ``port``: where ranks may meet; ``seconds``: that the look may take.
     """
 
     def __init__(self, orders: dict[str, Any]) -> None:
@@ -72,7 +78,9 @@ class Look:
         self._default_threads = torch.get_num_threads()
         self._socket, self._process_id = orders["socket"], os.getpid()
         self._wire = Wire.to(self._socket)
+        self._wire.send("imported")
         self._began, self._first_argv = time(), [*sys.argv]  # scripts change it
+        self._late = perf_counter() + LATE_SHARE * orders["seconds"]
         self._loaders: dict[int, Any] = {}
         self._passes = Passes()
         self._draws: list[tuple[int, int]] = []  # of which loader, how many samples; from the start
@@ -85,12 +93,17 @@ class Look:
         self._drawn_when: list[set[int]] = [set()]  # draws at the backward passes of each step, the one under way last
         self._first_step = 0.0
         self._steps_now = False
+        self._first: Optimizer | None = None  # that has begun a step, which may compute gradients many times
+        self._has_sparse = False
+        self._rows: int | None = None  # that the model was called with last
+        self._row_counts: list[int] = []  # the same, before each backward pass
         self._sums: list[float] = []  # of the weights; where they change without an optimizer, the script changes them
         self._updates_itself = False
         self._threads: dict[str, set[str]] = {"draw": set(), "train": set()}
         self._calls: Counter[int] = Counter()  # of each model, and under 0 backward passes; since the first step
+        self._called: list[int] = []  # calls of models by each mark
         self._facts: dict[str, Any] = {"precision": None, "attention": False}
-        self._profile: Any = None
+        self._profile = StepProfile()
         self._sites = Sites()
         self._forwards = 0
         self._done = False
@@ -133,7 +146,7 @@ class Look:
         self._facts["batch_bytes"] = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         self._batches.append([tuple(tensor.shape) for tensor in tensors])
         self._draws.append((id(begun.loader), samples))
-        self._turn_profile()
+        self._profile.turn(len(self._marks))
         if self._marks and self._is_enough():
             self._finish()
 
@@ -149,15 +162,16 @@ class Look:
         if not trains:
             return
         self._models[id(model)] = model
-        self._sites.on_forward(model)
         if self._marks and not self._steps_now:
             self._calls[id(model)] += 1
         if not self._draws_feed:
-            self._turn_profile()
+            self._profile.turn(len(self._marks))
         weight = next(model.parameters(), None)
         if weight is not None:  # a loss has none
+            self._sites.on_forward(model)
+            self._rows = rows_of(arguments)
             self._facts["device"] = weight.device.type
-            if weight.dtype in {torch.bfloat16, torch.float16}:
+            if weight.dtype in {torch.bfloat16, torch.float16, torch.float64}:
                 self._facts["precision"] = str(weight.dtype).removeprefix("torch.")
         self._on_inner_forward(arguments)
 
@@ -167,15 +181,16 @@ class Look:
 
         if not torch.is_grad_enabled():  # a rollout, say, or an evaluation
             return
-        if "step_samples" not in self._facts:
-            tensor = next((one for one in tensors_in(arguments) if one.dim()), None)
-            if tensor is not None:
-                self._facts["step_samples"] = int(tensor.shape[0])
+        if "step_samples" not in self._facts and (rows := rows_of(arguments)) is not None:
+            self._facts["step_samples"] = rows  # where a compiled model is not seen to be called
         if (casts_to := autocast_dtype(self._facts.get("device", "cpu"))) is not None:
             self._facts["precision"] = casts_to
 
-    def _before_step(self, _: Optimizer) -> None:
+    def _before_step(self, optimizer: Optimizer) -> None:
         self._steps_now = True
+        self._first = self._first or optimizer
+        if not self._has_sparse and id(optimizer) not in self._optimizers:
+            self._has_sparse = has_sparse_gradients(optimizer)
 
     def _on_step(self, optimizer: Optimizer) -> None:
         self._steps_now = False
@@ -193,6 +208,7 @@ class Look:
         if not self._done:
             self._passes.are_used(trains=True)
             self._drawn_when[-1].add(len(self._draws))
+            self._row_counts += [self._rows] if self._rows is not None else []
         if self._steps or self._done:
             return
         sums = sums_of(self._models.values())
@@ -210,13 +226,14 @@ class Look:
             self._first_step = perf_counter()
             if os.getpid() != self._process_id:  # the script trains in a process that it has forked
                 self._wire, self._process_id = Wire.to(self._socket), os.getpid()
-            self._wire.send("training", pid=os.getpid())
         self._threads["train"].add(threading.current_thread().name)
         self._marks.append(len(self._draws))
+        self._called.append(self._calls.total() - self._calls[0])
+        self._wire.send("training", pid=os.getpid(), steps=len(self._marks))
         self._drawn_when.append(set())
         if self._draws_no_more:
-            if self._draws_feed and self._profile is not None:  # what is replayed is not drawn again
-                self._end_profile()
+            if self._draws_feed:  # what is replayed is not drawn again
+                self._profile.end()
             if self._is_enough():
                 self._finish()
 
@@ -232,30 +249,11 @@ class Look:
         return len(self._draws) > (self._marks[0] if self._marks else 0)
 
     def _is_enough(self) -> bool:
-        count = len(self._marks)
-        slow = perf_counter() - self._first_step > SECONDS
-        return self._profile is None and (count >= STEPS or (slow and count >= FEWEST_STEPS))
-
-    def _turn_profile(self) -> None:
-        """One step is profiled, the third."""
-        if self._profile is not None:
-            self._end_profile()
-        elif len(self._marks) == 2:
-            self._start_profile()
-
-    def _start_profile(self) -> None:
-        import torch
-
-        with contextlib.suppress(Exception):
-            self._profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
-            self._profile.__enter__()
-
-    def _end_profile(self) -> None:
-        profile, self._profile = self._profile, None
-        with contextlib.suppress(Exception):
-            profile.__exit__(None, None, None)
-            times = [event.self_cpu_time_total for event in profile.events()]
-            self._facts["small_operators_fraction"] = small_fraction(times)
+        count, now = len(self._marks), perf_counter()
+        if now > self._late and count >= FEWEST_LATE_STEPS:
+            return True
+        slow = now - self._first_step > SECONDS
+        return not self._profile.runs and (count >= STEPS or (slow and count >= FEWEST_STEPS))
 
     def _on_autocast(self, device: str) -> None:
         """Where a compiled model runs under it, no call of a module is seen."""
@@ -270,6 +268,7 @@ class Look:
 
     def _finish(self) -> None:
         """Enough was seen: tells it, and leaves the script."""
+        self._profile.end()
         try:
             seen = self._seen()
         except Exception as error:  # noqa: BLE001 - of whatever kind: the script is not to blame
@@ -298,19 +297,24 @@ class Look:
         samples = [count for loader, count in between if main is not None and loader == id(main)]
         per_optimizer = Counter(self._steps)
         models = outermost(model for model in self._models.values() if next(model.parameters(), None) is not None)
-        first = self._optimizers[self._steps[0]] if self._steps else None
-        if in_compiled_code := not models:
+        first = self._first
+        if calls_unseen := not models:
             models = holders_of(self._optimizers.values())
+        in_compiled_code = calls_unseen and compiled_graphs() > 0
         sample_seconds, wait_fraction = reading(main)
         apart = self._threads["draw"] - self._threads["train"] if self._threads["train"] else set()
         return {
             "device": "cpu",
             "compiled": in_compiled_code or any(is_compiled(model) for model in models),
-            "small_operators_fraction": 0.0,
+            "calls_unseen": calls_unseen and not in_compiled_code,
+            "step_calls": [] if loaders else [after - before for before, after in pairwise(self._called)],
+            "small_operators_fraction": self._profile.small_operators,
             "batch_bytes": 0,
             "step_samples": 1,
             "opens_group": False,
             **self._facts,
+            **({"step_samples": usual(self._row_counts)} if self._row_counts else {}),
+            "chosen": chosen_by(first, models),
             "pid": os.getpid(),
             "argv": sys.argv,
             "first_argv": self._first_argv,
@@ -318,7 +322,7 @@ class Look:
             "steps": len(self._marks),
             "optimizers": len(per_optimizer),
             "optimizer": type(first).__name__ if first is not None else None,
-            "optimizer_impls": implementations(first),
+            "optimizer_impls": [form for form in implementations(first) if form != "fused" or not self._has_sparse],
             "updates_itself": self._updates_itself and not self._steps,
             "accumulation": max(1, usual(draws) if main is not None else round(self._calls_between / rounds)),
             "draws_ahead": usual(draws) > 1 and usual([len(each) for each in self._drawn_when[1:-1]]) == 1,

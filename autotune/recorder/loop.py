@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
-from .naming import batches_of, class_of, has_own_iterator, is_own_batch_sampler, length_of, loader_key
+from .naming import batches_of, class_of, has_own_iterator, is_own_batch_sampler, length_of, loader_key, tensors_in
+from .telling import matmul_precision
 
 if TYPE_CHECKING:
     from torch import nn
@@ -92,6 +93,77 @@ def small_fraction(times: list[float]) -> float:
     """The share of the operators' time, in microseconds each, that goes to small ones."""
     small = sum(time for time in times if time < SMALL_OPERATOR_MICROSECONDS)
     return small / sum(times) if small else 0.0
+
+
+class StepProfile:
+    """Of one step, the third: which operators it is made of.
+
+    Attributes:
+        small_operators: The share of the operators' time that goes to small ones; 0 where that is not known.
+        runs: Whether it is being made.
+    """
+
+    def __init__(self) -> None:
+        self.small_operators = 0.0
+        self._profile: Any = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is being made."""
+        return self._profile is not None
+
+    def turn(self, steps: int) -> None:
+        """Something is drawn or called, after so many steps: begins it, or ends it."""
+        if self.runs:
+            self.end()
+        elif steps == 2:
+            import torch
+
+            with contextlib.suppress(Exception):
+                self._profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+                self._profile.__enter__()
+
+    def end(self) -> None:
+        """Takes in what it has seen, if it was being made."""
+        if not self.runs:
+            return
+        profile, self._profile = self._profile, None
+        with contextlib.suppress(Exception):
+            profile.__exit__(None, None, None)
+            self.small_operators = small_fraction([event.self_cpu_time_total for event in profile.events()])
+
+
+def rows_of(arguments: Any) -> int | None:
+    """How many samples a model is called with; None where that does not show. A vector of its own is one."""
+    tensor = next((one for one in tensors_in(arguments) if one.dim()), None)
+    if tensor is None:
+        return None
+    return 1 if tensor.dim() == 1 and tensor.is_floating_point() else int(tensor.shape[0])
+
+
+def chosen_by(optimizer: Optimizer | None, models: Sequence[nn.Module]) -> dict[str, Any]:
+    """What the script has told torch by itself, by knob."""
+    import torch
+
+    told: dict[str, Any] = {}
+    images = [weight for model in models for weight in model.parameters() if weight.dim() == 4]
+    laid_out = [weight for weight in images if not weight.is_contiguous()]  # those of 1 x 1 are both
+    if laid_out and all(weight.is_contiguous(memory_format=torch.channels_last) for weight in images):
+        told["memory_format"] = "channels_last"
+    settings = optimizer.param_groups[0] if optimizer is not None else {}
+    if form := next((form for form in ("fused", "foreach") if settings.get(form)), None):
+        told["optimizer_impl"] = form
+    if torch.backends.cudnn.benchmark:
+        told["cudnn_benchmark"] = True
+    if matmul_precision() in {"high", "medium"}:
+        told["precision"] = "tf32"
+    return told
+
+
+def has_sparse_gradients(optimizer: Optimizer) -> bool:
+    """Whether some of what an optimizer is about to step by are sparse, as those of large embeddings."""
+    weights = (weight for group in optimizer.param_groups for weight in group["params"])
+    return any(weight.grad is not None and weight.grad.is_sparse for weight in weights)
 
 
 def implementations(optimizer: Optimizer | None) -> list[str]:

@@ -131,9 +131,12 @@ class Sites:
         self._made[optimizer] = site
 
     def _on_returned(self, module: Any, _: Any, out: Any) -> None:
-        if module is self._called:
-            import torch
+        import torch
 
+        # Known to torch.compile: it would meet the model by another way than the script's, and fail.
+        if getattr(torch.compiler, "is_compiling", lambda: False)():
+            return
+        if module is self._called:
             self._called = None
             self._returns_tensor &= isinstance(out, torch.Tensor)
 

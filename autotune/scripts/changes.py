@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from autotune.knobs import KNOBS, TrainConfig, loader_arguments, variables
+from autotune.knobs import KNOBS, TrainConfig, affecting, loader_arguments, variables
 from autotune.scripts.seen import SeenLoader, SeenScript
 
 BEGUN_ANEW = 2
@@ -44,16 +44,22 @@ def changes_of(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
 def held_knobs(seen: SeenScript, *, batch_is_free: bool) -> dict[str, str]:
     """The knobs that cannot be changed in a script from outside, each with the reason."""
     held = {name: "it cannot be changed from outside the script" for name, knob in KNOBS.items() if not knob.is_outside}
+    return held | _held_in_loader(seen, batch_is_free=batch_is_free) | _held_in_model(seen)
+
+
+def _held_in_loader(seen: SeenScript, *, batch_is_free: bool) -> dict[str, str]:
+    """Knobs of what feeds training."""
+    held: dict[str, str] = {}
     if not seen.loaders:
         no_loader = "the script trains without a DataLoader"
-        held |= {name: no_loader for name, knob in KNOBS.items() if knob.dataloader_argument or knob.on_copies}
-    elif seen.loaders[0].own_batches:
+        return {name: no_loader for name, knob in KNOBS.items() if knob.dataloader_argument or knob.on_copies}
+    if seen.loaders[0].own_batches:
         held["batch_size"] = "the script makes its batches itself"
     elif (own := _why_not_made_again(seen.loaders)) is not None:
         held["batch_size"] = own
     elif not batch_is_free:
         held["batch_size"] = "with another one a step would hold more or fewer samples; --effective-batch free tries it"
-    if seen.loaders and seen.loaders[0].iterable and not seen.loaders[0].num_workers:
+    if seen.loaders[0].iterable and not seen.loaders[0].num_workers:
         held["num_workers"] = (
             "an iterable data set repeats its samples in every worker unless it shards them itself; "
             "if it does, give the script workers to have more of them tried"
@@ -63,10 +69,25 @@ def held_knobs(seen: SeenScript, *, batch_is_free: bool) -> dict[str, str]:
     if any(loader.keeps_samples for loader in seen.loaders):
         keeps = "the data set keeps what it has read: workers would each keep their own, or read it all in every epoch"
         held |= {"num_workers": keeps, "persistent_workers": keeps}
+    return held
+
+
+def _held_in_model(seen: SeenScript) -> dict[str, str]:
+    """Knobs of what trains."""
+    held: dict[str, str] = {}
+    if seen.steps_vary:
+        varying = "steps hold different amounts of work, which other numerics could change"
+        held |= dict.fromkeys(affecting("arithmetic"), varying)
     if seen.ranks > 1 and seen.ddp is None:
         held |= {name: "no DistributedDataParallel was seen" for name, knob in KNOBS.items() if knob.ddp_argument}
     elif seen.accumulation > 1:
         held["static_graph"] = "the script accumulates, and DDP's static graph fails where it leaves out an exchange"
+    if seen.calls_unseen:
+        past_hooks = "the script calls its model past torch's hooks, by forward()"
+        held |= dict.fromkeys(("precision", "compile_mode", "checkpointing"), past_hooks)
+    for name, value in seen.chosen.items():
+        if name != "precision":  # of which more may be gained than TF32
+            held[name] = f"the script chooses {value if isinstance(value, str) else 'it'} itself"
     if seen.precision is not None:
         held["precision"] = f"the script chooses {seen.precision} itself"
     if seen.compiled:
@@ -91,6 +112,6 @@ def _why_not_loaded(loaders: Sequence[SeenLoader]) -> str | None:
         return (
             "itertools.cycle keeps the batches of the first epoch and replays them: the loader works in that one alone"
         )
-    if any(loader.begun_anew >= BEGUN_ANEW for loader in loaders):
+    if any(loader.begun_anew >= BEGUN_ANEW for loader in loaders[:1]):  # the one that is drawn from most
         return "the script begins its loader again before its end: each time it would start workers again"
     return None

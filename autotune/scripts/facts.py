@@ -7,9 +7,10 @@ import hashlib
 import os
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from autotune.errors import WorkloadError
+from autotune.hardware.model import DeviceKind
 from autotune.knobs import KNOBS, TrainConfig, WorkloadFacts
 from autotune.results.sites import Site, SourceRecord
 from autotune.scripts.changes import BEGUN_ANEW
@@ -71,10 +72,13 @@ def baseline_of(seen: SeenScript) -> TrainConfig:
         "batch_size": seen.step_samples,
         "accumulation_steps": seen.accumulation,
         "ranks": seen.ranks,
-        "precision": _HALF.get(seen.precision or "", "fp32"),
+        "precision": "fp32",
         "compile_mode": "default" if seen.compiled else None,
         "num_threads": seen.threads if seen.threads != seen.default_threads else None,
     }
+    device = cast("DeviceKind", seen.device)
+    told = {name: value for name, value in seen.chosen.items() if not KNOBS[name].is_idle(value, device)}
+    values |= {**told, **({"precision": _HALF.get(seen.precision, "fp32")} if seen.precision is not None else {})}
     exchange: dict[str, Any] = seen.ddp or {}
     values |= {name: exchange[knob.ddp_argument] for name, knob in KNOBS.items() if knob.ddp_argument in exchange}
     if seen.loaders:
@@ -113,12 +117,19 @@ def names_of(models: list[str]) -> str:
 def notes_on(seen: SeenScript) -> tuple[str, ...]:
     """What a person should know of how the script was seen."""
     notes = []
-    if seen.updates_itself:
+    if seen.updates_itself and seen.optimizer is not None:
+        notes.append(f"{seen.optimizer} computes gradients several times a step: backward passes are counted")
+    elif seen.updates_itself:
         notes.append("no optimizer of torch steps, the script changes its weights itself: backward passes are counted")
     elif not seen.loaders:
         notes.append("the script draws its batches without a DataLoader: steps are counted, and the order is its own")
     elif seen.loaders[0].iterable:
         notes.append("the data set is iterable: sides of a duet are paired by time, not by samples")
+    if seen.steps_vary:
+        notes.append(
+            f"steps hold different amounts of work ({min(seen.step_calls)} to {max(seen.step_calls)} calls of models): "
+            "intervals will be wide"
+        )
     if any(loader.is_cycled for loader in seen.loaders):
         notes.append("itertools.cycle replays the batches of the first epoch: a burst trains on a few, over and over")
     elif any(loader.begun_anew >= BEGUN_ANEW for loader in seen.loaders):
@@ -183,30 +194,28 @@ def require_trainable(seen: SeenScript, script: Script) -> None:
         )
 
 
-def why_not(
-    ended: list[dict[str, Any]], printed: str, script: Script, waited: float | None, status: int | None
-) -> WorkloadError:
-    """Why no training was seen.
+def why_not(ended: list[dict[str, Any]], printed: str, script: Script, status: int | None) -> WorkloadError:
+    """Why no training was seen of a script that has ended.
 
     Args:
         ended: What each interpreter of the script told that ended.
         printed: The last lines that it printed.
         script: The command.
-        waited: Seconds after which nobody waited any longer; None: it ended by itself.
         status: With which it exited, if it did.
     """
-    if waited is not None:
-        return WorkloadError(
-            f"{script.name}: no optimizer of torch stepped within {waited:.0f} s; give a longer --budget if it takes "
-            f"that long to begin training, or {BUILD}"
-        )
     last = printed.splitlines()[-1].strip()[:300] if printed else "nothing"
-    if not ended:
-        how, before = (f" with exit status {status}", "failed before, ") if status else ("", "")
+    unseen = (
+        "started with -I, -E or -S, by something that sets PYTHONPATH anew or clears the environment, or is no Python"
+    )
+    if not ended and status:
         return WorkloadError(
-            f"{script.name}: it ended{how} without importing torch in an interpreter that could be watched (it {before}"
-            "was started with -I, -E or -S, by something that sets PYTHONPATH anew or clears the environment, or is no "
-            f"Python); last output: {last}"
+            f"{script.name}: it ended with exit status {status} before it had imported torch; last output: {last} "
+            f"(if it has trained all the same, its interpreter could not be watched: it was {unseen})"
+        )
+    if not ended:
+        return WorkloadError(
+            f"{script.name}: it ended without importing torch in an interpreter that could be watched (it was "
+            f"{unseen}); last output: {last}"
         )
     most = max(ended, key=lambda one: one["forwards"])
     if (error := next((one["error"] for one in ended if one["error"]), None)) is not None:

@@ -73,7 +73,25 @@ class Script:
         """As it is typed."""
         return shlex.join(self.command)
 
+    @property
+    def watched(self) -> list[str]:
+        """Its words, so that the recorder comes along also where ``env`` sets the path of Python anew."""
+        words = list(self.command)
+        if Path(words[0]).name != "env":
+            return words
+        for place, word in enumerate(words[1:], 1):
+            name, equals, value = word.partition("=")
+            if name == "PYTHONPATH" and equals:
+                words[place] = f"{name}={_with_recorder(value)}"
+            elif not equals and not word.startswith("-"):
+                break
+        return words
+
     def environment(self, orders: Mapping[str, Any], base: Mapping[str, str]) -> dict[str, str]:
         """The variables under which the recorder comes into every interpreter that the command starts."""
-        places = [str(RECORDER / "site"), *filter(None, [base.get("PYTHONPATH")])]
-        return {**base, "PYTHONPATH": os.pathsep.join(places), ORDERS: json.dumps(orders)}
+        return {**base, "PYTHONPATH": _with_recorder(base.get("PYTHONPATH")), ORDERS: json.dumps(orders)}
+
+
+def _with_recorder(path: str | None) -> str:
+    """Python's path, on which the recorder comes first."""
+    return os.pathsep.join([str(RECORDER / "site"), *filter(None, [path])])

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+VARYING = 2
+"""Times as many calls of models as in another step, from which on steps are no equal amounts of work. Chosen."""
+
 
 @dataclass(frozen=True)
 class SeenLoader:
@@ -90,7 +93,10 @@ class SeenScript:
         attention: Whether torch's attention was called.
         small_operators_fraction: Of a step's time, in operators that take next to none.
         precision: Type that the script computes in by itself; None: fp32.
+        chosen: What it has told torch besides, by knob.
         compiled: Whether the script compiles.
+        calls_unseen: Whether its models compute past torch's hooks, though nothing is compiled.
+        step_calls: Calls of models in each step, where no loader feeds training.
         ddp: How its gradients are exchanged, in DistributedDataParallel's arguments; None: not by that.
         optimizers: That step, in number.
         optimizer: The class of the first.
@@ -134,7 +140,10 @@ class SeenScript:
     attention: bool
     small_operators_fraction: float
     precision: str | None
+    chosen: dict[str, Any]
     compiled: bool
+    calls_unseen: bool
+    step_calls: list[int]
     ddp: dict[str, Any] | None
     optimizers: int
     optimizer: str | None
@@ -142,6 +151,11 @@ class SeenScript:
     updates_itself: bool
     evaluation_bytes: int
     torchao: bool
+
+    @property
+    def steps_vary(self) -> bool:
+        """Whether some steps hold far more work than others, as where each is an episode."""
+        return len(self.step_calls) > 1 and max(self.step_calls) > VARYING * min(self.step_calls)
 
     @classmethod
     def of(cls, told: Mapping[str, Any], processes: int) -> SeenScript:

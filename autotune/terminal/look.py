@@ -50,7 +50,7 @@ def look_json(seen: SeenScript | None, space: Space) -> str:
 
 
 def _optimizer(seen: SeenScript) -> str:
-    if seen.updates_itself:
+    if seen.updates_itself and seen.optimizer is None:
         return "none of torch: the script changes its weights itself"
     return f"{seen.optimizer}" + (f" and {seen.optimizers - 1} more" if seen.optimizers > 1 else "")
 

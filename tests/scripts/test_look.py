@@ -110,7 +110,7 @@ def test_what_does_not_train_is_refused_in_one_sentence(wanted: Script, told: st
         broken = tmp_path / "broken.py"
         broken.write_text("import torch\nraise KeyError('data')\n")
         wanted = Script((sys.executable, str(broken)))
-    with pytest.raises(WorkloadError, match=r"write a build|fix it|last output") as refused:
+    with pytest.raises(WorkloadError, match=r"write a build|fix it|last output|have it inherit") as refused:
         look(wanted)
     assert told in str(refused.value)
 
@@ -141,8 +141,45 @@ def test_a_script_that_takes_too_long_to_begin_is_told_so(tmp_path: Path) -> Non
     """The time that was waited stands in the message."""
     sleeper = tmp_path / "sleeper.py"
     sleeper.write_text("import time\ntime.sleep(600)\n")
-    with pytest.raises(WorkloadError, match=r"no optimizer of torch stepped within 2 s; give a longer --budget"):
+    with pytest.raises(WorkloadError, match=r"did not import torch within 2 s; give a longer --budget"):
         look(Script((sys.executable, str(sleeper))), 2.0)
+
+
+def test_slow_steps_are_told_from_none(tmp_path: Path) -> None:
+    """One is too few to measure; of two something can be said."""
+    slow = tmp_path / "slow.py"
+    slow.write_text(
+        "import sys, time, torch\nmodel = torch.nn.Linear(2, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "for _ in range(int(sys.argv[1])):\n    model(torch.ones(4, 2)).sum().backward()\n    optimizer.step()\n"
+        "    time.sleep(float(sys.argv[2]))\n"
+    )
+    with pytest.raises(WorkloadError, match=r"took 1 optimizer step within 15 s, too few to measure; give a longer"):
+        look(Script((sys.executable, str(slow), "9", "600")), 15.0)
+    seen, _ = look(Script((sys.executable, str(slow), "9", "8")), 15.0)
+    assert (seen.optimizer, seen.step_samples) == ("SGD", 4)
+
+
+def test_a_script_that_cannot_be_watched_is_ended_before_it_trains(tmp_path: Path) -> None:
+    """It would overwrite the user's own files, and train until the time is up."""
+    (tmp_path / "train.py").write_text("import torch, time\ntime.sleep(5)\nopen('weights', 'w').write('trained')\n")
+    (tmp_path / "train.sh").write_text(f"PYTHONPATH=/elsewhere {sys.executable} {tmp_path / 'train.py'}\n")
+    with pytest.raises(WorkloadError, match=r"loads torch where nobody can look on .*have it inherit PYTHONPATH"):
+        look(Script(("bash", str(tmp_path / "train.sh"))))
+    assert not (tmp_path / "weights").exists()
+
+
+def test_env_may_set_the_path_of_python(tmp_path: Path) -> None:
+    """The recorder comes along; what the script imports from there it finds."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "rows.py").write_text("COUNT = 4\n")
+    train = tmp_path / "train.py"
+    train.write_text(
+        "import rows, torch\nmodel = torch.nn.Linear(2, 1)\noptimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "while True:\n    model(torch.ones(rows.COUNT, 2)).sum().backward()\n    optimizer.step()\n"
+    )
+    seen, _ = look(Script(("env", "A=1", f"PYTHONPATH={tmp_path / 'mine'}", sys.executable, str(train))))
+    assert seen.step_samples == 4
 
 
 @pytest.mark.parametrize(("words", "told"), [((), "got none"), (("no-such-program",), "'no-such-program'")])
