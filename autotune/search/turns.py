@@ -1,4 +1,4 @@
-"""Points side by side where memory holds them all, else one after the other: candidates as well as whole rounds."""
+"""Points side by side where they can live so, else one after the other: candidates as well as whole rounds."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 
 from autotune.bursts.protocol import BurstPlan
 from autotune.bursts.runner import Runner
-from autotune.measuring import Burst, Interval, Pair, Point
+from autotune.measuring import Burst, Interval, Outcome, Pair, Point
 
 LOST_PARTNERS = 2
 """So many candidates in a row whose partner was gone when they were to play, and memory is taken to be too small for
 two: on a CPU the system kills whom it likes. Chosen: one may have died for a reason of its own."""
 NO_ROOM = "there is no memory for all sides at once: whole bursts take turns, which is less certain"
+NOT_BOTH = "two of it cannot train at once ({}): whole bursts take turns, which is less certain"
 APART_ERROR = 0.1
 """What a ratio of two bursts that ran one after the other may be off by, either way: one config's bursts were measured
 to differ by as much on a shared machine."""
@@ -24,11 +25,11 @@ class Turns:
 
     Args:
         runner: Runs points side by side, and alone.
-        note: Told when memory forces whole bursts.
+        note: Told when whole bursts must take turns.
         seed: Of the order of whole bursts.
 
     Attributes:
-        side_by_side: Whether memory holds a candidate beside the incumbent, for all that is known.
+        side_by_side: Whether a candidate can live beside the incumbent, for all that is known.
     """
 
     def __init__(self, runner: Runner, note: Callable[[str], None], seed: int = 0) -> None:
@@ -38,6 +39,7 @@ class Turns:
         self.side_by_side = True
         self._rounds_fit = True
         self._lost_partners = 0
+        self._lived_together = False
         self._alone: dict[Point, float] = {}
 
     def play(
@@ -72,18 +74,25 @@ class Turns:
         deadline_seconds: float,
         told: Callable[[Pair], None],
     ) -> tuple[Burst, Pair | None]:
-        """A candidate against the incumbent, as `Runner.challenge`; what does not fit beside it runs again alone."""
+        """A candidate against the incumbent, as `Runner.challenge`; what does not fit beside it runs again alone.
+
+        So does what crashes where no two have lived together yet: a lock, a port or a database may be for one alone.
+        """
         if not self.side_by_side:
             return self._apart(incumbent, candidate, plan, deadline_seconds)
         burst, pair = self._runner.challenge(incumbent, candidate, plan, deadline_seconds, told)
         left = deadline_seconds - burst.seconds
         lost_partner = burst.ok and pair is None and left > plan.measure_seconds
         if pair is not None:
-            self._lost_partners = 0  # there is room for two
-        if incumbent is None or left <= 0 or not (burst.outcome.is_memory or lost_partner):
+            self._lost_partners, self._lived_together = 0, True  # there is room for two
+        may_disturb = burst.outcome is Outcome.CRASHED and not self._lived_together
+        if incumbent is None or left <= 0 or not (burst.outcome.is_memory or lost_partner or may_disturb):
             return burst, pair
-        spent = burst.seconds
+        spent, reason = burst.seconds, burst.reason
         burst, pair = self._apart(incumbent, candidate, plan, left)
+        if may_disturb and burst.ok:
+            self._note(NOT_BOTH.format(reason))
+            self.side_by_side = self._rounds_fit = False
         self._lost_partners += lost_partner
         # What is too large beside the incumbent says nothing of the next, unless that must play against it.
         if (pair is not None and pair.promotes) or self._lost_partners >= LOST_PARTNERS:

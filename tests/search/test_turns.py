@@ -10,7 +10,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.pairs import Pair
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.measuring.statistics import Interval
-from autotune.search.turns import LOST_PARTNERS, NO_ROOM, Turns
+from autotune.search.turns import LOST_PARTNERS, NO_ROOM, NOT_BOTH, Turns
 from tests.factories import make_burst
 
 if TYPE_CHECKING:
@@ -128,3 +128,49 @@ def test_a_partner_that_was_gone_is_run_again_alone(monkeypatch: pytest.MonkeyPa
     assert all(pair is not None and pair.blocks == 0 for _, pair in found)
     assert not turns.side_by_side
     assert notes == [NO_ROOM]
+
+
+class OnePort(Machine):
+    """What only one of two can have: the second crashes, whatever its config; alone it trains."""
+
+    def challenge(
+        self,
+        incumbent: Point | None,
+        candidate: Point,
+        plan: BurstPlan,
+        deadline_seconds: float,
+        told: Callable[[Pair], None],
+    ) -> tuple[Burst, Pair | None]:
+        """The incumbent holds the port."""
+        if incumbent is None:
+            return super().challenge(incumbent, candidate, plan, deadline_seconds, told)
+        crashed = Burst(point=candidate, outcome=Outcome.CRASHED, seconds=1.0, reason="Address already in use")
+        return crashed, None
+
+
+def test_two_that_cannot_train_at_once_take_turns() -> None:
+    """The candidate is not blamed, and all that comes later runs alone."""
+    machine, notes = OnePort(room=2, ratio=1.5), list[str]()
+    turns = Turns(machine, notes.append)
+    burst, pair = turns.challenge(POINTS[0], POINTS[1], PLAN, 60.0, lambda _: None)
+    assert burst.ok
+    assert pair is not None
+    assert 1.4 < pair.ratio < 1.6
+    assert notes == [NOT_BOTH.format("Address already in use")]
+    assert not turns.side_by_side
+    turns.play(POINTS, PLAN, lambda _: 10.0, 60.0)
+    assert machine.played == []
+
+
+def test_a_candidate_that_crashes_where_others_live_together_is_to_blame() -> None:
+    """It does not run again alone; nor is anything told of one that crashes alone, too."""
+    machine, notes = Machine(room=2), list[str]()
+    turns = Turns(machine, notes.append)
+    turns.challenge(POINTS[0], POINTS[1], PLAN, 60.0, lambda _: None)
+    crashed = Burst(point=POINTS[1], outcome=Outcome.CRASHED, seconds=1.0)
+    machine.challenge = lambda *_: (crashed, None)  # type: ignore[method-assign]
+    assert turns.challenge(POINTS[0], POINTS[1], PLAN, 60.0, lambda _: None) == (crashed, None)
+    machine.run = lambda *_: crashed  # type: ignore[method-assign]
+    fresh = Turns(machine, notes.append)
+    assert fresh.challenge(POINTS[0], POINTS[1], PLAN, 60.0, lambda _: None)[0].outcome is Outcome.CRASHED
+    assert notes == []
