@@ -24,6 +24,10 @@ _LOST = re.compile(r"gloo|nccl|processgroup|connection (was )?(closed|reset)|bro
 """What torch raises where another rank is no longer there, in its first line."""
 
 
+class OutOfTimeError(WorkloadError):
+    """A process did not come to where its jobs begin, in the time that there was: nothing is known to be wrong."""
+
+
 def burst_from(point: Point, ended: Ended) -> Burst:
     """The burst that an ended job stands for: read from its message, else from its exit status."""
     message = ended.message or {}
@@ -72,7 +76,8 @@ def ran_out_of_memory(ended: Ended) -> bool:
 
 def never_started(point: Point, error: Exception, seconds: float) -> Burst:
     """A burst for which there was no process: what others found must not be lost for that."""
-    return Burst(point=point, outcome=Outcome.CRASHED, reason=str(error), seconds=seconds)
+    outcome = Outcome.TIMEOUT if isinstance(error, OutOfTimeError) else Outcome.CRASHED
+    return Burst(point=point, outcome=outcome, reason=str(error), seconds=seconds)
 
 
 def counted(burst: Burst, turns: Sequence[int]) -> Burst:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -215,10 +216,14 @@ def _why_nothing(search: Search, setting: Setting) -> str:
     failure = _baselines_first(search)
     why = f"; the baseline {_how_it_ended(search)}" if failure is not None else ""
     if failure is not None and failure.outcome is Outcome.TIMEOUT:
-        # The check starts, builds and trains a step, as a burst does before its timed part.
-        enough = sufficient_budget(setting.prepared_seconds, max(setting.checked_seconds, 2 * failure.seconds))
+        # The check starts, builds and trains a step, as a burst does before its timed part; a script, its look.
+        to_loop, preparing = 0.0, "importing, probing and checking"
+        if setting.seen is not None:
+            to_loop, preparing = setting.seen.seconds_to_loop, "the look and the checks"
+        start_seconds = max(setting.checked_seconds, to_loop, 2 * failure.seconds)
+        enough = sufficient_budget(setting.prepared_seconds, start_seconds)
         why += (
-            f"; importing, probing and checking took {format_seconds(setting.prepared_seconds)} of the "
+            f"; {preparing} took {format_seconds(setting.prepared_seconds)} of the "
             f"{format_seconds(setting.options.budget_seconds)}: if nothing hangs, --budget {enough:.0f}s would do"
         )
     return f"none of {len(trials)} bursts could be trained to its end{why}"
@@ -308,17 +313,42 @@ def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
 
 
 def _why_unconfirmed(search: Search, better: str) -> str:
-    """Why there are no confirming rounds."""
+    """Why there are no confirming rounds, or too few."""
     best = search.log.incumbent()
-    if best is not None and best.burst.point != search.baseline:
-        why = search.confirmation.why_out(best.burst.point) or f"there was no time to confirm it; {LONGER}"
-        return f"the search found a {better} config, but {why}"
+    found = best is not None and best.burst.point != search.baseline
+    why = search.confirmation.why_out(best.burst.point) if best is not None and found else None
+    if why is None and (seems := _what_seems(search, better)) is not None:
+        return f"{seems}, but there was no time to confirm it; {LONGER}"
+    if found:
+        return f"the search found a {better} config, but {why or f'there was no time to confirm it; {LONGER}'}"
     others = [trial for trial in search.log.trials if trial.burst.point != search.baseline]
     if not others and (search.space.choices or search.space.parameters):
         return f"there was no time to try anything but the baseline; {LONGER}"
+    if others and not any(trial.burst.ok for trial in others):
+        return f"nothing that was tried could be trained ({others[0].burst.reason or others[0].burst.outcome.value})"
     if any(trial.pair is not None and trial.pair.too_few for trial in others):
         return f"there was no time to tell whether anything is {better}; {LONGER}"
     return f"nothing was {better} than the baseline"
+
+
+def _what_seems(search: Search, better: str) -> str | None:
+    """What seemed better in confirming rounds that began, and were too few; None where nothing did."""
+    rounds: dict[int, dict[Point, float]] = {}
+    for trial in search.log.trials:
+        if trial.stage == CONFIRM and trial.round is not None and trial.score:
+            rounds.setdefault(trial.round, {})[trial.burst.point] = trial.score
+    ratios: dict[Point, list[float]] = {}
+    for scores in rounds.values():
+        if (before := scores.pop(search.baseline, None)) is not None:
+            for point, score in scores.items():
+                ratios.setdefault(point, []).append(score / before)
+    sound = [point for point in ratios if search.confirmation.why_out(point) is None]
+    best = max(sound, key=lambda point: statistics.geometric_mean(ratios[point]), default=None)
+    if best is None or (ratio := statistics.geometric_mean(ratios[best])) <= 1:
+        return None
+    pairs = len(ratios[best])
+    told = f"{best.changes_text(search.baseline)} seemed {ratio_text(ratio)} {better}"
+    return f"{told} in {pairs} pair{'' if pairs == 1 else 's'}"
 
 
 def _sides(search: Search, best: Point, speedup: Speedup | None) -> tuple[Side, Side]:

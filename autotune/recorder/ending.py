@@ -25,8 +25,8 @@ FIRST = 1000
 """Above the priorities with which `multiprocessing` ends its own things."""
 GRACE_SECONDS = 3.0
 """For what a script does in its ``finally``. Chosen."""
-TRAINING, BEYOND_EPOCH = "training", "training beyond an epoch"
-"""What a script does: the second where it has drawn more than an epoch of its own holds, which it cannot know."""
+FIRST_STEPS, TRAINING, BEYOND_EPOCH = "taking its first steps", "training", "training beyond an epoch"
+"""What a script does: the last where it has drawn more than an epoch of its own holds, which it cannot know."""
 _NOT_FINITE = re.compile(r"\b(nan|inf)\b|finite", re.IGNORECASE)
 """In what a script says that watches its loss. Chosen."""
 
@@ -124,7 +124,7 @@ def tell_how_it_ends(wire: Wire, doing: list[str]) -> None:
             pass
         elif error is not None:  # another hook than ours was told of it, or nobody
             failed(error)
-        elif status in {None, 0} and doing[-1] in {TRAINING, BEYOND_EPOCH}:
+        elif status in {None, 0} and doing[-1] in {FIRST_STEPS, TRAINING, BEYOND_EPOCH}:
             wire.send("trained")
         else:
             how = "" if status in {None, 0} else f", by sys.exit({status!r})"

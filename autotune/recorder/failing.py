@@ -18,6 +18,8 @@ _FULL_BYTES = 2**20
 _COMPILER_MODULES = ("torch._dynamo", "torch._inductor")
 _MOST_CAUSES = 20
 _LONGEST_LINE = 500
+_TELLING_LENGTH = 12
+"""Characters: a shorter first line, such as "Failed" or "CUDA error", says next to nothing. Chosen."""
 
 
 class NotSavedError(EOFError):
@@ -68,13 +70,18 @@ def causes_of(error: BaseException | None) -> list[BaseException]:
 def sentence_of(error: BaseException) -> str:
     """The error's type and one line of its text: the first, but of a worker's traceback the last.
 
-    With the second where the first only announces it, as torch before 2.9 tells what the compiler raised.
+    With those that follow, as long as what is told only announces them: it ends with a colon, or says next to nothing.
+    So torch before 2.9 tells what the compiler raised, and torchvision which of its mirrors could not be reached.
     """
-    lines = text_of(error).strip().splitlines() or ["no message"]
+    lines = [line.strip() for line in text_of(error).splitlines() if line.strip()] or ["no message"]
     if any(line.startswith("Original Traceback") for line in lines):
         lines = lines[-1:]
-    told = " ".join(line.strip() for line in lines[: 2 if lines[0].endswith(":") else 1])
-    return f"{type(error).__name__}: {told[:_LONGEST_LINE]}"
+    told = lines[0]
+    for line in lines[1:]:
+        if not told.endswith(":") and len(told) >= _TELLING_LENGTH:
+            break
+        told += f" {line}" if told.endswith((":", ".", "!", "?", ",", ";")) else f": {line}"
+    return f"{type(error).__name__}: {told}"[: _LONGEST_LINE - 1].rstrip(": ")
 
 
 def text_of(error: BaseException) -> str:

@@ -54,9 +54,18 @@ def _of_others() -> str | None:
     if (reason := why_no_fork()) is not None:
         return reason
     with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children") as listed:
-        if listed.read().split():
+        if any(map(_runs, listed.read().split())):
             return "the script has started processes"
     return None
+
+
+def _runs(pid: str) -> bool:
+    """Whether a process has not ended: nobody may have asked yet how it did, as after ``os.popen("stty size")``."""
+    try:
+        with open(f"/proc/{pid}/stat") as told:
+            return told.read().rpartition(")")[2].split()[0] not in {"Z", "X"}
+    except OSError:
+        return False
 
 
 def _canary(try_out: Callable[[], None] | None) -> str | None:

@@ -25,6 +25,11 @@ class Course:
         self._command = Command()
         self._begins, self._ends = 0, 0
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether it was told to train something; before that, its first steps are its beginning anyway."""
+        return self._command.until is not None
+
     def note(self, command: Command) -> None:
         """Takes in what it is told to train."""
         if command.until is not None:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from autotune.scripts.callers import Caller, caller_of
+from autotune.scripts.flags import destination, typed
 from autotune.scripts.source import CannotEditError, Code, Edit, Source, last_name, literal
 
 ANY = object()
@@ -152,15 +154,23 @@ class FileEdits:
         compared = any(ast.unparse(one) == f"{ast.unparse(read)} > 0" for one in self.source.around(read, ast.Compare))
         return (is_test or compared) and seen is not ANY and bool(seen) == bool(value)
 
-    def _guarded(self, name: str, value: object, given: Mapping[Any, ast.expr]) -> object:
-        """A value that needs workers, so written that it is none where a variable or an option says there are none."""
+    def _guarded(self, name: str, value: object, given: Mapping[Any, ast.expr], held: str | None = None) -> object:
+        """A value that needs workers, so written that it is none where a variable or an option says there are none.
+
+        Args:
+            name: Of the argument.
+            value: That it is to have.
+            given: What else is given.
+            held: The dictionary in which that is at hand, where it stands elsewhere.
+        """
         former, workers = given.get(name), given.get(_NEEDS_WORKERS.get(name))
         was_off = former is None or (isinstance(former, ast.Constant) and former.value in {None, False})
         if value in {None, False} or not was_off or not isinstance(workers, (ast.Name, ast.Attribute)):
             return value
         if self.source.span(workers) in {(edit.start, edit.end) for edit in self.edits}:
             return value  # a number stands there now
-        decides = f"{ast.unparse(workers)} > 0"
+        said = ast.unparse(workers) if held is None else f'{held}["{_NEEDS_WORKERS[name]}"]'
+        decides = f"{said} > 0"
         return Code(decides if value is True else f"{literal(value)} if {decides} else None")
 
     def _bound(self, name: ast.Name) -> ast.expr:
@@ -181,7 +191,7 @@ class FileEdits:
     def _set_option(self, node: ast.Attribute, value: object, seen: object, argument: str | None, depth: int) -> None:
         """Changes the default of an argparse option, or says what to pass where the command line decides."""
         name, told = node.attr, ast.unparse(node)
-        options = [call for call in self.source.calls("add_argument") if _destination(call) == name]
+        options = [call for call in self.source.calls("add_argument") if destination(call) == name]
         if len(options) != 1 or self.source.calls("set_defaults"):
             raise CannotEditError(f"is given by {told}, which is no option of one add_argument in this file")
         if self._is_overridden(name):
@@ -194,18 +204,18 @@ class FileEdits:
         named = [flag for flag in flags if flag.startswith("-")]
         action = given.get("action")
         kind = action.value if isinstance(action, ast.Constant) else last_name(action) if action is not None else None
-        typed = _typed(named, self.argv)
+        word = typed(named, self.argv)
         if not named or kind not in {None, "store", "store_true", "store_false", "BooleanOptionalAction"}:
             raise CannotEditError(f"is given by {told}, which is no option that takes one value")
         longest = max(named, key=len)
         if kind in {"store_true", "store_false"}:
-            self._hint(f"leave out {typed}" if typed else f"pass {longest}")
+            self._hint(f"leave out {word}" if word else f"pass {longest}")
         elif kind == "BooleanOptionalAction":
-            if typed:
+            if word:
                 self._hint(f"pass {longest}" if value else f"pass --no-{longest.lstrip('-')}")
             else:
                 self._set_default(option, given.get("default"), value, seen, depth)
-        elif typed:
+        elif word:
             self._hint(f"pass {longest} {value}")
         else:
             self._set_default(option, given.get("default"), value, seen, depth)
@@ -242,6 +252,10 @@ class FileEdits:
         """Changes what ``**node`` gives: in the dictionary itself where nothing else reads it, else over it."""
         own = self._own_dictionary(node)
         if own is None:
+            if (caller := caller_of(self.source, node)) is not None:
+                values = self._set_at_caller(caller, ast.unparse(node), values, seen, absent)
+            if not values:
+                return
             if not isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
                 raise CannotEditError(f"may be given by **{ast.unparse(node)}")
             start, end = self.source.span(node)
@@ -260,6 +274,36 @@ class FileEdits:
                     missing.append(f'"{name}": {literal(self._guarded(name, value, given))}')
             if missing:
                 self._add(own, missing)
+
+    def _set_at_caller(
+        self,
+        caller: Caller,
+        name: str,
+        values: Mapping[str, object],
+        seen: Mapping[str, object],
+        absent: Callable[[str, object], bool],
+    ) -> Mapping[str, object]:
+        """Changes what a function's ``**name`` is given where it is called: what decides there goes on deciding.
+
+        Returns:
+            What is not given there, and may be said over it.
+        """
+        beyond: dict[str, object] = {}
+        there: dict[str, object] = {}
+        for argument, value in values.items():
+            is_given = argument in caller.given
+            if is_given or (caller.may_spread and argument not in caller.parameters):
+                there[argument] = value
+            elif not (absent(argument, value) and _was_absent(argument, seen, absent)):
+                beyond[argument] = self._guarded(argument, value, caller.given, name)
+        if caller.is_shared:
+            decided = [one for one in there if not _is_fixed(caller.given.get(one))]
+            if decided:
+                raise CannotEditError(f"is given by **{name}, which goes to other calls as well", decided[0])
+            return {**there, **beyond}
+        if there:
+            self.set_arguments(caller.call, there, seen=seen, absent=absent)
+        return beyond
 
     def _own_dictionary(self, node: ast.expr) -> ast.Dict | ast.Call | None:
         """The literal, or the call of dict, that this is and nobody else reads; None where there is none."""
@@ -324,30 +368,6 @@ def _was_absent(name: str, seen: Mapping[str, object], absent: Callable[[str, ob
     return name in seen and (seen[name] is ANY or absent(name, seen[name]))
 
 
-def _typed(named: Sequence[str], argv: Sequence[str]) -> str | None:
-    """The word of the command line that sets an option; abbreviations are options too."""
-    for word in argv[1:]:
-        before = word.partition("=")[0]
-        for option in named:
-            long = option.startswith("--") and len(before) > 2 and before.startswith("--")
-            if word == option or (long and option.startswith(before)):
-                return before
-            if not option.startswith("--") and not word.startswith("--") and word.startswith(option):
-                return option
-    return None
-
-
-def _destination(option: ast.Call) -> str | None:
-    """The attribute that an option is read by."""
-    for keyword in option.keywords:
-        if keyword.arg == "dest":
-            return str(keyword.value.value) if isinstance(keyword.value, ast.Constant) else None
-    flags = [one.value for one in option.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-    long = [flag for flag in flags if flag.startswith("--")]
-    name = next(iter(long or flags), None)
-    return name.lstrip("-").replace("-", "_") if name is not None else None
-
-
 def _reads(name: ast.Name) -> bool:
     return isinstance(name.ctx, ast.Load)
 
@@ -357,6 +377,11 @@ def _converted(node: ast.expr) -> ast.expr | None:
     if isinstance(node, ast.Call) and last_name(node.func) in {"int", "bool"} and len(node.args) == 1:
         return node.args[0] if isinstance(node.args[0], (ast.Name, ast.Attribute)) and not node.keywords else None
     return None
+
+
+def _is_fixed(node: ast.expr | None) -> bool:
+    """Whether nothing that a person chooses decides an expression."""
+    return isinstance(node, ast.Constant) or (node is not None and _is_computed(node))
 
 
 def _is_computed(node: ast.expr) -> bool:

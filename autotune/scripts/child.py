@@ -17,6 +17,7 @@ import psutil
 from autotune.bursts import cleanup
 from autotune.bursts.child import Child, events_in
 from autotune.bursts.endings import CAUSE_SECONDS
+from autotune.scripts.empty_input import EmptyInput
 from autotune.scripts.ranks import Together, free_port, on_port
 from autotune.scripts.script import Script
 
@@ -58,9 +59,14 @@ class ScriptChild(Child):
         self._ending: set[int] = set()
         port = free_port()
         variables = script.environment({**orders, "socket": str(path), "port": port}, environment)
-        self._start(
-            *on_port(script.command, variables, port), folder, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT
-        )
+        self._input = EmptyInput()
+        try:
+            command, told = on_port(script.watched, variables, port)
+            self._start(command, told, folder, stdin=self._input.descriptor, stderr=subprocess.STDOUT)
+        except BaseException:
+            self._input.close()
+            raise
+        self._input.was_given()
         self._drain(self._accept, None, self._popen.stdout)
 
     def send(self, line: str) -> None:
@@ -179,3 +185,4 @@ class ScriptChild(Child):
                 end.shutdown(socket.SHUT_RDWR)
             with contextlib.suppress(OSError):
                 end.close()
+        self._input.close()

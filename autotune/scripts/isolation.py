@@ -16,7 +16,7 @@ from typing import Any
 from autotune.bursts import cleanup
 from autotune.bursts.child import Child
 from autotune.bursts.cleanup import GRACE_SECONDS
-from autotune.bursts.endings import result_of
+from autotune.bursts.endings import LONGER, OutOfTimeError, result_of
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.live import Ended, Live
 from autotune.bursts.protocol import Command, Request
@@ -27,16 +27,16 @@ from autotune.scripts.account import Account
 from autotune.scripts.again import Course, take_over, why_fruitless
 from autotune.scripts.changes import changes_of
 from autotune.scripts.child import ScriptChild
-from autotune.scripts.facts import baseline_of, facts_of, loop_of, require_trainable, why_not
+from autotune.scripts.facts import baseline_of, facts_of, loop_of, require_trainable
+from autotune.scripts.looking import watch
 from autotune.scripts.ranks import free_port
 from autotune.scripts.script import QUIET, Script
 from autotune.scripts.seen import SeenScript
 from autotune.scripts.user_files import ProtectedFiles
+from autotune.units import format_seconds
 
 LAP_SECONDS = 0.1
 """Of a burst that trains alone, a block."""
-OTHERS_SECONDS = 3.0
-"""Within which other processes of a script that were started with the one that trains would train too. Chosen."""
 
 
 class ScriptIsolation(Isolation):
@@ -85,9 +85,10 @@ class ScriptIsolation(Isolation):
         """
         if self._seen is not None:
             return
-        child = self._child({"role": "look"})
+        child = self._child({"role": "look", "seconds": deadline_seconds})
         try:
-            seen = self._watch(child, deadline_seconds)
+            with self._attending(child):
+                seen = watch(child, deadline_seconds, self._script, self._kept.folder)
         finally:
             child.stop_waiting()
             cleanup.end_processes(lambda: cleanup.members_of_run(str(self._folder), child.pid))
@@ -209,7 +210,11 @@ class ScriptIsolation(Isolation):
     def _begin_again(self, live: Live, deadline: float, error: str | None) -> None:
         """Starts a job once more, in the place where its script has ended, and has it train what it was to train."""
         number, course = live.number, self._courses[live.number]
-        if course.fruitless:
+        if course.fruitless and live.forked:
+            if not self._spawning:
+                self._note("each burst starts the script again: forked, it ends early, as what looks at the clock does")
+            self._spawning = True  # what lives goes on; then the server is ended
+        elif course.fruitless:
             message = {"event": "failure", "outcome": "crashed", "reason": why_fruitless(error)}
             live.ended = dataclasses.replace(live.ended, message=message)
             return
@@ -221,7 +226,7 @@ class ScriptIsolation(Isolation):
         take_over(live, new)
         self._accounts[live.number] = self._accounts.pop(number)
         self._courses[live.number] = self._courses.pop(number)
-        if super().wait(live, deadline) is not None:  # it has taken its first steps
+        if course.is_under_way and super().wait(live, deadline) is not None:  # it has taken its first steps
             super().command(live, course.again())
 
     def _child_for_job(self, request: Request, deadline: float) -> ScriptChild:
@@ -263,13 +268,22 @@ class ScriptIsolation(Isolation):
         if event is not None and event["event"] == "woken":
             raise Interrupted
         if event is None:
-            raise WorkloadError(
-                f"{self._script.name} did not come to its training loop within {seconds:.0f} s; give a longer --budget"
-            )
+            raise self._out_of_time(seconds)
         raise WorkloadError(
             f"{self._script.name} did not come to the training loop that it had come to before; it must do the same "
             f"each time that it is started; last output: {tail.splitlines()[-1][:300] if tail else 'none'}"
         )
+
+    def _out_of_time(self, seconds: float) -> OutOfTimeError:
+        """Why the script is not at its loop: it had less time than the look saw it take, or took longer than then."""
+        name, before = self._script.name, self.seen.seconds_to_loop
+        if seconds < before:
+            left = f"only {format_seconds(seconds)} were" if seconds >= 1 else "no time was"
+            why = f"{name} takes {format_seconds(before)} to come to its training loop, and {left} left for that"
+        else:
+            why = f"{name} did not come to its training loop within {format_seconds(seconds)}"
+            why += f", where it had taken {format_seconds(before)} before"
+        return OutOfTimeError(f"{why}; {LONGER}")
 
     def _tell_without_effect(self, message: dict[str, Any]) -> None:
         """Tells, once for each, which knobs the script does not let come into effect."""
@@ -286,6 +300,8 @@ class ScriptIsolation(Isolation):
     def _restore(self) -> None:
         """Undoes what bursts did to files, as far as no process of theirs lives: the next one begins as the first."""
         if not self._live:
+            if self._spawning:
+                self._stop_forkserver()
             self._kept.revert("loop" if self._forkserver is not None else "start")
 
     def _child(self, orders: dict[str, Any]) -> ScriptChild:
@@ -304,33 +320,6 @@ class ScriptIsolation(Isolation):
 
     def _changes(self, request: Request) -> dict[str, Any]:
         return changes_of(_config_of(request), baseline_of(self.seen))
-
-    def _watch(self, child: ScriptChild, seconds: float) -> SeenScript:
-        """What a look at the script tells."""
-        deadline = time.monotonic() + seconds
-        ended: list[dict[str, Any]] = []
-        told: dict[str, Any] | None = None
-        training: set[int] = set()
-        with self._attending(child):
-            while True:
-                event = child.next_event(deadline)
-                if event is None or event["event"] == "end":
-                    break
-                if event["event"] == "woken":
-                    raise Interrupted
-                if event["event"] == "training":
-                    training.add(event["pid"])
-                if event["event"] == "result" and told is None:
-                    told = dict(event["value"])
-                    are_awaited = told["beside"] or len(training) < told["ranks"]
-                    deadline = time.monotonic() + (OTHERS_SECONDS if are_awaited else 0.0)
-                if event["event"] == "ended":
-                    ended.append(event)
-        told = told or next((one["seen"] for one in ended if one["seen"] is not None), None)
-        if told is not None:
-            return SeenScript.of(told, processes=max(1, len(training)))
-        waited, status = (seconds, None) if event is None else (None, child.exit_status())
-        raise why_not(ended, child.stderr_tail(), self._script, waited, status)
 
     def _burst(self, request: Request, deadline: float) -> Ended:
         """A runner that trains alone: block after block, until the plan's time is spent."""

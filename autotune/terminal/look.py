@@ -8,7 +8,7 @@ import json
 from rich.console import Group, RenderableType
 
 from autotune.knobs import Space, format_scalar
-from autotune.scripts.facts import names_of
+from autotune.scripts.facts import baseline_of, names_of
 from autotune.scripts.seen import SeenScript
 from autotune.units import format_seconds
 from autotune.wording import as_text, labelled
@@ -62,4 +62,7 @@ def _loader(seen: SeenScript) -> str:
     of = f"{main.samples:,} samples" if main.samples is not None else "samples without end"
     more = f", and {len(seen.loaders) - 1} more" if len(seen.loaders) > 1 else ""
     dataset = main.dataset.rpartition(".")[2]
-    return f"{dataset} of {of}, batches of {main.batch_size}, {main.num_workers} workers{more}"
+    size = f"{main.batch_size}"
+    if main.batch_size is None:  # of batch_size=None, or a batch_sampler: what was seen most often
+        size = f"{baseline_of(seen).batch_size}, which the script makes itself"
+    return f"{dataset} of {of}, batches of {size}, {main.num_workers} workers{more}"

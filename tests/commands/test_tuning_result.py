@@ -15,6 +15,7 @@ from autotune.measuring.records import Burst, Outcome
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.search.rounds import Confirmed
+from autotune.search.stages import CONFIRM
 from autotune.search.trials import Trial
 from tests.factories import make_burst
 
@@ -28,7 +29,9 @@ def search_of(*confirmed: Confirmed, trials: Sequence[Trial] = (), incumbent: Bu
     answer = next((one.point for one in confirmed if one.speedup.confirmed), BASELINE.point)
     return SimpleNamespace(
         baseline=BASELINE.point,
-        confirmation=SimpleNamespace(confirmed=lambda: list(confirmed), answer=lambda: answer, baseline_trains=True),
+        confirmation=SimpleNamespace(
+            confirmed=lambda: list(confirmed), answer=lambda: answer, baseline_trains=True, why_out=lambda _: None
+        ),
         space=SimpleNamespace(choices={"precision": ("fp32", "bf16")}, parameters={}),
         log=SimpleNamespace(
             objective=SAMPLES_PER_SECOND, incumbent=lambda: Trial(incumbent, "sampler", ""), trials=[BEFORE, *trials]
@@ -96,6 +99,36 @@ def test_nothing_faster_is_said_of_what_was_compared(blocks: int | None, told: s
         pair = Pair(partner=BASELINE.point, ratio=1.0, ci95=Interval(0.98, 1.02), blocks=blocks)
         trials = [Trial(CANDIDATE, "sampler", "", pair=pair)]
     assert judge(search_of(trials=trials, incumbent=BASELINE)) == (BASELINE.point, None, told)
+
+
+def test_where_all_that_was_tried_failed_its_reason_is_told() -> None:
+    """It was not compared with the baseline, so that nothing can be said of that."""
+    failed = Burst(point=CANDIDATE.point, outcome=Outcome.CRASHED, seconds=1.0, reason="database is locked")
+    search = search_of(trials=[Trial(failed, "sampler", "")], incumbent=BASELINE)
+    assert judge(search)[2] == "nothing that was tried could be trained (database is locked)"
+
+
+@pytest.mark.parametrize("incumbent", [BASELINE, CANDIDATE])
+def test_what_seemed_faster_in_too_few_rounds_is_told_with_its_ratio(incumbent: Burst) -> None:
+    """Whether the search was sure of it or not: a pair is no finding, but says what a longer budget may confirm."""
+    slower = make_burst(500, num_workers=2)
+    rounds = [Trial(burst, CONFIRM, "round 1", round=0) for burst in (BASELINE, CANDIDATE, slower)]
+    rounds.append(Trial(BASELINE, CONFIRM, "round 2", round=1))  # the budget ended in the middle of it
+    search = search_of(trials=rounds, incumbent=incumbent)
+    told = "pin_memory=true seemed 1.40× faster in 1 pair, but there was no time to confirm it; give a longer --budget"
+    point, speedup, reason = judge(search)
+    assert (point, speedup) == (BASELINE.point, None)
+    assert str(reason) == f"precision=bf16 {told}, or --resume"
+
+
+@pytest.mark.parametrize("rate", [900, 1400])
+def test_what_did_not_seem_faster_or_is_out_is_not_said_to_have_seemed_so(rate: int) -> None:
+    """One that is slower in its only pair, and one that trains something else."""
+    rounds = [Trial(burst, CONFIRM, "", round=0) for burst in (BASELINE, make_burst(rate, precision="bf16"))]
+    search = search_of(trials=rounds, incumbent=BASELINE)
+    if rate == 1400:
+        search.confirmation.why_out = lambda _: "it does not train what the baseline trains"
+    assert judge(search)[2] == "nothing was faster than the baseline"
 
 
 def test_a_trial_keeps_its_duet() -> None:

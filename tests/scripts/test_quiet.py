@@ -59,6 +59,16 @@ def test_wandb_is_disabled_whatever_mode_a_script_says(tmp_path: Path) -> None:
     assert printed(lines, tmp_path) == ["mine disabled", "mine disabled"]
 
 
+def test_wandb_is_not_logged_in_to(tmp_path: Path) -> None:
+    """It would start a thread although it is disabled, and the script could not be forked; older ones had no login."""
+    (tmp_path / "wandb.py").write_text(f"{WANDB}def login(key=None, **_): print('logged in')\n")
+    lines = "import wandb\nprint(wandb.login(), wandb.login('a key', relogin=True))"
+    assert printed(lines, tmp_path) == ["True True"]
+    assert printed(lines, tmp_path, "launch") == ["logged in", "logged in", "None None"]
+    (tmp_path / "wandb.py").write_text(WANDB)
+    assert printed("import wandb\nprint(hasattr(wandb, 'login'))", tmp_path) == ["False"]
+
+
 def test_swanlab_and_trackio_send_nothing(tmp_path: Path) -> None:
     """As transformers uses them, too: a run is begun, told of a configuration, logged to, and finished."""
     (tmp_path / "swanlab.py").write_text(WANDB)

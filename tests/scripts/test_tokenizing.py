@@ -1,4 +1,4 @@
-"""Threads that tokenizers has started, of which Python knows nothing: a process with them is not forked."""
+"""What a script has started tells whether it can be forked: threads of tokenizers, and processes."""
 
 from __future__ import annotations
 
@@ -30,3 +30,14 @@ def test_a_process_is_not_forked_in_which_tokenizers_runs_threads(asked: str | N
     done = subprocess.run([sys.executable, "-c", CODE], env=environment, stdout=subprocess.PIPE, text=True, check=True)
     before, after = done.stdout.splitlines()
     assert (before, "tokenizers runs threads" in after) == ("None", is_unsafe)
+
+
+@pytest.mark.parametrize(("asks", "told"), [("", "the script has started processes"), (".read()", "None")])
+def test_a_process_that_has_ended_is_no_reason_not_to_fork(asks: str, told: str) -> None:
+    """Nobody has asked yet how it did: ``os.popen("stty size").read()`` leaves one."""
+    code = f"import os\nfrom autotune.recorder import server\nran = os.popen('sleep 5'){asks}\n"
+    code = code.replace("sleep 5", "true") if asks else code
+    printed = subprocess.run(
+        [sys.executable, "-c", code + "print(server.unsafe_reason())"], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+    assert printed.strip() == told

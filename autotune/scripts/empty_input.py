@@ -1,0 +1,79 @@
+"""Standard input of bursts: empty, and yet a terminal where autotune's own is one, since scripts ask for its size."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import subprocess
+
+
+class EmptyInput:
+    """What a script reads: nothing, at once.
+
+    Where autotune's own standard input is a terminal, the script gets one as well, of the same size: ``stty size`` and
+    ``isatty()`` answer as they do in a plain run. It is inherited and never opened by name, so that it does not become
+    the controlling terminal of the script, whose session has none.
+
+    Args:
+        like: Descriptor of autotune's own standard input.
+
+    Attributes:
+        descriptor: For `subprocess`; the null device where there is no terminal, or no pair of them can be had.
+    """
+
+    def __init__(self, like: int = 0) -> None:
+        self.descriptor = subprocess.DEVNULL
+        self._ends: list[int] = []
+        if not _is_terminal(like):
+            return
+        try:
+            import termios
+        except ImportError:  # Windows
+            return
+        try:
+            self._ends += os.openpty()
+            _silence(self._ends[1])
+            _resize(self._ends[1], like)
+        except (AttributeError, OSError, termios.error):  # AttributeError: a platform without such pairs
+            self.close()
+        else:
+            self.descriptor = self._ends[1]
+
+    def was_given(self) -> None:
+        """To be told once the script has been started: it alone holds its end from then on."""
+        for end in self._ends[1:]:
+            os.close(end)
+        del self._ends[1:]
+
+    def close(self) -> None:
+        """Takes the terminal away; calling it again does no harm."""
+        while self._ends:
+            with contextlib.suppress(OSError):
+                os.close(self._ends.pop())
+
+
+def _is_terminal(descriptor: int) -> bool:
+    try:
+        return os.isatty(descriptor)
+    except OSError:  # it is closed
+        return False
+
+
+def _silence(terminal: int) -> None:
+    """Has a terminal tell its readers the end of the file rather than wait for a line, and echo nothing."""
+    import termios
+
+    attributes = termios.tcgetattr(terminal)
+    attributes[3] &= ~(termios.ICANON | termios.ECHO | termios.ECHONL)
+    attributes[6][termios.VMIN] = attributes[6][termios.VTIME] = 0
+    termios.tcsetattr(terminal, termios.TCSANOW, attributes)
+
+
+def _resize(terminal: int, like: int) -> None:
+    """Gives a terminal the rows and columns of another one."""
+    import fcntl
+    import termios
+
+    size = fcntl.ioctl(like, termios.TIOCGWINSZ, bytes(struct.calcsize("HHHH")))
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)
