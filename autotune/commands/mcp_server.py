@@ -21,6 +21,8 @@ from autotune.terminal.sentence import Sentence
 
 PROGRESS_SECONDS = 1.0
 """Between two words of progress."""
+ENDING_SECONDS = 10.0
+"""For which a call waits until the work of a cancelled one has ended: as its bursts do, within three each. Chosen."""
 INSTRUCTIONS = """\
 autotune finds the fastest correct way to train a PyTorch model on this machine. Begin with dry_run, which says what
 would be tried. run tunes within a budget of wall-clock time and reports progress meanwhile; cancelling it keeps what
@@ -63,11 +65,7 @@ class Desk:
             UsageError: Something is being measured already.
             AutotuneError: What `work` raises.
         """
-        if self.running is not None:
-            raise UsageError(
-                f"{self.running} is being measured, and a second measurement would disturb it; "
-                "wait for its answer, or cancel it"
-            )
+        await self._have_room()
         told, stop = Sentence(), Stop()
         self.running, self._stop = what, stop
         ended: list[Answer | BaseException] = []
@@ -93,6 +91,31 @@ class Desk:
         if isinstance(answer, BaseException):
             raise answer
         return answer
+
+    async def _have_room(self) -> None:
+        """Waits a while for the end of what was cancelled.
+
+        Raises:
+            UsageError: Something is being measured, or has not ended by then.
+        """
+        if self._is_ending:
+            with anyio.move_on_after(ENDING_SECONDS):
+                await self._idle.wait()
+        if self.running is None:
+            return
+        if self._is_ending:
+            raise UsageError(
+                f"{self.running} is ending, since it was cancelled, and a measurement beside it would be disturbed; "
+                "call again in some seconds"
+            )
+        raise UsageError(
+            f"{self.running} is being measured, and a second measurement would disturb it; "
+            "wait for its answer, or cancel it"
+        )
+
+    @property
+    def _is_ending(self) -> bool:
+        return self._stop is not None and self._stop.asked
 
     async def _tell(self, context: Context[Any, Any], told: Sentence, seconds: float, stop: Stop) -> None:
         """Reports progress; is cancelled when the request is, or the client has gone, and ends the work then."""

@@ -7,7 +7,6 @@ What Python opens for writing, makes, renames or removes is told in a journal be
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import shutil
@@ -15,12 +14,14 @@ import sys
 import sysconfig
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from time import monotonic, sleep
 from typing import Any
 
+from . import marks
+from .audited import NOTED, wrap_makers
 from .failing import NotKeptError
-from .reverting import JOURNAL, LOCK, locked, mark_of
+from .reverting import JOURNAL, LOCK, OF_STATUS, locked, mark_of, status_of
 from .snapshot import listed
 
 MOST_COPIED_BYTES = 2**30
@@ -36,7 +37,6 @@ CACHE_VARIABLES = (
 """Caches are left alone: what is in them is found by what it was made of, and the user's training starts warm by it."""
 _PYTHONS_OWN = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
 """Of `sysconfig.get_paths`. Not the prefix: a project may lie in /usr/src, or in the folder of its environment."""
-_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _LOCK_SECONDS = 5.0
 """For another process of the script to finish a copy; it may have been stopped in the middle of one."""
 _state = threading.local()
@@ -47,7 +47,11 @@ _begun: list[Journal] = []
 
 
 def begin(folder: str) -> None:
-    """From here on what is written is told in a folder; to be called before the script's first line, without torch."""
+    """From here on what is written is told in a folder, and what is started carries the folder's mark.
+
+    To be called before the script's first line, without torch.
+    """
+    marks.mark(folder)
     places = [folder, "/dev", "/proc", "/sys", tempfile.gettempdir(), *map(os.path.expanduser, CACHES)]
     tempfile.tempdir = None  # the script may still name another one
     paths = sysconfig.get_paths()
@@ -57,11 +61,11 @@ def begin(folder: str) -> None:
     _begun[:] = [journal]
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in _NOTED or getattr(_state, "busy", False):
+        if event not in NOTED or getattr(_state, "busy", False):
             return
         _state.busy = True
         try:
-            _NOTED[event](journal, arguments)
+            NOTED[event](journal, arguments)
         except NotKeptError:  # rather than lose the file, the script fails
             raise
         except Exception:  # noqa: BLE001, S110 - whatever else a script does with its files must go on
@@ -70,7 +74,7 @@ def begin(folder: str) -> None:
             _state.busy = False
 
     sys.addaudithook(hook)
-    _share_folders(journal)
+    wrap_makers(journal)
 
 
 def begun() -> Journal:
@@ -132,7 +136,7 @@ class Journal:
             elif os.path.isfile(place):
                 size = os.path.getsize(place)
                 if size <= MOST_COPIED_BYTES:
-                    self._tell(path=place, copy=mark)
+                    self._tell(path=place, copy=mark, was=status_of(place))
                     _copy(place, mark)
                 else:
                     self._tell(path=place, **({"size": size} if appends else {"too_large": True}))
@@ -164,11 +168,25 @@ class Journal:
                 if not fits and _disk_of(place) != _disk_of(self._folder):
                     self._link_beside(place, mark)
                     return
-                self._tell(path=place, copy=mark)
+                self._tell(path=place, copy=mark, was=status_of(place))
                 if (lives and fits) or not _is_linked(place, mark):
                     if not fits:
                         raise OSError("it is too large to be copied")
                     _copy(place, mark)
+            elif not os.path.isdir(place):  # a socket, a pipe, a device: what comes out of it is not for us to read
+                self._link_beside(place, mark)
+
+    def restated(self, path: Any, folder: Any = -1) -> None:
+        """Mode, owner or times of something are about to change."""
+        named = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else path
+        place = _resolved(named, folder)
+        if place is None or not self._concerns(place) or place in self._made or not os.path.lexists(place):
+            return
+        mark = self._mark(place + OF_STATUS)
+        with self._alone():
+            if not os.path.lexists(mark):
+                self._tell(path=place, status=status_of(place))
+                _touch(mark)
 
     def made(self, path: Any, folder: Any = -1) -> None:
         """A name is about to be made."""
@@ -177,7 +195,7 @@ class Journal:
             return
         mark = self._mark(place)
         with self._alone():
-            if not os.path.lexists(mark):
+            if place not in self._made or not os.path.lexists(mark):  # another thing of this name may have been kept
                 self._tell_made(place, mark)
 
     def folder_removed(self, path: Any, folder: Any = -1) -> None:
@@ -256,11 +274,12 @@ class Journal:
             yield
 
     def _link_beside(self, place: str, mark: str) -> None:
-        """Gives a file a second name on its own disk: in the working directory if that lies there, else beside it.
+        """Gives a file a second name on its own disk: beside the journal, in the working directory, or beside it.
 
         Not beside it where that can be helped: whoever removes a folder finds it empty in the end.
         """
-        near = self._home if _disk_of(self._home) == _disk_of(place) else os.path.dirname(place)
+        disk = _disk_of(place)
+        near = next((one for one in (self._folder, self._home) if _disk_of(one) == disk), os.path.dirname(place))
         beside = os.path.join(near, f".autotune-{os.path.basename(self._folder)}-{os.path.basename(mark)}")
         self._tell(path=place, beside=beside)
         os.link(place, beside)
@@ -285,37 +304,6 @@ class Journal:
             journal.write("".join(json.dumps(line) + "\n" for line in lines))
             journal.flush()
             os.fsync(journal.fileno())
-
-
-def _opened(journal: Journal, arguments: tuple[Any, ...]) -> None:
-    path, mode, flags = (*arguments, None, None, None)[:3]
-    if isinstance(mode, str):
-        if any(letter in mode for letter in "wax+"):
-            journal.written(path, appends="a" in mode)
-    elif (flags or 0) & _WRITING:
-        journal.written(path, appends=bool(flags & os.O_APPEND))
-
-
-def _connected(journal: Journal, arguments: tuple[Any, ...]) -> None:
-    """SQLite writes below Python, and into two files beside the database."""
-    path = os.fsdecode(arguments[0]) if isinstance(arguments[0], (str, bytes, os.PathLike)) else ":"
-    if path and not path.startswith((":", "file:")):
-        for ending in ("", "-journal", "-wal", "-shm"):
-            journal.written(path + ending)
-
-
-_NOTED: dict[str, Callable[[Journal, tuple[Any, ...]], None]] = {
-    "open": _opened,
-    "os.remove": lambda journal, arguments: journal.unlinked(*arguments[:2]),
-    "os.rename": lambda journal, arguments: journal.renamed(*arguments[:4]),
-    "os.truncate": lambda journal, arguments: journal.written(arguments[0]),
-    "os.mkdir": lambda journal, arguments: journal.made(arguments[0], *arguments[2:3]),
-    "os.rmdir": lambda journal, arguments: journal.folder_removed(*arguments[:2]),
-    "os.link": lambda journal, arguments: journal.linked(*arguments[:4]),
-    "os.symlink": lambda journal, arguments: journal.pointed(arguments[1], *arguments[2:3]),
-    "sqlite3.connect": _connected,
-}
-"""Python's audit events, by https://docs.python.org/3/library/audit_events.html."""
 
 
 def _resolved(path: Any, folder: Any = -1, *, follow: bool = True) -> str | None:
@@ -378,18 +366,3 @@ def _copy(place: str, mark: str) -> None:
     with open(mark + ".part", "rb") as copied:
         os.fsync(copied.fileno())
     os.replace(mark + ".part", mark)
-
-
-def _share_folders(journal: Journal) -> None:
-    """Two bursts that live side by side make the same folder, each as if it were the first."""
-    original = os.mkdir
-
-    @functools.wraps(original)
-    def mkdir(path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
-        try:
-            original(path, mode, dir_fd=dir_fd)
-        except FileExistsError:
-            if not (os.path.isdir(path) and journal.is_of_another(path, -1 if dir_fd is None else dir_fd)):
-                raise
-
-    os.mkdir = mkdir  # also what os.makedirs and pathlib call

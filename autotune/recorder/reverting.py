@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -20,6 +21,8 @@ JOURNAL, LOCK = "written.jsonl", "lock"
 KEPT_BYTES = 2**20
 """What a script makes before it trains, of so much or more, is data that it downloaded or prepared: it stays until the
 end, so that not every start makes it again. Tiny Shakespeare has 1.1 MB."""
+OF_STATUS = "/\0status"
+"""What the mark of a path's mode, owner and times is made of, besides the path."""
 Level = Literal["loop", "start", "end"]
 """What is undone: what training did; what starting up did, too, but for data; all."""
 
@@ -66,11 +69,15 @@ def revert(folder: str, level: Level, spared: tuple[str, ...] = ()) -> Reverted:
     before = kept_snapshot(folder)
     removing = _Removing(spared, vanished_from(before) if any(one.get("made") for one in gone) else {}, done)
     for one in gone:
+        if "status" in one:
+            _open_up(one["path"])
+    for one in gone:
         with contextlib.suppress(OSError):
             _undo(one, done, removing)
     for one in gone:
         with contextlib.suppress(OSError):
-            os.remove(one.get("copy") or mark_of(folder, one["path"]))
+            os.remove(one.get("copy") or mark_of(folder, one["path"] + (OF_STATUS if "status" in one else "")))
+    done.back = [path for path in done.back if os.path.lexists(path)]  # not the mode of what was made and is removed
     _write(folder, left)
     if level == "end":
         elsewhere = {one["path"]: one["listed"] for one in told if "listed" in one}
@@ -102,7 +109,8 @@ def sentence(done: Reverted, named: Callable[[list[str]], str]) -> str | None:
         done: What was done.
         named: Writes a list of paths.
     """
-    removed = [path for path in done.removed if path not in done.unsaved]  # an empty file stood for a checkpoint
+    # An empty file stood for a checkpoint; something else stood where a file or folder is again that was there before.
+    removed = [path for path in done.removed if path not in done.unsaved and path not in done.back]
     parts = [
         ("reverted", done.back),
         ("removed, since the script had made them", removed),
@@ -188,31 +196,84 @@ def _size(path: str) -> int:
     return total
 
 
-def _copied_back(copy: str, path: str) -> bool:
+def status_of(path: str) -> list[int]:
+    """Mode, owner, group, and of what is no folder the times of its last use and change in ns.
+
+    Those of a folder say when something in it was made or removed, as reverting does.
+    """
+    seen = os.stat(path)
+    times = [] if stat.S_ISDIR(seen.st_mode) else [seen.st_atime_ns, seen.st_mtime_ns]
+    return [stat.S_IMODE(seen.st_mode), seen.st_uid, seen.st_gid, *times]
+
+
+def _restated(path: str, was: list[int]) -> bool:
+    """Gives something its mode, owner and times back; returns whether they were others."""
+    now = status_of(path)
+    has_other_owner, has_other_times = now[1:3] != was[1:3], now[4:] != was[4:]
+    if has_other_owner:
+        with contextlib.suppress(OSError):
+            os.chown(path, was[1], was[2])
+    if has_other_owner or now[0] != was[0]:  # a change of owners takes some of the mode
+        os.chmod(path, was[0])
+    if has_other_times and len(was) > 3:
+        os.utime(path, ns=(was[3], was[4]))
+    return now[:3] != was[:3] or has_other_times
+
+
+def _copied_back(copy: str, path: str, was: list[int]) -> bool:
     """Copies a file back where it is another one now; returns whether it was."""
-    kept = os.stat(copy)
-    if os.path.isfile(path) and not os.path.islink(path):
+    size = os.path.getsize(copy)  # first: where there is none, since its writer was killed, nothing is touched
+    in_place = os.path.isfile(path) and not os.path.islink(path)
+    if in_place:
         if os.path.samefile(copy, path):
-            return False
-        if os.path.getsize(path) == kept.st_size and _same(copy, path):
-            os.utime(path, ns=(kept.st_atime_ns, kept.st_mtime_ns))
+            return _restated(path, was)
+        if not os.access(path, os.R_OK | os.W_OK):
+            with contextlib.suppress(OSError):
+                os.chmod(path, stat.S_IRUSR | stat.S_IWUSR)
+        if os.path.getsize(path) == size and _same(copy, path):
+            _state_back(copy, path, was)
             return False
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    if os.path.islink(path):
-        os.remove(path)
-    if os.path.isfile(path):
-        shutil.copy2(copy, path)  # in place: others may hold it open, and links to it stay links
-    else:
-        try:
-            os.link(copy, path)
-        except OSError:
-            shutil.copy2(copy, path)
+    if not in_place:
+        _make_way(path)
+    if in_place or not _is_linked(copy, path):
+        shutil.copyfile(copy, path)  # in place: others may hold it open, and links to it stay links
+    _state_back(copy, path, was)
     return True
+
+
+def _is_linked(copy: str, path: str) -> bool:
+    try:
+        os.link(copy, path)
+    except OSError:
+        return False
+    return True
+
+
+def _state_back(copy: str, path: str, was: list[int]) -> None:
+    """Gives a file what it had besides its contents; of another user's that anybody may write to, nothing."""
+    with contextlib.suppress(OSError):
+        shutil.copystat(copy, path)
+    with contextlib.suppress(OSError):
+        _restated(path, was)
+
+
+def _open_up(folder: str) -> None:
+    """Makes a folder one in which names can be made and removed, however the script has left it; no file."""
+    if os.path.isdir(folder) and not os.path.islink(folder) and not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        with contextlib.suppress(OSError):
+            os.chmod(folder, stat.S_IRWXU)
+
+
+def _make_way(path: str) -> None:
+    """Removes what stands where something else was: a link, a pipe, a file; no folder."""
+    if os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path)):
+        os.remove(path)
 
 
 def _renamed_back(beside: str, path: str) -> bool:
     """Gives a file its name back, of which another one was kept on its disk; returns whether it had lost it."""
-    if os.path.isfile(path) and os.path.samefile(beside, path):
+    if os.path.lexists(path) and os.path.samestat(os.lstat(beside), os.lstat(path)):
         os.remove(beside)
         return False
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -249,16 +310,18 @@ def _undo(one: dict[str, Any], done: Reverted, removing: _Removing) -> None:
 def _is_back(one: dict[str, Any], path: str) -> bool:
     """Makes what was there before what it was; returns whether it was anything else."""
     if "copy" in one:
-        return _copied_back(one["copy"], path)
+        return _copied_back(one["copy"], path, one.get("was") or status_of(one["copy"]))
     if "beside" in one:
         return _renamed_back(one["beside"], path)
+    if "status" in one:
+        return _restated(path, one["status"])
     if "moved_to" in one and os.path.isdir(one["moved_to"]) and not os.path.lexists(path):
         os.rename(one["moved_to"], path)
     elif "link_to" in one and not (os.path.islink(path) and os.readlink(path) == one["link_to"]):
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(path)
+        _make_way(path)
         os.symlink(one["link_to"], path)
     elif "folder" in one and not os.path.isdir(path):
+        _make_way(path)
         os.makedirs(path)
         os.chmod(path, one["folder"])
     elif "size" in one and os.path.getsize(path) > one["size"]:
@@ -291,6 +354,7 @@ class _Removing:
         if not os.path.lexists(path) or path.startswith(self._spared):
             return False
         if os.path.isdir(path) and not os.path.islink(path):
+            _open_up(path)
             for name in os.listdir(path):
                 self.remove(os.path.join(path, name))
             if os.listdir(path):

@@ -1,6 +1,6 @@
 """What folders hold, before a script runs and after: code below Python writes to files that nobody is told of.
 
-Sizes and times are compared, not contents.
+Sizes, times and modes are compared, not contents.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MOST_FILES = 20_000
 UNSEEN = {"__pycache__", ".git"}
 """Folders that are not looked through."""
 Entries = dict[str, list[int]]
-"""Of a folder: size, time of the last change in ns, and inode, by name; of folders in it, nothing."""
+"""Of a folder: size, time of the last change in ns, inode, and mode, by name; of folders in it, nothing."""
 
 
 def look_before(folder: str, home: str, ignored: set[int]) -> None:
@@ -56,7 +56,7 @@ def listed(folder: str, most: int) -> Entries | None:
                     found[entry.name] = []
                 else:
                     seen = entry.stat(follow_symlinks=False)
-                    found[entry.name] = [seen.st_size, seen.st_mtime_ns, seen.st_ino]
+                    found[entry.name] = [seen.st_size, seen.st_mtime_ns, seen.st_ino, seen.st_mode]
         return found
     return None
 
@@ -96,5 +96,10 @@ def _differing(place: str, entries: Entries, ignored: set[int]) -> Iterator[str]
         return
     for name in {*entries, *now} - UNSEEN:
         was, seen = entries.get(name), now.get(name)
-        if (was is None or seen is None or was[:2] != seen[:2]) and not (seen and seen[2] in ignored):
+        if (was is None or seen is None or _differ(was, seen)) and not (seen and seen[2] in ignored):
             yield name
+
+
+def _differ(was: list[int], seen: list[int]) -> bool:
+    """Whether a file is another now, whatever its inode; an older autotune has not kept the mode."""
+    return was[:2] != seen[:2] or (len(was) > 3 and was[3:] != seen[3:])

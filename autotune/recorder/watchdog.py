@@ -14,6 +14,7 @@ import stat
 import sys
 import time
 
+from .marks import marked
 from .reverting import LOCK, locked, revert, sentence
 
 DONE = b"done\n"
@@ -34,7 +35,7 @@ def main() -> None:
     lines = sys.stdin.buffer.readlines()
     if DONE in lines:
         return
-    _end_run(run)
+    _end_run(run, folder)
     with open(os.path.join(folder, LOCK), "a") as lock:
         locked(lock)  # whatever it says: whoever had it is dead
         spared = tuple(line.decode("utf-8", "surrogateescape").rstrip("\n") for line in lines)
@@ -49,11 +50,11 @@ def main() -> None:
     shutil.rmtree(run, ignore_errors=True)
 
 
-def _end_run(run: str) -> None:
-    """Kills all processes that carry a run's mark; where the system does not list them, they get time to end."""
+def _end_run(run: str, folder: str) -> None:
+    """Kills all processes that carry a run's marks; where the system does not list them, they get time to end."""
     deadline, mark = time.monotonic() + ENDING_SECONDS, b"AUTOTUNE_RUN=" + os.fsencode(run)
     while time.monotonic() < deadline:
-        found = []
+        found = marked(folder)
         for process in os.listdir("/proc") if os.path.isdir("/proc") else []:
             with contextlib.suppress(OSError):
                 if process.isdigit() and int(process) != os.getpid():

@@ -91,7 +91,7 @@ class ScriptIsolation(Isolation):
                 seen = watch(child, deadline_seconds, self._script, self._kept.folder)
         finally:
             child.stop_waiting()
-            cleanup.end_processes(lambda: cleanup.members_of_run(str(self._folder), child.pid))
+            cleanup.end_processes(lambda: [*child.below(), *cleanup.members_of_run(str(self._folder), child.pid)])
             child.close()
             self._kept.revert("start")
         require_trainable(seen, self._script)

@@ -16,7 +16,11 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
+from autotune.bursts.cleanup import end_processes
 from autotune.hardware import running, this_process
+from autotune.recorder.marks import is_marked, marked
 from autotune.recorder.reverting import LOCK, Level, Reverted, locked, mark_of, revert, sentence
 from autotune.recorder.snapshot import look_before
 from autotune.recorder.watchdog import DONE
@@ -93,7 +97,13 @@ class ProtectedFiles:
         self._tell_watchdog(os.fsencode(self._spared[-1]) + b"\n")
 
     def revert(self, level: Level) -> None:
-        """Undoes what the script's processes did, of whom none runs that the level is about."""
+        """Undoes what the script's processes did, of whom none is needed that the level is about.
+
+        What they have left running is ended before, wherever it has gone: it might go on to write. What a burst leaves
+        below a script that waits at its loop is ended with the burst.
+        """
+        if level != "loop":
+            _end_marked(self.folder)
         with (self.folder / LOCK).open("a") as lock:
             locked(lock)
             done = revert(str(self.folder), level, tuple(self._spared))
@@ -133,11 +143,27 @@ def recovered(but: Path) -> list[str]:
             with (folder / LOCK).open("a") as lock:
                 if not locked(lock):  # its watch-dog is at it
                     continue
+                _end_marked(folder)
                 told = sentence(revert(str(folder), "end"), _named)
             shutil.rmtree(folder, ignore_errors=True)
             if told is not None:
                 found.append(f"an earlier run was killed; {told}")
     return found
+
+
+def _end_marked(folder: Path) -> None:
+    """Ends what was started in a run and still lives."""
+
+    def found() -> list[psutil.Process]:
+        processes = []
+        for pid in marked(str(folder)):
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(pid)
+                if is_marked(pid, str(folder)):  # and no other one that has got its id since
+                    processes.append(process)
+        return processes
+
+    end_processes(found)
 
 
 def _named(paths: list[str]) -> str:
