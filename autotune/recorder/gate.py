@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from .effects import compiled_graphs
 from .ending import BEYOND_EPOCH, TRAINING, end_burst, has_ended
+from .evaluation import Evaluation
 from .gradients import Gradients
 from .usage import MemoryWatch, Processors
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
     from torch.optim import Optimizer
 
     from .effects import Effects
@@ -46,6 +46,7 @@ class Gate:
     Attributes:
         stream: What it draws from; None in a script without a loader.
         streams: All that the script draws from.
+        evaluation: What is no part of a block.
         last_loss: Of the last backward pass.
         start_seconds: From the request until the loop.
     """
@@ -84,9 +85,10 @@ class Gate:
         self._drawn_when_filled, self._waited = 0, False
         self._trained_since_restart = 0.0
         self._last_pass = self._opened
-        self._evaluated: nn.Module | None = None
-        self._evaluates_since = 0.0
-        self._left_out = 0.0
+        step_batches = self._accumulation if loop["loaders"] else 0
+        self.evaluation = Evaluation(
+            lambda phase: self._wire.send("phase", phase=phase), self._synchronise, step_batches
+        )
         self._gradients = Gradients(request["trace"]) if request["job"] == "numerics" else None
         compiled = request["changes"].get("knobs", {}).get("compile_mode") is not None
         self._draws_ahead = loop["draws_ahead"] and request["plan"]["part"] != "loader"
@@ -97,8 +99,7 @@ class Gate:
 
     def before_draw(self) -> None:
         """All that was drawn has been trained on, but for a step's first batches where the script draws all of them."""
-        if self._evaluated is not None:  # who trains on will say so after the draw, or sets the attribute
-            self.on_mode(self._evaluated, training=True)
+        self.evaluation.end()  # who trains on will say so after the draw, or sets the attribute
         if self.stream is not None:
             if self._trained or not self._draws_ahead:
                 position = self.stream.position
@@ -109,7 +110,7 @@ class Gate:
 
     def before_step(self, optimizer: Optimizer) -> None:
         """An optimizer is about to step."""
-        self._evaluated = None  # it trains in that mode
+        self.evaluation.trains()
         self._step_began = perf_counter()
         if self._gradients is not None:
             self._gradients.before_step([weight for group in optimizer.param_groups for weight in group["params"]])
@@ -121,24 +122,13 @@ class Gate:
         if not self._loop["loaders"] and len(self._steps) % self._loop["optimizers"] == 0:
             self._pass_step()
 
-    def on_mode(self, model: nn.Module, *, training: bool) -> None:
-        """A model is switched to evaluation, or back to training; what lies between is no part of training.
-
-        Sides come to it in different blocks, and their partners would not.
-        """
-        if not training and self._evaluated is None:
-            self._synchronise()
-            self._evaluated, self._evaluates_since = model, perf_counter()
-            self._wire.send("phase", phase="evaluate")  # which may take longer than any block
-        elif training and self._evaluated is model:
-            self._synchronise()
-            self._wire.send("phase", phase="train")
-            self._left_out += perf_counter() - self._evaluates_since
-            self._evaluated = None
+    def on_evaluation(self, by: str) -> None:
+        """Something is done that belongs to evaluation, unless each step does it."""
+        self.evaluation.shows(by, self.stream.drawn if self.stream is not None else 0)
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """A backward pass begins; a script that changes its weights by itself has done so since the one before."""
-        self._evaluated = None  # it trains in that mode
+        self.evaluation.trains()
         self._trained = True
         if self._gradients is not None:
             self._gradients.losses.append(loss.detach())
@@ -181,9 +171,9 @@ class Gate:
         now = perf_counter()
         if not self._is_open:
             self._passed += 1 if samples else 0
-            seconds, self._last_pass = now - self._last_pass - self._left_out, now
-            self._opened += self._left_out  # as if that had come before
-            self._left_out = 0.0
+            seconds, self._last_pass = now - self._last_pass - self.evaluation.left_out, now
+            self._opened += self.evaluation.left_out  # as if that had come before
+            self.evaluation.left_out = 0.0
             if self._passed < self._opening:
                 return
             self._open(position, max(1, samples), seconds)
@@ -253,7 +243,7 @@ class Gate:
 
     def _begin(self, position: int, *, leads_in: bool) -> None:
         self._steps.clear()
-        self._left_out = 0.0
+        self.evaluation.left_out = 0.0
         stream = self.stream
         self._lap = {
             "position": position,
@@ -277,13 +267,14 @@ class Gate:
         """The block is trained: tells what it took."""
         self._synchronise()
         lap, stream = self._lap, self.stream
-        seconds = perf_counter() - lap["began"] - self._left_out
+        left_out = self.evaluation.left_out
+        seconds = perf_counter() - lap["began"] - left_out
         taken = lap["processors"].taken()
         self._check_loss()
         for each in self.streams:
             each.hold_workers()  # until the next block's clock runs: what they read meanwhile would flatter it
         told: dict[str, Any] = {"samples": position - lap["position"], "starts": [], "start_seconds": 0.0}
-        told |= {"compiled": compiled_graphs() > lap["graphs"], "left_out": self._left_out}
+        told |= {"compiled": compiled_graphs() > lap["graphs"], "left_out": left_out}
         if stream is not None:
             batches = stream.drawn - lap["drawn"]
             wait_seconds = stream.wait_seconds - lap["wait_seconds"]

@@ -89,6 +89,24 @@ def on_autocast(then: Callable[[str], None]) -> None:
     torch.autocast.__enter__ = entering  # type: ignore[method-assign]
 
 
+def on_gradients_again(then: Callable[[], None]) -> None:
+    """Calls ``then()`` after each exit from a context without gradients, where they are wanted again."""
+    import torch
+
+    def watched(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def leaving(*args: Any) -> Any:
+            left = original(*args)
+            if torch.is_grad_enabled():
+                then()
+            return left
+
+        return leaving
+
+    for context in (torch.no_grad, torch.inference_mode, torch.set_grad_enabled):
+        context.__exit__ = watched(context.__exit__)  # type: ignore[method-assign]
+
+
 def on_attention(then: Callable[[], None]) -> None:
     """Calls ``then()`` before each call of torch's attention."""
     import torch

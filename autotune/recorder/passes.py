@@ -56,6 +56,19 @@ class Pass:
         return self.is_over or len(self.places) >= (length_of(self.loader) or len(self.places) + 1)
 
     @property
+    def goes_on(self) -> bool:
+        """Whether more may be drawn."""
+        return self.iterator is not None and not self.is_over
+
+    def may_be_used(self, *, trains: bool) -> bool:
+        """Whether what is computed now may be with its batches, which were drawn last.
+
+        Of a pass that does not go on: if nothing was computed with them yet, or the same. Else it is over, and a batch
+        from before is gone on with: ``next(iter(loader))`` is left off at once, and then its batch is used.
+        """
+        return self.goes_on or (self.trains if trains else self.evaluates) or not (self.trains or self.evaluates)
+
+    @property
     def iterator(self) -> object:
         """What the script draws from; None once it has let go of it."""
         return self._iterator()
@@ -88,15 +101,16 @@ class Passes:
         return self._all[-1]
 
     def are_used(self, *, trains: bool) -> None:
-        """Something is computed: with what was drawn last, of the passes that still go on.
+        """Something is computed: with what was drawn last, as a rule.
 
         Args:
             trains: Whether it is training: evaluation has models in another mode, or wants no gradients.
         """
-        self._going_on = [one for one in self._going_on if one.iterator is not None and not one.is_over]
-        drawn = [one for one in self._going_on if one.places]
-        if drawn:
-            latest = max(drawn, key=lambda one: one.places[-1])
+        latest = _drawn_last(self._going_on)
+        self._going_on = [one for one in self._going_on if one.goes_on or one is latest]
+        if latest is not None and not latest.may_be_used(trains=trains):
+            latest = _drawn_last([one for one in self._going_on if one is not latest])
+        if latest is not None:
             latest.trains |= trains
             latest.evaluates |= not trains
 
@@ -161,6 +175,11 @@ class _Watched(Watched):
         except StopIteration:
             self._pass.is_over = True
             raise
+
+
+def _drawn_last(passes: Sequence[Pass]) -> Pass | None:
+    """The pass of the very last batch."""
+    return max((one for one in passes if one.places), key=lambda one: one.places[-1], default=None)
 
 
 def _sources_of(iterator: Any, depth: int = _MOST_AROUND) -> Iterator[int]:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 from . import ending, hooks, journal
 from .changes import Changes
 from .effects import Effects
+from .evaluation import Copies
+from .feeding import Aside, Feeding, Reader
 from .gate import Gate
 from .heap import free_chunk
 from .naming import find_models, loader_key, without_length, wrapped_in
@@ -27,7 +29,7 @@ from .ranks import Meeting, this_rank, top_of_run
 from .saving import leave_out_checkpoints
 from .seeding import seed_start
 from .server import serve, unsafe_reason
-from .stream import OwnPass, Stream
+from .stream import Stream
 from .usage import MemoryWatch
 from .wire import Wire
 
@@ -61,12 +63,12 @@ class Runner:
         self._changes = Changes(orders.get("changes", {})).exchange()
         self._effects = Effects(self._changes, "cpu")
         self._models: list[Any] = []
+        self._copies: Copies | None = None
         self._modes: set[int] = set()  # ids of the models, and of what they only wrap: they are switched by either
         self._passed = 0
         self._trains_elsewhere = False
         self._evaluates = self._trains_so = False  # whether the model was switched to that, and trains all the same
-        self._streams: dict[str, list[Stream]] = {}
-        self._known: dict[int, tuple[Any, Stream]] = {}  # the loader too, so that no other one gets its id
+        self._feeding = Feeding(self._loop["loaders"], lambda: self._only_evaluates, self._stream_for)
         self._doing = ["being started"]
         self._threads: int | None = None
         self._own_threads: tuple[Any, Any] = (None, None)  # torch's functions
@@ -77,6 +79,7 @@ class Runner:
         hooks.on_step(self._before_step, self._after_step)
         hooks.on_backward(self._before_backward, self._after_backward)
         hooks.on_mode(self._on_mode)
+        hooks.on_gradients_again(self._on_gradients_again)
         if not self._loop["loaders"]:
             hooks.when_called(self._loop["models"], lambda _: self._arrive_once(), most_calls=None)
         if orders["role"] == "serve":
@@ -87,38 +90,41 @@ class Runner:
     def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
         import torch
 
-        keys, own = self._loop["loaders"], loader_key(loader)
-        key = self._known_as(own)
-        if key not in keys or not torch.is_grad_enabled():
-            return iterate(loader)
-        gate = self._gate
-        if gate is None:
+        own = loader_key(loader)
+        if not torch.is_grad_enabled():
+            return self._iterated_aside(loader, own, iterate)
+        keys, key = self._loop["loaders"], self._known_as(own)
+        if key not in keys:
+            return self._iterated_aside(loader, own, iterate)
+        if self._gate is None:
             if key != keys[0]:
-                return iterate(loader)
+                return self._iterated_aside(loader, own, iterate)
             if own == key:
                 self._trains_elsewhere = False
                 self._passed += 1
                 if self._passed <= self._loop["passed"]:
-                    return iterate(loader)
-            gate = self._arrive()
-        stream = functools.partial(self._stream_of, loader, key, gate)
-        if self._only_evaluates:
-            return OwnPass(iterate(loader), lambda: None if self._only_evaluates else stream())
-        found = stream()
-        if len(keys) == 1:
-            found.note_pass()
-        return found
+                    return self._iterated_aside(loader, own, iterate)
+            self._arrive()
+        draws_aside = functools.partial(self._shows_evaluation, own)
+        return Reader(loader, key, iterate, self._feeding, draws_aside, is_evaluated=self._only_evaluates)
+
+    def _iterated_aside(self, loader: DataLoader[Any], key: str, iterate: hooks.Iterate) -> Iterator[Any]:
+        """An iterator of batches that training is not fed with."""
+        self._shows_evaluation(key)  # its workers start
+        return Aside(iterate(loader), functools.partial(self._shows_evaluation, key))
+
+    def _shows_evaluation(self, by: str) -> None:
+        if self._gate is not None:
+            self._gate.on_evaluation(by)
+
+    def _on_gradients_again(self) -> None:
+        if self._gate is not None:
+            self._gate.evaluation.seems_over()
 
     @property
     def _only_evaluates(self) -> bool:
         """Whether the model is in a mode in which this script does not train."""
         return self._evaluates and not self._trains_so
-
-    def _stream_of(self, loader: DataLoader[Any], key: str, gate: Gate) -> Stream:
-        """A loader's stream: where the script left it and begins again, it goes on."""
-        if id(loader) not in self._known:
-            self._known[id(loader)] = (loader, self._stream_for(loader, key, gate))
-        return self._known[id(loader)][1]
 
     def _known_as(self, key: str) -> str:
         """A loader's key in the loop; where a loader of another length trains, by what else is alike."""
@@ -127,14 +133,11 @@ class Runner:
             return key
         return next((known for known in keys if without_length(known) == without_length(key)), key)
 
-    def _stream_for(self, loader: DataLoader[Any], key: str, gate: Gate) -> Stream:
-        """A stream of a loader that was not iterated before; where it was made again, the one that it had."""
-        keys: list[str] = self._loop["loaders"]
-        streams = self._streams.setdefault(key, [])
-        alike: int = keys.count(key)
-        if len(streams) == alike:
-            return streams[len(self._known) % alike]
-        is_main = key == keys[0] and not streams
+    def _stream_for(self, loader: DataLoader[Any], key: str) -> Stream:
+        """A stream of a loader that feeds training."""
+        gate = self._gate
+        assert gate is not None  # noqa: S101 - it was made on the way here
+        is_main = key == self._loop["loaders"][0] and gate.stream is None
         before_draw = gate.before_draw if is_main else lambda: None
         part = self._request["plan"]["part"]
         is_replayed = key in self._loop["cycled"] and part != "loader"
@@ -150,7 +153,6 @@ class Runner:
             usual_samples=self._loop["usual_samples"],
             pass_batches=self._request["pass_batches"],
         )
-        streams.append(stream)
         gate.streams.append(stream)
         if is_main:
             gate.stream = stream
@@ -192,6 +194,8 @@ class Runner:
         journal.in_loop()
         self._models = find_models(self._loop["models"])  # now: what is frozen for a fork is listed no more
         self._modes = {id(own) for model in self._models for own in wrapped_in(model)}
+        self._copies = Copies(self._models, self._shows_evaluation)
+        self._copies.look_for()
         if self._orders["role"] == "job":
             ending.rest_in_the_end(self._told_to)
             self._told_to.send("joined", pid=os.getpid(), rank=this_rank())
@@ -235,7 +239,7 @@ class Runner:
         if not self._models:
             gc.unfreeze()  # some may be made later; those that are there are looked for once more then
         wire.send("phase", phase="build")
-        self._doing.append("taking its first steps")
+        self._doing.append(ending.FIRST_STEPS)
         ranks = self._loop["ranks"]
         limit = request["memory_limit_bytes"] and request["memory_limit_bytes"] // ranks
         memory = MemoryWatch(limit, lambda seen: _exceeded(wire, request, seen, limit))
@@ -288,15 +292,20 @@ class Runner:
         if self._loop["updates_itself"]:
             self._arrive_once()
         self._trains_so |= self._evaluates
+        self._feeding.trains()
         if self._gate is not None:
             self._gate.last_loss = loss.detach() if loss.numel() == 1 else None
             self._gate.before_backward(loss)
             self._effects.before_backward(loss)
 
     def _on_mode(self, module: Any, training: bool) -> None:
-        if self._gate is not None and id(module) in self._modes:
+        if self._gate is None:
+            return
+        if id(module) in self._modes:
             self._evaluates = not training
-            self._gate.on_mode(module, training=training)
+            self._gate.evaluation.on_mode(module, training=training)
+        elif self._copies is not None and not training:
+            self._copies.note(module)
 
     def _after_backward(self) -> None:
         if self._gate is not None:

@@ -88,24 +88,6 @@ class Watched:
         return getattr(self._batches, name)
 
 
-class OwnPass(Watched):
-    """A pass of the script's own, through a loader that trains, begun while its model evaluates.
-
-    Args:
-        batches: The iterator.
-        stream: What is drawn from as soon as it shows that the script trains on them; None until then.
-    """
-
-    def __init__(self, batches: Iterator[Any], stream: Callable[[], Stream | None]) -> None:
-        super().__init__(batches)
-        self._stream = stream
-
-    def __next__(self) -> Any:
-        if (stream := self._stream()) is not None:
-            self._batches = stream
-        return super().__next__()
-
-
 class Holding:
     """Who draws from a loader, and can stop its workers.
 

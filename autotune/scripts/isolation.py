@@ -328,14 +328,14 @@ class ScriptIsolation(Isolation):
         ready = self.wait(live, deadline)
         if ready is not None:
             size = max(1, round(LAP_SECONDS / ready["pace"]))
-            warm = time.monotonic() + min(plan.warmup_seconds, plan.measure_seconds)
-            ends = min(warm + plan.measure_seconds, deadline - GRACE_SECONDS)
-            while time.monotonic() < ends:
+            # By what was trained: an evaluation, which is left out, may take longer than all of that.
+            warm, trained = min(plan.warmup_seconds, plan.measure_seconds), 0.0
+            while trained < warm + plan.measure_seconds and time.monotonic() < deadline - GRACE_SECONDS:
                 position += size
-                leads_in = time.monotonic() < warm
-                self.command(live, Command(until=position, leads_in=leads_in))
-                if self.wait(live, deadline) is None:
+                self.command(live, Command(until=position, leads_in=trained < warm))
+                if (event := self.wait(live, deadline)) is None:
                     break
+                trained += event["block"]["seconds"]
             self.command(live, Command())
         return self.end(live, deadline)
 

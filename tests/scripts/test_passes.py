@@ -194,6 +194,22 @@ def test_batches_that_a_model_only_evaluates_are_told_from_those_it_trains_on(sc
     assert script.evaluated() == {place for place in range(4 * (most + 1)) if place % (most + 1)}
 
 
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_batch_whose_pass_is_left_off_at_once_is_evaluated_too(script: Script, calls: int) -> None:
+    """Samples of generators are drawn so, `next(iter(loader))`: after a step, or before one on an earlier batch."""
+    training, evaluation = script.loader(), script.loader()
+    for number, _ in enumerate(script.iterator(training)):
+        for is_sampled in (number % 2 == 0, number % 2 == 1):
+            if is_sampled:
+                next(script.iterator(evaluation))
+                for _ in range(calls):
+                    script.call(trains=False)
+            else:
+                script.call(trains=True)
+                script.step()
+    assert script.evaluated() == {1, 3, 5, 7}
+
+
 def test_who_trains_in_the_mode_of_evaluation_is_believed(script: Script) -> None:
     """Nothing else feeds the steps."""
     for _ in script.iterator(script.loader()):
