@@ -42,6 +42,7 @@ class Sites:
         self._foreign = (*self._between, *(os.path.join(os.path.realpath(one), "") for one in libraries))
         self._made: weakref.WeakKeyDictionary[Any, dict[str, Any] | None] = weakref.WeakKeyDictionary()
         self._loaders: list[tuple[dict[str, Any], int, str | None]] = []  # site, data set, what the loader is known by
+        self._own_loaders: set[str] = set()
         self._calls: list[dict[str, Any] | None] = []
         self._called: Any = None
         self._returns_tensor = True
@@ -80,6 +81,7 @@ class Sites:
             "main": main if main is not None and self._is_own(main) else None,
             "folder": os.path.realpath(self._folder),
             "loaders": [self._of_loader(loader) for loader in loaders],
+            "own_loaders": sorted(self._own_loaders),  # classes that iterate by themselves
             "optimizers": [self._site_of(optimizer) for optimizer in optimizers],
             "call": self._calls[0] if len(self._calls) == 1 else None,
             "returns_tensor": self._returns_tensor,
@@ -120,7 +122,11 @@ class Sites:
         return True
 
     def _on_loader(self, loader: Any, site: dict[str, Any] | None) -> None:
+        from torch.utils.data import DataLoader
+
         self._made[loader] = site
+        if type(loader).__iter__ is not DataLoader.__iter__:
+            self._own_loaders.add(type(loader).__name__)
         if site is not None:
             key = None
             with contextlib.suppress(Exception):

@@ -52,6 +52,8 @@ def _held_in_loader(seen: SeenScript, *, batch_is_free: bool) -> dict[str, str]:
     held: dict[str, str] = {}
     if not seen.loaders:
         no_loader = "the script trains without a DataLoader"
+        if own := seen.source.get("own_loaders"):
+            no_loader = f"{own[0]} iterates by itself, so that nobody can tell what is drawn from it"
         return {name: no_loader for name, knob in KNOBS.items() if knob.dataloader_argument or knob.on_copies}
     if seen.loaders[0].own_batches:
         held["batch_size"] = "the script makes its batches itself"

@@ -121,6 +121,8 @@ def notes_on(seen: SeenScript) -> tuple[str, ...]:
         notes.append(f"{seen.optimizer} computes gradients several times a step: backward passes are counted")
     elif seen.updates_itself:
         notes.append("no optimizer of torch steps, the script changes its weights itself: backward passes are counted")
+    elif not seen.loaders and (own := seen.source.get("own_loaders")):
+        notes.append(f"{own[0]} iterates by itself: steps are counted, and the order is the script's own")
     elif not seen.loaders:
         notes.append("the script draws its batches without a DataLoader: steps are counted, and the order is its own")
     elif seen.loaders[0].iterable:
@@ -220,8 +222,8 @@ def why_not(ended: list[dict[str, Any]], printed: str, script: Script, status: i
     most = max(ended, key=lambda one: one["forwards"])
     if (error := next((one["error"] for one in ended if one["error"]), None)) is not None:
         return WorkloadError(
-            f"{script.name}: it failed before it had trained: {error}; fix it and run again (it has no "
-            "terminal here, and its standard input is empty)"
+            f"{script.name}: it failed before it had trained: {error}; fix it and run again (its "
+            "standard input is empty here)"
         )
     if most["steps"]:
         return WorkloadError(

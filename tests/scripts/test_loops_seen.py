@@ -80,6 +80,16 @@ for x, y in DataLoader(rows, batch_size=32):
     cross_entropy(embedding(x), y).backward()
     optimizer.step()
 """
+BY_ITSELF = """
+class Stateful(DataLoader):
+    def __iter__(self):
+        return self._get_iterator()
+
+model = net()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for x, y in Stateful(data(8192), batch_size=32):
+    step(model, optimizer, x, y)
+"""
 CHOOSING = """
 torch.set_float32_matmul_precision("high")
 torch.backends.cudnn.benchmark = True
@@ -161,3 +171,11 @@ def test_what_the_script_has_told_torch_is_its_baseline(tmp_path: Path) -> None:
     assert held["cudnn_benchmark"] == "the script chooses it itself"
     assert "precision" not in held
     assert baseline_of(seen).changes_from(baseline) == {}
+
+
+def test_a_loader_that_iterates_by_itself_is_named(tmp_path: Path) -> None:
+    """As torchdata's StatefulDataLoader does; the script has a DataLoader, and is not told that it has none."""
+    seen = seen_in(written(tmp_path, BY_ITSELF))
+    assert seen.loaders == ()
+    assert held_knobs(seen, batch_is_free=False)["num_workers"].startswith("Stateful iterates by itself")
+    assert "Stateful iterates by itself" in notes_on(seen)[0]
