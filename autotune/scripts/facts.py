@@ -222,8 +222,8 @@ def why_not(ended: list[dict[str, Any]], printed: str, script: Script, status: i
     most = max(ended, key=lambda one: one["forwards"])
     if (error := next((one["error"] for one in ended if one["error"]), None)) is not None:
         return WorkloadError(
-            f"{script.name}: it failed before it had trained: {error}; fix it and run again (its "
-            "standard input is empty here)"
+            f"{script.name}: it failed before it had trained: {error}; fix it and run again (its standard input is "
+            "empty here)"
         )
     if most["steps"]:
         return WorkloadError(
