@@ -6,12 +6,12 @@ import gc
 import weakref
 from collections.abc import Callable, Iterable
 from time import perf_counter  # by name: the script may replace what `time` holds
-from typing import Any
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from .naming import class_of, model_key, wrapped_in
+
+if TYPE_CHECKING:
+    from torch import nn
 
 OFTEN_STEPS = 2
 """What comes again after so many steps or fewer is a part of training, as a teacher is that is called in each. Chosen:
@@ -136,6 +136,8 @@ class Copies:
 
     def _may_be(self, thing: Any) -> bool:
         """By the type alone: asking the object itself might run code of the script's."""
+        from torch import nn
+
         return issubclass(type(thing), nn.Module) and class_of(thing) in self._named
 
 
@@ -143,13 +145,16 @@ class _Telling:
     """A hook that goes along with a model that is copied, and tells nobody any more where it is pickled."""
 
     def __init__(self, called: Callable[[str], None], key: str) -> None:
+        import torch
+
         self._called = called
         self._key = key
+        self._wants_gradients = torch.is_grad_enabled
         # Known to torch.compile, which leaves out what comes after it: the script's graphs are the same as ever.
         self._is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)
 
     def __call__(self, module: nn.Module, _: Any) -> None:
-        if not (self._is_compiling() or module.training or torch.is_grad_enabled()):
+        if not (self._is_compiling() or module.training or self._wants_gradients()):
             self._called(self._key)
 
     def __deepcopy__(self, _: Any) -> _Telling:
