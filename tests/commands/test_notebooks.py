@@ -55,7 +55,7 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
 def tuned(notebook: Notebook) -> list[dict[str, Any]]:
     """What the cell that tunes shows."""
     return notebook.run(
-        f"result = autotune.tune(build, budget={budget(12)!r}, out='cell.json', pin={{'compile_mode': None}})"
+        f"result = autotune.tune(build, budget={budget(20)!r}, out='cell.json', pin={{'compile_mode': None}})"
     )
 
 
