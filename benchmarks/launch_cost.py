@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import subprocess
 import sys
 import tempfile
@@ -23,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.output import save
-from benchmarks.ratios import paired_ratio
-from benchmarks.script_turns import CLOCK, Run, compared
+from benchmarks.script_turns import CLOCK, Run, compared_in_pairs
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "benchmarks" / "wordy.py"
@@ -53,17 +51,18 @@ def measured(pairs: int, seconds: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         launched = [sys.executable, "-m", "autotune", "launch", str(without_a_change(folder)), "--", *words]
-        found = []
-        for number in range(pairs):
+
+        def pair() -> tuple[Run, Run]:
             plain, tuned = (
                 Run(command, folder, environment, "steps", folder / f"{name}.clock")
                 for name, command in (("plain", words), ("launched", launched))
             )
-            found.append(compared(plain, tuned, seconds, random.Random(number)))
-    if failed := [pair["failed"] for pair in found if "failed" in pair]:
+            return plain, tuned
+
+        found = compared_in_pairs(pair, pairs, seconds)
+    if failed := [one["failed"] for one in (*found["pairs"], found) if "failed" in one]:
         raise SystemExit(failed[0])
-    ratio = paired_ratio(*zip(*(pair["steps_per_second"].values() for pair in found), strict=True))
-    return {"ratio": ratio.ratio, "ci95": list(ratio.ci95), "pairs": found}
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -25,7 +25,6 @@ import argparse
 import contextlib
 import json
 import os
-import random
 import shlex
 import shutil
 import signal
@@ -42,8 +41,7 @@ from typing import Any
 from autotune.results.result import read_result
 from benchmarks import real_data
 from benchmarks.output import save, saved
-from benchmarks.ratios import paired_ratio
-from benchmarks.script_turns import CLOCK, Run, beside, compared
+from benchmarks.script_turns import CLOCK, Run, beside, compared_in_pairs
 
 ROOT = Path(__file__).parents[1]
 GOAL, LOOK_SECONDS = 10, 480.0
@@ -261,18 +259,15 @@ def realised(entry: Entry, run: Path, seconds: float) -> dict[str, Any]:
     beside_it = beside(run)
     launched_words = autotune("launch", str(run.parent / "result.json"), "--", *entry.words)
     environment = {**QUIET, **on_path(CLOCK, ROOT)}
-    pairs = []
-    for number in range(PAIRS):
+
+    def pair() -> tuple[Run, Run]:
         plain, launched = (
             Run(words, folder, environment, entry.counts, folder.with_suffix(".clock"))
             for folder, words in ((run, entry.words), (beside_it, launched_words))
         )
-        pairs.append(compared(plain, launched, seconds, random.Random(number)))
-    counted = [pair for pair in pairs if "failed" not in pair]
-    if len(counted) < 2:
-        return {"failed": next(pair["failed"] for pair in pairs if "failed" in pair), "pairs": pairs}
-    found = paired_ratio(*zip(*(pair["steps_per_second"].values() for pair in counted), strict=True))
-    return {"ratio": found.ratio, "ci95": list(found.ci95), "pairs": pairs}
+        return plain, launched
+
+    return compared_in_pairs(pair, PAIRS, seconds)
 
 
 def doctored(entry: Entry, run: Path, doctor: Path) -> dict[str, Any]:

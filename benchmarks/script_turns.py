@@ -18,13 +18,13 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from benchmarks.ratios import bootstrap_interval
+from benchmarks.ratios import bootstrap_interval, paired_ratio
 
 CLOCK = Path(__file__).parent / "step_clock"
 TURN_SECONDS = 0.7
@@ -177,6 +177,23 @@ def compared(plain: Run, launched: Run, seconds: float, rng: random.Random) -> d
         "with_evaluation": _ratio(pairs, evaluated=True),
         "steps_per_second": {"plain": rate(plain.turns), "launched": rate(launched.turns)},
     }
+
+
+def compared_in_pairs(make: Callable[[], tuple[Run, Run]], count: int, seconds: float) -> dict[str, Any]:
+    """The same over some pairs of processes, since two of one config differ all their lives; two of them at least.
+
+    Args:
+        make: Makes the script as it is, and launched.
+        count: Of pairs.
+        seconds: Of training, on each side of each.
+    """
+    pairs = [compared(*make(), seconds, random.Random(number)) for number in range(count)]
+    counted = [pair for pair in pairs if "failed" not in pair]
+    if len(counted) < 2:
+        why = next((pair["failed"] for pair in pairs if "failed" in pair), f"{count} pairs are too few")
+        return {"failed": why, "pairs": pairs}
+    found = paired_ratio(*zip(*(pair["steps_per_second"].values() for pair in counted), strict=True))
+    return {"ratio": found.ratio, "ci95": list(found.ci95), "pairs": pairs}
 
 
 def _ratio(pairs: Sequence[tuple[Any, Any]], *, evaluated: bool = False) -> float:

@@ -13,6 +13,16 @@ from autotune.scripts import Script, ScriptIsolation
 
 EXAMPLES = Path(__file__).parent / "scripts" / "examples"
 START_SECONDS = 120.0
+STEPS = """
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+while True:
+    optimizer.zero_grad()
+    model(torch.ones(8, 4)).mean().backward()
+    optimizer.step()
+"""
+"""A loop without a loader, and without an end: what stands before it in a script is the test's own."""
 PLAN = BurstPlan(warmup_seconds=0.3, measure_seconds=0.5)
 
 

@@ -21,10 +21,15 @@ _MAKING = "autotune.making"
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
+def writes(mode: str) -> bool:
+    """Whether a file that is opened so may be written to."""
+    return any(letter in mode for letter in "wax+")
+
+
 def _opened(journal: Journal, arguments: tuple[Any, ...]) -> None:
     path, mode, flags = (*arguments, None, None, None)[:3]
     if isinstance(mode, str):
-        if any(letter in mode for letter in "wax+"):
+        if writes(mode):
             journal.written(path, appends="a" in mode)
     elif (flags or 0) & _WRITING:
         journal.written(path, appends=bool(flags & os.O_APPEND))

@@ -21,7 +21,7 @@ from typing import Any
 from . import marks
 from .audited import NOTED, wrap_makers
 from .failing import NotKeptError
-from .reverting import JOURNAL, LOCK, OF_STATUS, locked, mark_of, status_of
+from .reverting import JOURNAL, LOCK, OF_STATUS, is_linked, locked, mark_of, status_of
 from .snapshot import listed
 
 MOST_COPIED_BYTES = 2**30
@@ -169,7 +169,7 @@ class Journal:
                     self._link_beside(place, mark)
                     return
                 self._tell(path=place, copy=mark, was=status_of(place))
-                if (lives and fits) or not _is_linked(place, mark):
+                if (lives and fits) or not is_linked(place, mark):
                     if not fits:
                         raise OSError("it is too large to be copied")
                     _copy(place, mark)
@@ -349,15 +349,6 @@ def _disk_of(place: str) -> int:
 
 def _touch(mark: str) -> None:
     os.close(os.open(mark, os.O_CREAT | os.O_WRONLY))
-
-
-def _is_linked(place: str, mark: str) -> bool:
-    """Gives a file a second name, under which it stays when the first one goes; false on another disk."""
-    try:
-        os.link(place, mark)
-    except OSError:
-        return False
-    return True
 
 
 def _copy(place: str, mark: str) -> None:

@@ -236,15 +236,16 @@ def _copied_back(copy: str, path: str, was: list[int]) -> bool:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     if not in_place:
         _make_way(path)
-    if in_place or not _is_linked(copy, path):
+    if in_place or not is_linked(copy, path):
         shutil.copyfile(copy, path)  # in place: others may hold it open, and links to it stay links
     _state_back(copy, path, was)
     return True
 
 
-def _is_linked(copy: str, path: str) -> bool:
+def is_linked(path: str, to: str) -> bool:
+    """Gives a file a second name, under which it stays when the first one goes; false on another disk."""
     try:
-        os.link(copy, path)
+        os.link(path, to)
     except OSError:
         return False
     return True

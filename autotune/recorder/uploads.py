@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import journal
+from .audited import writes
 from .importing import after_import
 
 _S3_WRITES = (
@@ -108,7 +109,7 @@ def _discard_what_is_opened(system: Any, protocol: str) -> None:
 
     @functools.wraps(original)
     def opened(path: Any, mode: str = "rb", *args: Any, **kwargs: Any) -> Any:
-        if not any(letter in mode for letter in "wax+"):
+        if not writes(mode):
             return original(path, mode, *args, **kwargs)
         _tell(lambda: f"{protocol}://{path}")
         return io.BytesIO() if "b" in mode else io.StringIO()

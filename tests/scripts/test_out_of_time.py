@@ -16,20 +16,10 @@ from autotune.measuring.objective import SAMPLES_PER_SECOND
 from autotune.measuring.records import Outcome
 from autotune.scripts import Script, ScriptIsolation
 from autotune.search.trials import Trial
-from tests.example_scripts import START_SECONDS, alone
+from tests.example_scripts import START_SECONDS, STEPS, alone
 from tests.factories import make_burst
 
-SLOW = """
-import time, torch
-from torch import nn
-time.sleep(2)
-model = nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-while True:
-    optimizer.zero_grad()
-    model(torch.ones(8, 4)).mean().backward()
-    optimizer.step()
-"""
+SLOW = "import time, torch\ntime.sleep(2)\n" + STEPS
 
 
 def test_a_burst_that_could_not_begin_in_time_is_a_timeout() -> None:

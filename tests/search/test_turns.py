@@ -21,11 +21,15 @@ POINTS = [Point(config=TrainConfig(batch_size=size)) for size in (64, 32)]
 
 
 class Machine:
-    """Runs points alone; side by side some of them run out of memory."""
+    """Runs points alone; side by side some of them run out of memory, or of what else only so many can have."""
 
-    def __init__(self, room: int, ratio: float = 1.0) -> None:
+    def __init__(
+        self, room: int, ratio: float = 1.0, outcome: Outcome = Outcome.OOM, reason: str | None = None
+    ) -> None:
         self.room = room
         self.ratio = ratio
+        self.outcome = outcome
+        self.reason = reason
         self.played: list[int] = []
         self.ran: list[Point] = []
 
@@ -55,7 +59,7 @@ class Machine:
         if incumbent is None:
             return burst, None
         if self.room < 2:
-            return Burst(point=candidate, outcome=Outcome.OOM, seconds=1.0), None
+            return Burst(point=candidate, outcome=self.outcome, reason=self.reason, seconds=1.0), None
         return burst, Pair(partner=incumbent, ratio=1.0, ci95=Interval(0.99, 1.01), blocks=9)
 
     def prepare(self, candidate: Point, plan: BurstPlan) -> None:
@@ -130,27 +134,9 @@ def test_a_partner_that_was_gone_is_run_again_alone(monkeypatch: pytest.MonkeyPa
     assert notes == [NO_ROOM]
 
 
-class OnePort(Machine):
-    """What only one of two can have: the second crashes, whatever its config; alone it trains."""
-
-    def challenge(
-        self,
-        incumbent: Point | None,
-        candidate: Point,
-        plan: BurstPlan,
-        deadline_seconds: float,
-        told: Callable[[Pair], None],
-    ) -> tuple[Burst, Pair | None]:
-        """The incumbent holds the port."""
-        if incumbent is None:
-            return super().challenge(incumbent, candidate, plan, deadline_seconds, told)
-        crashed = Burst(point=candidate, outcome=Outcome.CRASHED, seconds=1.0, reason="Address already in use")
-        return crashed, None
-
-
 def test_two_that_cannot_train_at_once_take_turns() -> None:
     """The candidate is not blamed, and all that comes later runs alone."""
-    machine, notes = OnePort(room=2, ratio=1.5), list[str]()
+    machine, notes = Machine(1, 1.5, Outcome.CRASHED, "Address already in use"), list[str]()
     turns = Turns(machine, notes.append)
     burst, pair = turns.challenge(POINTS[0], POINTS[1], PLAN, 60.0, lambda _: None)
     assert burst.ok
@@ -158,6 +144,7 @@ def test_two_that_cannot_train_at_once_take_turns() -> None:
     assert 1.4 < pair.ratio < 1.6
     assert notes == [NOT_BOTH.format("Address already in use")]
     assert not turns.side_by_side
+    machine.played.clear()  # what it was before
     turns.play(POINTS, PLAN, lambda _: 10.0, 60.0)
     assert machine.played == []
 
