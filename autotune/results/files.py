@@ -22,6 +22,7 @@ from autotune import __version__
 from autotune.errors import ResultFileError
 from autotune.files import write_whole
 from autotune.results.migrate import OLDEST, migrated
+from autotune.secrets import masked_data, may_hold_secret
 from autotune.stored import CLEAN, Stored
 from autotune.units import format_bytes
 
@@ -118,11 +119,12 @@ def parse_document(data: Any, origin: str, *kinds: type[Kind], clean: bool = Fal
 
 
 def to_json(record: BaseModel) -> str:
-    """All of a record; what a caller has put in unchecked, and JSON does not have, is spelled out."""
+    """All of a record, its secrets hidden; a caller's unchecked values that JSON does not have are written as text."""
     try:
-        return record.model_dump_json(by_alias=True, indent=2)
+        text = record.model_dump_json(by_alias=True, indent=2)
     except (PydanticSerializationError, ValueError):
-        return json.dumps(record.model_dump(by_alias=True), default=str, indent=2)
+        text = json.dumps(record.model_dump(by_alias=True), default=str, indent=2)
+    return json.dumps(masked_data(json.loads(text)), ensure_ascii=False, indent=2) if may_hold_secret(text) else text
 
 
 def write_document(record: Document, path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from autotune.errors import UsageError
 from autotune.recorder.arrival import ORDERS
+from autotune.secrets import is_masked, masked_command, remember_secrets
 
 RECORDER = Path(__file__).parents[1] / "recorder"
 LAUNCHERS = (
@@ -36,7 +37,7 @@ class Script:
     """A command that trains.
 
     Attributes:
-        command: Its words, as they are typed.
+        command: Its words, as they are executed, with their secrets.
     """
 
     command: tuple[str, ...]
@@ -46,13 +47,19 @@ class Script:
         """The script that a person typed.
 
         Raises:
-            UsageError: There is no command, or no such program.
+            UsageError: There is no command, or no such program, or a secret in it is hidden.
         """
         command = tuple(words[1:] if words and words[0] == "--" else words)
         if not command:
             raise UsageError("expected the command that trains, got none; pass it last, as in -- python train.py")
+        if is_masked(command):
+            raise UsageError(
+                f"expected the command that trains, got {shlex.join(masked_command(command))}, in which autotune has "
+                "hidden a secret; write the secret, or a shell variable that holds it, in place of ***"
+            )
         if shutil.which(command[0]) is None:
             raise UsageError(f"expected a program that can be run, got {command[0]!r}; check its name and PATH")
+        remember_secrets(command)
         return cls(command)
 
     def __str__(self) -> str:
@@ -70,8 +77,8 @@ class Script:
 
     @property
     def text(self) -> str:
-        """As it is typed."""
-        return shlex.join(self.command)
+        """As it is typed, its secrets hidden."""
+        return shlex.join(masked_command(self.command))
 
     @property
     def watched(self) -> list[str]:
