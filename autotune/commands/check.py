@@ -8,12 +8,14 @@ from typing import Annotated
 import typer
 
 from autotune.commands.common import STARTED, Json, Model, Quiet, Seconds, Trust, reported, say
+from autotune.commands.run import Words
 from autotune.units import parse_duration
 
 
 @reported
 def check(
     file: Annotated[Path, typer.Argument(help="A result file.")],
+    command: Words = None,
     model: Model = "",
     trust: Trust = False,
     budget: Seconds = "50s",
@@ -31,7 +33,7 @@ def check(
     from autotune.terminal.progress import make_progress
 
     result = read_result(file)
-    target = trained_by(result.workload, file, model, trust=trust)
+    target = trained_by(result.workload, file, model=model, command=command or (), trust=trust)
     clock = Budget(parse_duration(budget), started=STARTED)
     console = make_console()
     with Interrupts() as interrupts, make_progress(console, quiet=quiet, seconds=clock.remaining) as progress:

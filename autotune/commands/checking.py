@@ -52,6 +52,8 @@ def check_result(
     objective = result.objective  # one that this version does not know is refused before anything runs
     if result.ignored is not None:
         progress.note(result.ignored)
+    if isinstance(target, Script):
+        progress.note(f"the command that runs: {target.text}")
     on_gpu = result.best.config.ranks == 1  # several ranks train on all of them
     with opened(target, budget, progress, interrupts, progress.note, on_gpu=on_gpu) as isolation:
         device = result.constraints.device

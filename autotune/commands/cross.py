@@ -9,6 +9,7 @@ import typer
 
 from autotune.commands.common import STARTED, Json, Model, Quiet, Seconds, Trust, reported, say
 from autotune.commands.options import parse_device
+from autotune.commands.run import Words
 from autotune.errors import NothingFeasibleError
 from autotune.units import parse_duration
 
@@ -16,6 +17,7 @@ from autotune.units import parse_duration
 @reported
 def cross(
     file: Annotated[Path, typer.Argument(help="Another machine's result file.")],
+    command: Words = None,
     against: Annotated[Path | None, typer.Option(help="This machine's result; one in results/ when left out.")] = None,
     model: Model = "",
     trust: Trust = False,
@@ -38,7 +40,7 @@ def cross(
     from autotune.terminal.progress import make_progress
 
     source = read_result(file)
-    target = trained_by(source.workload, file, model, trust=trust)
+    target = trained_by(source.workload, file, model=model, command=command or (), trust=trust)
     own = (str(against), read_result(against)) if against is not None else None
     kind = parse_device(device)
     clock = Budget(parse_duration(budget), started=STARTED)

@@ -65,6 +65,8 @@ def cross_result(
         if read.ignored is not None:
             progress.note(read.ignored)
     arguments = {name for read in results_read for side in (read.baseline, read.best) for name in side.parameters}
+    if isinstance(target, Script):
+        progress.note(f"the command that runs: {target.text}")
     on_gpu = source.best.config.ranks == 1  # several ranks train on all of them
     with opened(target, budget, progress, interrupts, progress.note, on_gpu=on_gpu) as isolation:
         progress.stage("probing")

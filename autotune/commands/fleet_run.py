@@ -212,10 +212,11 @@ class FleetRun:
 
     def _crossing(self, machine: str, other: str) -> Job:
         files = {name: self._found[kind].read_text("utf-8") for name, kind in (("own", machine), ("theirs", other))}
-        arguments = ("cross", f"{FOLDER}/theirs", f"--against={FOLDER}/own", f"--out={FOLDER}/{RESULT}", "--trust")
-        model = [f"--model={self.wanted.target}"] if self.wanted.target is not None else []
+        arguments = ("cross", f"{FOLDER}/theirs", f"--against={FOLDER}/own", f"--out={FOLDER}/{RESULT}")
+        target = self.wanted.target
+        trained = [f"--model={target}"] if target is not None else ["--", *self.wanted.script]
         device = f"--device={read_result(self._found[machine]).constraints.device}"  # a GPU's config is tried on a GPU
-        return self._job(machine, (*arguments, *model, device, f"--budget={self.wanted.budget}"), files=files)
+        return self._job(machine, (*arguments, device, f"--budget={self.wanted.budget}", *trained), files=files)
 
     def _keep_result(self, machine: str, text: str) -> str:
         result = parse_document(json.loads(text), f"the file of {machine}", Result)

@@ -39,7 +39,8 @@ Said = tuple[Answer, RenderableType]
 Call = Callable[[Context[Any, Any], dict[str, Any]], Awaitable[Said]]
 MODEL_OPTIONS = parameters_of(tune_command)
 SCRIPT_OPTIONS = parameters_of(run_command, without={"command", "dry_run", "keep"})
-CHECK_OPTIONS = parameters_of(check_command, without={"file"})
+CHECK_OPTIONS = parameters_of(check_command, without={"file", "command", "trust"})
+"""An agent may name what runs, where its client shows that; it may not let a file name any code."""
 SHOW_OPTIONS = parameters_of(show_command, without={"file"})
 PROBE_OPTIONS = parameters_of(probe_command)
 Words = Annotated[
@@ -81,7 +82,8 @@ def make_tools(desk: Desk) -> list[Tool]:
               mcp_answers.ResultAnswer, reads=True),
         _tool(
             "check", "Whether a result still holds on this machine: trains both sides again, in turn, for a minute.",
-            {"file": (File, ...), **_arguments(CHECK_OPTIONS)}, _Measuring(desk).check, mcp_answers.CheckAnswer,
+            {"file": (File, ...), "command": (Words, None), **_arguments(CHECK_OPTIONS)},
+            _Measuring(desk).check, mcp_answers.CheckAnswer,
         ),
         _tool("compare", "Results of the same workload side by side, across machines.", {"paths": (Paths, ...)},
               _compare, mcp_answers.CompareAnswer, reads=True),
@@ -146,11 +148,12 @@ class _Measuring:
         from autotune.results.result import read_result
         from autotune.terminal.console import check_lines
 
-        file = Path(given.pop("file"))
+        file, command = Path(given.pop("file")), given.pop("command", None)
         options = typed(CHECK_OPTIONS, given)
         result = read_result(file)
-        target = trained_by(result.workload, file, options["model"], trust=options["trust"])
+        target = trained_by(result.workload, file, model=options["model"], command=command or (), trust=False)
         budget = Budget(parse_duration(options["budget"]))
+        await context.report_progress(0.0, 1.0, f"what runs: {target}")
 
         def work(told: Sentence, stop: Stop) -> Any:
             return check_result(result, target, budget, told, stop)
