@@ -29,6 +29,7 @@ def cross(
 ) -> None:
     """Measures another machine's config here. Exit status: 0 measured, 3 it cannot be trained with here."""
     from autotune.commands.crossing import cross_result
+    from autotune.commands.outputs import CROSS, require_replaceable
     from autotune.commands.trust import trained_by
     from autotune.results.cross_file import default_cross_path
     from autotune.results.files import to_json, write_document
@@ -43,6 +44,8 @@ def cross(
     target = trained_by(source.workload, file, model=model, command=command or (), trust=trust)
     own = (str(against), read_result(against)) if against is not None else None
     kind = parse_device(device)
+    if out is not None:
+        require_replaceable("--out", out, CROSS)
     clock = Budget(parse_duration(budget), started=STARTED)
     console = make_console()
     with Interrupts() as interrupts, make_progress(console, quiet=quiet, seconds=clock.remaining) as progress:

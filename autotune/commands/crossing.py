@@ -17,6 +17,7 @@ from autotune.hardware import DeviceKind, Hardware
 from autotune.knobs import WorkloadFacts, format_scalar, idle_knobs
 from autotune.measuring import Burst, Measurement, Outcome, Point, Speedup, pool
 from autotune.results.cross_file import RESULTS, Cross, OwnSide, origin_of
+from autotune.results.files import OtherKindError
 from autotune.results.result import Result, Side, WorkloadRecord, read_result
 from autotune.scripts import Script
 from autotune.search.interrupts import Stop
@@ -107,6 +108,8 @@ def own_result(
     for path in sorted(folder.glob("*.json")):
         try:
             result = read_result(path)
+        except OtherKindError:
+            continue
         except ResultFileError as error:
             note(f"skipped while looking for this machine's own result: {error}")
             continue

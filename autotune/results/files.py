@@ -34,6 +34,10 @@ MOST_NAMED = 8
 """Fields that are named as ignored; more are counted."""
 
 
+class OtherKindError(ResultFileError):
+    """A file of autotune's own, of another kind: what gathers results from a folder passes over it."""
+
+
 class Document(Stored):
     """What a file holds as a whole.
 
@@ -181,12 +185,18 @@ def _kind_of(data: Any, origin: str, kinds: tuple[type[Kind], ...]) -> tuple[typ
     """Which kind of file it is, and of which version.
 
     Raises:
+        OtherKindError: Another file of autotune's own.
         ResultFileError: A foreign file, a newer schema, or one that is too old.
     """
     schema = data.get("schema") if isinstance(data, dict) else None
     family, _, digits = schema.rpartition("/") if isinstance(schema, str) else ("", "", "")
     told = repr(schema)[:60]
     kind = next((one for one in kinds if one.SCHEMA.rpartition("/")[0] == family), None)
+    if kind is None and family.startswith("autotune."):
+        raise OtherKindError(
+            f'{origin} is not a {kinds[0].NOUN} of autotune, but another of its files: "schema" is {told}; name a '
+            f"{kinds[0].NOUN}"
+        )
     if kind is None or not (digits.isascii() and digits.isdigit()):
         raise ResultFileError(
             f'{origin} is not a {kinds[0].NOUN} of autotune: expected "schema": "{kinds[0].SCHEMA}", '

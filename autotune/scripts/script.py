@@ -76,6 +76,17 @@ class Script:
         return Path(self.command[0]).name
 
     @property
+    def place(self) -> str:
+        """The path of that file from here without its ending, or the module with its packages: scripts of one name."""
+        for before, word in itertools.pairwise(("", *self.command)):
+            if before in {"-m", "--module"} and not f"{word}.".startswith(LAUNCHERS):
+                return word
+            if word.endswith((".py", ".sh")):
+                whole = Path(os.path.abspath(word)).with_suffix("")
+                return (whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else whole).as_posix()
+        return Path(self.command[0]).name
+
+    @property
     def text(self) -> str:
         """As it is typed, its secrets hidden."""
         return shlex.join(masked_command(self.command))
