@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -175,16 +175,17 @@ def test_processes_of_this_user_are_listed_and_this_run_is_not() -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="another user's process is started by its number")
 def test_processes_of_other_users_are_counted_without_names() -> None:
     """Neither their names nor their numbers are stored."""
-    user = 65534 if os.getuid() == 0 else None  # only root may start another user's process; others take root's
-    with contextlib.ExitStack() as stack:
-        pid = 1
-        if user is not None:
-            child = stack.enter_context(subprocess.Popen(["sleep", "60"], user=user))
-            stack.callback(child.kill)
-            pid = child.pid
-        card = rtx_4070()
-        card.computing = ((pid, MIB),)
+    pid = 1
+    if os.getuid() == 0:  # then process 1 is this user's own: another user's is started, by a shell that ends
+        words = ["sh", "-c", "sleep 60 >&2 & echo $!"]
+        pid = int(subprocess.run(words, user=65534, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout)
+    card = rtx_4070()
+    card.computing = ((pid, MIB),)
+    try:
         (gpu,), _ = read(card)
+    finally:
+        if pid != 1:
+            os.kill(pid, signal.SIGKILL)
     assert (gpu.processes, gpu.others_processes) == ((), 1)
 
 
