@@ -16,7 +16,7 @@ class Kind(NamedTuple):
     """A kind of file that autotune writes.
 
     Attributes:
-        noun: What a person calls it.
+        noun: What a person calls it, with its article.
         start: How its content begins.
     """
 
@@ -24,19 +24,19 @@ class Kind(NamedTuple):
     start: re.Pattern[bytes]
 
 
-RESULT = Kind("result file", re.compile(rb'\s*\{\s*"schema":\s*"autotune\.result/'))
-CROSS = Kind("cross file", re.compile(rb'\s*\{\s*"schema":\s*"autotune\.cross/'))
-EXAMINATION = Kind("examination", re.compile(rb'\s*\{\s*"schema":\s*"autotune\.doctor/'))
-PAGE = Kind("report", re.compile("\\s*<!DOCTYPE html>.*– autotune</title>".encode(), re.DOTALL))
-JOURNAL = Kind("journal", re.compile(rb'\{"op_code":'))
+RESULT = Kind("a result file", re.compile(rb'\s*\{\s*"schema":\s*"autotune\.result/'))
+CROSS = Kind("a cross file", re.compile(rb'\s*\{\s*"schema":\s*"autotune\.cross/'))
+EXAMINATION = Kind("an examination", re.compile(rb'\s*\{\s*"schema":\s*"autotune\.doctor/'))
+PAGE = Kind("a report", re.compile("\\s*<!DOCTYPE html>.*– autotune</title>".encode(), re.DOTALL))
+JOURNAL = Kind("a journal", re.compile(rb'\{"op_code":'))
 CARDS = {
-    ".svg": Kind("card", re.compile(rb"<\?xml.*<dc:title>autotune card</dc:title>", re.DOTALL)),
-    ".png": Kind("card", re.compile(rb"\x89PNG.*autotune card", re.DOTALL)),
+    ".svg": Kind("a card", re.compile(rb"<\?xml.*<dc:title>autotune card</dc:title>", re.DOTALL)),
+    ".png": Kind("a card", re.compile(rb"\x89PNG.*autotune card", re.DOTALL)),
 }
 COMPARISONS = {
-    "md": Kind("comparison", re.compile(rb"# Tuned by autotune\n")),
-    "csv": Kind("comparison", re.compile(rb"file,workload,target,fingerprint,machine,")),
-    "json": Kind("comparison", re.compile(rb'\{\s*"groups":')),
+    "md": Kind("a comparison", re.compile(rb"# Tuned by autotune\n")),
+    "csv": Kind("a comparison", re.compile(rb"file,workload,target,fingerprint,machine,")),
+    "json": Kind("a comparison", re.compile(rb'\{\s*"groups":')),
     "html": PAGE,
 }
 BESIDE = {".html": PAGE, ".journal": JOURNAL, ".diff": None}
@@ -64,7 +64,7 @@ def require_replaceable(option: str, path: Path, kind: Kind) -> None:
         raise UsageError(f"{option}: {path} cannot be read: {error.strerror}; choose another name") from error
     if head is None or (head and not kind.start.match(head)):
         raise UsageError(
-            f"{option}: expected a new file, or a {kind.noun} of autotune to replace, but {path} is neither; "
+            f"{option}: expected a new file, or {kind.noun} of autotune to replace, but {path} is neither; "
             "choose another name, or move that file away"
         )
 
