@@ -26,7 +26,7 @@ _FORMS = re.compile(
     r"""
     (?<![A-Za-z0-9])(?:
         hf_(?=[A-Za-z]*\d)[A-Za-z0-9]{8,} | hf_[A-Za-z0-9]{16,}
-      | sk-(?=[A-Za-z_-]*\d)[A-Za-z0-9_-]{16,}
+      | sk-(?=[A-Za-z_-]{0,40}\d)[A-Za-z0-9_-]{16,}
       | gh[opsur]_[A-Za-z0-9]{16,} | github_pat_[A-Za-z0-9_]{16,} | glpat-[A-Za-z0-9_-]{16,}
       | (?:AKIA|ASIA)[0-9A-Z]{16} | AIza[0-9A-Za-z_-]{30,}
       | xox[a-z]-[A-Za-z0-9-]{10,} | wandb_v1_[A-Za-z0-9_]{16,}
@@ -50,8 +50,8 @@ _IN_CONTEXT = re.compile(
 """A URL's password, a header's credentials, the key of ``wandb login``."""
 _NAMED = re.compile(
     r"""
-    (?<![\w$-]) (?P<quote>["']?) (?=[\w.+-]*(?i:token|key|passw|passphrase|secret|credential))
-    (?P<name>[+-]{0,2}[A-Za-z_][\w.-]*) (?P=quote)\]?
+    (?<![\w$-]) (?P<quote>["']?) (?=[\w.+-]{0,80}(?i:token|key|passw|passphrase|secret|credential))
+    (?P<name>[+-]{0,2}[A-Za-z_][\w.-]{0,80}) (?P=quote)\]?
     (?P<between>\s*(?<![=!<>:])[:=](?![=:/])\s*|\s+)
     (?P<value>\$\{[^{}]*\}|"(?:[^"\\\n]|\\.){0,4000}"|'(?:[^'\\\n]|\\.){0,4000}'|[^\s"'`,;&|()\[\]{}<>]+|<[^<>\s]*>|\[\w+\])
     (?P<next>[,()\[]?)
@@ -79,8 +79,11 @@ _OF_DATA = {
 _PLACES = {"dir", "directory", "file", "filename", "folder", "path"}
 """At the end of a name: its value says where a secret lies, and is no secret."""
 _SWITCHES = {"", "true", "false", "none", "null", "yes", "no", "on", "off"}
-_PLAIN = re.compile(r"[+-]?[\d_,]{0,15}\.?\d{1,12}(?:e[+-]?\d{1,3})?[a-z%]?|<[^<>]*>|\[\w+\]", re.IGNORECASE)
-"""A number, or a tokenizer's special token."""
+_PLAIN = re.compile(
+    r"[+-]?[\d_,]{0,15}\.?\d{1,12}(?:e[+-]?\d{1,3})?[a-z%]?|<[^<>]*>|\[\w+\]|.+\.(?:env|ini|json|pem|toml|txt|ya?ml)",
+    re.IGNORECASE,
+)
+"""A number, a tokenizer's special token, or a file."""
 _REFERENCE = re.compile(r"\$\w+|\$\{[^{}]*\}|%\w+%|\*{3}")
 """A shell's or Hydra's name for a value that stands elsewhere; a secret that is hidden already."""
 _PROSE = {

@@ -83,7 +83,7 @@ def test_secrets_of_commands_are_hidden(command: str, shown: str) -> None:
         "python train.py --pad-token '<pad>' --eos-token '</s>' --mask-token '[MASK]' --token '<|end|>'",
         "python train.py --image-key jpg --label-key=cls --sort-key length --keys image,label",
         "python train.py --keyboard de --monkey x --hockey=y --turkey z",
-        "python train.py --key-file ~/.ssh/id --token-path=t.txt --credentials-file c.json",
+        "python train.py --key-file ~/.ssh/id --token-path=t.txt --credentials-file c.json --credentials /a/b.json",
         "python train.py --hf-token $HF_TOKEN api_key=${oc.env:KEY} --token %HF_TOKEN%",
         "bash -c 'python train.py --hf-token $HF_TOKEN --tokenizer bert'",
         "python train.py --hf-token --epochs 3",
@@ -157,3 +157,14 @@ def test_data_is_masked_to_any_depth() -> None:
     assert masked_data(data) == {
         "argv": ["a.py", "--token", "***"], "deep": [{"note": "token=***"}, 3, None], "pair": (1, "key='***'"),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["token." * 50_000, "sk-" * 50_000, 'token="' * 20_000, "key " * 50_000, "token" + " " * 100_000, "://a" * 50_000,
+     "login --a " * 30_000, "-----BEGIN PRIVATE KEY-----" * 5_000, "eyJ" * 50_000, "a" * 200_000 + "key=b"],
+    ids=lambda text: text[:12],
+)  # fmt: skip
+def test_no_text_takes_forever(text: str) -> None:
+    """A script may print anything; the test's time limit is far beyond what each of these takes."""
+    masked_text(text)

@@ -51,9 +51,9 @@ Words = Annotated[
 File = Annotated[str, Field(description="A result file.")]
 Paths = Annotated[list[str], Field(description="Result files, or folders that hold them.")]
 READS = ToolAnnotations(read_only_hint=True, destructive_hint=False, open_world_hint=False)
-"""Of a tool that changes nothing, and runs no code but autotune's."""
+"""A tool with these hints changes nothing, and runs autotune's own code only."""
 RUNS = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=True)
-"""Of a tool that runs a person's code or a command: what that may do, nobody knows."""
+"""A tool with these hints runs a person's code or a command, which may do anything."""
 _KINDS: dict[str, Any] = {
     "text": str | int | float | list[str] | None,
     "texts": list[str] | dict[str, Any] | None,

@@ -40,7 +40,7 @@ COMPARISONS = {
     "html": PAGE,
 }
 BESIDE = {".html": PAGE, ".journal": JOURNAL, ".diff": None}
-"""What lies beside a result; a diff looks alike whoever has written it."""
+"""What lies beside a result; a diff of autotune looks like any other."""
 
 
 def require_replaceable(option: str, path: Path, kind: Kind) -> None:

@@ -102,7 +102,7 @@ def target_of(named: str, file: Path, model: str, *, trust: bool) -> str:
         why = f"which is not found in the working directory {folder}"
     elif source.is_file() and not _defines(source, attribute):
         why = f"which {source} does not define itself"
-    else:  # what is not there at all is told by the import
+    else:  # the import reports what is not there at all
         return named
     raise UsageError(
         f"{file} names {named}, {why}: a file from elsewhere could run any code that way; "
@@ -140,7 +140,7 @@ def _defines(source: Path, attribute: str) -> bool:
     try:
         tree = ast.parse(source.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
-        return True  # cannot be imported either, which is told there
+        return True  # the import reports why it cannot be read
     names = set(_names(tree))
     borrowed = any((part, False) in names for part in (first, *rest))
     return (first, True) in names and not borrowed and not any(part.startswith("__") for part in rest)

@@ -1,4 +1,4 @@
-"""Gathers result files, and those of `autotune cross`, from files and folders; what gives none is told by name."""
+"""Gathers result files, and those of `autotune cross`, from files and folders; it names what gives none."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def newest(crosses: Iterable[tuple[str, Cross]]) -> tuple[list[tuple[str, Cross]
 
 
 def _read(file: Path | str, found: Gathered, *, passes_over: bool) -> None:
-    """Adds what a file holds; `passes_over` other files of autotune, which nobody has named."""
+    """Adds what a file holds; with `passes_over`, other files of autotune are no problem."""
     kinds: tuple[type[Document], ...] = (Result, Cross)
     try:
         record = read_document(file, *kinds)

@@ -94,7 +94,7 @@ def test_a_page_of_someone_elses_is_kept(folder: Path) -> None:
     ],
 )  # fmt: skip
 def test_an_own_file_is_replaced(arguments: list[str], folder: Path) -> None:
-    """The same command may run twice; an empty file is nobody's loss."""
+    """The same command may run twice; an empty file holds nothing to lose."""
     (folder / "all.md").touch()
     for _ in range(2):
         assert run_inside(arguments, folder).status == 0
@@ -136,7 +136,7 @@ def test_a_second_examination_replaces_the_first(folder: Path, monkeypatch: pyte
 
 
 def name(**fields: object) -> Callable[[], str]:
-    """The name of what is tuned, when it is asked for."""
+    """The name of a tuning's files; it depends on the working directory when it is called."""
     return lambda: Options(**{"target": "", **fields}).name  # type: ignore[arg-type]
 
 

@@ -58,7 +58,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
      "train.py:build", "plain/deep/mod.py:build", "pkg/../train.py:build", "no_such.py:build"],
 )  # fmt: skip
 def test_a_file_may_name_what_the_working_directory_defines(target: str) -> None:
-    """By module or by path; what is not there at all is told by the import."""
+    """By module or by path; the import reports what is not there at all."""
     assert target_of(target, FILE, "", trust=False) == target
 
 
@@ -98,7 +98,7 @@ def test_looking_for_a_module_runs_nothing(project: Path) -> None:
 def test_a_file_may_name_this_python_and_an_own_script(
     command: tuple[str, ...], project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A script or a module below the working directory, with any arguments; a name counts by what PATH makes of it."""
+    """A script or a module below the working directory, with any arguments; PATH decides which program a name is."""
     (project / "runs").mkdir()
     for name in ("__init__.py", "__main__.py"):
         (project / "runs" / name).write_text(OWN)
