@@ -54,11 +54,11 @@ def require_replaceable(option: str, path: Path, kind: Kind) -> None:
     Raises:
         UsageError: Something else is there, or what is there cannot be read.
     """
-    if path.is_dir():
-        raise UsageError(f"{option}: expected a file such as {path / 'result.json'}, but {path} is a folder")
-    if not path.exists():
-        return
     try:
+        if path.is_dir():
+            raise UsageError(f"{option}: expected a file such as {path / 'result.json'}, but {path} is a folder")
+        if not path.exists():
+            return
         head = _head(path) if path.is_file() else None
     except OSError as error:
         raise UsageError(f"{option}: {path} cannot be read: {error.strerror}; choose another name") from error

@@ -65,12 +65,15 @@ def test_a_file_of_another_kind_is_never_replaced(arguments: list[str], folder: 
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
-@pytest.mark.parametrize("device", ["/dev/null", "."])
-def test_what_is_no_regular_file_is_never_replaced(device: str, folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [("/dev/null", "--out: expected a new file"), (".", "is a folder"), ("a" * 300, "cannot be read: File name too")],
+)
+def test_what_is_no_regular_file_is_never_replaced(place: str, words: str, folder: Path) -> None:
     """A device would be a file afterwards."""
-    done = run_inside(["--model", "train:build", "--out", device], folder)
+    done = run_inside(["--model", "train:build", "--out", place], folder)
     assert done.status == 2
-    assert "--out: expected" in " ".join(done.err.split())
+    assert words in " ".join(done.err.split())
 
 
 def test_a_page_of_someone_elses_is_kept(folder: Path) -> None:
