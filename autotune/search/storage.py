@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, unquote
 
 import filelock
 import optuna
@@ -111,7 +111,7 @@ def sqlite_file(url: str) -> Path | None:
     except Exception:  # noqa: BLE001 - opening it says what is wrong
         return None
     is_file = parts.get_backend_name() == "sqlite" and parts.database not in {None, "", ":memory:"}
-    return Path((parts.database or "").removeprefix("file:").partition("?")[0]) if is_file else None
+    return Path(unquote((parts.database or "").removeprefix("file:").partition("?")[0])) if is_file else None
 
 
 def _shown(url: str) -> str:

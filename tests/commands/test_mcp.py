@@ -153,6 +153,7 @@ def test_outputs_stay_in_the_project(tmp_path: Path) -> None:
     places: list[dict[str, Any]] = [
         {"out": "../result.json"}, {"out": str(tmp_path / "result.json")}, {"out": "link/result.json"},
         {"out": "result.json"}, {"storage": f"sqlite:///{tmp_path}/trials.db"}, {"storage": "sqlite:///../trials.db"},
+        {"storage": f"sqlite:///file:{str(tmp_path).replace('/', '%2F')}%2Ftrials.db?uri=true"},
     ]  # fmt: skip
 
     async def use(client: Client) -> Any:
