@@ -11,11 +11,12 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
-from time import perf_counter, time
+from time import perf_counter, sleep, time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from . import hooks, journal
+from . import hooks
+from .arrival import KEPT
 from .attributes import Growth
 from .blocks import count_blocks
 from .effects import compiled_graphs
@@ -43,6 +44,7 @@ from .loop import (
 from .naming import count_of, loader_key, model_key, shapes_hash, tensors_in
 from .passes import Pass, Passes
 from .ranks import Meeting, count_ranks, exchange_of
+from .sandboxed import announce_step, watch_reading
 from .saving import leave_out_checkpoints
 from .seeding import seed_start
 from .sites import Sites
@@ -56,6 +58,8 @@ STEPS, SECONDS, FEWEST_STEPS = 6, 4.0, 3
 """Of the optimizer that steps first: so many, or fewer where they take long."""
 LATE_SHARE, FEWEST_LATE_STEPS = 0.5, 2
 """Of the time that it has, after which two steps must do. Chosen: one more may take as long again."""
+KEEPING_SECONDS = 60.0
+"""For the parent to link it; 100,000 files take 2 s on a local disk."""
 STEPS_OF_A_BATCH = 24
 """After so many on one batch, no further one will be drawn from a loader that was drawn from before. Chosen."""
 
@@ -69,7 +73,8 @@ class Look:
     """What was seen so far.
 
     Args:
-        orders: ``socket``: the parent's; ``port``: where ranks may meet; ``seconds``: that the look may take.
+        orders: ``socket``: the parent's; ``port``: where ranks may meet; ``seconds``: that the look may take;
+            ``sandbox``, ``shared``: see `arrival`.
     """
 
     def __init__(self, orders: dict[str, Any]) -> None:
@@ -79,6 +84,8 @@ class Look:
         self._socket, self._process_id = orders["socket"], os.getpid()
         self._wire = Wire.to(self._socket)
         self._wire.send("imported")
+        self._sandbox, self._shared = orders["sandbox"], orders["shared"]
+        watch_reading(lambda host: self._wire.send("reads", host=host))
         self._began, self._first_argv = time(), [*sys.argv]  # scripts change it
         self._late = perf_counter() + LATE_SHARE * orders["seconds"]
         self._loaders: dict[int, Any] = {}
@@ -108,7 +115,7 @@ class Look:
         self._forwards = 0
         self._done = False
         seed_start()
-        leave_out_checkpoints(journal.begun())
+        leave_out_checkpoints()
         Meeting(orders["port"], self._on_group)
         hooks.on_iterate(self._on_iterate)
         hooks.on_step(self._before_step, self._on_step)
@@ -222,10 +229,10 @@ class Look:
         self._passes.are_used(trains=True)
         if not self._marks:
             self._passes.look_for_cycles()
-            journal.in_loop()  # what is made from here on is training's
             self._first_step = perf_counter()
             if os.getpid() != self._process_id:  # the script trains in a process that it has forked
                 self._wire, self._process_id = Wire.to(self._socket), os.getpid()
+            self._begin_training()
         self._threads["train"].add(threading.current_thread().name)
         self._marks.append(len(self._draws))
         self._called.append(self._calls.total() - self._calls[0])
@@ -236,6 +243,14 @@ class Look:
                 self._profile.end()
             if self._is_enough():
                 self._finish()
+
+    def _begin_training(self) -> None:
+        """The parent keeps what start-up has made; connections are restricted from here on."""
+        self._wire.send("begins")
+        kept, deadline = os.path.join(self._shared, KEPT), perf_counter() + KEEPING_SECONDS
+        while not os.path.exists(kept) and perf_counter() < deadline:
+            sleep(0.002)
+        announce_step(any_network=self._sandbox["any_network"])
 
     @property
     def _draws_no_more(self) -> bool:
