@@ -172,8 +172,10 @@ class Tuning:
         options = self.options
         target = Script(options.script) if options.script else options.sent or options.target
         on_gpu = options.device in {None, "cuda"} and options.ranks == 1  # else all of them train
-        may = {"writable": options.writable, "any_network": options.any_network}
-        with opened(target, self.budget, self.progress, self.interrupts, self._note, on_gpu=on_gpu, **may) as isolation:
+        with opened(
+            target, self.budget, self.progress, self.interrupts, self._note, on_gpu=on_gpu,
+            writable=options.writable, any_network=options.any_network,
+        ) as isolation:  # fmt: skip
             if isolation.fork_unsafe_reason is not None:
                 self._note(f"each burst starts a fresh interpreter: {isolation.fork_unsafe_reason}")
             yield isolation

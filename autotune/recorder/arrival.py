@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ..sandbox.inside import enter
 from .importing import after_import
 from .left_out import leave_out
-from .sandboxed import enter
 from .tokenizing import watch_tokenizers
 
 ORDERS = "AUTOTUNE_RECORDER"
@@ -20,8 +20,6 @@ ORDERS = "AUTOTUNE_RECORDER"
 all processes of the script and autotune see."""
 CAME = "came-{}"
 """A file in the shared folder, by the id of the process: the recorder came into it."""
-KEPT = "kept"
-"""A file in the shared folder: autotune has kept what start-up made."""
 OLDEST_PYTHON, OLDEST_TORCH = (3, 10), (2, 1)
 """That the recorder can be part of. A script may have others than autotune."""
 

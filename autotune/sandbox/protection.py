@@ -31,7 +31,7 @@ from autotune.units import format_bytes
 
 Row = Literal["overlay", "landlock", "none"]
 KEPT_BYTES = 2**20
-"""What start-up makes whole and is this large or larger is data that it downloaded or prepared: the next starts find it.
+"""What start-up makes whole and is this large or larger is data that it downloaded or prepared: later starts find it.
 Smaller things are made again, as by a first start. Tiny Shakespeare has 1.1 MB."""
 LEAST_FREE_BYTES, SCANT_BYTES = 2**26, 2**30
 """Free space for layers: below the first no burst starts, below the second a note says so. Not tuned: a checkpoint that
@@ -280,7 +280,9 @@ class Protection:
         try:
             message, descriptors, _, _ = socket.recv_fds(channel, 65536, 1)
         except OSError as error:
-            raise IsolationError(f"a process did not enter its sandbox ({error}); end other work on this machine") from None
+            raise IsolationError(
+                f"a process did not enter its sandbox ({error}); end other work on this machine"
+            ) from None
         answer = json.loads(message) if message else {"error": "the process ended"}
         if answer["error"] is not None:
             raise IsolationError(
@@ -293,7 +295,7 @@ class Protection:
             self._rules.report("deaf", f"network: connections of bursts are not watched ({answer['deaf']})")
 
     def hint(self, text: str) -> str:
-        """What a person can do where the Landlock row has denied something, by what the script printed; else nothing."""
+        """What to do where the script prints that the Landlock row has denied something; else nothing."""
         if self.offer.row != "landlock" or (found := _DENIED.search(text)) is None:
             return ""
         path = os.path.abspath(found["after"] or found["before"] or "")

@@ -348,12 +348,10 @@ class ScriptIsolation(Isolation):
         sandbox = self._protection.orders(layer)
         orders = {**orders, "shared": str(self._protection.shared), "sandbox": sandbox}
         ranks = self._seen.ranks if self._seen is not None else 1  # the look listens to each rank by itself
-        return ScriptChild(
-            self._script, orders, self._environment(), self._folder, self._protection, layer, ranks
-        )
+        return ScriptChild(self._script, orders, self._environment(), self._folder, self._protection, layer, ranks)
 
     def _environment(self) -> dict[str, str]:
-        """Caches of compiled code are autotune's: one that the person has named must not change, and layers are dropped."""
+        """Compiled code goes to autotune's own cache: what is written elsewhere ends with its layer."""
         cache = compiler_cache()
         caches = {"TORCHINDUCTOR_CACHE_DIR": str(cache), "TRITON_CACHE_DIR": str(cache / "triton")}
         return {**super()._environment(), **QUIET, **caches}
@@ -363,7 +361,9 @@ class ScriptIsolation(Isolation):
         told = {**request.model_dump(mode="json"), "trace": self._traced.get(request.number)}
         told["pass_batches"] = self._pass_batches
         is_forked = self._forkserver is not None
-        told["layer"] = self._protection.prepare_fork(_layer_of(request.number), self._server_layer) if is_forked else None
+        told["layer"] = (
+            self._protection.prepare_fork(_layer_of(request.number), self._server_layer) if is_forked else None
+        )
         return json.dumps({**told, "changes": self._changes(request), "port": free_port()})
 
     def _changes(self, request: Request) -> dict[str, Any]:

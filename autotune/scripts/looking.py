@@ -13,7 +13,8 @@ import psutil
 from autotune.bursts.child import Child
 from autotune.bursts.cleanup import descendants
 from autotune.errors import Interrupted, WorkloadError
-from autotune.recorder.arrival import CAME, KEPT
+from autotune.recorder.arrival import CAME
+from autotune.sandbox.inside import KEPT
 from autotune.sandbox.protection import Protection
 from autotune.scripts.facts import why_not
 from autotune.scripts.script import Script
