@@ -67,9 +67,9 @@ class Offer:
 
 
 _SAID: dict[Row, str] = {
-    "overlay": "files of scripts: a private view; whatever a burst changes stays in a scratch folder",
-    "landlock": "files of scripts: Landlock; a burst can change files only in a scratch folder and below --writable",
-    "none": "files of scripts: no protection by the kernel; scripts run only with --writable",
+    "overlay": "a private view: whatever a script changes in bursts stays in a scratch folder",
+    "landlock": "Landlock: bursts of a script can change files only in a scratch folder and below --writable",
+    "none": "not protected by the kernel: scripts are run only with --writable",
 }
 
 
@@ -140,8 +140,8 @@ class Protection:
         self,
         run: Path,
         note: Callable[[str], None],
-        *,
         writable: Sequence[Path] = (),
+        *,
         any_network: bool = False,
         caches: Sequence[Path] = (),
     ) -> None:
@@ -176,7 +176,7 @@ class Protection:
             self._require_word()
         elif self.offer.row == "landlock":
             self._rules.writable = self._landlocked
-            self._note(self.offer.sentence)
+            self._note(f"your files: {self.offer.sentence}")
         else:
             self._note_plan(self.offer.plan)
         self._check_room()

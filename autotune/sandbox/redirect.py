@@ -115,7 +115,7 @@ def _wrap_os() -> None:
     for name in (*_READING, *_CHANGING):
         _replace(name, for_reading)
     for name in _MAKING:
-        _replace(name, lambda path: _state[0].made(path))
+        _replace(name, _state[0].made)
     _replace("truncate", lambda path: _state[0].written(path, keeps=True))
     _wrap_pair("rename", takes_away=True)
     _wrap_pair("replace", takes_away=True)

@@ -10,8 +10,7 @@ import contextlib
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -52,22 +51,12 @@ class ScriptIsolation(Isolation):
         script: What trains.
         note: Told what a person should know.
         forks: Whether its processes are forked where they can be; else each starts the script again.
-        writable: What the script may change in earnest.
-        any_network: Whether it may connect anywhere after its first step.
 
     Raises:
         IsolationError: There is no temporary folder.
     """
 
-    def __init__(
-        self,
-        script: Script,
-        note: Callable[[str], None] = lambda _: None,
-        *,
-        forks: bool = True,
-        writable: Sequence[Path] = (),
-        any_network: bool = False,
-    ) -> None:
+    def __init__(self, script: Script, note: Callable[[str], None] = lambda _: None, *, forks: bool = True) -> None:
         super().__init__(script.text, note)
         self._spawning = self._spawning or not forks
         self._seen: SeenScript | None = None
@@ -81,7 +70,7 @@ class ScriptIsolation(Isolation):
         self._pass_batches: int | None = None
         compiler_cache().mkdir(parents=True, exist_ok=True)
         self._protection = Protection(
-            self._folder, note, writable=writable, any_network=any_network, caches=[compiler_cache()]
+            self._folder, note, script.writable, any_network=script.any_network, caches=[compiler_cache()]
         )
 
     @property
@@ -89,6 +78,11 @@ class ScriptIsolation(Isolation):
         """What a look at the script has seen; there once it has started."""
         assert self._seen is not None  # noqa: S101 - nobody asks before `start`
         return self._seen
+
+    @property
+    def protects(self) -> str:
+        """How this machine protects a person's files, in a sentence; there once the script has started."""
+        return self._protection.offer.sentence
 
     @property
     def loop(self) -> dict[str, Any]:

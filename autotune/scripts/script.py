@@ -37,9 +37,13 @@ class Script:
 
     Attributes:
         command: Its words, as they are typed.
+        writable: What its bursts may change in earnest.
+        any_network: Whether its bursts may connect anywhere after their first step.
     """
 
     command: tuple[str, ...]
+    writable: tuple[Path, ...] = ()
+    any_network: bool = False
 
     @classmethod
     def of(cls, words: Sequence[str]) -> Script:
