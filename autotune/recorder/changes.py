@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import telling
 from .copies import Copies
+from .layout import follow_weights
 from .naming import batches_of, is_own_batch_sampler
 from .ranks import exchange_by
 
@@ -59,6 +60,7 @@ class Changes:
         self._found_models = False
         self._optimizer: list[tuple[str, Any]] = told.get("optimizer", [])
         self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        follow_weights()  # now: models may be laid out within a step, when torch takes no further hook
 
     def exchange(self) -> Changes:
         """Has gradients exchanged as is told, from here on; the ranks have not met yet."""
