@@ -34,6 +34,8 @@ def arrive() -> None:
     if not text:
         return
     orders = json.loads(text)
+    if "folder" in orders:
+        _note_arrival(orders["folder"])
     if "keep" in orders:
         _or_give_up(orders, lambda: _keep_files(orders["keep"]))
     if orders["role"] != "launch":
@@ -46,9 +48,14 @@ def arrive() -> None:
 
 def _keep_files(folder: str) -> None:
     """From here on what the script does to files is told."""
-    with open(os.path.join(folder, CAME.format(os.getpid())), "w"):
-        pass
+    _note_arrival(folder)
     journal.begin(folder)
+
+
+def _note_arrival(folder: str) -> None:
+    """Leaves word; there is no such folder on another machine."""
+    with contextlib.suppress(OSError), open(os.path.join(folder, CAME.format(os.getpid())), "w"):
+        pass
 
 
 def _begin(orders: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
@@ -86,6 +87,34 @@ class Script:
             elif not equals and not word.startswith("-"):
                 break
         return words
+
+    @property
+    def closed_by(self) -> str | None:
+        """The word with which the recorder cannot come along, where the command itself says so."""
+        words = iter(self.command)
+        program = next(words)
+        if Path(program).name == "env":
+            for word in words:
+                if word in {"-", "-i", "--ignore-environment"} or word.endswith("PYTHONPATH") and word.startswith("-"):
+                    return f"env {word}"
+                if word in {"-u", "--unset"} and (name := next(words, "")) == "PYTHONPATH":
+                    return f"env {word} {name}"
+                if not word.startswith("-") and "=" not in word:
+                    program = word
+                    break
+        if not Path(program).name.startswith(("python", "pypy")):
+            return None
+        for word in words:
+            if not word.startswith("-") or word == "-":
+                return None
+            letters = re.match(r"-([a-zA-Z]*?)(?:[WXcm]|$)", word)  # these letters take the rest, or the next word
+            if letters is not None and {*letters[1]} & {*"IES"}:
+                return f"{program} {word}"
+            if word[-1] in "WX" and word[1] != "-":
+                next(words, None)
+            elif word[-1] in "cm":
+                return None
+        return None
 
     def environment(self, orders: Mapping[str, Any], base: Mapping[str, str]) -> dict[str, str]:
         """The variables under which the recorder comes into every interpreter that the command starts."""

@@ -41,6 +41,7 @@ with torch.no_grad():
     evaluated = {batch.mean().item() for batch in DataLoader(Rows(), batch_size=16)}
 print(json.dumps([sorted(seen), sorted(evaluated), optimizer.param_groups[0]["fused"], torch.get_num_threads()]))
 """
+OWN_THREADS = f"import os; os.environ['OMP_NUM_THREADS'] = '2'\n{SCRIPT}"
 LOOP = {"loaders": ["__main__.Rows 64 16 RandomSampler False"], "models": [], "device": "cpu"}
 
 
@@ -195,12 +196,34 @@ def test_workers_see_what_the_script_changes_in_its_data_set_between_epochs(
 
 
 def test_what_never_came_into_effect_is_told_in_the_end(tmp_path: Path) -> None:
-    """A loader and a model that the script does not have."""
+    """A loader that draws in another way than the one that was tuned, and a model that is in no class of the script."""
     changes = {"loader": {"num_workers": 1}, "model": ["lay_out"], "knobs": {"memory_format": "channels_last"}}
-    loop = {"loaders": ["__main__.Columns 64 16 RandomSampler False"], "models": ["x.Y abc"], "device": "cpu"}
+    key = f"x.Y {shapes_hash(nn.Linear(4, 1))}"
+    loop = {"loaders": ["__main__.Rows 64 16 SequentialSampler False"], "models": [key], "device": "cpu"}
     (trained, *_), told = launched(tmp_path, changes, loop)
     assert trained == [0.0]
     assert "no loader like the one that was tuned was seen and the model that was tuned was not seen" in told
+
+
+OTHER_DATA = ["__main__.Columns 64 16 RandomSampler False"]
+OTHER_MODEL = ["__main__.Net abc"]
+
+
+@pytest.mark.parametrize(("loaders", "models"), [(OTHER_DATA, []), (LOOP["loaders"], OTHER_MODEL)])
+def test_a_script_that_trains_something_else_is_left_as_it_is(
+    loaders: list[str], models: list[str], tmp_path: Path
+) -> None:
+    """Loader, optimizer and threads are the script's own, and a line says so in the end."""
+    changes = {
+        "loader": {"num_workers": 1},
+        "optimizer": [["switch_optimizer", "fused"]],
+        "process": [["set_threads", 1]],
+    }
+    (trained, _, fused, threads), told = launched(
+        tmp_path, changes, {"loaders": loaders, "models": models, "device": "cpu"}, text=OWN_THREADS
+    )
+    assert (trained, fused, threads) == ([0.0], None, 2)
+    assert "this process trained as it is" in told
 
 
 def test_a_loader_is_known_again_with_another_size() -> None:
