@@ -14,8 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .blocks import no_cache_in_training, recomputed, repeated_blocks, without_cache
-from .layout import follow_weights
-from .layout import lay_out as lay_out  # with the others, by name
+from .layout import follow_weights, lay_out  # noqa: F401 - the second is called by its name, as those below
 
 if TYPE_CHECKING:
     import torch

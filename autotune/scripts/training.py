@@ -39,13 +39,7 @@ class Training:
     """
 
     def __init__(
-        self,
-        script: Script,
-        environment: Mapping[str, str],
-        folder: Path,
-        warn: Callable[[str], None],
-        *,
-        strict: bool,
+        self, script: Script, environment: Mapping[str, str], folder: Path, warn: Callable[[str], None], *, strict: bool
     ) -> None:
         self._script = script
         self._environment = environment

@@ -36,7 +36,7 @@ class Augmented(Dataset[Any]):
         return SAMPLES
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        drawn = (float(torch.rand(())), random.random(), float(np.random.rand()))  # noqa: NPY002, S311
+        drawn = (float(torch.rand(())), random.random(), float(np.random.rand()))
         return torch.tensor([float(index), *drawn], dtype=torch.float64)
 
 

@@ -1,4 +1,4 @@
-"""A training that is resumed in another layout: a fused optimizer would pair weights and moments wrongly, in silence."""
+"""A training is resumed in another layout: a fused optimizer would pair weights and moments wrongly, in silence."""
 
 from __future__ import annotations
 
@@ -76,16 +76,19 @@ def put_back(model: nn.Module, gradients: list[torch.Tensor]) -> None:
 
 
 def prepared(model: nn.Module, optimizer: torch.optim.Optimizer) -> Resumed:
+    """As a person does it who loads the state before."""
     SETTING.prepare(model, optimizer)
     return model, optimizer
 
 
 def prepared_alone(model: nn.Module, optimizer: torch.optim.Optimizer) -> Resumed:
+    """The optimizer is not given."""
     SETTING.prepare(model)
     return model, optimizer
 
 
 def prepared_then_loaded(model: nn.Module, optimizer: torch.optim.Optimizer) -> Resumed:
+    """The state comes from a checkpoint, after all is laid out."""
     state = copy.deepcopy(optimizer.state_dict())
     SETTING.prepare(model, optimizer)
     optimizer.load_state_dict(state)
@@ -93,6 +96,7 @@ def prepared_then_loaded(model: nn.Module, optimizer: torch.optim.Optimizer) -> 
 
 
 def made_anew_then_loaded(model: nn.Module, optimizer: torch.optim.Optimizer) -> Resumed:
+    """So does the optimizer."""
     state = copy.deepcopy(optimizer.state_dict())
     SETTING.prepare(model)
     optimizer = fused(model)
@@ -101,6 +105,7 @@ def made_anew_then_loaded(model: nn.Module, optimizer: torch.optim.Optimizer) ->
 
 
 def stepped_then_loaded(model: nn.Module, optimizer: torch.optim.Optimizer) -> Resumed:
+    """The checkpoint is loaded in the midst of training."""
     weights, state = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
     gradients = gradients_of(model)
     SETTING.prepare(model)
@@ -118,6 +123,7 @@ def recorded(model: nn.Module, optimizer: torch.optim.Optimizer) -> Resumed:
 
 
 def fabric(model: nn.Module, optimizer: torch.optim.Optimizer) -> Resumed:
+    """By its setup."""
     pytest.importorskip("lightning")
     from lightning.fabric import Fabric
 
@@ -128,6 +134,7 @@ def fabric(model: nn.Module, optimizer: torch.optim.Optimizer) -> Resumed:
 
 
 def accelerate(model: nn.Module, optimizer: torch.optim.Optimizer) -> Resumed:
+    """By its prepare."""
     pytest.importorskip("accelerate")
     from accelerate import Accelerator
 

@@ -112,7 +112,9 @@ def test_only_what_was_measured_is_changed_and_the_others_are_listed() -> None:
 def test_a_training_that_comes_after_another_in_one_process_is_changed() -> None:
     """What was put back for the first is told again for the second, by its optimizer's first step."""
     write_result()
-    Path("both.py").write_text("import runpy\nfor name in ('model', 'train'):\n    runpy.run_path(f'{name}.py', run_name='__main__')\n")
+    Path("both.py").write_text(
+        "import runpy\nfor name in ('model', 'train'):\n    runpy.run_path(f'{name}.py', run_name='__main__')\n"
+    )
     done = launch(sys.executable, "both.py")
     first, second = done.out.splitlines()
     assert first == f"model.py {PLAIN}"
@@ -206,6 +208,8 @@ def test_a_script_that_a_signal_ends_is_told_as_a_shell_tells_it() -> None:
 @pytest.mark.parametrize(
     ("command", "word"),
     [
+        ("python -I t.py", "python -I"),
+        ("env -i python t.py", "env -i"),
         ("python -uE t.py", "python -uE"),
         ("python3 -W error -S t.py", "python3 -S"),
         ("python -Wignore::E t.py", None),
