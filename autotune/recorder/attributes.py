@@ -33,8 +33,8 @@ _FOREIGN = {"logging", "threading", "multiprocessing", "weakref"}
 class Attributes:
     """What a data set holds, at any depth, as it is at this moment.
 
-    Of what is larger than is looked through, and of objects that have no attributes, it is only seen that another one
-    is there.
+    Lists and arrays above the limits, and objects without attributes, count as changed only where another one takes
+    their place.
 
     Args:
         things: The data set, and what else workers have a copy of.
@@ -106,41 +106,41 @@ def count_items(dataset: Any) -> int:
     return sum(map(len, others)) + sum(item is not None for value in lists for item in list(value))
 
 
-def held_by(*things: Any) -> Iterator[Any]:
-    """These, and what they hold: attributes, and items of lists, tuples, sets and dictionaries; numbers and texts not.
+def held_by(*holders: Any) -> Iterator[Any]:
+    """The holders and everything that they hold, in the same order each time; numbers and texts are left out.
 
-    Always in the same order.
+    A part is an attribute, or an item of a list, a tuple, a set or a dictionary.
     """
     seen: dict[int, Any] = {}
-    waiting = list(things)[::-1]
+    waiting = list(holders)[::-1]
     while waiting and len(seen) < MOST_PARTS:
-        thing = waiting.pop()
-        if id(thing) not in seen and type(thing) not in _ATOMS:
-            seen[id(thing)] = thing
-            yield thing
-            with contextlib.suppress(Exception):  # whatever a class of the script's makes of being asked
-                waiting += reversed(_parts(thing))
+        part = waiting.pop()
+        if id(part) not in seen and type(part) not in _ATOMS:
+            seen[id(part)] = part
+            yield part
+            with contextlib.suppress(Exception):  # a class of the script's may raise where it is asked
+                waiting += reversed(_parts(part))
 
 
-def _parts(thing: Any) -> list[Any]:
-    """What a thing holds that may change by itself."""
-    kind = type(thing)
+def _parts(holder: Any) -> list[Any]:
+    """The attributes and items that may change by themselves."""
+    kind = type(holder)
     if issubclass(kind, (*_CLOSED, torch.Tensor)) or kind.__module__.partition(".")[0] in _FOREIGN:
         return []
-    items = _items(thing)
-    return [*_attributes(thing).values(), *([] if _are_plain(items) else items)]
+    items = _items(holder)
+    return [*_attributes(holder).values(), *([] if _are_plain(items) else items)]
 
 
-def _items(thing: Any) -> list[Any]:
-    """Of a list or the like, past what a class of the script's makes of being asked; none where they are too many."""
+def _items(holder: Any) -> list[Any]:
+    """The items of a list, a tuple, a set or a dictionary, by Python's own methods; none above the limit."""
     for kind, items in _ITEMS:
-        if issubclass(type(thing), kind):
-            return list(items(thing)) if kind.__len__(thing) <= MOST_ITEMS else []
+        if issubclass(type(holder), kind):
+            return list(items(holder)) if kind.__len__(holder) <= MOST_ITEMS else []
     return []
 
 
-def _attributes(thing: Any) -> dict[str, Any]:
-    return getattr(thing, "__dict__", None) or {}
+def _attributes(holder: Any) -> dict[str, Any]:
+    return getattr(holder, "__dict__", None) or {}
 
 
 def _are_plain(items: list[Any]) -> bool:
@@ -150,7 +150,7 @@ def _are_plain(items: list[Any]) -> bool:
 
 
 def _kept(value: Any) -> Any:
-    """What tells later whether it has been changed, by itself; it is held, so that nothing else gets its id."""
+    """A record by which a later change shows; it holds the value, so that nothing else gets its id."""
     with contextlib.suppress(Exception):  # whatever a class of the script's makes of being asked
         kind = type(value)
         if isinstance(value, torch.Tensor):  # workers see what is shared
@@ -161,14 +161,14 @@ def _kept(value: Any) -> Any:
         if issubclass(kind, _HOLDING) or _attributes(value):
             items, own = _items(value), _attributes(value)
             keys = tuple(dict.keys(value)) if issubclass(kind, dict) and items else ()
-            told = items if _are_plain(items) else map(_told, items)
-            return kind if kind in _HOLDING else value, keys, *told, None, *own, *map(_told, own.values())
+            marks = items if _are_plain(items) else map(_mark, items)
+            return kind if kind in _HOLDING else value, keys, *marks, None, *own, *map(_mark, own.values())
         array = memoryview(value)
         if array.nbytes <= MOST_BYTES:
             return value, zlib.crc32(array.cast("B"))
     return value
 
 
-def _told(part: Any) -> Any:
-    """A part of something, but for what is told by itself."""
+def _mark(part: Any) -> Any:
+    """The part itself; None for a list and the rest, each of which has a record of its own."""
     return None if type(part) in _HOLDING else part

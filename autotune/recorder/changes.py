@@ -64,10 +64,10 @@ class Changes:
         follow_weights()  # now: models may be laid out within a step, when torch takes no further hook
 
     def exchange(self, suits: Callable[[nn.Module], bool] = lambda _: True) -> Changes:
-        """Has gradients exchanged as is told, from here on; the ranks have not met yet.
+        """Sets how gradients are exchanged, from here on; the ranks have not met yet.
 
         Args:
-            suits: Whether that is meant for a model.
+            suits: Whether the changes are meant for a model.
         """
         os.environ.update(self.variables)
         self.wrapped = exchange_by(dict(self.ddp.values()), suits)

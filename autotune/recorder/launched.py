@@ -1,4 +1,4 @@
-"""A whole training with what was found: changes are applied as the script comes to them, and nothing is timed.
+"""A whole training with a result's settings: changes are applied as the script comes to them, and nothing is timed.
 
 A launch reaches every interpreter below it, such as a script that evaluates, or trains another model first.
 """
@@ -19,7 +19,7 @@ from .naming import batches_of, find_models, has_own_iterator, is_own_batch_samp
 from .place import differences
 from .ranks import this_rank
 from .remade import StandIn
-from .settings import Told
+from .settings import ProcessSettings
 from .stream import Watched
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ class Launched:
     """Applies the changes where what was measured is trained; what else trains is left as it is.
 
     Args:
-        orders: ``changes``; ``loop``: what a look at the script found when it was tuned; ``strict``: whether the script
-            ends where it trains in another place than then; ``left_out``: sentences of what is not applied;
-            ``folder``: where word is left of each process that trains; without it, the process tells by itself.
+        orders: ``changes``; ``loop``: the description from the look at the script that was tuned; ``strict``: whether
+            the script ends where it trains in another place. ``left_out``: a sentence for each setting that is not
+            applied; ``folder``: each process that trains writes a file there; without it, the process says so itself.
     """
 
     def __init__(self, orders: dict[str, Any]) -> None:
@@ -63,7 +63,7 @@ class Launched:
         self._kinds = {loader_kind(key) for key in self._loop["loaders"]}
         self._device = torch.device(self._loop["device"])
         self._changes = Changes(orders["changes"])
-        self._told = Told(self._begin, self._changes.variables)
+        self._settings = ProcessSettings(self._begin, self._changes.variables)
         self._changes.on_copies()
         hooks.on_step(self._on_step, lambda _: None)
         atexit.register(self._tell)
@@ -171,7 +171,7 @@ class Launched:
     def _leave_as_it_is(self) -> None:
         """This process trains something else."""
         self._is_measured = False
-        self._told.put_back()
+        self._settings.put_back()
         note(self._folder, matches=False)
 
     def _compare(self) -> None:
@@ -179,11 +179,11 @@ class Launched:
         found = differences(self._loop.get("place", {}))
         if not found:
             return
-        told = f"the result was measured elsewhere ({'; '.join(found)})"
+        elsewhere = f"the result was measured elsewhere ({'; '.join(found)})"
         if self._is_strict:
-            raise SystemExit(f"autotune: {told}; tune here, or leave out --strict")
+            raise SystemExit(f"autotune: {elsewhere}; tune here, or leave out --strict")
         if this_rank() == 0:
-            _say(f"{told}: expect a different speed")
+            _say(f"{elsewhere}: expect a different speed")
 
     def _tell(self) -> None:
         """In the end: what was found for the script and never came into effect in a process that has trained."""

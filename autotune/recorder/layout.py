@@ -27,7 +27,7 @@ class HasLayout(Protocol):
 
 
 def lay_out(model: nn.Module, config: HasLayout) -> None:
-    """Channels-last for what has four dimensions; ``model.to(memory_format=…)`` would refuse a model with five.
+    """Lays out tensors of four dimensions as channels-last; ``model.to(memory_format=…)`` would refuse a model with five.
 
     Gradients and the state of optimizers follow.
     """

@@ -1,4 +1,4 @@
-"""Whether a process trains what was measured: by what a look at the script has told of its data and its models."""
+"""Decides whether a process trains the loop that was measured: a look has described its data and its models."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ TRAINED = "trained-{}"
 
 
 class Match:
-    """What speaks for it so far.
+    """The evidence so far.
 
     Args:
-        loop: What a look at the script found when it was tuned.
+        loop: The description from the look at the script that was tuned.
 
     Attributes:
         draws: Whether training draws from data of a class that was measured, or the script needs no loader.
@@ -44,7 +44,8 @@ class Match:
 
     def knows(self, models: Iterable[nn.Module]) -> None:
         """These are models that were measured, by their names."""
-        self._models = [known for known in self._models if known() is not None] + [weakref.ref(one) for one in models]
+        alive = [reference for reference in self._models if reference() is not None]
+        self._models = alive + [weakref.ref(model) for model in models]
 
     def steps(self, optimizer: Optimizer) -> bool:
         """Whether an optimizer steps a model of the measured shapes, on data of a measured class."""
@@ -54,23 +55,23 @@ class Match:
         """Whether any optimizer of this process steps a measured model; None where there is no optimizer yet."""
         from torch.optim import Optimizer
 
-        found = [one for one in gc.get_objects() if issubclass(type(one), Optimizer)]
-        return any(self._is_of_model(_weights_of(one)) for one in found) if found else None
+        optimizers = [one for one in gc.get_objects() if issubclass(type(one), Optimizer)]
+        return any(self._is_of_model(_weights_of(one)) for one in optimizers) if optimizers else None
 
     def _is_of_model(self, stepped: set[int]) -> bool:
         if not self._shapes:
             return True
-        known = [model for one in self._models if (model := one()) is not None]
-        if any(id(weight) in stepped for model in known for weight in model.parameters()):
+        alive = [model for reference in self._models if (model := reference()) is not None]
+        if any(id(weight) in stepped for model in alive for weight in model.parameters()):
             return True
         from torch import nn
 
         # By shapes alone: on several ranks a model is wrapped in another class.
         modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
         holders = [one for one in modules if any(id(weight) in stepped for weight in one.parameters())]
-        found = [one for one in holders if shapes_hash(one) in self._shapes]
-        self.knows(found)
-        return bool(found)
+        measured = [one for one in holders if shapes_hash(one) in self._shapes]
+        self.knows(measured)
+        return bool(measured)
 
     def is_model(self, model: nn.Module) -> bool:
         """Whether a model, of any class, has the shapes of one that was measured."""

@@ -19,7 +19,7 @@ from .attributes import held_by
 
 _SETS = {"STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "DELETE_ATTR", "DELETE_SUBSCR"}
 _CHANGES = {"append", "extend", "insert", "clear", "update", "shuffle", "sort", "reverse", "pop", "remove"}
-"""Names of what changes a list, a dictionary or a set, or shuffles one, where nothing is set."""
+"""Methods that change a list, a dictionary or a set, and functions that shuffle one."""
 
 
 def may_change(datasets: Iterable[Any], is_own: Callable[[type], bool], files: Iterable[str]) -> bool:
@@ -84,7 +84,7 @@ def _repeated(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def _path(node: ast.AST) -> Iterator[str]:
-    """The attributes by which an expression comes to what it names, but for those of a method's own object."""
+    """The attributes in an expression such as ``a.b[0].c``, without those of a method's own object."""
     while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
         if isinstance(node, ast.Attribute) and not _is_self(node.value):
             yield node.attr

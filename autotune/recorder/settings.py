@@ -1,4 +1,4 @@
-"""What torch is told for the whole process, remembered so that it can be put back."""
+"""The settings of torch that hold for a whole process, remembered so that they can be put back."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 from .telling import matmul_precision, restrict_attention
 
 
-class Told:
-    """Tells torch something, and takes it back as far as nobody has told it anything else meanwhile.
+class ProcessSettings:
+    """Changes settings, and puts back each one that nothing else has changed since.
 
     Args:
-        tell: Tells it.
-        variables: Of the environment, that it sets besides.
+        change: Changes them.
+        variables: The environment variables that ``change`` sets.
     """
 
-    def __init__(self, tell: Callable[[], None], variables: Mapping[str, str]) -> None:
+    def __init__(self, change: Callable[[], None], variables: Mapping[str, str]) -> None:
         self._variables = {name: (value, os.environ.get(name)) for name, value in variables.items()}
         self._before, self._put_back_products = _settings(), products()
-        tell()
+        change()
         self._after = _settings()
 
     def put_back(self) -> None:
-        """As it was before."""
+        """Puts back threads, cuDNN's search, TF32, attention and variables."""
         import torch
 
         now = _settings()
@@ -47,7 +47,7 @@ def products() -> Callable[[], None]:
     import torch
 
     matmul, convolution = matmul_precision(), torch.backends.cudnn.allow_tf32
-    # The newer settings tell "never set" from "exact", and compiled code is cached by them: they are reverted exactly.
+    # The newer settings distinguish "never set" from "exact", and compiled code is cached by them.
     backends = torch.backends.cuda, torch.backends.mkldnn
     parts: list[Any] = [getattr(backend, "matmul", None) for backend in backends]
     newer = [part for part in parts if hasattr(part, "fp32_precision")]

@@ -117,7 +117,7 @@ def _require_watched(child: Child, script: Script, kept: Path) -> None:
             with contextlib.suppress(psutil.Error, OSError):
                 if trains_unseen(process, kept):
                     raise WorkloadError(
-                        f"{script.name}: '{words_of(process)}' loads torch where nobody can look on {CLOSED}"
+                        f"{script.name}: '{words_of(process)}' loads torch where the recorder is not {CLOSED}"
                     )
 
 

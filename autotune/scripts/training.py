@@ -21,7 +21,8 @@ from autotune.scripts.looking import CLOSED, GLANCE_SECONDS, came_into, trains_u
 from autotune.scripts.script import Script
 
 SELDOM_SECONDS, SELDOM_SHARE = 5.0, 0.01
-"""Between two glances at a training's processes: a share of its age, and this at most. Chosen."""
+"""Between two glances at a training's processes: this share of its age, at most so many seconds. A glance takes a
+millisecond of one core, so that it costs less than a thousandth from the tenth second on."""
 FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 FROM_TERMINAL = ("SIGINT", "SIGQUIT")
 """A terminal sends them to all that it shows, the script included."""
@@ -49,7 +50,7 @@ class Training:
         self._known: set[psutil.Process] = set()
 
     def run(self) -> int:
-        """Trains to the end; returns the exit status, as a shell tells it.
+        """Trains to the end; returns the exit status in the convention of shells.
 
         Raises:
             UsageError: With `strict`, where the recorder cannot come into a process that trains.
@@ -97,19 +98,20 @@ class Training:
         names: Counter[str] = Counter()
         for file in sorted(self._folder.glob(TRAINED.format("*"))):
             with contextlib.suppress(OSError, ValueError):
-                told = json.loads(file.read_text())
-                names[told["name"]] += not told["matches"]
+                process = json.loads(file.read_text())
+                names[process["name"]] += not process["matches"]
         count = names.total()
         if not count:
             return None
         listed = ", ".join(name if times == 1 else f"{name} ({times} times)" for name, times in names.items() if times)
-        which = "another process" if count == 1 else f"{count} other processes"
-        return f"{which} trained as {'it is' if count == 1 else 'they are'}, since nobody measured them: {listed}"
+        if count == 1:
+            return f"1 other process trained as it is, since it was not measured: {listed}"
+        return f"{count} other processes trained as they are, since they were not measured: {listed}"
 
 
 @contextlib.contextmanager
 def _forwarding(process: int) -> Iterator[None]:
-    """While open, signals that end or tell a training reach the script, and not us; what is ignored stays so."""
+    """While open, hands signals on to the script; a signal that is ignored stays ignored."""
     former = {}
 
     def forward(number: int, _: object) -> None:

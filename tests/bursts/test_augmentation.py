@@ -108,6 +108,6 @@ def test_a_burst_of_a_workload_augments_each_sample_anew_in_each_epoch(workers: 
 @pytest.mark.parametrize("workers", WORKERS.values(), ids=WORKERS)
 def test_the_check_of_bits_reads_alike_whoever_reads(workers: dict[str, Any]) -> None:
     """Otherwise no change of the workers could be compared; it alone reads a sample alike in each epoch."""
-    found = of_script(workers, exact=True, shuffle=True, batch_size=BATCH)
-    assert found[0] == found[1]
-    assert found == of_script({}, exact=True, shuffle=True, batch_size=BATCH)
+    epochs = of_script(workers, exact=True, shuffle=True, batch_size=BATCH)
+    assert epochs[0] == epochs[1]
+    assert epochs == of_script({}, exact=True, shuffle=True, batch_size=BATCH)

@@ -43,15 +43,15 @@ def batches() -> DataLoader[Any]:
 
 
 def losses(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
-    """Of some steps; gradients that are there are added to."""
-    found = []
+    """The losses of some steps; gradients that are there are added to."""
+    values = []
     for batch in batches():
         loss = loss_fn(model, batch)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        found.append(loss.item())
-    return found
+        values.append(loss.item())
+    return values
 
 
 def half_trained() -> Resumed:

@@ -95,7 +95,7 @@ DEEP_CHANGES = [_deep_item, _deep_attribute, _deep_array, _subclass, _queue]
     ids=["itself", "subset", "one of two"],
 )
 def test_a_change_is_seen(change: Callable[[Rows], None], within: Callable[[Rows], Any]) -> None:
-    """Of an attribute, and at any depth within what it holds; also where the data set is wrapped."""
+    """An attribute may change, or any part within it; also where the data set is wrapped."""
     rows = Rows()
     whole = within(rows)
     former = Attributes(whole)

@@ -104,7 +104,7 @@ def test_only_what_was_measured_is_changed_and_the_others_are_listed() -> None:
     done = launch("bash", "-c", f"{python} model.py && {python} train.py && {python} data.py && exit 7")
     assert done.status == 7
     assert done.out.splitlines() == [f"model.py {PLAIN}", f"train.py {TUNED}", f"data.py {PLAIN}"]
-    assert "2 other processes trained as they are, since nobody measured them: " in told(done)
+    assert "2 other processes trained as they are, since they were not measured: " in told(done)
     assert "data.py" in told(done)
     assert "model.py" in told(done)
 
