@@ -27,9 +27,9 @@ class HasLayout(Protocol):
 
 
 def lay_out(model: nn.Module, config: HasLayout) -> None:
-    """Lays out tensors of four dimensions as channels-last; ``model.to(memory_format=…)`` would refuse a model with five.
+    """Lays out tensors of four dimensions as channels-last; gradients and the state of optimizers follow.
 
-    Gradients and the state of optimizers follow.
+    ``model.to(memory_format=…)`` would refuse a model with tensors of five dimensions.
     """
     if config.memory_format != "channels_last":
         return

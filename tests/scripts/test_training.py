@@ -1,4 +1,4 @@
-"""`autotune launch` changes what was measured, and nothing else below it; where it cannot come in, that is told."""
+"""`autotune launch` changes what was measured and nothing else below it; it warns where it cannot come in."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_only_what_was_measured_is_changed_and_the_others_are_listed() -> None:
 
 
 def test_a_training_that_comes_after_another_in_one_process_is_changed() -> None:
-    """What was put back for the first is told again for the second, by its optimizer's first step."""
+    """The settings that were put back for the first are set again at the first step of the second."""
     write_result()
     Path("both.py").write_text(
         "import runpy\nfor name in ('model', 'train'):\n    runpy.run_path(f'{name}.py', run_name='__main__')\n"
