@@ -37,6 +37,8 @@ def run(
     seed: shared_options.Seed = "0",
     storage: shared_options.Storage = "",
     resume: shared_options.Resume = False,
+    writable: shared_options.Writable = None,
+    network: shared_options.Network = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Tell what was seen and what would be changed, and stop.")
     ] = False,
@@ -68,6 +70,8 @@ def run(
         seed=seed,
         storage=storage,
         resume=resume,
+        writable=options.parse_writable(writable or ()),
+        any_network=network,
     )
     if dry_run:
         _look(wanted, as_json=json, quiet=quiet)

@@ -72,7 +72,6 @@ class Tuning:
             space = self._space(setting)
             out = self.options.out or Path("results") / setting.hardware.slug / f"{self.options.name}.json"
             _require_writable(out)
-            isolation.spare(out.with_name(f"{out.stem}."))
             tried = candidates(
                 elsewhere, space, setting.hardware, fingerprint=setting.facts.fingerprint, device=setting.device,
                 memory_limit_bytes=setting.memory_limit_bytes,
@@ -173,7 +172,10 @@ class Tuning:
         options = self.options
         target = Script(options.script) if options.script else options.sent or options.target
         on_gpu = options.device in {None, "cuda"} and options.ranks == 1  # else all of them train
-        with opened(target, self.budget, self.progress, self.interrupts, self._note, on_gpu=on_gpu) as isolation:
+        with opened(
+            target, self.budget, self.progress, self.interrupts, self._note, on_gpu=on_gpu,
+            writable=options.writable, any_network=options.any_network,
+        ) as isolation:  # fmt: skip
             if isolation.fork_unsafe_reason is not None:
                 self._note(f"each burst starts a fresh interpreter: {isolation.fork_unsafe_reason}")
             yield isolation

@@ -43,7 +43,7 @@ class Launched:
     Args:
         orders: ``changes``; ``loop``: the description from the look at the script that was tuned; ``strict``: whether
             the script ends where it trains in another place. ``left_out``: a sentence for each setting that is not
-            applied; ``folder``: each process that trains writes a file there; without it, the process says so itself.
+            applied; ``shared``: each process that trains writes a file there; without it, the process says so itself.
     """
 
     def __init__(self, orders: dict[str, Any]) -> None:
@@ -52,7 +52,7 @@ class Launched:
         self._loop = orders["loop"]
         self._is_strict = orders.get("strict", False)
         self._left_out: list[str] = orders.get("left_out", [])
-        self._folder: str | None = orders.get("folder")
+        self._shared: str | None = orders.get("shared")
         self._match = Match(self._loop)
         self._is_measured: bool | None = None  # not known before an optimizer is there
         self._trains = False  # what was measured
@@ -162,7 +162,7 @@ class Launched:
         if not self._trains:
             self._compare()
         self._trains = self._is_measured = True
-        note(self._folder, matches=True)
+        note(self._shared, matches=True)
         self._changes.on_optimizer(optimizer)
         self._changes.on_process(self._device)  # what the script has told torch meanwhile, a burst has overruled too
         if self._changes.changes_models and not (self._changes.wants_models or self._changes.covers(optimizer)):
@@ -172,7 +172,7 @@ class Launched:
         """This process trains something else."""
         self._is_measured = False
         self._settings.put_back()
-        note(self._folder, matches=False)
+        note(self._shared, matches=False)
 
     def _compare(self) -> None:
         """Tells what is not as it was where the script was tuned, or ends it; before its first step all is known."""
@@ -192,7 +192,7 @@ class Launched:
                 _say(sentence)
             if missing := self._missing():
                 _say(f"{' and '.join(missing)}: this training is not the one that was measured")
-        elif self._is_measured is False and self._folder is None:
+        elif self._is_measured is False and self._shared is None:
             _say("neither the data nor the model that was tuned was seen together: this process trained as it is")
 
     def _missing(self) -> list[str]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 TRAINED = "trained-{}"
-"""A file in the folder of a launch, by the id of a process that trains: its name, and whether it was measured."""
+"""A file in the shared folder of a launch, by the id of a process that trains: its name, and whether it matches."""
 
 
 class Match:
@@ -78,11 +78,11 @@ class Match:
         return not self._shapes or shapes_hash(model) in self._shapes
 
 
-def note(folder: str | None, *, matches: bool) -> None:
+def note(shared: str | None, *, matches: bool) -> None:
     """Leaves word that this process trains, for who launched it."""
-    if folder is not None:
+    if shared is not None:
         name = os.path.basename(sys.argv[0]) if sys.argv[0] not in {"", "-c"} else "python -c"
-        with contextlib.suppress(OSError), open(os.path.join(folder, TRAINED.format(os.getpid())), "w") as file:
+        with contextlib.suppress(OSError), open(os.path.join(shared, TRAINED.format(os.getpid())), "w") as file:
             json.dump({"name": name, "matches": matches}, file)
 
 

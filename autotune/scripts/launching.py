@@ -62,7 +62,7 @@ def launch_environment(
     Raises:
         UsageError: The result is of no script.
     """
-    return script.environment({**orders_of(result, path), "strict": strict, "folder": str(folder)}, base)
+    return script.environment({**orders_of(result, path), "strict": strict, "shared": str(folder)}, base)
 
 
 def orders_of(result: Result, path: str | Path) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from autotune.bursts.child import Child
 from autotune.bursts.cleanup import descendants
 from autotune.errors import Interrupted, WorkloadError
 from autotune.recorder.arrival import CAME
+from autotune.sandbox.inside import KEPT
+from autotune.sandbox.protection import Protection
 from autotune.scripts.facts import why_not
 from autotune.scripts.script import Script
 from autotune.scripts.seen import SeenScript
@@ -46,14 +48,15 @@ class Told:
     result: dict[str, Any] | None = None
 
 
-def watch(child: Child, seconds: float, script: Script, kept: Path) -> SeenScript:
+def watch(child: Child, seconds: float, script: Script, protection: Protection, name: str) -> SeenScript:
     """What a look at a script tells.
 
     Args:
         child: The script, with the recorder looking on.
         seconds: To wait for.
         script: The command.
-        kept: Folder where the recorder leaves word of each interpreter that it has come into.
+        protection: The sandbox that it is in; it keeps what start-up has made when training begins.
+        name: Of its layer there.
 
     Raises:
         WorkloadError: Nothing was seen, with the reason.
@@ -63,7 +66,7 @@ def watch(child: Child, seconds: float, script: Script, kept: Path) -> SeenScrip
     while True:
         event = child.next_event(min(deadline, time.monotonic() + GLANCE_SECONDS))
         if event is None and time.monotonic() < deadline:
-            _require_watched(child, script, kept)
+            _require_watched(child, script, protection.shared)
             continue
         if event is None or event["event"] == "end":
             break
@@ -71,6 +74,11 @@ def watch(child: Child, seconds: float, script: Script, kept: Path) -> SeenScrip
             raise Interrupted
         if event["event"] == "imported":
             told.imported = True
+        if event["event"] == "reads":
+            protection.note_reading(event["host"])
+        if event["event"] == "begins" and not (kept := protection.shared / KEPT).exists():
+            protection.keep_start(name)
+            kept.touch()
         if event["event"] == "training":
             told.steps[event["pid"]] = event["steps"]
         if event["event"] == "result" and told.result is None:
@@ -106,7 +114,7 @@ def _why_waited_in_vain(told: Told, script: Script, seconds: float) -> str:
     )
 
 
-def _require_watched(child: Child, script: Script, kept: Path) -> None:
+def _require_watched(child: Child, script: Script, shared: Path) -> None:
     """Refuses a script that loads torch where the recorder is not: it would train for real, and write for real.
 
     Raises:
@@ -115,7 +123,7 @@ def _require_watched(child: Child, script: Script, kept: Path) -> None:
     for root in child.roots:
         for process in [root, *descendants(root)]:
             with contextlib.suppress(psutil.Error, OSError):
-                if trains_unseen(process, kept):
+                if trains_unseen(process, shared):
                     raise WorkloadError(
                         f"{script.name}: '{words_of(process)}' loads torch where the recorder is not {CLOSED}"
                     )
@@ -126,19 +134,19 @@ def words_of(process: psutil.Process) -> str:
     return " ".join(process.cmdline())[:200]
 
 
-def trains_unseen(process: psutil.Process, kept: Path) -> bool:
+def trains_unseen(process: psutil.Process, shared: Path) -> bool:
     """Whether a process has torch, and neither it nor one with torch above it has the recorder.
 
     What a script starts that is watched is its own affair: torch's compiler starts helpers with a path of their own.
     """
-    if came_into(process, kept) or not _has_torch(process):
+    if came_into(process, shared) or not _has_torch(process):
         return False
-    return not any(came_into(above, kept) and _has_torch(above) for above in process.parents())
+    return not any(came_into(above, shared) and _has_torch(above) for above in process.parents())
 
 
-def came_into(process: psutil.Process, kept: Path) -> bool:
+def came_into(process: psutil.Process, shared: Path) -> bool:
     """Whether the recorder came into a process."""
-    return (kept / CAME.format(process.pid)).exists()
+    return (shared / CAME.format(process.pid)).exists()
 
 
 def _has_torch(process: psutil.Process) -> bool:
