@@ -44,8 +44,17 @@ class Child:
         self._stdin = cast("IO[bytes]", self._popen.stdin)  # pipes were asked for, so there are pipes
         self._drain(self._read_events, self._popen.stdout, self._popen.stderr)
 
-    def _start(self, command: list[str], environment: dict[str, str], folder: Path, *, stdin: int, stderr: int) -> None:
-        """Starts a command in a session of its own."""
+    def _start(
+        self,
+        command: list[str],
+        environment: dict[str, str],
+        folder: Path,
+        *,
+        stdin: int,
+        stderr: int,
+        passed: tuple[int, ...] = (),
+    ) -> None:
+        """Starts a command in a session of its own; it inherits the descriptors that are passed."""
         try:
             self._popen = subprocess.Popen(
                 command,
@@ -55,6 +64,7 @@ class Child:
                 env=environment,
                 cwd=None if _has_working_directory() else folder,
                 start_new_session=True,
+                pass_fds=passed,
             )
         except OSError as error:
             raise IsolationError(f"a child process could not be started ({error}); free memory or processes") from error

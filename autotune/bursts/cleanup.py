@@ -15,7 +15,6 @@ import platform
 import re
 import shutil
 import signal
-import stat
 import sys
 import tempfile
 import threading
@@ -26,6 +25,7 @@ from pathlib import Path
 import psutil
 
 from autotune.hardware import running, this_process
+from autotune.sandbox.view import remove_folder
 
 GRACE_SECONDS = 3.0
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -210,7 +210,7 @@ def make_run_folder() -> Path:
         with contextlib.suppress(OSError, ValueError):
             owner = json.loads(other.read_text())
             if owner[0] == platform.node() and other.parent != folder and running(owner) is None:
-                remove_folder(other.parent)
+                remove_folder(str(other.parent))
     return folder
 
 
@@ -223,14 +223,6 @@ def _place_for_sockets() -> Path:
     places = (usual, Path("/tmp"), Path("/var/tmp"))  # noqa: S108 - mkdtemp makes the folder in it
     fitting = (p for p in places if len(os.fsencode(p)) <= _LONGEST_PLACE_BYTES and os.access(p, os.W_OK | os.X_OK))
     return next(fitting, usual)
-
-
-def remove_folder(folder: Path) -> None:
-    """Removes a folder, with what was made read-only in it."""
-    for inner, _, _ in os.walk(folder):
-        with contextlib.suppress(OSError):
-            Path(inner).chmod(stat.S_IRWXU)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def kernel_kills() -> int:

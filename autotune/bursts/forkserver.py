@@ -21,7 +21,6 @@ import threading
 import traceback
 from dataclasses import dataclass
 from json import loads  # by name: the user's module may replace what `json` holds
-from pathlib import Path
 from time import monotonic, sleep, time  # by name: the user's module may replace what `time` holds
 from typing import Any, BinaryIO
 
@@ -30,6 +29,7 @@ import psutil
 from autotune.bursts import cleanup, worker
 from autotune.bursts.protocol import Reporter, Request, claim_stdio
 from autotune.errors import AutotuneError
+from autotune.sandbox.view import remove_folder
 
 CANARY_SECONDS = 3.0
 PARENT_CHECK_SECONDS = 1.0
@@ -66,7 +66,7 @@ def main() -> None:
         here = psutil.Process()
         cleanup.end_processes(lambda: cleanup.descendants(here))
         cleanup.remove_shared_memory(started)
-        cleanup.remove_folder(Path(run_folder))
+        remove_folder(run_folder)
         worker.finish()
 
 

@@ -27,6 +27,7 @@ from autotune.bursts.cleanup import GRACE_SECONDS, RUN_VARIABLE
 from autotune.bursts.live import Ended, Live
 from autotune.bursts.protocol import Command, Request, raise_reported
 from autotune.errors import Interrupted, IsolationError, WorkloadError
+from autotune.sandbox.view import remove_folder
 from autotune.workload.sent import ENDING as SENT_ENDING
 from autotune.workload.sent import Sent
 
@@ -232,9 +233,6 @@ class Isolation:
         cleanup.remove_shared_memory(self._started)
         return live.finished(tail)
 
-    def spare(self, path: Path) -> None:
-        """What begins like this path is autotune's own, where files that are written to in bursts are reverted."""
-
     def interrupt(self) -> None:
         """Ends the job that runs and refuses all others, by `Interrupted`; safe in a signal handler.
 
@@ -249,7 +247,7 @@ class Isolation:
         """Kills whatever is left and removes the run's temporary folder. Calling it again does no harm."""
         self._end_all()
         cleanup.remove_shared_memory(self._started)
-        cleanup.remove_folder(self._folder)
+        remove_folder(str(self._folder))
 
     def _end_all(self) -> None:
         """Ends every process."""

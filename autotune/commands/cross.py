@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from autotune.commands import shared_options
 from autotune.commands.common import STARTED, Json, Model, Quiet, Seconds, Trust, reported, say
 from autotune.commands.options import parse_device
 from autotune.commands.run import Words
@@ -23,6 +24,8 @@ def cross(
     trust: Trust = False,
     device: Annotated[str, typer.Option(help="Train here: cpu, cuda, rocm or mps; as in the file when left out.")] = "",
     budget: Seconds = "60s",
+    writable: shared_options.Writable = None,
+    network: shared_options.Network = False,
     out: Annotated[Path | None, typer.Option(help="The file; in results/<machine>/cross when left out.")] = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -30,7 +33,7 @@ def cross(
     """Measures another machine's config here. Exit status: 0 measured, 3 it cannot be trained with here."""
     from autotune.commands.crossing import cross_result
     from autotune.commands.outputs import CROSS, require_replaceable
-    from autotune.commands.trust import trained_by
+    from autotune.commands.trust import allowing, trained_by
     from autotune.results.cross_file import default_cross_path
     from autotune.results.files import to_json, write_document
     from autotune.results.result import read_result
@@ -41,7 +44,8 @@ def cross(
     from autotune.terminal.progress import make_progress
 
     source = read_result(file)
-    target = trained_by(source.workload, file, model=model, command=command or (), trust=trust)
+    named = trained_by(source.workload, file, model=model, command=command or (), trust=trust)
+    target = allowing(named, writable or (), any_network=network)
     own = (str(against), read_result(against)) if against is not None else None
     kind = parse_device(device)
     if out is not None:

@@ -40,9 +40,10 @@ Said = tuple[Answer, RenderableType]
 """An answer as data, and as a terminal would show it."""
 Call = Callable[[Context[Any, Any], dict[str, Any]], Awaitable[Said]]
 MODEL_OPTIONS = parameters_of(tune_command)
-SCRIPT_OPTIONS = parameters_of(run_command, without={"command", "dry_run", "keep"})
-CHECK_OPTIONS = parameters_of(check_command, without={"file", "command", "trust"})
-"""An agent may name what runs, where its client shows that; it may not let a file name any code."""
+PERSONS = frozenset({"trust", "writable", "network"})
+"""Options of the command line alone: an agent may name what runs, as its client shows, but lift no protection."""
+SCRIPT_OPTIONS = parameters_of(run_command, without={"command", "dry_run", "keep", *PERSONS})
+CHECK_OPTIONS = parameters_of(check_command, without={"file", "command", *PERSONS})
 SHOW_OPTIONS = parameters_of(show_command, without={"file"})
 PROBE_OPTIONS = parameters_of(probe_command)
 Words = Annotated[

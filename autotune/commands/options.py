@@ -66,6 +66,8 @@ class Options:
         join: The name of a study in the storage, which other machines of this kind share.
         fit: Whether all changes are told that make a baseline fit into memory, rather than the first.
         allow_numerics: Whether products in FP8 and gradients exchanged in bf16 may be searched.
+        writable: What a script may change in earnest.
+        any_network: Whether a script may connect anywhere after its first step.
     """
 
     target: str
@@ -93,6 +95,8 @@ class Options:
     fit: bool = False
     allow_numerics: bool = False
     evaluation: bool = False
+    writable: tuple[Path, ...] = ()
+    any_network: bool = False
     script: tuple[str, ...] = ()
     sent: Sent | None = None
 
@@ -274,6 +278,14 @@ def parse_only(text: str) -> tuple[str, ...] | None:
     if unknown := [name for name in names if name not in KNOB_NAMES]:
         raise UsageError(f"--only: {unknown_knob(unknown[0])}")
     return names or None
+
+
+def parse_writable(paths: Iterable[Path]) -> tuple[Path, ...]:
+    """The paths of ``--writable``; each exists."""
+    for path in paths:
+        if not path.exists():
+            raise _refusal("--writable", "a file or folder that exists", str(path), "create it, or leave it out")
+    return tuple(paths)
 
 
 def parse_explored(texts: Iterable[str]) -> dict[str, tuple[Scalar, ...]]:

@@ -37,6 +37,8 @@ def run(
     seed: shared_options.Seed = "0",
     storage: shared_options.Storage = "",
     resume: shared_options.Resume = False,
+    writable: shared_options.Writable = None,
+    network: shared_options.Network = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Tell what was seen and what would be changed, and stop.")
     ] = False,
@@ -68,6 +70,8 @@ def run(
         seed=seed,
         storage=storage,
         resume=resume,
+        writable=options.parse_writable(writable or ()),
+        any_network=network,
     )
     if dry_run:
         _look(wanted, as_json=json, quiet=quiet)
@@ -87,9 +91,9 @@ def _look(wanted: options.Options, *, as_json: bool, quiet: bool) -> None:
     console = make_console()
     budget = Budget(wanted.budget_seconds, started=STARTED)
     with Interrupts() as interrupts, make_progress(console, quiet=quiet, seconds=budget.remaining) as progress:
-        seen, space = Tuning(wanted, progress, budget, interrupts).look()
+        seen, space, protects = Tuning(wanted, progress, budget, interrupts).look()
     if as_json:
-        say(look_json(seen, space))
+        say(look_json(seen, space, protects))
     else:
         assert seen is not None  # noqa: S101 - a script was named
-        console.print(look_lines(seen, space))
+        console.print(look_lines(seen, space, protects or ""))

@@ -51,6 +51,13 @@ Storage = Annotated[str, typer.Option(help="Database URL for the trials; a file 
 AllowNumerics = Annotated[
     bool, typer.Option("--allow-numerics", help="Also search products in FP8, and gradients exchanged in bf16.")
 ]
+Writable = Annotated[
+    list[Path] | None,
+    typer.Option(help="A file or folder that bursts may change in earnest; may be repeated.", metavar="PATH"),
+]
+Network = Annotated[
+    bool, typer.Option("--network", help="Let bursts connect anywhere after their first step, not only to their data.")
+]
 Join = Annotated[
     str,
     typer.Option(help="Share the study of this name in --storage with other machines of this kind.", metavar="NAME"),

@@ -74,7 +74,6 @@ class Tuning:
             own = Path("results") / setting.hardware.slug / f"{self.options.name}-{setting.device}.json"
             out = self.options.out or own
             _require_writable(out)
-            isolation.spare(out.with_name(f"{out.stem}."))
             tried = candidates(
                 elsewhere, space, setting.hardware, fingerprint=setting.facts.fingerprint, device=setting.device,
                 memory_limit_bytes=setting.memory_limit_bytes,
@@ -157,8 +156,10 @@ class Tuning:
         """What a person was told."""
         return tuple(self._notes)
 
-    def look(self) -> tuple[SeenScript | None, Space]:
-        """What a dry run shows: what was seen of a script (None of a `build()`), and what would be searched.
+    def look(self) -> tuple[SeenScript | None, Space, str | None]:
+        """What a dry run shows: what was seen of a script, what would be searched, and how files are protected.
+
+        Of a `build()`, the first and the last are None.
 
         Raises:
             UsageError: An option or the target is wrong.
@@ -167,13 +168,15 @@ class Tuning:
         """
         with self._opened() as isolation:
             setting, _ = self._examine(isolation)
-            return setting.seen, self._space(setting)
+            protects = isolation.protects if isinstance(isolation, ScriptIsolation) else None
+            return setting.seen, self._space(setting), protects
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Isolation]:
         """Where bursts come from."""
         options = self.options
-        target = Script(options.script) if options.script else options.sent or options.target
+        script = Script(options.script, options.writable, options.any_network) if options.script else None
+        target = script or options.sent or options.target
         on_gpu = options.device in {None, "cuda"} and options.ranks == 1  # else all of them train
         with opened(target, self.budget, self.progress, self.interrupts, self._note, on_gpu=on_gpu) as isolation:
             if isolation.fork_unsafe_reason is not None:

@@ -1,7 +1,4 @@
-"""The recorder's arrival in an interpreter: it waits until torch is imported, and takes up the role it was given.
-
-Files are kept from the first line on, also by Python that never imports torch: a shell script may prepare data first.
-"""
+"""The recorder's arrival in an interpreter: it waits until torch is imported, and takes up the role it was given."""
 
 from __future__ import annotations
 
@@ -13,17 +10,16 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from . import journal
+from ..sandbox.inside import enter
 from .importing import after_import
-from .quiet import keep_quiet
+from .left_out import leave_out
 from .tokenizing import watch_tokenizers
-from .uploads import leave_out_uploads
 
 ORDERS = "AUTOTUNE_RECORDER"
-"""In the environment of a script: what the recorder is to do there, as JSON. Of a burst with ``keep``: the folder that
-what the script writes is told in."""
+"""In the environment of a script: what the recorder is to do there, as JSON. With ``shared``: a folder that all
+processes of the script and autotune see."""
 CAME = "came-{}"
-"""A file in that folder, by the id of the process: the recorder came into it."""
+"""A file in the shared folder, by the id of the process: the recorder came into it."""
 OLDEST_PYTHON, OLDEST_TORCH = (3, 10), (2, 1)
 """That the recorder can be part of. A script may have others than autotune."""
 
@@ -34,21 +30,20 @@ def arrive() -> None:
     if not text:
         return
     orders = json.loads(text)
-    if "keep" in orders:
-        _or_give_up(orders, lambda: _keep_files(orders["keep"]))
+    if "shared" in orders:
+        _or_give_up(orders, lambda: _note_arrival(orders["shared"]))
+    if "sandbox" in orders:
+        _or_give_up(orders, lambda: enter(orders["sandbox"]))
     if orders["role"] != "launch":
-        keep_quiet()
-        leave_out_uploads()
+        leave_out()
     if orders["role"] == "serve":
         watch_tokenizers()
     after_import("torch", lambda: _or_give_up(orders, lambda: _begin(orders)))
 
 
-def _keep_files(folder: str) -> None:
-    """From here on what the script does to files is told."""
-    with open(os.path.join(folder, CAME.format(os.getpid())), "w"):
-        pass
-    journal.begin(folder)
+def _note_arrival(shared: str) -> None:
+    with contextlib.suppress(FileNotFoundError):  # a launched script may start ranks on another machine
+        open(os.path.join(shared, CAME.format(os.getpid())), "w").close()
 
 
 def _begin(orders: dict[str, Any]) -> None:

@@ -26,10 +26,6 @@ class NotSavedError(EOFError):
     """A script reads a checkpoint that it has saved, which bursts leave out."""
 
 
-class NotKeptError(OSError):
-    """A script is about to change a file that was there before, and that could not be kept: it must not."""
-
-
 def exhausted(error: BaseException, device: str) -> str | None:
     """Which resource ran out, as an outcome: ``oom``, ``host_oom``, ``shm_exhausted``; None if none did.
 

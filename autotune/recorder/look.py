@@ -15,7 +15,8 @@ from time import perf_counter, time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from . import hooks, journal
+from ..sandbox.inside import begin_training, watch_reading
+from . import hooks
 from .attributes import Growth
 from .blocks import count_blocks
 from .effects import compiled_graphs
@@ -69,7 +70,8 @@ class Look:
     """What was seen so far.
 
     Args:
-        orders: ``socket``: the parent's; ``port``: where ranks may meet; ``seconds``: that the look may take.
+        orders: ``socket``: the parent's; ``port``: where ranks may meet; ``seconds``: that the look may take;
+            ``sandbox``, ``shared``: see `arrival`.
     """
 
     def __init__(self, orders: dict[str, Any]) -> None:
@@ -79,6 +81,8 @@ class Look:
         self._socket, self._process_id = orders["socket"], os.getpid()
         self._wire = Wire.to(self._socket)
         self._wire.send("imported")
+        self._any_network, self._shared = orders["sandbox"]["any_network"], orders["shared"]
+        watch_reading(lambda host: self._wire.send("reads", host=host))
         self._began, self._first_argv = time(), [*sys.argv]  # scripts change it
         self._late = perf_counter() + LATE_SHARE * orders["seconds"]
         self._loaders: dict[int, Any] = {}
@@ -108,7 +112,7 @@ class Look:
         self._forwards = 0
         self._done = False
         seed_start()
-        leave_out_checkpoints(journal.begun())
+        leave_out_checkpoints()
         Meeting(orders["port"], self._on_group)
         hooks.on_iterate(self._on_iterate)
         hooks.on_step(self._before_step, self._on_step)
@@ -222,10 +226,10 @@ class Look:
         self._passes.are_used(trains=True)
         if not self._marks:
             self._passes.look_for_cycles()
-            journal.in_loop()  # what is made from here on is training's
             self._first_step = perf_counter()
             if os.getpid() != self._process_id:  # the script trains in a process that it has forked
                 self._wire, self._process_id = Wire.to(self._socket), os.getpid()
+            self._begin_training()
         self._threads["train"].add(threading.current_thread().name)
         self._marks.append(len(self._draws))
         self._called.append(self._calls.total() - self._calls[0])
@@ -236,6 +240,11 @@ class Look:
                 self._profile.end()
             if self._is_enough():
                 self._finish()
+
+    def _begin_training(self) -> None:
+        """The parent keeps what start-up has made; connections are restricted from here on."""
+        self._wire.send("begins")
+        begin_training(self._shared, any_network=self._any_network)
 
     @property
     def _draws_no_more(self) -> bool:

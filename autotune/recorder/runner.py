@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from time import time
 from typing import TYPE_CHECKING, Any
 
-from . import ending, hooks, journal
+from ..sandbox.inside import announce_step, enter_layer
+from . import ending, hooks
 from .changes import Changes
 from .effects import Effects
 from .evaluation import Copies
@@ -51,7 +52,7 @@ class Runner:
         orders: ``role``: ``serve`` or ``job``; ``socket``: the parent's; ``loop``: what a look at the script found;
             ``port``: where ranks may meet; ``changes``: of a job of its own; ``before_cuda``: for a server, the
             script's first arguments where it opens CUDA on its way to the loop, so that it must be forked before that;
-            else None.
+            else None; ``sandbox``: see `arrival`.
     """
 
     def __init__(self, orders: dict[str, Any]) -> None:
@@ -66,6 +67,7 @@ class Runner:
         self._copies: Copies | None = None
         self._modes: set[int] = set()  # ids of the models, and of what they only wrap: they are switched by either
         self._passed = 0
+        self._has_stepped = False
         self._trains_elsewhere = False
         self._evaluates = self._trains_so = False  # whether the model was switched to that, and trains all the same
         self._feeding = Feeding(self._loop["loaders"], lambda: self._only_evaluates, self._stream_for)
@@ -73,7 +75,7 @@ class Runner:
         self._threads: int | None = None
         self._own_threads: tuple[Any, Any] = (None, None)  # torch's functions
         seed_start()  # a script that seeds nothing makes the same model each time, also where each job starts it anew
-        leave_out_checkpoints(journal.begun())
+        leave_out_checkpoints()
         self._meeting = Meeting(orders["port"], self._on_group)
         hooks.on_iterate(self._on_iterate)
         hooks.on_step(self._before_step, self._after_step)
@@ -184,14 +186,12 @@ class Runner:
         self._meeting.move(self._request["port"])
         gc.unfreeze()  # the models are among what was frozen, and are looked for at the loop
         ending.tell_how_it_ends(self._told_to, self._doing)
-        journal.in_loop()  # what is made from here on is this job's own
 
     def _arrive(self) -> Gate:
         """At the training loop: a server stays here, and each of its jobs goes on; so does a job of its own."""
         forked = self._wire is not None
         if not forked:
             self._connect()
-        journal.in_loop()
         self._models = find_models(self._loop["models"])  # now: what is frozen for a fork is listed no more
         self._modes = {id(own) for model in self._models for own in wrapped_in(model)}
         self._copies = Copies(self._models, self._shows_evaluation)
@@ -224,6 +224,11 @@ class Runner:
         reason = unsafe_reason(try_out)
         self._told_to.send("serves", pid=os.getpid(), rank=rank, fork_unsafe_reason=reason)
         self._wire, self._request = serve(self._told_to, reason)
+        try:
+            enter_layer(self._request["layer"])
+        except OSError as error:
+            self._wire.send("failure", outcome="crashed", reason=f"the job got no layer of its own: {error}")
+            ending.leave()
         self._changes = Changes(self._request["changes"]).exchange()
         import torch
 
@@ -286,7 +291,13 @@ class Runner:
 
     def _after_step(self, optimizer: Optimizer) -> None:
         if self._gate is not None:
+            self._note_step()
             self._gate.after_step(optimizer)
+
+    def _note_step(self) -> None:
+        if not self._has_stepped:
+            self._has_stepped = True
+            announce_step(any_network=self._orders["sandbox"]["any_network"])
 
     def _before_backward(self, loss: torch.Tensor) -> None:
         if self._loop["updates_itself"]:
@@ -309,6 +320,8 @@ class Runner:
 
     def _after_backward(self) -> None:
         if self._gate is not None:
+            if self._loop["updates_itself"]:
+                self._note_step()
             self._gate.after_backward([weight for model in self._models for weight in model.parameters()])
 
 

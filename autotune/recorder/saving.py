@@ -1,7 +1,6 @@
-"""Saves in a burst what a script saves to read it again, and leaves out checkpoints, which are nobody's.
+"""Leaves out checkpoints: writing them would be timed, and no burst needs one.
 
-What is saved before the first step, or while a data set is read, is data that was prepared. `torch.save` and
-safetensors write below Python, so the journal must be told.
+What is saved before the first step, or while a data set is read, is data that was prepared: it is saved.
 """
 
 from __future__ import annotations
@@ -11,30 +10,25 @@ import functools
 import os
 import sys
 from collections.abc import Callable
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..sandbox import redirect
+from ..sandbox.inside import is_reading
 from . import hooks
-from .failing import NotKeptError, NotSavedError
+from .failing import NotSavedError
 from .importing import after_import
 
-if TYPE_CHECKING:
-    from .journal import Journal
-
-_READS_SAMPLES = "torch.utils.data._utils.fetch"
-"""The module in which a loader, or a worker of it, asks the data set for samples."""
 _has_stepped = [False]
 
 
-def leave_out_checkpoints(journal: Journal) -> None:
-    """From the first step on, what is saved to files is only told; torch is there."""
-    journal.leave_caches_alone()
+def leave_out_checkpoints() -> None:
+    """From the first step on, saving to a file leaves an empty one; torch is imported."""
     hooks.on_step(lambda _: None, _stepped)
-    _wrap(sys.modules["torch"], "save", "f", journal)
+    _wrap(sys.modules["torch"], "save", "f")
     _wrap_load(sys.modules["torch"], "load", "f")
     sys.modules["torch"].serialization.load = sys.modules["torch"].load  # where it is pickled by its name
     # Imported by name by frameworks: before they are.
-    after_import("safetensors.torch", lambda: _wrap(sys.modules["safetensors.torch"], "save_file", "filename", journal))
+    after_import("safetensors.torch", lambda: _wrap(sys.modules["safetensors.torch"], "save_file", "filename"))
     after_import("safetensors.torch", lambda: _wrap_load(sys.modules["safetensors.torch"], "load_file", "filename"))
 
 
@@ -42,7 +36,7 @@ def _stepped(_: Any) -> None:
     _has_stepped[0] = True
 
 
-def _wrap(module: Any, name: str, path_name: str, journal: Journal) -> None:
+def _wrap(module: Any, name: str, path_name: str) -> None:
     original: Callable[..., Any] = getattr(module, name)
 
     @functools.wraps(original)
@@ -50,25 +44,18 @@ def _wrap(module: Any, name: str, path_name: str, journal: Journal) -> None:
         path = args[1] if len(args) > 1 else kwargs.get(path_name)
         if not isinstance(path, (str, bytes, os.PathLike)):
             return original(*args, **kwargs)
-        if (_has_stepped[0] and not _is_read_from()) or not journal.can_copy(path):
+        if _has_stepped[0] and not is_reading():
             with contextlib.suppress(OSError):
-                journal.saved(path)
                 if not os.path.exists(path):  # scripts rename, copy or measure what they have saved
                     open(path, "ab").close()
             return None
-        try:
-            journal.written(path)
-        except NotKeptError:
-            raise
-        except OSError:  # what cannot be told of a new file harms nobody
-            pass
-        return original(*args, **kwargs)
+        return original(*_with_path(args, kwargs, 1, path_name, redirect.for_writing(path)), **kwargs)
 
     setattr(module, name, save)
 
 
 def _wrap_load(module: Any, name: str, path_name: str) -> None:
-    """Whoever loads the best of its checkpoints has trained all that it trains."""
+    """A script that loads the best of its checkpoints has trained all that it trains."""
     original: Callable[..., Any] = getattr(module, name)
 
     @functools.wraps(original)
@@ -77,22 +64,20 @@ def _wrap_load(module: Any, name: str, path_name: str) -> None:
         path = getattr(file, "name", file)
         if _has_stepped[0] and isinstance(path, (str, bytes, os.PathLike)) and _is_empty(path):
             raise NotSavedError(f"{os.fsdecode(path)} is empty: bursts leave out checkpoints")
-        return original(*args, **kwargs)
+        return original(*_with_path(args, kwargs, 0, path_name, redirect.for_reading(file)), **kwargs)
 
     setattr(module, name, load)
+
+
+def _with_path(args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str, path: Any) -> tuple[Any, ...]:
+    """The arguments with another path, which is given by place or by name."""
+    if name in kwargs:
+        kwargs[name] = path
+        return args
+    return (*args[:place], path, *args[place + 1 :])
 
 
 def _is_empty(path: Any) -> bool:
     with contextlib.suppress(OSError):
         return not os.path.getsize(path)
-    return False
-
-
-def _is_read_from() -> bool:
-    """Whether a data set is being read: it keeps a sample that it has prepared."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if frame.f_globals.get("__name__") == _READS_SAMPLES:
-            return True
-        frame = frame.f_back
     return False

@@ -17,6 +17,7 @@ import psutil
 from autotune.bursts import cleanup
 from autotune.bursts.child import Child, events_in
 from autotune.bursts.endings import CAUSE_SECONDS
+from autotune.sandbox.protection import Protection
 from autotune.scripts.empty_input import EmptyInput
 from autotune.scripts.ranks import Together, free_port, on_port
 from autotune.scripts.script import Script
@@ -31,8 +32,9 @@ class ScriptChild(Child):
         script: The command.
         orders: What the recorder is to do; the socket and a port for ranks are added.
         environment: Of the command, the recorder's own variables apart.
-        folder: Of the run, where the socket lies.
-        number: Of the child, for the socket's name.
+        folder: Of the run.
+        protection: The sandbox that the command is started in.
+        name: Of its layer there, and of the socket.
         ranks: Of its processes, that come to the training loop together, and are spoken to as one.
     """
 
@@ -42,10 +44,11 @@ class ScriptChild(Child):
         orders: Mapping[str, Any],
         environment: dict[str, str],
         folder: Path,
-        number: int,
+        protection: Protection,
+        name: str,
         ranks: int = 1,
     ) -> None:
-        path = folder / f"s{number}"
+        path = protection.shared / name
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(path))
         self._listener.listen()
@@ -60,12 +63,21 @@ class ScriptChild(Child):
         port = free_port()
         variables = script.environment({**orders, "socket": str(path), "port": port}, environment)
         self._input = EmptyInput()
+        looks, forks = orders["role"] == "look", orders["role"] == "serve"
+        ours, theirs = socket.socketpair()
         try:
             command, told = on_port(script.watched, variables, port)
-            self._start(command, told, folder, stdin=self._input.descriptor, stderr=subprocess.STDOUT)
+            command = protection.command(command, name, theirs.fileno(), forks=forks)
+            streams = {"stdin": self._input.descriptor, "stderr": subprocess.STDOUT}
+            self._start(command, told, folder, **streams, passed=(theirs.fileno(),))
+            theirs.close()
+            protection.attend(name, ours, looks=looks, forks=forks)
         except BaseException:
             self._input.close()
             raise
+        finally:
+            ours.close()
+            theirs.close()
         self._input.was_given()
         self._drain(self._accept, None, self._popen.stdout)
 

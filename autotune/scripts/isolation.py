@@ -6,15 +6,17 @@ there. Where that is not safe, each job starts the script again.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+import psutil
+
 from autotune.bursts import cleanup
-from autotune.bursts.child import Child
+from autotune.bursts.child import Child, compiler_cache
 from autotune.bursts.cleanup import GRACE_SECONDS
 from autotune.bursts.endings import LONGER, OutOfTimeError, result_of
 from autotune.bursts.isolation import Isolation
@@ -23,6 +25,8 @@ from autotune.bursts.protocol import Command, Request
 from autotune.errors import AutotuneError, Interrupted, WorkloadError
 from autotune.knobs import TrainConfig, affecting
 from autotune.measuring import Point
+from autotune.sandbox.marks import marked
+from autotune.sandbox.protection import Protection
 from autotune.scripts.account import Account
 from autotune.scripts.again import Course, take_over, why_fruitless
 from autotune.scripts.changes import changes_of
@@ -32,9 +36,10 @@ from autotune.scripts.looking import watch
 from autotune.scripts.ranks import free_port
 from autotune.scripts.script import QUIET, Script
 from autotune.scripts.seen import SeenScript
-from autotune.scripts.user_files import ProtectedFiles
 from autotune.units import format_seconds
 
+LOOK = "look"
+"""The layer of the look."""
 LAP_SECONDS = 0.1
 """Of a burst that trains alone, a block."""
 
@@ -56,19 +61,28 @@ class ScriptIsolation(Isolation):
         self._spawning = self._spawning or not forks
         self._seen: SeenScript | None = None
         self._script = script
-        self._children = 0
+        self._starts = 0
+        self._server_layer = ""
         self._accounts: dict[int, Account] = {}
         self._courses: dict[int, Course] = {}
         self._traced: dict[int, dict[str, Any]] = {}
         self._without_effect: set[str] = set()
         self._pass_batches: int | None = None
-        self._kept = ProtectedFiles(self._folder, note)
+        compiler_cache().mkdir(parents=True, exist_ok=True)
+        self._protection = Protection(
+            self._folder, note, script.writable, any_network=script.any_network, caches=[compiler_cache()]
+        )
 
     @property
     def seen(self) -> SeenScript:
         """What a look at the script has seen; there once it has started."""
         assert self._seen is not None  # noqa: S101 - nobody asks before `start`
         return self._seen
+
+    @property
+    def protects(self) -> str:
+        """How this machine protects a person's files, in a sentence; there once the script has started."""
+        return self._protection.offer.sentence
 
     @property
     def loop(self) -> dict[str, Any]:
@@ -81,31 +95,37 @@ class ScriptIsolation(Isolation):
         Raises:
             WorkloadError: It does not train, or in a way that cannot be changed from outside.
             IsolationError: It could not be started.
+            UsageError: This machine cannot protect files, and the script may write to none.
             Interrupted: See `interrupt`.
         """
         if self._seen is not None:
             return
-        child = self._child({"role": "look", "seconds": deadline_seconds})
+        self._protection.begin()
+        plan = self._protection.offer.plan
+        self._spawning |= plan is not None and not plan.stacks
+        child = self._child({"role": "look", "seconds": deadline_seconds}, LOOK)
         try:
             with self._attending(child):
-                seen = watch(child, deadline_seconds, self._script, self._kept.folder)
+                seen = watch(child, deadline_seconds, self._script, self._protection, LOOK)
+        except WorkloadError as error:
+            raise WorkloadError(f"{error}{self._protection.hint(f'{error} {child.stderr_tail()}')}") from None
         finally:
             child.stop_waiting()
             cleanup.end_processes(lambda: [*child.below(), *cleanup.members_of_run(str(self._folder), child.pid)])
             child.close()
-            self._kept.revert("start")
+            self._end_left()
+            self._protection.close_start(LOOK)
         require_trainable(seen, self._script)
+        if hint := self._protection.hint(child.stderr_tail()):
+            self._note(f"the script went on without what it was denied{hint}")
         self._seen = seen
 
     def close(self) -> None:
-        """Kills whatever is left, and reverts the files that the script wrote to."""
+        """Ends whatever is left, and removes what the script has written in its layers."""
         self._end_all()
-        self._kept.close()
+        self._end_left()
+        self._protection.close()
         super().close()
-
-    def spare(self, path: Path) -> None:
-        """What begins like this path is autotune's own, and no file that the script has made."""
-        self._kept.spare(path)
 
     def run(self, request: Request, deadline_seconds: float) -> Ended:
         """Runs one job to its end, or kills its whole tree at the deadline.
@@ -163,7 +183,7 @@ class ScriptIsolation(Isolation):
         ended = super().end(live, deadline)
         account = self._accounts.pop(live.number)
         self._courses.pop(live.number)
-        self._restore()
+        self._drop(live.number)
         message = ended.message
         self._tell_without_effect(message or {})
         if message is None or message["event"] != "result" or "host_memory_bytes" not in message["value"]:
@@ -175,7 +195,7 @@ class ScriptIsolation(Isolation):
         super().discard(live)
         self._accounts.pop(live.number, None)
         self._courses.pop(live.number, None)
-        self._restore()
+        self._drop(live.number)
 
     def open(self, request: Request, deadline_seconds: float) -> Live:
         """Asks for a job; `wait` tells what comes of it, and `end` must follow."""
@@ -221,6 +241,7 @@ class ScriptIsolation(Isolation):
         self._kill(live)
         if not live.forked:
             live.child.close()
+        self._protection.drop(_layer_of(number))
         new = super().open(course.request, max(0.0, deadline - time.monotonic()))
         self._live.remove(new)
         take_over(live, new)
@@ -236,12 +257,12 @@ class ScriptIsolation(Isolation):
             if self.fork_unsafe_reason is None:
                 return server
             self._spawn(self.fork_unsafe_reason)
-        return self._child({"role": "job", "loop": self.loop, "changes": self._changes(request)})
+        orders = {"role": "job", "loop": self.loop, "changes": self._changes(request)}
+        return self._child(orders, _layer_of(request.number))
 
     def _spawn(self, why: str) -> None:
         """From now on each job starts the script again."""
         self._stop_forkserver()
-        self._restore()
         self._spawning = True
         self._note(f"each burst starts the script again: {why}")
 
@@ -250,9 +271,10 @@ class ScriptIsolation(Isolation):
         if isinstance(self._forkserver, ScriptChild) and self._forkserver.alive:
             return self._forkserver
         self._stop_forkserver()
-        self._restore()
         early = self.seen.first_argv if self.seen.cuda_opened else None
-        server = self._child({"role": "serve", "loop": self.loop, "before_cuda": early})
+        self._starts += 1
+        self._server_layer = f"server{self._starts}"
+        server = self._child({"role": "serve", "loop": self.loop, "before_cuda": early}, self._server_layer)
         self._forkserver = server
         deadline = time.monotonic() + seconds
         with self._attending(server):
@@ -297,25 +319,45 @@ class ScriptIsolation(Isolation):
             self._pass_batches = batches
             self._note(f"the script begins its loader anew after each {batches:,} batches: so do bursts")
 
-    def _restore(self) -> None:
-        """Undoes what bursts did to files, as far as no process of theirs lives: the next one begins as the first."""
-        if not self._live:
-            if self._spawning:
-                self._stop_forkserver()
-            self._kept.revert("loop" if self._forkserver is not None else "start")
+    def _drop(self, number: int) -> None:
+        """Forgets what a job has written."""
+        self._protection.drop(_layer_of(number))
+        if self._spawning and not self._live:
+            self._stop_forkserver()
+            self._end_left()
 
-    def _child(self, orders: dict[str, Any]) -> ScriptChild:
-        self._children += 1
-        self._kept.begin()
-        orders = {**orders, "keep": str(self._kept.folder)}
-        environment = {**self._environment(), **QUIET}
-        ranks = self._seen.ranks if self._seen is not None else 1  # whoever looks on listens to each by itself
-        return ScriptChild(self._script, orders, environment, self._folder, self._children, ranks)
+    def _end_left(self) -> None:
+        """Ends what the script's processes have left running, in whatever session and environment."""
+
+        def found() -> list[psutil.Process]:
+            processes = []
+            for pid in marked(str(self._folder)):
+                with contextlib.suppress(psutil.Error):
+                    processes.append(psutil.Process(pid))
+            return processes
+
+        cleanup.end_processes(found)
+
+    def _child(self, orders: dict[str, Any], layer: str) -> ScriptChild:
+        sandbox = self._protection.orders(layer)
+        orders = {**orders, "shared": str(self._protection.shared), "sandbox": sandbox}
+        ranks = self._seen.ranks if self._seen is not None else 1  # the look listens to each rank by itself
+        return ScriptChild(self._script, orders, self._environment(), self._folder, self._protection, layer, ranks)
+
+    def _environment(self) -> dict[str, str]:
+        """Compiled code goes to autotune's own cache: what is written elsewhere ends with its layer."""
+        cache = compiler_cache()
+        caches = {"TORCHINDUCTOR_CACHE_DIR": str(cache), "TRITON_CACHE_DIR": str(cache / "triton")}
+        return {**super()._environment(), **QUIET, **caches}
 
     def _line(self, request: Request) -> str:
         """A request in the words of the recorder."""
         told = {**request.model_dump(mode="json"), "trace": self._traced.get(request.number)}
         told["pass_batches"] = self._pass_batches
+        is_forked = self._forkserver is not None
+        told["layer"] = (
+            self._protection.prepare_fork(_layer_of(request.number), self._server_layer) if is_forked else None
+        )
         return json.dumps({**told, "changes": self._changes(request), "port": free_port()})
 
     def _changes(self, request: Request) -> dict[str, Any]:
@@ -355,7 +397,7 @@ class ScriptIsolation(Isolation):
         config, baseline = _config_of(request), baseline_of(self.seen)
         arithmetic = {name: getattr(config, name) for name in affecting("arithmetic") if name != "batch_size"}
         candidate = Point(config=baseline.replace(**arithmetic))
-        file = self._folder / f"gradient{self._count}"
+        file = self._protection.shared / f"gradient{self._count}"
         traces: list[dict[str, Any]] = []
         began = time.monotonic()
         for seed, point in ((0, Point(config=baseline)), (1, Point(config=baseline)), (0, candidate)):
@@ -376,6 +418,11 @@ class ScriptIsolation(Isolation):
         }
         file.unlink(missing_ok=True)
         return Ended(message={"event": "result", "value": value}, status=0, seconds=time.monotonic() - began)
+
+
+def _layer_of(number: int) -> str:
+    """The name of a job's layer."""
+    return f"job{number}"
 
 
 def _trace(told: dict[str, Any]) -> dict[str, Any]:

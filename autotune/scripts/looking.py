@@ -14,12 +14,19 @@ from autotune.bursts.child import Child
 from autotune.bursts.cleanup import descendants
 from autotune.errors import Interrupted, WorkloadError
 from autotune.recorder.arrival import CAME
+from autotune.sandbox.inside import KEPT
+from autotune.sandbox.protection import Protection
 from autotune.scripts.facts import why_not
 from autotune.scripts.script import Script
 from autotune.scripts.seen import SeenScript
 
 OTHERS_SECONDS = 3.0
 """Within which other processes of a script that were started with the one that trains would train too. Chosen."""
+CLOSED = (
+    "(it was started with -I, -E or -S, with PYTHONPATH set anew, or in a cleared environment); have it inherit "
+    "PYTHONPATH, as in PYTHONPATH=/mine:$PYTHONPATH"
+)
+"""Why the recorder is not in a process, and what to do."""
 GLANCE_SECONDS = 0.1
 """Between two glances at its processes. Importing torch takes a second or more; nothing can have trained before."""
 
@@ -41,14 +48,15 @@ class Told:
     result: dict[str, Any] | None = None
 
 
-def watch(child: Child, seconds: float, script: Script, kept: Path) -> SeenScript:
+def watch(child: Child, seconds: float, script: Script, protection: Protection, name: str) -> SeenScript:
     """What a look at a script tells.
 
     Args:
         child: The script, with the recorder looking on.
         seconds: To wait for.
         script: The command.
-        kept: Folder where the recorder leaves word of each interpreter that it has come into.
+        protection: The sandbox that it is in; it keeps what start-up has made when training begins.
+        name: Of its layer there.
 
     Raises:
         WorkloadError: Nothing was seen, with the reason.
@@ -58,7 +66,7 @@ def watch(child: Child, seconds: float, script: Script, kept: Path) -> SeenScrip
     while True:
         event = child.next_event(min(deadline, time.monotonic() + GLANCE_SECONDS))
         if event is None and time.monotonic() < deadline:
-            _require_watched(child, script, kept)
+            _require_watched(child, script, protection.shared)
             continue
         if event is None or event["event"] == "end":
             break
@@ -66,6 +74,11 @@ def watch(child: Child, seconds: float, script: Script, kept: Path) -> SeenScrip
             raise Interrupted
         if event["event"] == "imported":
             told.imported = True
+        if event["event"] == "reads":
+            protection.note_reading(event["host"])
+        if event["event"] == "begins" and not (kept := protection.shared / KEPT).exists():
+            protection.keep_start(name)
+            kept.touch()
         if event["event"] == "training":
             told.steps[event["pid"]] = event["steps"]
         if event["event"] == "result" and told.result is None:
@@ -101,7 +114,7 @@ def _why_waited_in_vain(told: Told, script: Script, seconds: float) -> str:
     )
 
 
-def _require_watched(child: Child, script: Script, kept: Path) -> None:
+def _require_watched(child: Child, script: Script, shared: Path) -> None:
     """Refuses a script that loads torch where the recorder is not: it would train for real, and write for real.
 
     Raises:
@@ -110,26 +123,30 @@ def _require_watched(child: Child, script: Script, kept: Path) -> None:
     for root in child.roots:
         for process in [root, *descendants(root)]:
             with contextlib.suppress(psutil.Error, OSError):
-                if _trains_unseen(process, kept):
+                if trains_unseen(process, shared):
                     raise WorkloadError(
-                        f"{script.name}: '{' '.join(process.cmdline())[:200]}' loads torch where nobody can look on "
-                        "(it was started with -I, -E or -S, with PYTHONPATH set anew, or in a cleared environment); "
-                        "have it inherit PYTHONPATH, as in PYTHONPATH=/mine:$PYTHONPATH"
+                        f"{script.name}: '{words_of(process)}' loads torch where the recorder is not {CLOSED}"
                     )
 
 
-def _trains_unseen(process: psutil.Process, kept: Path) -> bool:
+def words_of(process: psutil.Process) -> str:
+    """The command of a process, shortened."""
+    return " ".join(process.cmdline())[:200]
+
+
+def trains_unseen(process: psutil.Process, shared: Path) -> bool:
     """Whether a process has torch, and neither it nor one with torch above it has the recorder.
 
     What a script starts that is watched is its own affair: torch's compiler starts helpers with a path of their own.
     """
-    if _came_into(process, kept) or not _has_torch(process):
+    if came_into(process, shared) or not _has_torch(process):
         return False
-    return not any(_came_into(above, kept) and _has_torch(above) for above in process.parents())
+    return not any(came_into(above, shared) and _has_torch(above) for above in process.parents())
 
 
-def _came_into(process: psutil.Process, kept: Path) -> bool:
-    return (kept / CAME.format(process.pid)).exists()
+def came_into(process: psutil.Process, shared: Path) -> bool:
+    """Whether the recorder came into a process."""
+    return (shared / CAME.format(process.pid)).exists()
 
 
 def _has_torch(process: psutil.Process) -> bool:

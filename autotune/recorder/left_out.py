@@ -1,0 +1,280 @@
+"""What a script's libraries do not do in bursts: one table of modules, their functions, and what happens instead.
+
+Trackers, bars and event writers are silenced because they start threads, which cannot be forked, and are timed.
+Uploads and deletions at object stores are left out because the network is open until the first optimizer step, and a
+checkpoint of a burst is empty. A function is replaced as soon as its module has been imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import io
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import Any
+
+from ..sandbox.redirect import writes
+from .importing import after_import
+
+Action = Callable[[Any], Any]
+"""Takes what a module has, and returns what replaces it."""
+
+
+def leave_out() -> None:
+    """From here on each library in the table is changed when it is imported."""
+    for module in dict.fromkeys(module for module, _, _ in TABLE):
+        after_import(module, functools.partial(_change, module))
+
+
+def _change(name: str) -> None:
+    for module, attribute, action in TABLE:
+        if module != name:
+            continue
+        owner: Any = sys.modules[module]
+        *path, last = attribute.split(".")
+        for part in path:
+            owner = getattr(owner, part, None)
+        if hasattr(owner, last):
+            setattr(owner, last, action(getattr(owner, last)))
+
+
+def _nothing(original: Any) -> Any:
+    """A function that does nothing, and returns None."""
+    if asyncio.iscoroutinefunction(original):
+
+        @functools.wraps(original)
+        async def later(*_: Any, **__: Any) -> None:
+            pass
+
+        return later
+
+    @functools.wraps(original)
+    def nothing(*_: Any, **__: Any) -> None:
+        pass
+
+    return nothing
+
+
+def _true(original: Any) -> Any:
+    return functools.wraps(original)(lambda *_, **__: True)
+
+
+def _zero(_: Any) -> int:
+    return 0
+
+
+def _finished(_: Any = None) -> Future[None]:
+    """A future that has its result."""
+    future: Future[None] = Future()
+    future.set_result(None)
+    return future
+
+
+def _returns_finished(original: Any) -> Any:
+    return functools.wraps(original)(lambda *_, **__: _finished())
+
+
+def _disabled(original: Any) -> Any:
+    """A mode in the environment (``WANDB_MODE``) is overruled by a script that names the mode itself."""
+
+    @functools.wraps(original)
+    def init(*args: Any, **kwargs: Any) -> Any:
+        return original(*args, **{**kwargs, "mode": "disabled"})
+
+    return init
+
+
+class _NoRun:
+    """A run of a tracker that has no mode in which nothing is sent: it forgets what it gets."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.config: dict[str, Any] = {}
+
+    def __setitem__(self, *_: Any) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *_, **__: None
+
+
+class _NoThread:
+    """The thread of a library which writes or draws: a process that runs one cannot be forked."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def _nothing(self, *_: Any, **__: Any) -> None:
+        pass
+
+    start = stop = write = flush = close = _nothing
+
+
+def _no_run(_: Any) -> Any:
+    return _NoRun
+
+
+def _no_thread(_: Any) -> Any:
+    return _NoThread
+
+
+def _in_temporary_folder(original: Any) -> Any:
+    """MLflow cannot be disabled: it logs into the run's temporary folder, whichever server the script names."""
+    original(_place())
+    return functools.wraps(original)(lambda *_, **__: original(_place()))
+
+
+def _client_in_temporary_folder(original: Any) -> Any:
+    @functools.wraps(original)
+    def construct(self: Any, *_: Any, **__: Any) -> None:
+        original(self, _place(), _place())  # the second one is the registry of models
+
+    return construct
+
+
+def _place() -> str:
+    from pathlib import Path
+    from tempfile import gettempdir
+
+    return Path(gettempdir(), "mlflow").as_uri()
+
+
+def _unsent(original: Any) -> Any:
+    """A method of the Hub that would change a repository."""
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("run_as_future"):
+            return _finished()
+        if original.__name__ != "create_repo":
+            return None
+        repo_id = args[0] if args else kwargs["repo_id"]
+        whole = repo_id if "/" in repo_id else f"user/{repo_id}"  # the hub would put the user's name there
+        hub: Any = sys.modules["huggingface_hub.hf_api"]
+        return hub.RepoUrl(f"{self.endpoint}/{whole}", endpoint=self.endpoint)
+
+    return method
+
+
+def _of_default_client(original: Any) -> Any:
+    """A function of the Hub's module is a method of one client, bound before the class was changed."""
+    hub: Any = sys.modules["huggingface_hub.hf_api"]
+    return getattr(hub.api, original.__name__)
+
+
+def _s3(original: Any) -> Any:
+    """All operations of boto3 come here."""
+
+    @functools.wraps(original)
+    def call(self: Any, operation: str, arguments: Any) -> Any:
+        if operation == "DeleteObjects":
+            return {"Deleted": arguments["Delete"]["Objects"]}
+        if operation in _S3_WRITES:
+            return {"ETag": "", "UploadId": "", "CopyObjectResult": {"ETag": ""}}
+        return original(self, operation, arguments)
+
+    return call
+
+
+def _remote_files(original: Any) -> Any:
+    """Some file systems of fsspec give each object methods of its own, so each object is changed."""
+
+    @functools.wraps(original)
+    def make(kind: Any, *args: Any, **kwargs: Any) -> Any:
+        made = original(kind, *args, **kwargs)
+        protocols = {made.protocol} if isinstance(made.protocol, str) else {*made.protocol}
+        if not protocols & _NOT_REMOTE and not hasattr(made.open, "_is_left_out"):  # the same object may come again
+            for name in _FSSPEC_WRITES:
+                if hasattr(made, name):
+                    setattr(made, name, _nothing(getattr(made, name)))
+            made.open = _read_only(made.open)
+        return made
+
+    return make
+
+
+def _read_only(original: Any) -> Any:
+    """A remote file that is opened to be written is one in memory, which is forgotten."""
+
+    @functools.wraps(original)
+    def opened(path: Any, mode: str = "rb", *args: Any, **kwargs: Any) -> Any:
+        if not writes(mode):
+            return original(path, mode, *args, **kwargs)
+        return io.BytesIO() if "b" in mode else io.StringIO()
+
+    opened._is_left_out = True  # type: ignore[attr-defined]
+    return opened
+
+
+def _rows(module: str, owner: str, names: str, action: Action = _nothing) -> Iterable[tuple[str, str, Action]]:
+    return ((module, f"{owner}.{name}".lstrip("."), action) for name in names.split())
+
+
+_S3_WRITES = {
+    "PutObject", "CopyObject", "CreateMultipartUpload", "UploadPart", "UploadPartCopy", "CompleteMultipartUpload",
+    "AbortMultipartUpload", "DeleteObject", "DeleteBucket", "CreateBucket", "RenameObject", "PutObjectTagging",
+}  # fmt: skip
+"""Operations of S3 that make, change or remove an object."""
+_NOT_REMOTE = {
+    "file", "local", "memory", "dir", "filecache", "blockcache", "simplecache", "cached", "zip", "tar", "reference",
+}  # fmt: skip
+"""Protocols of fsspec whose files are on this machine, or which pass on to another file system, which is changed."""
+_FSSPEC_WRITES = (
+    "put", "put_file", "upload", "copy", "cp", "cp_file", "mv", "mv_file", "move", "rename", "pipe", "pipe_file",
+    "touch", "write_text", "write_bytes", "rm", "rm_file", "rmdir", "delete", "mkdir", "makedir", "makedirs", "mkdirs",
+)  # fmt: skip
+_HUB = (
+    "create_commit create_repo delete_repo update_repo_settings update_repo_visibility move_repo upload_file "
+    "upload_folder upload_large_folder delete_file delete_files delete_folder create_branch delete_branch create_tag "
+    "delete_tag super_squash_history"
+)
+_BLOB = "upload_from_filename upload_from_file upload_from_string delete rewrite compose update_storage_class"
+_AZURE_BLOB = (
+    "upload_blob upload_blob_from_url delete_blob stage_block commit_block_list append_block upload_page clear_page "
+    "start_copy_from_url set_blob_metadata create_append_blob create_page_blob"
+)
+_AZURE_FOLDER = "upload_blob delete_blob delete_blobs create_container delete_container"
+_MINIO = (
+    "put_object fput_object append_object copy_object compose_object remove_object remove_objects make_bucket "
+    "remove_bucket"
+)
+_OSS = (
+    "put_object put_object_from_file append_object copy_object delete_object batch_delete_objects upload_part "
+    "init_multipart_upload"
+)
+
+TABLE: tuple[tuple[str, str, Action], ...] = (
+    ("tqdm", "tqdm.monitor_interval", _zero),  # also of tqdm.auto and tqdm.asyncio; a bar starts a thread that watches
+    ("rich.live", "_RefreshThread", _no_thread),  # Lightning's bar; it draws itself when it changes, too
+    ("tensorboard.summary.writer.event_file_writer", "_AsyncWriter", _no_thread),
+    ("tensorboardX.event_file_writer", "_EventLoggerThread", _no_thread),
+    ("tensorboardX.event_file_writer", "EventFileWriter.add_event", _nothing),
+    ("wandb", "init", _disabled),
+    ("wandb", "login", _true),  # it starts a process and a thread, disabled or not
+    ("swanlab", "init", _disabled),
+    ("swanlab", "login", _true),
+    *_rows("trackio", "", "log log_system log_gpu log_cpu log_artifact alert save freeze sync finish"),
+    ("trackio", "init", lambda _: _NoRun),
+    ("aim.sdk.run", "Run", _no_run),
+    ("mlflow", "set_tracking_uri", _in_temporary_folder),
+    ("mlflow", "tracking.set_tracking_uri", lambda _: sys.modules["mlflow"].set_tracking_uri),  # the same function
+    ("mlflow", "tracking.MlflowClient.__init__", _client_in_temporary_folder),
+    *_rows("huggingface_hub.hf_api", "HfApi", _HUB, _unsent),
+    *_rows("huggingface_hub.hf_api", "", _HUB, _of_default_client),
+    *_rows("boto3.s3.inject", "", "upload_file upload_fileobj"),  # clients, buckets and objects take their methods here
+    ("botocore.client", "BaseClient._make_api_call", _s3),
+    *_rows("s3transfer.manager", "TransferManager", "upload copy delete", _returns_finished),
+    *_rows("google.cloud.storage.blob", "Blob", _BLOB),
+    *_rows("google.cloud.storage.bucket", "Bucket", "create delete delete_blob delete_blobs copy_blob rename_blob"),
+    *_rows("azure.storage.blob._blob_client", "BlobClient", _AZURE_BLOB),
+    *_rows("azure.storage.blob._container_client", "ContainerClient", _AZURE_FOLDER),
+    *_rows("azure.storage.blob.aio._blob_client_async", "BlobClient", _AZURE_BLOB),
+    *_rows("azure.storage.blob.aio._container_client_async", "ContainerClient", _AZURE_FOLDER),
+    *_rows("minio.api", "Minio", _MINIO),
+    *_rows("oss2.api", "Bucket", _OSS),
+    ("fsspec.spec", "_Cached.__call__", _remote_files),
+)
+"""Module, attribute, and the action that makes its replacement."""

@@ -1,0 +1,140 @@
+"""System calls that the parent is asked about: connections, and in the Landlock row changes of modes, owners and times.
+
+A seccomp filter holds each such call until the parent has answered (`supervisor` is its side). It works for programs in
+any language, and for threads and processes that run already. Where the parent has gone, such calls fail.
+https://docs.kernel.org/userspace-api/seccomp_filter.html#userspace-notification
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+
+from . import landlock
+
+_LOAD, _EQUAL, _GREATER, _RETURN = 0x20, 0x15, 0x25, 0x06
+_ALLOW, _ASK, _REFUSE = 0x7FFF0000, 0x7FC00000, 0x00050000 | errno.EACCES
+_NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16
+"""Offsets in the kernel's record of a call."""
+_SET_FILTER, _NEW_LISTENER, _SPECULATE = 1, 1 << 3, 1 << 2
+_ADDRESS_SIZES = (16, 24, 28)
+"""Of an IPv4 address and of both forms of an IPv6 one; more than 110 bytes is a buffer for any. Unix sockets, through
+which workers hand over tensors, have other sizes, and the parent is not asked: an answer takes 50 µs."""
+_MOST_OF_UNIX = 110
+STEPPED = ("240.0.0.1", 1)
+"""A process that connects a datagram socket to this reserved address says that its training has begun; nothing is sent.
+The filter holds the call, so the parent knows of it before the script goes on."""
+
+
+class Machine:
+    """How a kind of processor numbers its system calls.
+
+    Args:
+        arch: The kernel's mark of it.
+        seccomp: Number of seccomp itself.
+        connect: Number of connect.
+        sendto: Number of sendto.
+        stating: Numbers of calls that change the state of a file, by name.
+    """
+
+    def __init__(self, arch: int, seccomp: int, connect: int, sendto: int, stating: dict[str, int]) -> None:
+        self.arch, self.seccomp, self.connect, self.sendto = arch, seccomp, connect, sendto
+        self.stating = stating
+
+
+MACHINES = {
+    "x86_64": Machine(0xC000003E, 317, 42, 44, {
+        "truncate": 76, "chmod": 90, "fchmod": 91, "chown": 92, "fchown": 93, "lchown": 94, "utime": 132,
+        "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190, "removexattr": 197, "lremovexattr": 198,
+        "fremovexattr": 199, "utimes": 235, "fchownat": 260, "futimesat": 261, "fchmodat": 268, "utimensat": 280,
+        "fchmodat2": 452, "setxattrat": 463, "removexattrat": 466, "file_setattr": 469,
+    }),
+    "aarch64": Machine(0xC00000B7, 277, 203, 206, {
+        "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "removexattr": 14, "lremovexattr": 15, "fremovexattr": 16,
+        "truncate": 45, "fchmod": 52, "fchmodat": 53, "fchownat": 54, "fchown": 55, "utimensat": 88, "fchmodat2": 452,
+        "setxattrat": 463, "removexattrat": 466, "file_setattr": 469,
+    }),
+}  # fmt: skip
+"""By `os.uname().machine`; numbers by the kernel's tables of system calls."""
+
+
+def listen(*, with_files: bool) -> int:
+    """Installs the filter, for this process and all that it starts.
+
+    Args:
+        with_files: Whether the parent is asked about changes of modes, owners, times and extended attributes, too.
+
+    Returns:
+        The descriptor on which the parent receives the calls.
+
+    Raises:
+        OSError: The kernel refuses, or the processor is none of `MACHINES`.
+    """
+    return _install(_program(_machine(), with_files=with_files, otherwise=_ASK), _NEW_LISTENER)
+
+
+def refuse_file_states() -> None:
+    """Refuses all changes of modes, owners, times and extended attributes, where no parent can be asked.
+
+    Raises:
+        OSError: As `listen`.
+    """
+    _install(_program(_machine(), with_files=True, otherwise=_REFUSE, with_network=False), 0)
+
+
+def _machine() -> Machine:
+    machine = MACHINES.get(os.uname().machine)
+    if machine is None:
+        raise OSError(f"the system calls of {os.uname().machine} are not known")
+    return machine
+
+
+def _install(code: bytes, flags: int) -> int:
+    landlock.no_new_privileges()
+    buffer = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))
+    libc = ctypes.CDLL(None, use_errno=True)
+    flags |= _SPECULATE  # without it, older kernels slow down all computing
+    result = int(libc.syscall(_machine().seccomp, ctypes.c_uint(_SET_FILTER), ctypes.c_uint(flags), program))
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"seccomp: {os.strerror(number)}")
+    return result
+
+
+def _program(machine: Machine, *, with_files: bool, otherwise: int, with_network: bool = True) -> bytes:
+    """The filter, in the kernel's code of 8 bytes an instruction; `otherwise` is what becomes of the calls it names."""
+    asked = [*machine.stating.values()] if with_files else []
+    lines: list[tuple[int, int, int, int]] = [
+        (_LOAD, 0, 0, _ARCH),
+        (_EQUAL, 1, 0, machine.arch),
+        (_RETURN, 0, 0, _REFUSE if with_files else _ALLOW),  # a program for another kind of processor
+        (_LOAD, 0, 0, _NUMBER),
+    ]
+    for number in asked:
+        lines += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, otherwise)]
+    if not with_network:
+        return _assembled([*lines, (_RETURN, 0, 0, _ALLOW)])
+    # sendto without an address is send.
+    lines += [
+        (_EQUAL, 0, 6, machine.sendto),
+        (_LOAD, 0, 0, _ARGUMENTS + 8 * 4),
+        (_EQUAL, 0, 3, 0),
+        (_LOAD, 0, 0, _ARGUMENTS + 8 * 4 + 4),
+        (_EQUAL, 0, 1, 0),
+        (_RETURN, 0, 0, _ALLOW),
+        (_RETURN, 0, 0, _ASK),
+        (_EQUAL, 1, 0, machine.connect),
+        (_RETURN, 0, 0, _ALLOW),
+        (_LOAD, 0, 0, _ARGUMENTS + 8 * 2),
+        (_GREATER, len(_ADDRESS_SIZES) + 1, 0, _MOST_OF_UNIX),
+    ]
+    lines += [(_EQUAL, len(_ADDRESS_SIZES) - place, 0, size) for place, size in enumerate(_ADDRESS_SIZES)]
+    lines += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ASK)]
+    return _assembled(lines)
+
+
+def _assembled(lines: list[tuple[int, int, int, int]]) -> bytes:
+    return b"".join(struct.pack("HBBI", *line) for line in lines)

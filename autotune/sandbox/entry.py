@@ -1,0 +1,76 @@
+"""The first process of a command in a sandbox: it restricts itself, and then becomes the command.
+
+Run as ``python -I -S -c "…; from sandbox.entry import main; main()" ORDERS COMMAND…``.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import os
+import socket
+import sys
+from typing import Any
+
+from . import calls, landlock, marks, view
+
+FAILED = 97
+"""Exit status where the sandbox could not be entered; the reason goes to the parent through the channel."""
+
+
+def main() -> None:
+    """Enters the sandbox that the orders describe.
+
+    The orders, as JSON: ``run``: the run's folder, for the mark; ``channel``: descriptor of a socket to the parent;
+    ``plan``, ``layer`` and ``start``: of a private view, or None; ``writable``: the folders of the Landlock row, or
+    None; ``asks``: whether the parent answers system calls.
+    """
+    orders, command = json.loads(sys.argv[1]), sys.argv[2:]
+    with socket.socket(fileno=orders["channel"]) as channel:
+        channel.set_inheritable(False)
+        try:
+            descriptor, why = _enter(orders)
+        except OSError as error:
+            channel.sendall(json.dumps({"error": str(error)}).encode())
+            os._exit(FAILED)
+        sent = (
+            [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))] if descriptor is not None else []
+        )
+        channel.sendmsg([json.dumps({"error": None, "deaf": why}).encode()], sent)
+    if descriptor is not None:
+        os.close(descriptor)
+    try:
+        os.execvp(command[0], command)  # noqa: S606 - it is what the person typed
+    except OSError as error:
+        sys.exit(f"{command[0]}: {error.strerror}")
+
+
+def explore() -> None:
+    """Prints a plan, or why there is none, as JSON; the arguments: the scratch folder, and what is bound through."""
+    answer: dict[str, Any] = {"plan": None, "error": None}
+    try:
+        answer["plan"] = vars(view.explore(sys.argv[1], sys.argv[2:]))
+    except OSError as error:
+        answer["error"] = str(error)
+    with contextlib.suppress(OSError):
+        print(json.dumps(answer), flush=True)
+
+
+def _enter(orders: dict[str, Any]) -> tuple[int | None, str | None]:
+    """Restricts this process; the descriptor for the parent to answer calls by, or why there is none."""
+    marks.mark(orders["run"])
+    if orders["plan"] is not None:
+        view.enter(view.Plan.of(orders["plan"]), orders["layer"], orders["start"])
+    descriptor, why = None, None
+    in_landlock = orders["writable"] is not None
+    if orders["asks"] or in_landlock:
+        try:
+            descriptor = calls.listen(with_files=in_landlock)
+        except OSError as error:
+            why = str(error)
+            if in_landlock:
+                calls.refuse_file_states()
+    if in_landlock:
+        landlock.restrict(orders["writable"])
+    return descriptor, why

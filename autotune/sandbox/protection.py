@@ -1,0 +1,404 @@
+"""Which protection this machine offers to the files of a person whose script is run, and its layers.
+
+Three rows, the best first: a private view (overlays, in namespaces), Landlock, and none. Nothing that a script does in
+the first two can change a file outside the scratch folder, whatever it runs and however it ends, so nothing is ever
+restored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from autotune.errors import IsolationError, UsageError
+from autotune.sandbox import landlock
+from autotune.sandbox.calls import MACHINES
+from autotune.sandbox.supervisor import Rules, Supervisor, denied
+from autotune.sandbox.view import Plan, remove_folder, upper
+from autotune.sandbox.watchdog import DONE
+from autotune.units import format_bytes
+
+Row = Literal["overlay", "landlock", "none"]
+KEPT_BYTES = 2**20
+"""What start-up makes whole and is this large or larger is data that it downloaded or prepared: later starts find it.
+Smaller things are made again, as by a first start. Tiny Shakespeare has 1.1 MB."""
+LEAST_FREE_BYTES, SCANT_BYTES = 2**26, 2**30
+"""Free space for layers: below the first no burst starts, below the second a note says so. Not tuned: a checkpoint that
+is left out takes none, and prepared data take what they take."""
+EXPLORING_SECONDS, ENTERING_SECONDS, ENDING_SECONDS = 20.0, 20.0, 5.0
+"""For processes that need milliseconds; beyond these the machine is stuck."""
+_RUN = "import sys; sys.path.append({place!r}); from sandbox.{module} import {name}; {name}()"
+"""By its path: such a process needs nothing that is installed, and starts in 0.03 s."""
+_DENIED = re.compile(r"(?:(?P<before>[^\s:'\"‘’]+)['\"’]?: )?Permission denied(?:: ['\"](?P<after>[^'\"]+))?")
+"""As shells, Python and programs in C write it."""
+_START, _PLACES = "start", ("/var/tmp", "/dev/shm")  # noqa: S108 - `mkdtemp` makes the folders in them
+
+
+@dataclass(frozen=True)
+class Offer:
+    """The best row that this machine offers.
+
+    Attributes:
+        row: Which one.
+        reasons: Why it is not a better one, a sentence each.
+        plan: Of a private view; None in the other rows.
+    """
+
+    row: Row
+    reasons: tuple[str, ...] = ()
+    plan: Plan | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What a person reads about it."""
+        because = f" ({'; '.join(self.reasons)})" if self.reasons else ""
+        return f"{_SAID[self.row]}{because}"
+
+
+_SAID: dict[Row, str] = {
+    "overlay": "a private view: whatever a script changes in bursts stays in a scratch folder",
+    "landlock": "Landlock: bursts of a script can change files only in a scratch folder and below --writable",
+    "none": "not protected by the kernel: scripts are run only with --writable",
+}
+
+
+def find_offer(scratch: Path | None = None, through: Sequence[str] = ()) -> Offer:
+    """Finds out, by trying, what this machine offers.
+
+    Args:
+        scratch: Where layers would lie; None: in a temporary folder, which is removed.
+        through: Paths that a view would bind as they are.
+    """
+    if scratch is None:
+        with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
+            return find_offer(Path(folder), through)
+    if sys.platform != "linux":
+        return Offer("none", (f"{sys.platform} has neither namespaces nor Landlock",))
+    plan, error = _explored(scratch, through)
+    if plan is not None:
+        return Offer("overlay", plan=plan)
+    reasons = (f"no private view: {error}",)
+    version = landlock.version()
+    if version and os.uname().machine in MACHINES:
+        return Offer("landlock", reasons)
+    why = f"the system calls of {os.uname().machine} are not known" if version else "the kernel offers none"
+    return Offer("none", (*reasons, f"no Landlock: {why}"))
+
+
+def _explored(scratch: Path, through: Sequence[str]) -> tuple[Plan | None, str]:
+    """A plan, in the first place for layers that can hold one; else why there is none in the best place."""
+    refusal = ""
+    for place in (scratch, *map(Path, _PLACES)):
+        folder = place
+        if place is not scratch:
+            try:
+                folder = Path(tempfile.mkdtemp(prefix="autotune-", dir=place))
+            except OSError:
+                continue
+        code = _RUN.format(place=str(Path(__file__).parents[1]), module="entry", name="explore")
+        command = [sys.executable, "-I", "-S", "-c", code, str(folder), *through]
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=EXPLORING_SECONDS, text=True)
+            answer = json.loads(done.stdout or '{"plan": null, "error": "the process that tried ended early"}')
+        except (OSError, subprocess.TimeoutExpired) as error:
+            answer = {"plan": None, "error": str(error)}
+        if answer["plan"] is not None:
+            return Plan.of(answer["plan"]), ""
+        refusal = refusal or answer["error"]
+        if folder is not scratch:
+            remove_folder(str(folder))
+    return None, refusal
+
+
+class Protection:
+    """Keeps all starts of one script from changing a person's files.
+
+    Args:
+        run: The run's temporary folder.
+        note: Receives what a person should know.
+        writable: What the script may change in earnest.
+        any_network: Whether it may connect anywhere after its first step.
+        caches: Folders of autotune's own, which all bursts share with later runs; they exist.
+
+    Attributes:
+        shared: Folder that all processes of the script see as it is: sockets lie in it.
+        offer: The row; known once `begin` was called.
+    """
+
+    def __init__(
+        self,
+        run: Path,
+        note: Callable[[str], None],
+        writable: Sequence[Path] = (),
+        *,
+        any_network: bool = False,
+        caches: Sequence[Path] = (),
+    ) -> None:
+        self._run = run
+        self._note = note
+        self._through = [str(path.resolve()) for path in (*writable, *caches)]
+        self._is_writable = bool(writable)
+        self.shared = run / "shared"
+        self.shared.mkdir()
+        self.offer = Offer("none")
+        self._layers = run / "layers"
+        self._rules = Rules(any_network=any_network, writable=None, note=note)
+        self._supervisors: dict[str, Supervisor] = {}
+        self._watchdog: subprocess.Popen[bytes] | None = None
+        self._has_start = False
+        self._start_states: dict[str, dict[str, tuple[int, int]]] = {}
+
+    def begin(self) -> None:
+        """Finds the row, checks the room for layers, and starts the watchdog; does nothing when called again.
+
+        Raises:
+            UsageError: This machine offers no protection, and nothing was named that the script may change.
+            IsolationError: There is no room for layers.
+        """
+        if self._watchdog is not None:
+            return
+        self._layers.mkdir()
+        self.offer = find_offer(self._layers, [str(self.shared), *self._through])
+        if self.offer.plan is not None:
+            self._layers = Path(self.offer.plan.scratch)
+        if self.offer.row == "none":
+            self._require_word()
+        elif self.offer.row == "landlock":
+            self._rules.writable = self._landlocked
+            self._note(f"your files: {self.offer.sentence}")
+        else:
+            self._note_plan(self.offer.plan)
+        self._check_room()
+        code = _RUN.format(place=str(Path(__file__).parents[1]), module="watchdog", name="main")
+        self._watchdog = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", code, str(self._run), str(self._layers)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+
+    def _require_word(self) -> None:
+        if not self._is_writable:
+            raise UsageError(
+                f"this machine cannot keep a script from changing your files ({'; '.join(self.offer.reasons)}); "
+                "if the script may write for real, pass --writable . ; or write a build() for it, as the README shows"
+            )
+        self._note(
+            "files: the kernel protects none on this machine; checkpoints and trackers are silenced, and this is all "
+            "the protection there is"
+        )
+
+    def _note_plan(self, plan: Plan | None) -> None:
+        assert plan is not None  # noqa: S101 - of this row
+        for path, why in plan.read_only.items():
+            if why:
+                self._note(f"bursts can read {path}, but not write to it: {why}; --writable {path} lets them")
+
+    def _check_room(self) -> None:
+        free = shutil.disk_usage(self._layers).free
+        if free < LEAST_FREE_BYTES:
+            raise IsolationError(
+                f"expected {format_bytes(LEAST_FREE_BYTES)} or more of free space in {self._layers.parent}, got "
+                f"{format_bytes(free)}: what a script writes in bursts is kept there; free some, or point TMPDIR at "
+                "another disk"
+            )
+        if free < SCANT_BYTES:
+            self._note(f"only {format_bytes(free)} are free in {self._layers.parent} for what the script writes")
+
+    @property
+    def _landlocked(self) -> list[str]:
+        return [str(self._run), "/dev", "/proc", *self._through]
+
+    def layer(self, name: str) -> Path:
+        """Where the layer of a start or a job lies."""
+        return self._layers / name
+
+    def prepare_fork(self, name: str, server: str) -> dict[str, Any] | None:
+        """What a process needs to know that is forked for a job, to have a layer of its own; None where it has none."""
+        if self.offer.row == "landlock":
+            link_tree(self.layer(server), self.layer(name))
+            return {"mirror": str(self.layer(name))}
+        if self.offer.plan is not None:
+            return {"plan": vars(self.offer.plan), "layer": str(self.layer(name))}
+        return None
+
+    def orders(self, name: str) -> dict[str, Any]:
+        """What the recorder needs to know of the sandbox that it is in."""
+        mirror = {"layer": str(self.layer(name)), "allowed": self._landlocked} if self.offer.row == "landlock" else None
+        return {"row": self.offer.row, "mirror": mirror, "any_network": self._rules.any_network}
+
+    def command(self, words: Sequence[str], name: str, channel: int, *, forks: bool) -> list[str]:
+        """The command that enters the sandbox and becomes the given one.
+
+        Args:
+            words: The script's command.
+            name: Of the start's layer.
+            channel: Descriptor of a socket, to be inherited; `attend` reads from its other end.
+            forks: Whether jobs will be forked, so that no further overlay may lie below them.
+        """
+        if sys.platform != "linux":
+            return [*words]
+        start, layer = self.layer(_START), self.layer(name)
+        has_layer = self.offer.row != "none"
+        if has_layer:
+            layer.mkdir(parents=True, exist_ok=True)
+        if has_layer and self._has_start and (forks or self.offer.plan is None):
+            link_tree(start, layer)  # the kernel stacks two overlays at most, and a job's is the second
+        orders = {
+            "run": str(self._run),
+            "channel": channel,
+            "plan": vars(self.offer.plan) if self.offer.plan is not None else None,
+            "layer": str(layer),
+            "start": str(start) if self._has_start and not forks else None,
+            "writable": self._landlocked if self.offer.row == "landlock" else None,
+            "asks": os.uname().machine in MACHINES,
+        }
+        code = _RUN.format(place=str(Path(__file__).parents[1]), module="entry", name="main")
+        return [sys.executable, "-I", "-S", "-c", code, json.dumps(orders), *words]
+
+    def attend(self, name: str, channel: socket.socket, *, looks: bool, forks: bool) -> None:
+        """Waits until a start is in its sandbox, and answers its calls from then on.
+
+        Raises:
+            IsolationError: It cannot enter.
+        """
+        if sys.platform != "linux":
+            return
+        channel.settimeout(ENTERING_SECONDS)
+        try:
+            message, descriptors, _, _ = socket.recv_fds(channel, 65536, 1)
+        except OSError as error:
+            raise IsolationError(
+                f"a process did not enter its sandbox ({error}); end other work on this machine"
+            ) from None
+        answer = json.loads(message) if message else {"error": "the process ended"}
+        if answer["error"] is not None:
+            raise IsolationError(
+                f"a process could not enter its sandbox ({answer['error']}); free space in {self._layers.parent}, or "
+                "point TMPDIR at another disk"
+            )
+        if descriptors:
+            self._supervisors[name] = Supervisor(descriptors[0], self._rules, looks=looks, forks=forks)
+        elif answer["deaf"] is not None:
+            self._rules.report("deaf", f"network: connections of bursts are not watched ({answer['deaf']})")
+
+    def hint(self, text: str) -> str:
+        """What to do where the script prints that the Landlock row has denied something; else nothing."""
+        if self.offer.row != "landlock" or (found := _DENIED.search(text)) is None:
+            return ""
+        path = os.path.abspath(found["after"] or found["before"] or "")
+        return f"; {denied(path, 'in bursts the kernel lets it be changed in scratch only')}"
+
+    def note_reading(self, host: str) -> None:
+        """Takes in an address that reading data connected to in the process that trains."""
+        self._rules.read_from.add(host)
+
+    def keep_start(self, name: str) -> None:
+        """Keeps what start-up has made so far, in the layer of a start whose training begins now.
+
+        Kept are files and folders that did not exist before, whole, where they are large enough to be data. They are
+        linked, so `close_start` must check them when the start has ended.
+        """
+        for number, folder in enumerate(self._parts(name)):
+            for path in _new_roots(folder, self._lower(number)):
+                if _size(path) >= KEPT_BYTES:
+                    relative = os.path.relpath(path, self.layer(name))
+                    link_tree(Path(path), self.layer(_START) / relative)
+                    self._start_states[relative] = _states(path)
+        self._has_start = bool(self._start_states)
+
+    def close_start(self, name: str) -> None:
+        """Drops what training has changed of what was kept: only the next start can make it as it was."""
+        for relative, states in self._start_states.items():
+            kept = self.layer(_START) / relative
+            if _states(str(kept)) != states:
+                if kept.is_dir():
+                    remove_folder(str(kept))
+                else:
+                    kept.unlink(missing_ok=True)
+        self._start_states.clear()
+        self.drop(name)
+
+    def drop(self, name: str) -> None:
+        """Forgets what a start or job has written; its processes have ended."""
+        supervisor = self._supervisors.pop(name, None)
+        if supervisor is not None:
+            supervisor.close()
+        remove_folder(str(self.layer(name)))
+
+    def close(self) -> None:
+        """Ends the watchdog and removes all layers."""
+        for name in [*self._supervisors]:
+            self._supervisors.pop(name).close()
+        if self.offer.plan is not None:
+            remove_folder(self.offer.plan.scratch)
+        if self._watchdog is not None and self._watchdog.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._watchdog.stdin.write(DONE)
+                self._watchdog.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._watchdog.wait(ENDING_SECONDS)
+
+    def _parts(self, name: str) -> list[str]:
+        """Folders of a layer that correspond to folders of the machine; see `_lower`."""
+        if self.offer.plan is not None:
+            return [upper(str(self.layer(name)), number) for number in range(len(self.offer.plan.overlays))]
+        return [str(self.layer(name))] if self.offer.row == "landlock" else []
+
+    def _lower(self, number: int) -> str:
+        return self.offer.plan.overlays[number] if self.offer.plan is not None else "/"
+
+
+def link_tree(source: Path, target: Path) -> None:
+    """Makes a folder's or a file's copy of hard links; what exists in the target stays."""
+    if not source.is_dir() or source.is_symlink():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not os.path.lexists(target):
+            os.link(source, target, follow_symlinks=False)
+        return
+    target.mkdir(parents=True, exist_ok=True)
+    shutil.copystat(source, target)
+    for inner in source.iterdir():
+        link_tree(inner, target / inner.name)
+
+
+def _new_roots(folder: str, lower: str) -> list[str]:
+    """The outermost files and folders in a layer that are not below it."""
+    roots: list[str] = []
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            below = os.path.join(lower, entry.name)
+            if not os.path.lexists(below):
+                roots.append(entry.path)
+            elif entry.is_dir(follow_symlinks=False) and os.path.isdir(below):
+                roots += _new_roots(entry.path, below)
+    return roots
+
+
+def _states(path: str) -> dict[str, tuple[int, int]]:
+    """Size and time of the last change of each file below a path, or of the file itself."""
+    found = {}
+    places = [(path, [], [""])] if not os.path.isdir(path) else os.walk(path)
+    for place, _, names in places:
+        for name in names:
+            full = os.path.join(place, name) if name else place
+            with contextlib.suppress(OSError):
+                seen = os.lstat(full)
+                found[os.path.relpath(full, path)] = (seen.st_size, seen.st_mtime_ns)
+    return found
+
+
+def _size(path: str) -> int:
+    return sum(size for size, _ in _states(path).values())

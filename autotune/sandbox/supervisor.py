@@ -1,0 +1,259 @@
+"""Answers the system calls of a script's processes that `calls` holds: connections, and changes of a file's state.
+
+Connections: until a process has taken its first optimizer step, it connects where it likes. From then on it reaches
+this machine, and what reading data reached during the look.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import ipaddress
+import os
+import select
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autotune.sandbox.calls import MACHINES, STEPPED
+
+_RECEIVE, _SEND = 0xC0502100, 0xC0182101
+"""Requests of a listener, by linux/seccomp.h."""
+_CALL, _ANSWER = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI")
+_CONTINUE = 1
+_INET, _INET6 = 2, 10
+_LONGEST_PATH = 4096
+_WORKER = "pt_data_worker"
+"""What torch calls the processes of a loader, since 2.6 (torch/utils/data/_utils/worker.py)."""
+_DNS = 53
+_BY_DESCRIPTOR = {"fchmod", "fchown", "fsetxattr", "fremovexattr"}
+_BY_FOLDER = {
+    "fchownat", "futimesat", "fchmodat", "utimensat", "fchmodat2", "setxattrat", "removexattrat", "file_setattr",
+}  # fmt: skip
+_OF_LINKS = {"lchown", "lsetxattr", "lremovexattr"}
+_AT_CURRENT = -100
+
+
+@dataclass
+class Rules:
+    """What a script's processes may do, in all of its starts.
+
+    Attributes:
+        any_network: Whether they may connect anywhere at any time.
+        writable: Folders in which the state of files may change; None: anywhere, since an overlay keeps the changes.
+        note: Receives what a person should know, once for each address and path.
+        read_from: Addresses that reading data connected to during the look.
+        read_ports: Ports at which loader workers read data during the look. A store has many addresses.
+    """
+
+    any_network: bool
+    writable: Sequence[str] | None
+    note: Callable[[str], None]
+    read_from: set[str] = field(default_factory=set)
+    read_ports: set[int] = field(default_factory=set)
+    _reported: set[str] = field(default_factory=set)
+
+    def report(self, what: str, sentence: str) -> None:
+        """Passes a sentence on, the first time that it is about this."""
+        if what not in self._reported:
+            self._reported.add(what)
+            self.note(sentence)
+
+
+class Supervisor:
+    """Answers for one start of a script, in a thread, until it is closed.
+
+    Args:
+        listener: Descriptor that `calls.listen` returned; it is closed in the end.
+        rules: What is allowed.
+        looks: Whether this start is the look, from which the rules learn what reading data needs.
+        forks: Whether jobs are forked from this start, so that each has a first step of its own.
+    """
+
+    def __init__(self, listener: int, rules: Rules, *, looks: bool, forks: bool) -> None:
+        self._listener = listener
+        self._rules = rules
+        self._looks, self._forks = looks, forks
+        self._stepped: set[int] = set()
+        self._all_stepped = False
+        self._used: set[str] = set()
+        self._names = {number: name for name, number in MACHINES[os.uname().machine].stating.items()}
+        self._ends = os.pipe()
+        self._thread = threading.Thread(target=self._serve, daemon=True, name="autotune-supervisor")
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answers no more; calls that are still made fail."""
+        with contextlib.suppress(OSError):
+            os.close(self._ends[1])
+        self._thread.join()
+
+    def _serve(self) -> None:
+        poll = select.poll()
+        poll.register(self._listener, select.POLLIN)
+        poll.register(self._ends[0], select.POLLIN)
+        try:
+            while all(descriptor == self._listener and kind & select.POLLIN for descriptor, kind in poll.poll()):
+                buffer = bytearray(_CALL.size)
+                try:
+                    fcntl.ioctl(self._listener, _RECEIVE, buffer)
+                except OSError as error:  # the process has been killed meanwhile
+                    if error.errno in {errno.ENOENT, errno.EINTR}:
+                        continue
+                    return
+                self._answer(buffer)
+        finally:
+            os.close(self._listener)
+            os.close(self._ends[0])
+
+    def _answer(self, buffer: bytearray) -> None:
+        number, thread, _, call, _, _, *arguments = _CALL.unpack(buffer)
+        refusal = 0
+        with contextlib.suppress(OSError, ValueError):  # it has ended
+            refusal = self._judged(thread, call, arguments)
+        answer = _ANSWER.pack(number, 0, -refusal, 0 if refusal else _CONTINUE)
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(self._listener, _SEND, bytearray(answer))
+
+    def _judged(self, thread: int, call: int, arguments: list[int]) -> int:
+        """The error that a call fails with; 0 where it may go on."""
+        if call in self._names:
+            return self._judged_state(thread, self._names[call], arguments)
+        machine = MACHINES[os.uname().machine]
+        place, length = (arguments[1], arguments[2]) if call == machine.connect else (arguments[4], arguments[5])
+        address = _address(_read(thread, place, min(length, 28)))
+        return self._judged_connection(thread, *address) if address is not None else 0
+
+    def _judged_connection(self, thread: int, host: str, port: int) -> int:
+        if (host, port) == STEPPED:
+            self._note_step(thread)
+            return errno.ECONNREFUSED
+        own = ipaddress.ip_address(host)
+        if own.is_loopback or own.is_unspecified or self._rules.any_network or port == _DNS:
+            return 0
+        if not self._has_stepped(thread):
+            self._used.add(host)
+        reads = self._is_worker(thread)
+        if self._looks and reads:
+            self._rules.read_from.add(host)
+            self._rules.read_ports.add(port)
+        if not self._has_stepped(thread) or host in self._rules.read_from:
+            return 0
+        if reads and port in self._rules.read_ports:
+            return 0
+        if host in self._used and host in _own_addresses():  # ranks meet at the name of their machine
+            return 0
+        self._rules.report(
+            host,
+            f"network: refused a connection to {host} port {port} ('{_name_of(thread)}'), since training had begun and "
+            "reading data did not use it; --network allows all",
+        )
+        return errno.ECONNREFUSED
+
+    def _judged_state(self, thread: int, name: str, arguments: list[int]) -> int:
+        path = _path_of(thread, name, arguments)
+        allowed = self._rules.writable
+        if path is None or allowed is None or any(_is_below(path, one) for one in allowed):
+            return 0
+        self._rules.report(path, denied(path, "its mode, owner, times or attributes would have changed"))
+        return errno.EACCES
+
+    def _note_step(self, thread: int) -> None:
+        if self._forks:
+            self._stepped.add(_status(thread, "Tgid"))
+        else:
+            self._all_stepped = True
+
+    def _has_stepped(self, thread: int) -> bool:
+        return self._all_stepped or any(pid in self._stepped for pid in _line_of(thread))
+
+    def _is_worker(self, thread: int) -> bool:
+        return any(_name_of(pid) == _WORKER for pid in _line_of(thread))
+
+
+def denied(path: str, why: str) -> str:
+    """The sentence about a path that the Landlock row has kept from being changed."""
+    return f"{path} was left as it is: {why}; --writable {os.path.dirname(path) or '/'} allows it"
+
+
+def _line_of(thread: int) -> Iterator[int]:
+    """A process and those above it."""
+    pid = _status(thread, "Tgid")
+    while pid > 1:
+        yield pid
+        pid = _status(pid, "PPid")
+
+
+def _status(pid: int, name: str) -> int:
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1])
+    return 0
+
+
+def _name_of(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    return "a process that has ended"
+
+
+def _read(thread: int, place: int, length: int) -> bytes:
+    descriptor = os.open(f"/proc/{thread}/mem", os.O_RDONLY)
+    try:
+        return os.pread(descriptor, length, place)
+    finally:
+        os.close(descriptor)
+
+
+def _address(raw: bytes) -> tuple[str, int] | None:
+    """Host and port; None for what is no address of the internet."""
+    if len(raw) < 8:
+        return None
+    family, port = struct.unpack_from("=H", raw)[0], struct.unpack_from(">H", raw, 2)[0]
+    if family == _INET:
+        return str(ipaddress.IPv4Address(raw[4:8])), port
+    if family == _INET6 and len(raw) >= 24:
+        long = ipaddress.IPv6Address(raw[8:24])
+        return str(long.ipv4_mapped or long), port
+    return None
+
+
+def _path_of(thread: int, name: str, arguments: list[int]) -> str | None:
+    """The file that a call would change; None for what is no file, or is seen by nobody else."""
+    place, folder = arguments[0], _AT_CURRENT
+    if name in _BY_FOLDER:
+        place, folder = arguments[1], ctypes.c_int(arguments[0]).value
+    path = "" if name in _BY_DESCRIPTOR or not place else _text(thread, place)
+    if name in _BY_DESCRIPTOR:
+        folder = ctypes.c_int(arguments[0]).value
+    if not path.startswith("/"):
+        base = os.readlink(f"/proc/{thread}/cwd" if folder == _AT_CURRENT else f"/proc/{thread}/fd/{folder}")
+        path = os.path.join(base, path).rstrip("/") or "/"
+    if not path.startswith("/") or path.endswith(" (deleted)"):
+        return None
+    if name in _OF_LINKS:
+        return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+    return os.path.realpath(path)
+
+
+def _text(thread: int, place: int) -> str:
+    page = 4096 - place % 4096  # the next page may not be there
+    raw = _read(thread, place, page)
+    if b"\0" not in raw:
+        raw += _read(thread, place + page, _LONGEST_PATH)
+    return os.fsdecode(raw.partition(b"\0")[0])
+
+
+def _is_below(path: str, place: str) -> bool:
+    return path == place or path.startswith(place.rstrip("/") + "/")
+
+
+def _own_addresses() -> set[str]:
+    import psutil
+
+    return {one.address.partition("%")[0] for found in psutil.net_if_addrs().values() for one in found}

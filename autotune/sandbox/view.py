@@ -1,0 +1,371 @@
+"""A private view of the file system: overlays on every writable mount, whose upper layers are scratch.
+
+A plan says which folders carry an overlay, which are bound as they are, and which are read-only because they carry
+none. It is made once for each run, by trying. Each start of the script, and each process that is forked for a burst,
+then enters a view of its own.
+
+In a user namespace the kernel locks mounts to each other: a folder with another mount below it can be neither bound
+alone nor be a lower layer. Such a folder (often ``/``) is taken apart: a skeleton holds its small files and links, and
+each folder in it is an overlay of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import re
+import shutil
+import stat
+import struct
+from typing import Any, NamedTuple
+
+CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
+_MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
+_MNT_DETACH = 2
+_CAP_SYS_PTRACE, _CAP_SYS_ADMIN = 19, 21
+_PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _RAISE = 24, 47, 2
+_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+AS_THEY_ARE = ("/dev", "/proc", "/sys")
+"""Devices and the kernel's own files: no overlay can carry them, and ``/dev/shm`` is how processes share memory."""
+COPIED_BYTES = 2**20
+"""A file in a folder that is taken apart is copied up to this size; a larger one can be read, but not changed. Not
+tuned: such folders hold configuration, and a view is entered for each burst."""
+_OPTIONS = ("redirect_dir=on", "userxattr", "index=off")
+"""Tried in this order: with the first, which needs root, folders can be renamed; the second is for user namespaces,
+since Linux 5.11; the third changes nothing."""
+_ROOT, _SKELETON = "root", "skeleton"
+_LOCKED_FLAGS = {"nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21}
+
+
+class Mount(NamedTuple):
+    """A line of ``/proc/self/mountinfo``."""
+
+    point: str
+    kind: str
+    options: frozenset[str]
+
+
+class Plan:
+    """Which folder of a view is what.
+
+    Args:
+        scratch: The run's folder for layers; it is bound through.
+        through: Paths that are bound as they are.
+
+    Attributes:
+        overlays: Folders that carry an overlay, parents first.
+        read_only: Folders and files that can only be read, each with the reason; empty where they are read-only
+            outside, too.
+        stacks: Whether a view can be entered from within a view, as a forked job does.
+    """
+
+    def __init__(self, scratch: str, through: list[str]) -> None:
+        self.scratch = scratch
+        self.through = through
+        self.overlays: list[str] = []
+        self.read_only: dict[str, str] = {}
+        self.stacks = True
+
+    @classmethod
+    def of(cls, record: dict[str, Any]) -> Plan:
+        """The plan that `vars` has made a record of."""
+        plan = cls(record["scratch"], record["through"])
+        vars(plan).update(record)
+        return plan
+
+
+def explore(scratch: str, through: list[str]) -> Plan:
+    """Makes a plan, in namespaces of this process's own; the process must end afterwards.
+
+    Args:
+        scratch: An existing folder that can hold upper layers.
+        through: Paths that are bound as they are.
+
+    Raises:
+        OSError: This machine allows no such view.
+    """
+    plan = Plan(scratch, through)
+    _unshare()
+    _Explorer(plan).explore()
+    return plan
+
+
+def enter(plan: Plan, layer: str, start: str | None = None, *, is_inside: bool = False) -> None:
+    """Moves this process into a view of its own; it must have one thread.
+
+    Args:
+        plan: What `explore` made.
+        layer: Folder for what is written, in the plan's scratch folder; it is created.
+        start: Folder of an earlier layer, whose contents are seen below it.
+        is_inside: Whether this process is in a view already; what it sees there is below the new layer.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    folder = os.getcwd()
+    _unshare()
+    _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
+    root = os.path.join(layer, _ROOT)
+    os.makedirs(root, exist_ok=True)
+    skeleton = os.path.join(plan.scratch, _SKELETON)
+    for number, place in enumerate(plan.overlays):
+        lower = skeleton if place == "/" and not is_inside and os.path.isdir(skeleton) else place
+        earlier = upper(start, number) if start is not None else ""
+        _overlay(root + place.rstrip("/"), upper(layer, number), lower, earlier if os.path.isdir(earlier) else "")
+    for place in sorted([*plan.read_only, *plan.through, *AS_THEY_ARE]):
+        _bind(place, root + place, read_only=place in plan.read_only)
+    _mount(plan.scratch, root + plan.scratch, None, _MS_BIND)  # alone: this very root lies below it
+    os.chdir(root)
+    _check(_libc.syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."), "pivot_root")
+    _check(_libc.umount2(b".", _MNT_DETACH), "umount of the former root")
+    os.chdir(folder)
+
+
+def remove_folder(folder: str) -> None:
+    """Removes a folder, with what was made unreadable in it: overlays leave such folders in their layers."""
+    for place, names, _ in os.walk(folder):
+        for name in names:
+            inner = os.path.join(place, name)
+            if not os.path.islink(inner) and not os.access(inner, os.R_OK | os.W_OK | os.X_OK):
+                with contextlib.suppress(OSError):
+                    os.chmod(inner, stat.S_IRWXU)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def upper(layer: str, number: int) -> str:
+    """Where a layer holds what was written into an overlay, by its place in `Plan.overlays`."""
+    return os.path.join(layer, str(number), "upper")
+
+
+class _Explorer:
+    """Finds out what each folder can be, by trying.
+
+    Args:
+        plan: Filled in.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._mounts = {mount.point: mount for mount in _mounts()}  # of several on one place, the last is seen
+        self._skeleton = os.path.join(plan.scratch, _SKELETON)
+
+    def explore(self) -> None:
+        _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
+        for place in sorted(self._mounts):
+            if not _is_below(place, (*AS_THEY_ARE, *self._plan.through)):
+                self._place(place)
+        if "/" not in self._plan.overlays:
+            raise OSError(f"/ can carry no overlay: {self._plan.read_only.get('/', 'for a reason unknown')}")
+        self._plan.through += [path for path in _sockets() if not _is_below(path, (*AS_THEY_ARE, *self._plan.through))]
+
+    def _place(self, place: str) -> None:
+        """An overlay where that is possible; else taken apart; else read-only."""
+        mount = self._mounts.get(place)
+        is_split = any(one != place and _is_below(one, (place,)) for one in self._mounts)
+        if not os.path.isdir(place):
+            self._place_file(place)
+        elif mount is not None and "ro" in mount.options and not is_split:
+            self._plan.read_only[place] = ""
+        elif (refusal := self._try(place)) is None:
+            self._plan.overlays.append(place)
+        elif is_split:
+            self._take_apart(place)
+        else:
+            why = f"{mount.kind if mount is not None else 'it'} carries no overlay ({refusal.strerror})"
+            self._plan.read_only[place] = why if os.access(place, os.W_OK) else ""
+
+    def _try(self, place: str) -> OSError | None:
+        """Mounts an overlay, and takes it away again; what the kernel says where it refuses."""
+        layer = os.path.join(self._plan.scratch, f"trial{len(self._plan.overlays)}")
+        first, second = os.path.join(layer, "first"), os.path.join(layer, "second")
+        os.makedirs(first, exist_ok=True)
+        os.makedirs(second, exist_ok=True)
+        try:
+            _overlay(first, upper(layer, 0), place)
+            os.listdir(first)
+            try:
+                _overlay(second, upper(layer, 1), first)
+            except OSError:  # the place is on an overlay itself, and the kernel stacks two
+                self._plan.stacks = False
+        except OSError as error:
+            return error
+        finally:
+            _libc.umount2(os.fsencode(second), _MNT_DETACH)
+            _libc.umount2(os.fsencode(first), _MNT_DETACH)
+        return None
+
+    def _take_apart(self, place: str) -> None:
+        """The skeleton holds what lies directly in a folder; mounts in it have their own turn."""
+        inside = os.path.join(self._skeleton, place.lstrip("/"))
+        os.makedirs(inside, exist_ok=True)
+        if place == "/":
+            self._plan.overlays.append("/")
+        for name in _listed(place):
+            path = os.path.join(place, name)
+            if path in self._mounts or _is_below(path, (*AS_THEY_ARE, *self._plan.through)):
+                _make_like(path, os.path.join(inside, name))
+            elif os.path.islink(path):
+                os.symlink(os.readlink(path), os.path.join(inside, name))
+            elif os.path.isdir(path):
+                os.makedirs(os.path.join(inside, name), exist_ok=True)
+                self._place(path)
+            else:
+                self._place_file(path)
+        with contextlib.suppress(OSError):
+            shutil.copystat(place, inside)
+
+    def _place_file(self, path: str) -> None:
+        """A copy that may be changed, if the file is small."""
+        inside = os.path.join(self._skeleton, path.lstrip("/"))
+        if not os.path.isdir(os.path.dirname(inside)):
+            self._plan.read_only[path] = "a file that is a mount of its own"
+        elif os.path.isfile(path) and os.path.getsize(path) <= COPIED_BYTES and os.access(path, os.R_OK):
+            shutil.copy2(path, inside)
+        elif os.path.isfile(path):
+            _make_like(path, inside)
+            self._plan.read_only[path] = f"a file of more than {COPIED_BYTES >> 20} MiB beside another mount"
+
+
+def _overlay(target: str, above: str, lower: str, start: str = "") -> None:
+    """Mounts an overlay of a folder.
+
+    Args:
+        target: Where.
+        above: Its upper layer.
+        lower: The folder.
+        start: A layer that lies between them.
+    """
+    os.makedirs(above, exist_ok=True)
+    shutil.copymode(lower, above)
+    own = os.path.dirname(above)
+    work = os.path.join(own, "work")
+    if not start:
+        _mount_overlay(target, _escaped(lower), above, work)
+        return
+    try:
+        _mount_overlay(target, f"{_escaped(start)}:{_escaped(lower)}", above, work)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        # The layer lies somewhere below the folder, which only an upper layer may: another overlay lies between.
+        between = os.path.join(own, "between")
+        os.makedirs(between, exist_ok=True)
+        _mount_overlay(between, _escaped(lower), start, os.path.join(own, "work-between"))
+        _mount_overlay(target, _escaped(between), above, work)
+
+
+def _mount_overlay(target: str, below: str, above: str, work: str) -> None:
+    os.makedirs(work, exist_ok=True)
+    layers = f"lowerdir={below},upperdir={_escaped(above)},workdir={_escaped(work)}"
+    for options in _OPTIONS[:-1]:
+        with contextlib.suppress(OSError):
+            _mount("overlay", target, "overlay", 0, f"{layers},{options}")
+            return
+    _mount("overlay", target, "overlay", 0, f"{layers},{_OPTIONS[-1]}")
+
+
+def _bind(place: str, target: str, *, read_only: bool) -> None:
+    if not os.path.lexists(place):
+        return
+    _make_like(place, target)
+    if read_only:
+        _mount(place, target, None, _MS_BIND)
+        _make_read_only(target)
+    else:
+        _mount(place, target, None, _MS_BIND | _MS_REC)
+
+
+def _make_read_only(target: str) -> None:
+    """A user namespace may not clear the flags that a mount has outside."""
+    options = next((mount.options for mount in reversed(_mounts()) if mount.point == target), frozenset())
+    kept = sum(flag for name, flag in _LOCKED_FLAGS.items() if name in options)
+    _mount(None, target, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | kept)
+
+
+def _make_like(path: str, target: str) -> None:
+    """Makes something that a mount can cover: a folder for a folder, a file for anything else."""
+    if os.path.lexists(target):
+        return
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    if os.path.isdir(path):
+        os.mkdir(target)
+    else:
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY))
+
+
+def _unshare() -> None:
+    """A mount namespace of this process's own, in a user namespace where that is needed.
+
+    In a user namespace the script keeps the right to mount, over nothing but its own view, so that its forks can enter
+    views of their own. A script of root's loses the right to trace, by which ``/proc/1/root`` leads out of the view.
+    """
+    if _libc.unshare(CLONE_NEWNS) == 0:
+        _libc.prctl(_PR_CAPBSET_DROP, _CAP_SYS_PTRACE, 0, 0, 0)
+        return
+    user, group = os.geteuid(), os.getegid()
+    _check(_libc.unshare(CLONE_NEWUSER | CLONE_NEWNS), "unshare")
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+    header, held = struct.pack("Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
+    _check(_libc.capget(header, held), "capget")
+    effective, permitted, _, *high = struct.unpack("6I", held.raw)
+    capabilities = struct.pack("6I", effective, permitted, 1 << _CAP_SYS_ADMIN, *high)
+    _check(_libc.capset(header, capabilities), "capset")
+    _check(_libc.prctl(_PR_CAP_AMBIENT, _RAISE, _CAP_SYS_ADMIN, 0, 0), "prctl")
+
+
+def _mounts() -> list[Mount]:
+    found = []
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+        for line in lines:
+            own, _, rest = line.partition(" - ")
+            fields = own.split()
+            point = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), fields[4])
+            found.append(Mount(point, rest.split()[0], frozenset(fields[5].split(","))))
+    return found
+
+
+def _sockets() -> list[str]:
+    """Sockets in the file system: through an overlay, nobody would find the process that listens."""
+    found = set()
+    with contextlib.suppress(OSError), open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as lines:
+        for line in lines:
+            fields = line.split(maxsplit=7)
+            if len(fields) == 8 and fields[7].startswith("/"):
+                path = fields[7].rstrip("\n")
+                with contextlib.suppress(OSError):
+                    if stat.S_ISSOCK(os.stat(path).st_mode):
+                        found.add(os.path.realpath(path))
+    return sorted(found)
+
+
+def _listed(folder: str) -> list[str]:
+    with contextlib.suppress(OSError):
+        return sorted(os.listdir(folder))
+    return []
+
+
+def _is_below(path: str, places: tuple[str, ...]) -> bool:
+    return any(path == place or path.startswith(place.rstrip("/") + "/") for place in places)
+
+
+def _escaped(path: str) -> str:
+    """A path as an option of an overlay, in which commas and colons part."""
+    return re.sub(r"([\\,:])", r"\\\1", path)
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
+    names = [None if one is None else os.fsencode(one) for one in (source, target, kind, options)]
+    _check(_libc.mount(*names[:3], ctypes.c_ulong(flags), names[3]), f"mount of {source or target}")
+
+
+def _check(status: int, what: str) -> None:
+    if status:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
