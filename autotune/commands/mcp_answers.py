@@ -37,7 +37,7 @@ class Estimate(BaseModel):
 class Ratio(Estimate):
     """A ratio of speeds; above 1 is faster."""
 
-    pairs: int | None = Field(description="of processes that trained in turn; fewer than 3 tell nothing")
+    pairs: int = Field(description="of processes that trained in turn; fewer than 3 show nothing")
 
 
 class Changed(BaseModel):
@@ -183,7 +183,7 @@ def of_result(
         numerics=summary.numerics_text(result),
         bottleneck=result.diagnosis.bottleneck,
         advice=[*result.diagnosis.advice],
-        notes=[*result.file_notes, *result.search.notes, *notes],
+        notes=[*([result.ignored] if result.ignored is not None else []), *result.search.notes, *notes],
         file=str(path.resolve()) if path is not None else None,
         report=str(page.resolve()) if page is not None else None,
         diff=str(diff.resolve()) if diff is not None else None,
@@ -260,5 +260,5 @@ def _speedup(speedup: Speedup | None) -> Ratio | None:
     return _ratio(speedup.ratio, speedup.ci95, speedup.pairs) if speedup is not None else None
 
 
-def _ratio(ratio: float, ci95: Interval, pairs: int | None) -> Ratio:
+def _ratio(ratio: float, ci95: Interval, pairs: int) -> Ratio:
     return Ratio(value=ratio, low=ci95.low, high=ci95.high, pairs=pairs)
