@@ -17,9 +17,9 @@ from autotune.knobs import Scalar, affecting, buying_memory
 from autotune.measuring.records import Burst, Outcome, Point
 
 MIN_MARGIN, MAX_MARGIN = 0.02, 0.2
-"""Of what the target leaves for samples: kept free, whatever the residuals say."""
+"""Limits of the share that is kept free, of the memory that the target leaves for samples."""
 RESIDUAL_MARGIN = 2.0
-"""The margin is so many times the residual: what larger batches lie off the line, mostly."""
+"""Ratio of the margin to the residual: larger batches mostly lie that near to the line."""
 Group = tuple[Scalar | tuple[tuple[str, Scalar], ...], ...]
 
 

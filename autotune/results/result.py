@@ -31,7 +31,7 @@ ABLATION_MIN_BUDGET_SECONDS = 120.0
 
 
 def _known_knobs(config: Any) -> Any:
-    """Without the knobs of a newer autotune, which cannot be applied here: whoever reads the file is told of them."""
+    """A config without the knobs of a newer autotune, which cannot be applied here. `Document.ignored` names them."""
     return {knob: config[knob] for knob in config if knob in KNOBS} if isinstance(config, dict) else config
 
 

@@ -303,7 +303,7 @@ def _stages_text(stage: str, stages: dict[str, float]) -> Text:
 
 
 def _duet_rows(duet: Duet) -> Iterator[RenderableType]:
-    """Who plays, and the ratio so far."""
+    """The two configs of a duet, and their ratio so far."""
     changes = as_text(duet.candidate.changes_text(duet.incumbent) or "the same config")
     changes.no_wrap, changes.overflow = True, "ellipsis"
     yield changes
