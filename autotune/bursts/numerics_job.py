@@ -23,9 +23,10 @@ from autotune.bursts.feed import Feed
 from autotune.bursts.protocol import Reporter, Request
 from autotune.bursts.telemetry import Telemetry
 from autotune.bursts.trainer import make_loader
-from autotune.knobs import TrainConfig, matmul_precision
+from autotune.knobs import TrainConfig
 from autotune.measuring import Agreement, Point, Trace
 from autotune.recorder.order import seed_all
+from autotune.recorder.settings import products
 from autotune.training.sharding import whole
 from autotune.training.tuned import Tuned
 from autotune.workload.target import load_workload
@@ -185,22 +186,13 @@ def _dot(gradients: Gradients, others: Gradients) -> float:
 @contextlib.contextmanager
 def _exact_fp32() -> Iterator[None]:
     """Without TF32, whatever the user's module has set."""
-    matmul, convolution = matmul_precision(), torch.backends.cudnn.allow_tf32
-    # The newer settings tell "never set" from "exact", and compiled code is cached by them: they are reverted exactly.
-    backends = torch.backends.cuda, torch.backends.mkldnn
-    parts: list[Any] = [getattr(backend, "matmul", None) for backend in backends]
-    newer = [part for part in parts if hasattr(part, "fp32_precision")]
-    before = [part.fp32_precision for part in newer]
+    put_back = products()
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
     try:
         yield
     finally:
-        if matmul is not None:
-            torch.set_float32_matmul_precision(matmul)
-        torch.backends.cudnn.allow_tf32 = convolution
-        for part, precision in zip(newer, before, strict=True):
-            part.fp32_precision = precision
+        put_back()
 
 
 def _silence_dropout(model: nn.Module) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from autotune.commands import shared_options
 from autotune.commands.common import STARTED, Json, Model, Quiet, Seconds, Trust, reported, say
 from autotune.units import parse_duration
 
@@ -17,12 +18,14 @@ def check(
     model: Model = "",
     trust: Trust = False,
     budget: Seconds = "50s",
+    writable: shared_options.Writable = None,
+    network: shared_options.Network = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Does a result still hold here? Exit status: 0 it does, 1 it has drifted, 3 it no longer fits."""
     from autotune.commands.checking import STATUS, check_result
-    from autotune.commands.trust import trained_by
+    from autotune.commands.trust import allowing, trained_by
     from autotune.results.files import to_json
     from autotune.results.result import read_result
     from autotune.search.interrupts import Interrupts
@@ -31,7 +34,7 @@ def check(
     from autotune.terminal.progress import make_progress
 
     result = read_result(file)
-    target = trained_by(result.workload, file, model, trust=trust)
+    target = allowing(trained_by(result.workload, file, model, trust=trust), writable or (), any_network=network)
     clock = Budget(parse_duration(budget), started=STARTED)
     console = make_console()
     with Interrupts() as interrupts, make_progress(console, quiet=quiet, seconds=clock.remaining) as progress:

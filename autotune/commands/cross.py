@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from autotune.commands import shared_options
 from autotune.commands.common import STARTED, Json, Model, Quiet, Seconds, Trust, reported, say
 from autotune.commands.options import parse_device
 from autotune.errors import NothingFeasibleError
@@ -21,13 +22,15 @@ def cross(
     trust: Trust = False,
     device: Annotated[str, typer.Option(help="Train here: cpu, cuda, rocm or mps; as in the file when left out.")] = "",
     budget: Seconds = "60s",
+    writable: shared_options.Writable = None,
+    network: shared_options.Network = False,
     out: Annotated[Path | None, typer.Option(help="The file; in results/<machine>/cross when left out.")] = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Measures another machine's config here. Exit status: 0 measured, 3 it cannot be trained with here."""
     from autotune.commands.crossing import cross_result
-    from autotune.commands.trust import trained_by
+    from autotune.commands.trust import allowing, trained_by
     from autotune.results.cross_file import default_cross_path
     from autotune.results.files import to_json, write_document
     from autotune.results.result import read_result
@@ -38,7 +41,7 @@ def cross(
     from autotune.terminal.progress import make_progress
 
     source = read_result(file)
-    target = trained_by(source.workload, file, model, trust=trust)
+    target = allowing(trained_by(source.workload, file, model, trust=trust), writable or (), any_network=network)
     own = (str(against), read_result(against)) if against is not None else None
     kind = parse_device(device)
     clock = Budget(parse_duration(budget), started=STARTED)

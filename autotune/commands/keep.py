@@ -107,15 +107,16 @@ def write_files(files: Sequence[EditedFile]) -> None:
     """Writes all files, or leaves all as they were.
 
     Raises:
-        UsageError: One of them cannot be written.
+        UsageError: One of them cannot be written, or lies elsewhere than below the working directory.
     """
     from autotune.files import write_whole
+    from autotune.scripts.in_place import own_path
 
+    paths = [own_path(one.name) for one in files]  # past links, which stay
     written: list[tuple[Path, EditedFile]] = []
     try:
-        for one in files:
-            path = Path(one.name).resolve()  # a link stays one
-            with path.open("ab"):  # that a file is write-protected is meant, whatever its folder allows
+        for one, path in zip(files, paths, strict=True):
+            with path.open("r+b"):  # that a file is write-protected is meant, whatever its folder allows
                 pass
             write_whole(path, one.after, like=path.stat())
             written.append((path, one))

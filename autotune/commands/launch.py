@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -16,18 +17,27 @@ from autotune.commands.run import Words
 def launch(
     file: Annotated[Path, typer.Argument(help="A result file of autotune run.")],
     command: Words = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse if this is a different machine.")] = False,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Refuse if this is a different machine, or where a process cannot be entered."),
+    ] = False,
 ) -> None:
     """Runs a training script with a result's settings: autotune launch FILE -- python train.py --epochs 90."""
     from autotune.hardware.host import read_cpu
     from autotune.results.result import read_result
     from autotune.scripts.launching import differences, launch_environment
     from autotune.scripts.script import Script
+    from autotune.scripts.training import Training
     from autotune.terminal.console import make_console, warning_lines
 
-    result = read_result(file)
+    result, console = read_result(file), make_console()
     script = Script.of(command or ())
-    environment = launch_environment(result, file, script, os.environ, strict=strict)
-    found = differences(result, file, script, read_cpu({}), strict=strict)
-    make_console().print(warning_lines(found))
-    os.execvpe(script.command[0], script.watched, environment)  # noqa: S606 - it is what the person typed
+
+    def warn(sentence: str) -> None:
+        console.print(warning_lines([sentence]))
+
+    with tempfile.TemporaryDirectory(prefix="autotune-launch-") as folder:
+        environment = launch_environment(result, file, script, os.environ, Path(folder), strict=strict)
+        for difference in differences(result, file, script, read_cpu({}), strict=strict):
+            warn(difference)
+        raise typer.Exit(Training(script, environment, Path(folder), warn, strict=strict).run())

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 from autotune.bursts.isolation import Isolation
 from autotune.hardware import pin_gpu
@@ -27,8 +26,6 @@ def opened(
     note: Callable[[str], None],
     *,
     on_gpu: bool = True,
-    writable: Sequence[Path] = (),
-    any_network: bool = False,
 ) -> Iterator[Isolation]:
     """Where bursts of a target or a script come from.
 
@@ -39,8 +36,6 @@ def opened(
         interrupts: What ends the burst that runs.
         note: Told what a person should know.
         on_gpu: Whether a GPU may be trained on: then the freest one is chosen.
-        writable: What a script may change in earnest.
-        any_network: Whether a script may connect anywhere after its first step.
 
     Raises:
         TargetError, WorkloadError: It cannot be imported, or does not train.
@@ -51,9 +46,7 @@ def opened(
         if on_gpu:
             stack.enter_context(_one_gpu(note))
         isolation = stack.enter_context(
-            ScriptIsolation(script, note, writable=writable, any_network=any_network)
-            if script is not None
-            else _isolation(target, note)
+            ScriptIsolation(script, note) if script is not None else _isolation(target, note)
         )
         if interrupts is not None:
             interrupts.pass_on_to(isolation.interrupt)

@@ -22,13 +22,19 @@ def probe(
     device: Annotated[str, typer.Option(help="Measure this one: cpu, cuda, rocm or mps.")] = "", json: Json = False
 ) -> None:
     """Shows what this machine has, and what limits it."""
+    from json import dumps as to_json
+
+    from autotune.sandbox.protection import find_offer
     from autotune.terminal.console import hardware_table, make_console
+    from autotune.wording import labelled
 
     hardware = probed(device)
+    offer = find_offer()
     if json:
-        say(hardware.model_dump_json(indent=2))
+        files = {"row": offer.row, "reasons": offer.reasons}
+        say(to_json({**hardware.model_dump(mode="json"), "files_of_scripts": files}, indent=2))
     else:
-        make_console(stderr=False).print(hardware_table(hardware))
+        make_console(stderr=False).print(hardware_table(hardware), labelled("your files", offer.sentence))
 
 
 def probed(device: str, stop: Stop | None = None) -> Hardware:

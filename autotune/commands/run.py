@@ -91,9 +91,9 @@ def _look(wanted: options.Options, *, as_json: bool, quiet: bool) -> None:
     console = make_console()
     budget = Budget(wanted.budget_seconds, started=STARTED)
     with Interrupts() as interrupts, make_progress(console, quiet=quiet, seconds=budget.remaining) as progress:
-        seen, space = Tuning(wanted, progress, budget, interrupts).look()
+        seen, space, protects = Tuning(wanted, progress, budget, interrupts).look()
     if as_json:
-        say(look_json(seen, space))
+        say(look_json(seen, space, protects))
     else:
         assert seen is not None  # noqa: S101 - a script was named
-        console.print(look_lines(seen, space))
+        console.print(look_lines(seen, space, protects or ""))

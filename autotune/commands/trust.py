@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from autotune.commands.options import parse_writable
 from autotune.errors import UsageError
 from autotune.results.result import WorkloadRecord
 from autotune.scripts.script import Script
@@ -30,6 +32,17 @@ def trained_by(workload: WorkloadRecord, file: Path, model: str, *, trust: bool)
             "look at it, and pass --trust if it is yours"
         )
     return script
+
+
+def allowing(target: str | Script, writable: Iterable[Path], *, any_network: bool) -> str | Script:
+    """The same, where a script may change what was named, and connect where the person says; a target has no need.
+
+    Raises:
+        UsageError: There is no such path.
+    """
+    if isinstance(target, str):
+        return target
+    return replace(target, writable=parse_writable(writable), any_network=any_network)
 
 
 def _is_own_command(command: Sequence[str]) -> bool:

@@ -154,8 +154,10 @@ class Tuning:
         """What a person was told."""
         return tuple(self._notes)
 
-    def look(self) -> tuple[SeenScript | None, Space]:
-        """What a dry run shows: what was seen of a script (None of a `build()`), and what would be searched.
+    def look(self) -> tuple[SeenScript | None, Space, str | None]:
+        """What a dry run shows: what was seen of a script, what would be searched, and how files are protected.
+
+        Of a `build()`, the first and the last are None.
 
         Raises:
             UsageError: An option or the target is wrong.
@@ -164,16 +166,17 @@ class Tuning:
         """
         with self._opened() as isolation:
             setting, _ = self._examine(isolation)
-            return setting.seen, self._space(setting)
+            protects = isolation.protects if isinstance(isolation, ScriptIsolation) else None
+            return setting.seen, self._space(setting), protects
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Isolation]:
         """Where bursts come from."""
         options = self.options
-        target = Script(options.script) if options.script else options.sent or options.target
+        script = Script(options.script, options.writable, options.any_network) if options.script else None
+        target = script or options.sent or options.target
         on_gpu = options.device in {None, "cuda"} and options.ranks == 1  # else all of them train
-        may = {"writable": options.writable, "any_network": options.any_network}
-        with opened(target, self.budget, self.progress, self.interrupts, self._note, on_gpu=on_gpu, **may) as isolation:
+        with opened(target, self.budget, self.progress, self.interrupts, self._note, on_gpu=on_gpu) as isolation:
             if isolation.fork_unsafe_reason is not None:
                 self._note(f"each burst starts a fresh interpreter: {isolation.fork_unsafe_reason}")
             yield isolation

@@ -17,8 +17,8 @@ Check = Callable[[Clinic], Iterator[Finding]]
 QUICK: tuple[Check, ...] = (limits.open_files, limits.shared_memory, limits.host_memory, limits.processes)
 """Those that take no time: the first tuning on a machine that nobody has examined runs them."""
 CHECKS: tuple[Check, ...] = (
-    *QUICK, memory.running_out, memory.cap, memory.nothing_left, timing.truth, timing.pairs, timing.busy_fraction,
-    features.arithmetic, features.compiling, limits.telemetry,
+    *QUICK, limits.files_of_scripts, memory.running_out, memory.cap, memory.nothing_left, timing.truth, timing.pairs,
+    timing.busy_fraction, features.arithmetic, features.compiling, limits.telemetry,
 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import psutil
 from autotune.doctor.clinic import DEADLINE_SECONDS, SHORT, Clinic, point
 from autotune.doctor.findings import Finding
 from autotune.measuring import TelemetrySummary
+from autotune.sandbox.protection import find_offer
 from autotune.units import format_bytes
 
 LEAST_FILES = 1024
@@ -55,6 +56,17 @@ def open_files(_: Clinic) -> Iterator[Finding]:
             found=f"a process may map {format_bytes(address_space)} only, which counts what it never touches as well",
             remedy="lift it (ulimit -v unlimited) and limit memory by a container or cgroup instead",
         )
+
+
+def files_of_scripts(_: Clinic) -> Iterator[Finding]:
+    """Your files, while scripts are tuned."""
+    offer = find_offer()
+    yield Finding(
+        name="your files, while scripts are tuned",
+        status="does not hold" if offer.row == "none" else "ok",
+        found=offer.sentence,
+        remedy="" if offer.row != "none" else "allow user namespaces, or pass --writable for what a script may change",
+    )
 
 
 def shared_memory(clinic: Clinic) -> Iterator[Finding]:

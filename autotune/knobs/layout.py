@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from autotune.knobs.circumstances import Choices, Circumstances
 from autotune.knobs.config import Scalar
 from autotune.knobs.knob import EVERYWHERE, Knob
-from autotune.recorder.telling import lay_out
+from autotune.recorder.layout import lay_out
 
 
 def _candidates(of: Circumstances) -> Choices | str:

@@ -10,18 +10,16 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ..sandbox.inside import enter
 from .importing import after_import
 from .left_out import leave_out
-from .sandboxed import enter
 from .tokenizing import watch_tokenizers
 
 ORDERS = "AUTOTUNE_RECORDER"
-"""In the environment of a script: what the recorder is to do there, as JSON. In bursts with ``shared``: a folder that
-all processes of the script and autotune see."""
+"""In the environment of a script: what the recorder is to do there, as JSON. With ``shared``: a folder that all
+processes of the script and autotune see."""
 CAME = "came-{}"
 """A file in the shared folder, by the id of the process: the recorder came into it."""
-KEPT = "kept"
-"""A file in the shared folder: autotune has kept what start-up made."""
 OLDEST_PYTHON, OLDEST_TORCH = (3, 10), (2, 1)
 """That the recorder can be part of. A script may have others than autotune."""
 
@@ -33,7 +31,9 @@ def arrive() -> None:
         return
     orders = json.loads(text)
     if "shared" in orders:
-        _or_give_up(orders, lambda: _enter_sandbox(orders))
+        _or_give_up(orders, lambda: _note_arrival(orders["shared"]))
+    if "sandbox" in orders:
+        _or_give_up(orders, lambda: enter(orders["sandbox"]))
     if orders["role"] != "launch":
         leave_out()
     if orders["role"] == "serve":
@@ -41,9 +41,9 @@ def arrive() -> None:
     after_import("torch", lambda: _or_give_up(orders, lambda: _begin(orders)))
 
 
-def _enter_sandbox(orders: dict[str, Any]) -> None:
-    open(os.path.join(orders["shared"], CAME.format(os.getpid())), "w").close()
-    enter(orders["sandbox"])
+def _note_arrival(shared: str) -> None:
+    with contextlib.suppress(FileNotFoundError):  # a launched script may start ranks on another machine
+        open(os.path.join(shared, CAME.format(os.getpid())), "w").close()
 
 
 def _begin(orders: dict[str, Any]) -> None:

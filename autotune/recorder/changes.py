@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import types
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import telling
 from .copies import Copies
+from .layout import follow_weights
 from .naming import batches_of, is_own_batch_sampler
 from .ranks import exchange_by
 
@@ -59,11 +61,16 @@ class Changes:
         self._found_models = False
         self._optimizer: list[tuple[str, Any]] = told.get("optimizer", [])
         self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        follow_weights()  # now: models may be laid out within a step, when torch takes no further hook
 
-    def exchange(self) -> Changes:
-        """Has gradients exchanged as is told, from here on; the ranks have not met yet."""
+    def exchange(self, suits: Callable[[nn.Module], bool] = lambda _: True) -> Changes:
+        """Sets how gradients are exchanged, from here on; the ranks have not met yet.
+
+        Args:
+            suits: Whether the changes are meant for a model.
+        """
         os.environ.update(self.variables)
-        self.wrapped = exchange_by(dict(self.ddp.values()))
+        self.wrapped = exchange_by(dict(self.ddp.values()), suits)
         return self
 
     @property
@@ -109,10 +116,10 @@ class Changes:
         self._models = [weakref.ref(model) for model in known]
         self._found_models |= bool(models)
 
-    def on_optimizer(self, optimizer: Optimizer) -> bool:
-        """Changes an optimizer, once; one that has no such form steps as it is. Returns whether it is a new one."""
+    def on_optimizer(self, optimizer: Optimizer) -> None:
+        """Changes an optimizer, once; one that has no such form steps as it is."""
         if optimizer in self._known:
-            return False
+            return
         self._known.add(optimizer)
         try:
             for function, value in self._optimizer:
@@ -121,7 +128,6 @@ class Changes:
                 self.switched.append(weakref.ref(optimizer))
         except ValueError as error:
             self.refused_form = str(error)
-        return True
 
     def arguments(self, loader: DataLoader[Any]) -> dict[str, Any]:
         """The arguments with which a loader is made again: the script's own, but for what is changed."""

@@ -1,22 +1,29 @@
-"""A whole training with what was found: changes are applied as the script comes to them, and nothing is timed."""
+"""A whole training with a result's settings: changes are applied as the script comes to them, and nothing is timed.
+
+A launch reaches every interpreter below it, such as a script that evaluates, or trains another model first.
+"""
 
 from __future__ import annotations
 
 import atexit
 import functools
 import sys
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import hooks
 from .changes import Changes
+from .matching import Match, note
 from .naming import batches_of, find_models, has_own_iterator, is_own_batch_sampler, loader_key, loader_kind, models_of
 from .place import differences
 from .ranks import this_rank
 from .remade import StandIn
+from .settings import ProcessSettings
 from .stream import Watched
 
 if TYPE_CHECKING:
+    from torch import nn
     from torch.optim import Optimizer
     from torch.utils.data import DataLoader
 
@@ -31,11 +38,12 @@ def begin(orders: dict[str, Any]) -> None:
 
 
 class Launched:
-    """Applies the changes.
+    """Applies the changes where what was measured is trained; what else trains is left as it is.
 
     Args:
-        orders: ``changes``; ``loop``: what a look at the script found when it was tuned; ``strict``: whether the script
-            ends where it trains in another place than then.
+        orders: ``changes``; ``loop``: the description from the look at the script that was tuned; ``strict``: whether
+            the script ends where it trains in another place. ``left_out``: a sentence for each setting that is not
+            applied; ``shared``: each process that trains writes a file there; without it, the process says so itself.
     """
 
     def __init__(self, orders: dict[str, Any]) -> None:
@@ -43,24 +51,32 @@ class Launched:
 
         self._loop = orders["loop"]
         self._is_strict = orders.get("strict", False)
-        self._changes = Changes(orders["changes"]).exchange()
-        self._steps = 0
+        self._left_out: list[str] = orders.get("left_out", [])
+        self._shared: str | None = orders.get("shared")
+        self._match = Match(self._loop)
+        self._is_measured: bool | None = None  # not known before an optimizer is there
+        self._trains = False  # what was measured
+        self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._stand_ins: dict[str, StandIn] = {}
         self._starts_anew = False
         self._is_changed = False
         self._kinds = {loader_kind(key) for key in self._loop["loaders"]}
         self._device = torch.device(self._loop["device"])
-        self._changes.on_process(self._device)
+        self._changes = Changes(orders["changes"])
+        self._settings = ProcessSettings(self._begin, self._changes.variables)
         self._changes.on_copies()
         hooks.on_step(self._on_step, lambda _: None)
         atexit.register(self._tell)
-        feeds = self._changes.loader or self._changes.copies is not None
-        if feeds or (self._changes.wants_models and self._loop["loaders"]):
-            hooks.on_iterate(self._on_iterate)
+        hooks.on_iterate(self._on_iterate)
         if self._changes.wants_models:
-            hooks.when_called(self._loop["models"], self._changes.on_models)
+            hooks.when_called(self._loop["models"], self._on_called)
         if "batch_size" in self._changes.loader:
             self._count_batches(self._changes.loader["batch_size"])
+
+    def _begin(self) -> None:
+        """What must be said before a process shows what it trains."""
+        self._changes.exchange(self._match.is_model)
+        self._changes.on_process(self._device)
 
     def _count_batches(self, size: int) -> None:
         """Has ``len(loader)`` tell how many batches of another size there are: schedules are made by it."""
@@ -85,9 +101,21 @@ class Launched:
 
         if not torch.is_grad_enabled() or has_own_iterator(loader):
             return False
-        return loader_kind(loader_key(loader)) in self._kinds
+        return loader_kind(loader_key(loader)) in self._kinds and self._may_be_measured()
+
+    def _may_be_measured(self) -> bool:
+        """Whether this process trains what was measured, or does not show yet what it trains."""
+        if self._is_measured is None:
+            possible = self._match.is_possible()
+            self._is_measured = possible or None
+            return possible is not False
+        return self._is_measured
 
     def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
+        import torch
+
+        if torch.is_grad_enabled():
+            self._match.drawn_from(loader)
         if not self._feeds(loader):
             return iterate(loader)
         if self._changes.wants_models:
@@ -98,6 +126,11 @@ class Launched:
         batches = stand_in.read()
         self._is_changed |= stand_in.was_changed
         return self._handed_on(batches)
+
+    def _on_called(self, models: list[nn.Module]) -> None:
+        self._match.knows(models)
+        if self._match.draws:
+            self._changes.on_models(models)
 
     def _stand_in(self, loader: DataLoader[Any]) -> StandIn:
         """What is read in the place of a loader: what stood in for it before, or for one like it, if that is free."""
@@ -118,30 +151,53 @@ class Launched:
         return batches if copies is None else Watched(batches, copies.drawn)
 
     def _on_step(self, optimizer: Optimizer) -> None:
-        self._steps += 1
-        if self._steps == 1:
-            self._compare()
-        if not self._changes.on_optimizer(optimizer):
+        """An optimizer steps; for the first time where its script has set itself up, or trains another model now."""
+        if optimizer in self._known:
             return
-        # It steps for the first time: the script has set itself up, or begins to train another model. What it has told
-        # torch meanwhile, a burst has overruled too.
-        self._changes.on_process(self._device)
+        self._known.add(optimizer)
+        if not self._match.steps(optimizer):
+            if self._is_measured is None:
+                self._leave_as_it_is()
+            return
+        if not self._trains:
+            self._compare()
+        self._trains = self._is_measured = True
+        note(self._shared, matches=True)
+        self._changes.on_optimizer(optimizer)
+        self._changes.on_process(self._device)  # what the script has told torch meanwhile, a burst has overruled too
         if self._changes.changes_models and not (self._changes.wants_models or self._changes.covers(optimizer)):
             self._changes.on_models(models_of(optimizer, self._loop["models"]))
+
+    def _leave_as_it_is(self) -> None:
+        """This process trains something else."""
+        self._is_measured = False
+        self._settings.put_back()
+        note(self._shared, matches=False)
 
     def _compare(self) -> None:
         """Tells what is not as it was where the script was tuned, or ends it; before its first step all is known."""
         found = differences(self._loop.get("place", {}))
         if not found:
             return
-        told = f"autotune: the result was measured elsewhere ({'; '.join(found)})"
+        elsewhere = f"the result was measured elsewhere ({'; '.join(found)})"
         if self._is_strict:
-            raise SystemExit(f"{told}; tune here, or leave out --strict")
+            raise SystemExit(f"autotune: {elsewhere}; tune here, or leave out --strict")
         if this_rank() == 0:
-            print(f"{told}: expect a different speed", file=sys.stderr)
+            _say(f"{elsewhere}: expect a different speed")
 
     def _tell(self) -> None:
         """In the end: what was found for the script and never came into effect in a process that has trained."""
+        if self._trains:
+            for sentence in self._left_out:
+                _say(sentence)
+            if missing := self._missing():
+                _say(f"{' and '.join(missing)}: this training is not the one that was measured")
+        elif self._is_measured is False and self._shared is None:
+            _say("neither the data nor the model that was tuned was seen together: this process trained as it is")
+
+    def _missing(self) -> list[str]:
+        import torch
+
         missing = []
         if self._changes.loader and not self._stand_ins:
             missing.append("no loader like the one that was tuned was seen")
@@ -151,10 +207,11 @@ class Launched:
             missing.append("the data set was changed between epochs, so that workers could not persist")
         if self._changes.wants_models:
             missing.append("the model that was tuned was not seen")
-        import torch
-
         threads = self._changes.changed.get("num_threads")
         if threads is not None and torch.get_num_threads() != threads:
             missing.append(f"the script sets {torch.get_num_threads()} threads over and over")
-        if self._steps and missing:
-            print(f"autotune: {' and '.join(missing)}: this training is not the one that was measured", file=sys.stderr)
+        return missing
+
+
+def _say(sentence: str) -> None:
+    print(f"autotune: {sentence}", file=sys.stderr)

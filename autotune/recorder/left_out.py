@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any
 
+from ..sandbox.redirect import writes
 from .importing import after_import
-from .redirect import writes
 
 Action = Callable[[Any], Any]
 """Takes what a module has, and returns what replaces it."""
@@ -242,8 +242,8 @@ _MINIO = (
     "remove_bucket"
 )
 _OSS = (
-    "put_object put_object_from_file append_object copy_object delete_object batch_delete_objects init_multipart_upload "
-    "upload_part"
+    "put_object put_object_from_file append_object copy_object delete_object batch_delete_objects upload_part "
+    "init_multipart_upload"
 )
 
 TABLE: tuple[tuple[str, str, Action], ...] = (
@@ -260,7 +260,7 @@ TABLE: tuple[tuple[str, str, Action], ...] = (
     ("trackio", "init", lambda _: _NoRun),
     ("aim.sdk.run", "Run", _no_run),
     ("mlflow", "set_tracking_uri", _in_temporary_folder),
-    ("mlflow", "tracking.set_tracking_uri", _in_temporary_folder),
+    ("mlflow", "tracking.set_tracking_uri", lambda _: sys.modules["mlflow"].set_tracking_uri),  # the same function
     ("mlflow", "tracking.MlflowClient.__init__", _client_in_temporary_folder),
     *_rows("huggingface_hub.hf_api", "HfApi", _HUB, _unsent),
     *_rows("huggingface_hub.hf_api", "", _HUB, _of_default_client),

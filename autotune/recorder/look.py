@@ -11,12 +11,12 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
-from time import perf_counter, sleep, time
+from time import perf_counter, time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from ..sandbox.inside import begin_training, watch_reading
 from . import hooks
-from .arrival import KEPT
 from .attributes import Growth
 from .blocks import count_blocks
 from .effects import compiled_graphs
@@ -44,7 +44,6 @@ from .loop import (
 from .naming import count_of, loader_key, model_key, shapes_hash, tensors_in
 from .passes import Pass, Passes
 from .ranks import Meeting, count_ranks, exchange_of
-from .sandboxed import announce_step, watch_reading
 from .saving import leave_out_checkpoints
 from .seeding import seed_start
 from .sites import Sites
@@ -58,8 +57,6 @@ STEPS, SECONDS, FEWEST_STEPS = 6, 4.0, 3
 """Of the optimizer that steps first: so many, or fewer where they take long."""
 LATE_SHARE, FEWEST_LATE_STEPS = 0.5, 2
 """Of the time that it has, after which two steps must do. Chosen: one more may take as long again."""
-KEEPING_SECONDS = 60.0
-"""For the parent to link it; 100,000 files take 2 s on a local disk."""
 STEPS_OF_A_BATCH = 24
 """After so many on one batch, no further one will be drawn from a loader that was drawn from before. Chosen."""
 
@@ -84,7 +81,7 @@ class Look:
         self._socket, self._process_id = orders["socket"], os.getpid()
         self._wire = Wire.to(self._socket)
         self._wire.send("imported")
-        self._sandbox, self._shared = orders["sandbox"], orders["shared"]
+        self._any_network, self._shared = orders["sandbox"]["any_network"], orders["shared"]
         watch_reading(lambda host: self._wire.send("reads", host=host))
         self._began, self._first_argv = time(), [*sys.argv]  # scripts change it
         self._late = perf_counter() + LATE_SHARE * orders["seconds"]
@@ -247,10 +244,7 @@ class Look:
     def _begin_training(self) -> None:
         """The parent keeps what start-up has made; connections are restricted from here on."""
         self._wire.send("begins")
-        kept, deadline = os.path.join(self._shared, KEPT), perf_counter() + KEEPING_SECONDS
-        while not os.path.exists(kept) and perf_counter() < deadline:
-            sleep(0.002)
-        announce_step(any_network=self._sandbox["any_network"])
+        begin_training(self._shared, any_network=self._any_network)
 
     @property
     def _draws_no_more(self) -> bool:

@@ -1,7 +1,7 @@
 """Whether a script seems to change its data sets between epochs, which workers that persist would never see.
 
-An epoch's end is not reached in a look; so its source is read: methods of a data set's own class that set something,
-and loops of the script's that set what is an attribute of a data set.
+An epoch's end is not reached in a look; so its source is read: methods that set something, of own classes of whatever a
+data set holds, and loops of the script's that set an attribute of that, or an item of one.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
-from .attributes import nested
+from .attributes import held_by
 
 _SETS = {"STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "DELETE_ATTR", "DELETE_SUBSCR"}
-_CHANGES = {"append", "extend", "insert", "clear", "update", "shuffle"}
-"""Names of what changes a list, a dictionary or a set, or shuffles one, in a method that sets nothing itself."""
+_CHANGES = {"append", "extend", "insert", "clear", "update", "shuffle", "sort", "reverse", "pop", "remove"}
+"""Methods that change a list, a dictionary or a set, and functions that shuffle one."""
 
 
 def may_change(datasets: Iterable[Any], is_own: Callable[[type], bool], files: Iterable[str]) -> bool:
@@ -30,7 +30,7 @@ def may_change(datasets: Iterable[Any], is_own: Callable[[type], bool], files: I
         is_own: Whether a class is the script's, not a library's.
         files: The script's.
     """
-    parts = nested(*datasets)
+    parts = list(held_by(*datasets))
     kinds = {kind for part in parts for kind in type(part).__mro__ if is_own(kind)}
     names = {name for one in (*parts, *kinds) for name in getattr(one, "__dict__", {}) if not name.startswith("__")}
     return any(map(_has_setter, kinds)) or any(name in names for file in files for name in _set_in_loops(file))
@@ -50,17 +50,45 @@ def _sets(code: CodeType) -> bool:
 
 
 def _set_in_loops(file: str) -> Iterator[str]:
-    """Attributes that a file sets within a loop, or items of them, of whatever is not the object of a method."""
+    """Attributes that a file sets again and again, or something within them, of whatever is not a method's object."""
     tree = ast.Module([], [])
     with contextlib.suppress(OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         tree = ast.parse(Path(file).read_bytes())
-    for loop in ast.walk(tree):
-        if isinstance(loop, (ast.For, ast.While)):
-            for node in ast.walk(loop):
-                is_set = isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del))
-                own = node.value if isinstance(node, ast.Subscript) else node
-                if is_set and isinstance(own, ast.Attribute) and not _is_self(own.value):
-                    yield own.attr
+    for node in _repeated(tree):
+        if isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del)):
+            yield from _path(node)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGES:
+            for changed in (node.func.value, *node.args):
+                yield from _path(changed)
+
+
+def _repeated(tree: ast.Module) -> Iterator[ast.AST]:
+    """What stands in loops, in functions of the file that are called there, and in those that frameworks call."""
+    functions: dict[str, list[ast.AST]] = {}
+    waiting: list[ast.AST] = []
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            functions.setdefault(node.name, []).append(node)
+        elif isinstance(node, (ast.For, ast.While)):
+            waiting.append(node)
+    waiting += [each for name in functions if name.startswith("on_") for each in functions[name]]
+    seen: set[ast.AST] = set()
+    for top in waiting:  # grows as it goes
+        for node in ast.walk(top):
+            if node not in seen:
+                seen.add(node)
+                yield node
+            if isinstance(node, ast.Call):
+                called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                waiting += functions.pop(called, ())
+
+
+def _path(node: ast.AST) -> Iterator[str]:
+    """The attributes in an expression such as ``a.b[0].c``, without those of a method's own object."""
+    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
+        if isinstance(node, ast.Attribute) and not _is_self(node.value):
+            yield node.attr
+        node = node.func if isinstance(node, ast.Call) else node.value
 
 
 def _is_self(node: ast.expr) -> bool:

@@ -73,8 +73,12 @@ class Meeting:
         return method and re.sub(r"(tcp://.*:)\d+", rf"\g<1>{self._port}", method)
 
 
-def exchange_by(arguments: dict[str, Any]) -> list[Any]:
+def exchange_by(arguments: dict[str, Any], suits: Callable[[Any], bool]) -> list[Any]:
     """Has each ``DistributedDataParallel`` made with these arguments, whatever the script says of them.
+
+    Args:
+        arguments: By name.
+        suits: Whether they are meant for a model.
 
     Returns:
         Those that are made: grows.
@@ -86,8 +90,10 @@ def exchange_by(arguments: dict[str, Any]) -> list[Any]:
 
     @functools.wraps(original)
     def construct(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **{**kwargs, **arguments})
-        made.append(self)
+        if suits(args[0] if args else kwargs.get("module")):
+            kwargs |= arguments
+            made.append(self)
+        original(self, *args, **kwargs)
 
     if arguments:
         DistributedDataParallel.__init__ = construct  # type: ignore[method-assign]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from time import time
 from typing import TYPE_CHECKING, Any
 
+from ..sandbox.inside import announce_step, enter_layer
 from . import ending, hooks
 from .changes import Changes
 from .effects import Effects
@@ -26,7 +27,6 @@ from .naming import find_models, loader_key, without_length, wrapped_in
 from .opening_cuda import Opener, before_cuda, open_in_fork
 from .order import seed_all
 from .ranks import Meeting, this_rank, top_of_run
-from .sandboxed import announce_step, enter_layer
 from .saving import leave_out_checkpoints
 from .seeding import seed_start
 from .server import serve, unsafe_reason

@@ -12,10 +12,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from . import hooks, redirect
+from ..sandbox import redirect
+from ..sandbox.inside import is_reading
+from . import hooks
 from .failing import NotSavedError
 from .importing import after_import
-from .sandboxed import is_reading
 
 _has_stepped = [False]
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .blocks import no_cache_in_training, recomputed, repeated_blocks, without_cache
+from .layout import follow_weights, lay_out  # noqa: F401 - the second is called by its name, as those below
 
 if TYPE_CHECKING:
     import torch
@@ -281,19 +282,6 @@ def _own_gradient(parameter: torch.Tensor) -> None:
         parameter.grad._is_own_copy = True  # type: ignore[attr-defined]  # lives as long as the tensor does
 
 
-def lay_out(model: nn.Module, config: Knobs) -> None:
-    """Channels-last for what has four dimensions; ``model.to(memory_format=…)`` would refuse a model with five."""
-    if config.memory_format != "channels_last":
-        return
-    import torch
-
-    for tensor in (*model.parameters(), *model.buffers()):
-        if tensor.dim() == 4:
-            tensor.data = tensor.data.to(memory_format=torch.channels_last)
-            if tensor.grad is not None:
-                tensor.grad = tensor.grad.to(memory_format=torch.channels_last)
-
-
 def restrict_attention(backend: str, _: torch.device) -> None:
     """Lets scaled dot-product attention use one backend, with the math one to fall back on.
 
@@ -350,20 +338,9 @@ def switch_optimizer(optimizer: Optimizer, implementation: str) -> None:
         return {**saved, "param_groups": [{**group, **chosen} for group in saved["param_groups"]]}
 
     optimizer.register_load_state_dict_pre_hook(choose)
-    optimizer.register_load_state_dict_post_hook(_lay_out_state)
+    follow_weights()
     if optimizer.state:  # moves state that was made or loaded before the parameters moved
         optimizer.load_state_dict(optimizer.state_dict())
-
-
-def _lay_out_state(optimizer: Optimizer) -> None:
-    """Gives state the strides of its parameter: the fused form pairs their elements by address, on trust."""
-    import torch
-
-    for parameter, state in optimizer.state.items():
-        for name, value in state.items():
-            like_it = isinstance(value, torch.Tensor) and value.shape == parameter.shape
-            if like_it and value.stride() != parameter.stride():
-                state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def autocast_forward(model: nn.Module, config: Knobs) -> None:

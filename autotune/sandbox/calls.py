@@ -20,8 +20,8 @@ _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16
 """Offsets in the kernel's record of a call."""
 _SET_FILTER, _NEW_LISTENER, _SPECULATE = 1, 1 << 3, 1 << 2
 _ADDRESS_SIZES = (16, 24, 28)
-"""Of an IPv4 address and of both forms of an IPv6 one; more than 110 bytes is a buffer for any. Sockets of this machine,
-through which workers hand over tensors, have other sizes, and are not asked about: an answer takes 50 µs."""
+"""Of an IPv4 address and of both forms of an IPv6 one; more than 110 bytes is a buffer for any. Unix sockets, through
+which workers hand over tensors, have other sizes, and the parent is not asked: an answer takes 50 µs."""
 _MOST_OF_UNIX = 110
 STEPPED = ("240.0.0.1", 1)
 """A process that connects a datagram socket to this reserved address says that its training has begun; nothing is sent.

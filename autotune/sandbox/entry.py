@@ -34,12 +34,14 @@ def main() -> None:
         except OSError as error:
             channel.sendall(json.dumps({"error": str(error)}).encode())
             os._exit(FAILED)
-        sent = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))] if descriptor is not None else []
+        sent = (
+            [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))] if descriptor is not None else []
+        )
         channel.sendmsg([json.dumps({"error": None, "deaf": why}).encode()], sent)
     if descriptor is not None:
         os.close(descriptor)
     try:
-        os.execvp(command[0], command)
+        os.execvp(command[0], command)  # noqa: S606 - it is what the person typed
     except OSError as error:
         sys.exit(f"{command[0]}: {error.strerror}")
 

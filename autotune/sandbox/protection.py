@@ -31,7 +31,7 @@ from autotune.units import format_bytes
 
 Row = Literal["overlay", "landlock", "none"]
 KEPT_BYTES = 2**20
-"""What start-up makes whole and is this large or larger is data that it downloaded or prepared: the next starts find it.
+"""What start-up makes whole and is this large or larger is data that it downloaded or prepared: later starts find it.
 Smaller things are made again, as by a first start. Tiny Shakespeare has 1.1 MB."""
 LEAST_FREE_BYTES, SCANT_BYTES = 2**26, 2**30
 """Free space for layers: below the first no burst starts, below the second a note says so. Not tuned: a checkpoint that
@@ -67,9 +67,9 @@ class Offer:
 
 
 _SAID: dict[Row, str] = {
-    "overlay": "files of scripts: a private view; whatever a burst changes stays in a scratch folder",
-    "landlock": "files of scripts: Landlock; a burst can change files only in a scratch folder and below --writable",
-    "none": "files of scripts: no protection by the kernel; scripts run only with --writable",
+    "overlay": "a private view: whatever a script changes in bursts stays in a scratch folder",
+    "landlock": "Landlock: bursts of a script can change files only in a scratch folder and below --writable",
+    "none": "not protected by the kernel: scripts are run only with --writable",
 }
 
 
@@ -140,8 +140,8 @@ class Protection:
         self,
         run: Path,
         note: Callable[[str], None],
-        *,
         writable: Sequence[Path] = (),
+        *,
         any_network: bool = False,
         caches: Sequence[Path] = (),
     ) -> None:
@@ -176,7 +176,7 @@ class Protection:
             self._require_word()
         elif self.offer.row == "landlock":
             self._rules.writable = self._landlocked
-            self._note(self.offer.sentence)
+            self._note(f"your files: {self.offer.sentence}")
         else:
             self._note_plan(self.offer.plan)
         self._check_room()
@@ -280,7 +280,9 @@ class Protection:
         try:
             message, descriptors, _, _ = socket.recv_fds(channel, 65536, 1)
         except OSError as error:
-            raise IsolationError(f"a process did not enter its sandbox ({error}); end other work on this machine") from None
+            raise IsolationError(
+                f"a process did not enter its sandbox ({error}); end other work on this machine"
+            ) from None
         answer = json.loads(message) if message else {"error": "the process ended"}
         if answer["error"] is not None:
             raise IsolationError(
@@ -293,7 +295,7 @@ class Protection:
             self._rules.report("deaf", f"network: connections of bursts are not watched ({answer['deaf']})")
 
     def hint(self, text: str) -> str:
-        """What a person can do where the Landlock row has denied something, by what the script printed; else nothing."""
+        """What to do where the script prints that the Landlock row has denied something; else nothing."""
         if self.offer.row != "landlock" or (found := _DENIED.search(text)) is None:
             return ""
         path = os.path.abspath(found["after"] or found["before"] or "")

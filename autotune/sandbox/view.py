@@ -1,4 +1,4 @@
-"""A private view of the file system: every writable mount is the lower layer of an overlay whose upper layer is scratch.
+"""A private view of the file system: overlays on every writable mount, whose upper layers are scratch.
 
 A plan says which folders carry an overlay, which are bound as they are, and which are read-only because they carry
 none. It is made once for each run, by trying. Each start of the script, and each process that is forked for a burst,
@@ -18,11 +18,14 @@ import os
 import re
 import shutil
 import stat
+import struct
 from typing import Any, NamedTuple
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
 _MNT_DETACH = 2
+_CAP_SYS_PTRACE, _CAP_SYS_ADMIN = 19, 21
+_PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _RAISE = 24, 47, 2
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 AS_THEY_ARE = ("/dev", "/proc", "/sys")
 """Devices and the kernel's own files: no overlay can carry them, and ``/dev/shm`` is how processes share memory."""
@@ -30,8 +33,8 @@ COPIED_BYTES = 2**20
 """A file in a folder that is taken apart is copied up to this size; a larger one can be read, but not changed. Not
 tuned: such folders hold configuration, and a view is entered for each burst."""
 _OPTIONS = ("redirect_dir=on", "userxattr", "index=off")
-"""Tried in this order: with the first, which needs root, folders can be renamed; the second is for user namespaces, since
-Linux 5.11; the third changes nothing."""
+"""Tried in this order: with the first, which needs root, folders can be renamed; the second is for user namespaces,
+since Linux 5.11; the third changes nothing."""
 _ROOT, _SKELETON = "root", "skeleton"
 _LOCKED_FLAGS = {"nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21}
 
@@ -111,9 +114,9 @@ def enter(plan: Plan, layer: str, start: str | None = None, *, is_inside: bool =
         lower = skeleton if place == "/" and not is_inside and os.path.isdir(skeleton) else place
         earlier = upper(start, number) if start is not None else ""
         _overlay(root + place.rstrip("/"), upper(layer, number), lower, earlier if os.path.isdir(earlier) else "")
-    _mount(plan.scratch, root + plan.scratch, None, _MS_BIND)  # alone: this very root lies below it
     for place in sorted([*plan.read_only, *plan.through, *AS_THEY_ARE]):
         _bind(place, root + place, read_only=place in plan.read_only)
+    _mount(plan.scratch, root + plan.scratch, None, _MS_BIND)  # alone: this very root lies below it
     os.chdir(root)
     _check(_libc.syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."), "pivot_root")
     _check(_libc.umount2(b".", _MNT_DETACH), "umount of the former root")
@@ -256,14 +259,11 @@ def _overlay(target: str, above: str, lower: str, start: str = "") -> None:
 def _mount_overlay(target: str, below: str, above: str, work: str) -> None:
     os.makedirs(work, exist_ok=True)
     layers = f"lowerdir={below},upperdir={_escaped(above)},workdir={_escaped(work)}"
-    for place, options in enumerate(_OPTIONS, 1):
-        try:
+    for options in _OPTIONS[:-1]:
+        with contextlib.suppress(OSError):
             _mount("overlay", target, "overlay", 0, f"{layers},{options}")
-        except OSError:
-            if place == len(_OPTIONS):
-                raise
-        else:
             return
+    _mount("overlay", target, "overlay", 0, f"{layers},{_OPTIONS[-1]}")
 
 
 def _bind(place: str, target: str, *, read_only: bool) -> None:
@@ -296,14 +296,25 @@ def _make_like(path: str, target: str) -> None:
 
 
 def _unshare() -> None:
-    """A mount namespace of this process's own, in a user namespace where that is needed."""
+    """A mount namespace of this process's own, in a user namespace where that is needed.
+
+    In a user namespace the script keeps the right to mount, over nothing but its own view, so that its forks can enter
+    views of their own. A script of root's loses the right to trace, by which ``/proc/1/root`` leads out of the view.
+    """
     if _libc.unshare(CLONE_NEWNS) == 0:
+        _libc.prctl(_PR_CAPBSET_DROP, _CAP_SYS_PTRACE, 0, 0, 0)
         return
     user, group = os.geteuid(), os.getegid()
     _check(_libc.unshare(CLONE_NEWUSER | CLONE_NEWNS), "unshare")
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
+    header, held = struct.pack("Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
+    _check(_libc.capget(header, held), "capget")
+    effective, permitted, _, *high = struct.unpack("6I", held.raw)
+    capabilities = struct.pack("6I", effective, permitted, 1 << _CAP_SYS_ADMIN, *high)
+    _check(_libc.capset(header, capabilities), "capset")
+    _check(_libc.prctl(_PR_CAP_AMBIENT, _RAISE, _CAP_SYS_ADMIN, 0, 0), "prctl")
 
 
 def _mounts() -> list[Mount]:

@@ -10,6 +10,7 @@ from autotune.scripts.seen import SeenLoader, SeenScript
 
 BEGUN_ANEW = 2
 """Passes through a loader that were given up between the few steps of a look: one may be chance. Chosen."""
+MAY_CHANGE_DATA = "the script may change its data between epochs"
 
 
 def changes_of(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
@@ -71,6 +72,8 @@ def _held_in_loader(seen: SeenScript, *, batch_is_free: bool) -> dict[str, str]:
     if any(loader.keeps_samples for loader in seen.loaders):
         keeps = "the data set keeps what it has read: workers would each keep their own, or read it all in every epoch"
         held |= {"num_workers": keeps, "persistent_workers": keeps}
+    if seen.source.get("may_change_data"):
+        held["persistent_workers"] = f"{MAY_CHANGE_DATA}, which workers that persist would not see"
     return held
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -244,6 +245,9 @@ class InPlace:
             raise CannotEditError("needs more than a line where gradients are accumulated")
         if "memory_format" in knobs and self._source.most_dimensions > 4:
             raise CannotEditError("needs weights of no more than four dimensions")
+        loads = any(self._files[name].source.calls("load_state_dict") for name in self._source.files)
+        if "memory_format" in knobs and self._best.optimizer_impl == "fused" and loads:  # see `recorder.layout`
+            raise CannotEditError("needs more than a line where a fused optimizer may load its state")
 
     def _set_autocast(self) -> None:
         site = self._source.call
@@ -271,14 +275,33 @@ def _refuse() -> None:
     raise CannotEditError("has no place of its own in the script")
 
 
+def own_path(name: str) -> Path:
+    """Where a file of the script's lies, past links: a result may come from anywhere, and name any file.
+
+    Raises:
+        UsageError: Not below the working directory.
+    """
+    folder = Path.cwd().resolve()
+    try:
+        path = Path(name).resolve()
+    except (OSError, ValueError, RuntimeError):  # a name that is none, a link that leads to itself
+        path = Path(os.sep)
+    if not path.is_relative_to(folder):
+        raise UsageError(
+            f"expected a script's files below the working directory {folder}, got {name!r}; go to the folder that "
+            "holds the script, if it is yours"
+        )
+    return path
+
+
 def read_file(name: str) -> bytes:
     """A file of the script's.
 
     Raises:
-        UsageError: It cannot be read.
+        UsageError: It does not lie below the working directory, or cannot be read.
     """
     try:
-        return Path(name).read_bytes()
+        return own_path(name).read_bytes()
     except OSError as error:
         raise UsageError(
             f"{name} cannot be read ({error.strerror}); go to the folder where the script was tuned"

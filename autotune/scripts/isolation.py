@@ -10,8 +10,7 @@ import contextlib
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -52,22 +51,12 @@ class ScriptIsolation(Isolation):
         script: What trains.
         note: Told what a person should know.
         forks: Whether its processes are forked where they can be; else each starts the script again.
-        writable: What the script may change in earnest.
-        any_network: Whether it may connect anywhere after its first step.
 
     Raises:
         IsolationError: There is no temporary folder.
     """
 
-    def __init__(
-        self,
-        script: Script,
-        note: Callable[[str], None] = lambda _: None,
-        *,
-        forks: bool = True,
-        writable: Sequence[Path] = (),
-        any_network: bool = False,
-    ) -> None:
+    def __init__(self, script: Script, note: Callable[[str], None] = lambda _: None, *, forks: bool = True) -> None:
         super().__init__(script.text, note)
         self._spawning = self._spawning or not forks
         self._seen: SeenScript | None = None
@@ -81,7 +70,7 @@ class ScriptIsolation(Isolation):
         self._pass_batches: int | None = None
         compiler_cache().mkdir(parents=True, exist_ok=True)
         self._protection = Protection(
-            self._folder, note, writable=writable, any_network=any_network, caches=[compiler_cache()]
+            self._folder, note, script.writable, any_network=script.any_network, caches=[compiler_cache()]
         )
 
     @property
@@ -89,6 +78,11 @@ class ScriptIsolation(Isolation):
         """What a look at the script has seen; there once it has started."""
         assert self._seen is not None  # noqa: S101 - nobody asks before `start`
         return self._seen
+
+    @property
+    def protects(self) -> str:
+        """How this machine protects a person's files, in a sentence; there once the script has started."""
+        return self._protection.offer.sentence
 
     @property
     def loop(self) -> dict[str, Any]:
@@ -348,12 +342,10 @@ class ScriptIsolation(Isolation):
         sandbox = self._protection.orders(layer)
         orders = {**orders, "shared": str(self._protection.shared), "sandbox": sandbox}
         ranks = self._seen.ranks if self._seen is not None else 1  # the look listens to each rank by itself
-        return ScriptChild(
-            self._script, orders, self._environment(), self._folder, self._protection, layer, ranks
-        )
+        return ScriptChild(self._script, orders, self._environment(), self._folder, self._protection, layer, ranks)
 
     def _environment(self) -> dict[str, str]:
-        """Caches of compiled code are autotune's: one that the person has named must not change, and layers are dropped."""
+        """Compiled code goes to autotune's own cache: what is written elsewhere ends with its layer."""
         cache = compiler_cache()
         caches = {"TORCHINDUCTOR_CACHE_DIR": str(cache), "TRITON_CACHE_DIR": str(cache / "triton")}
         return {**super()._environment(), **QUIET, **caches}
@@ -363,7 +355,9 @@ class ScriptIsolation(Isolation):
         told = {**request.model_dump(mode="json"), "trace": self._traced.get(request.number)}
         told["pass_batches"] = self._pass_batches
         is_forked = self._forkserver is not None
-        told["layer"] = self._protection.prepare_fork(_layer_of(request.number), self._server_layer) if is_forked else None
+        told["layer"] = (
+            self._protection.prepare_fork(_layer_of(request.number), self._server_layer) if is_forked else None
+        )
         return json.dumps({**told, "changes": self._changes(request), "port": free_port()})
 
     def _changes(self, request: Request) -> dict[str, Any]:

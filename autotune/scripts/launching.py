@@ -14,7 +14,7 @@ from autotune.hardware.host import read_cpu
 from autotune.recorder.arrival import ORDERS
 from autotune.recorder.importing import after_import
 from autotune.results.result import Result, ScriptRecord, read_result
-from autotune.scripts.changes import changes_of
+from autotune.scripts.changes import MAY_CHANGE_DATA, changes_of
 from autotune.scripts.script import Script
 
 
@@ -47,7 +47,7 @@ def apply(path: str | Path) -> None:
 
 
 def launch_environment(
-    result: Result, path: Path, script: Script, base: Mapping[str, str], *, strict: bool = False
+    result: Result, path: Path, script: Script, base: Mapping[str, str], folder: Path, *, strict: bool = False
 ) -> dict[str, str]:
     """The variables under which a script trains with a result's settings.
 
@@ -56,19 +56,24 @@ def launch_environment(
         path: Its file.
         script: To launch.
         base: The variables that are there.
+        folder: Where the recorder leaves word of the processes that it comes into.
         strict: Whether the script ends where it trains with another torch, GPU or number of ranks.
 
     Raises:
         UsageError: The result is of no script.
     """
-    return script.environment({**orders_of(result, path), "strict": strict}, base)
+    return script.environment({**orders_of(result, path), "strict": strict, "shared": str(folder)}, base)
 
 
 def orders_of(result: Result, path: str | Path) -> dict[str, Any]:
     """What the recorder is to do."""
     script = script_of(result, path)
     changes = changes_of(result.best.config, result.baseline.config)
-    return {"role": "launch", "loop": script.loop, "changes": changes}
+    left_out = []
+    if changes["loader"].get("persistent_workers") and (script.source is None or script.source.may_change_data):
+        del changes["loader"]["persistent_workers"]
+        left_out.append(f"workers do not persist: {MAY_CHANGE_DATA}, which they would not see")
+    return {"role": "launch", "loop": script.loop, "changes": changes, "left_out": left_out}
 
 
 def script_of(result: Result, path: str | Path) -> ScriptRecord:

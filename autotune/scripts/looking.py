@@ -13,7 +13,8 @@ import psutil
 from autotune.bursts.child import Child
 from autotune.bursts.cleanup import descendants
 from autotune.errors import Interrupted, WorkloadError
-from autotune.recorder.arrival import CAME, KEPT
+from autotune.recorder.arrival import CAME
+from autotune.sandbox.inside import KEPT
 from autotune.sandbox.protection import Protection
 from autotune.scripts.facts import why_not
 from autotune.scripts.script import Script
@@ -21,6 +22,11 @@ from autotune.scripts.seen import SeenScript
 
 OTHERS_SECONDS = 3.0
 """Within which other processes of a script that were started with the one that trains would train too. Chosen."""
+CLOSED = (
+    "(it was started with -I, -E or -S, with PYTHONPATH set anew, or in a cleared environment); have it inherit "
+    "PYTHONPATH, as in PYTHONPATH=/mine:$PYTHONPATH"
+)
+"""Why the recorder is not in a process, and what to do."""
 GLANCE_SECONDS = 0.1
 """Between two glances at its processes. Importing torch takes a second or more; nothing can have trained before."""
 
@@ -117,25 +123,29 @@ def _require_watched(child: Child, script: Script, shared: Path) -> None:
     for root in child.roots:
         for process in [root, *descendants(root)]:
             with contextlib.suppress(psutil.Error, OSError):
-                if _trains_unseen(process, shared):
+                if trains_unseen(process, shared):
                     raise WorkloadError(
-                        f"{script.name}: '{' '.join(process.cmdline())[:200]}' loads torch where nobody can look on "
-                        "(it was started with -I, -E or -S, with PYTHONPATH set anew, or in a cleared environment); "
-                        "have it inherit PYTHONPATH, as in PYTHONPATH=/mine:$PYTHONPATH"
+                        f"{script.name}: '{words_of(process)}' loads torch where the recorder is not {CLOSED}"
                     )
 
 
-def _trains_unseen(process: psutil.Process, shared: Path) -> bool:
+def words_of(process: psutil.Process) -> str:
+    """The command of a process, shortened."""
+    return " ".join(process.cmdline())[:200]
+
+
+def trains_unseen(process: psutil.Process, shared: Path) -> bool:
     """Whether a process has torch, and neither it nor one with torch above it has the recorder.
 
     What a script starts that is watched is its own affair: torch's compiler starts helpers with a path of their own.
     """
-    if _came_into(process, shared) or not _has_torch(process):
+    if came_into(process, shared) or not _has_torch(process):
         return False
-    return not any(_came_into(above, shared) and _has_torch(above) for above in process.parents())
+    return not any(came_into(above, shared) and _has_torch(above) for above in process.parents())
 
 
-def _came_into(process: psutil.Process, shared: Path) -> bool:
+def came_into(process: psutil.Process, shared: Path) -> bool:
+    """Whether the recorder came into a process."""
     return (shared / CAME.format(process.pid)).exists()
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,13 @@ class Script:
 
     Attributes:
         command: Its words, as they are typed.
+        writable: What its bursts may change in earnest.
+        any_network: Whether its bursts may connect anywhere after their first step.
     """
 
     command: tuple[str, ...]
+    writable: tuple[Path, ...] = ()
+    any_network: bool = False
 
     @classmethod
     def of(cls, words: Sequence[str]) -> Script:
@@ -87,9 +92,50 @@ class Script:
                 break
         return words
 
+    @property
+    def closed_by(self) -> str | None:
+        """The word with which the recorder cannot come along, where the command itself says so."""
+        words = list(self.command)
+        if Path(words[0]).name == "env":
+            options = list(itertools.takewhile(lambda word: word.startswith("-") or "=" in word, _joined(words[1:])))
+            for word in options:
+                if word in {"-", "-i", "--ignore-environment"} or re.fullmatch(r"-.*PYTHONPATH", word):
+                    return f"env {word}"
+            words = _joined(words[1:])[len(options) :]
+        if not words or not Path(words[0]).name.startswith(("python", "pypy")):
+            return None
+        return next((f"{words[0]} {word}" for word in _options(words[1:]) if {*word} & {*"IES"}), None)
+
     def environment(self, orders: Mapping[str, Any], base: Mapping[str, str]) -> dict[str, str]:
         """The variables under which the recorder comes into every interpreter that the command starts."""
         return {**base, "PYTHONPATH": _with_recorder(base.get("PYTHONPATH")), ORDERS: json.dumps(orders)}
+
+
+def _joined(words: Sequence[str]) -> list[str]:
+    """The words of ``env``, whose ``-u NAME`` is one."""
+    joined: list[str] = []
+    for word in words:
+        if joined and joined[-1] in {"-u", "--unset", "-C", "--chdir"}:
+            joined[-1] += f" {word}"
+        else:
+            joined.append(word)
+    return joined
+
+
+def _options(words: Iterable[str]) -> Iterator[str]:
+    """Python's own options that take nothing, as they are typed, before the script or what else it runs."""
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith("-") or word == "-":
+            return
+        plain = re.match(r"-[^WXcm-]*", word)  # those take the rest of the word, or the next
+        if plain is not None:
+            yield plain[0]
+            ends = word[len(plain[0]) :]
+            if ends[:1] in {"c", "m"}:
+                return
+            if ends in {"W", "X"}:
+                next(rest, None)
 
 
 def _with_recorder(path: str | None) -> str:

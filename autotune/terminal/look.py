@@ -14,8 +14,8 @@ from autotune.units import format_seconds
 from autotune.wording import as_text, labelled
 
 
-def look_lines(seen: SeenScript, space: Space) -> RenderableType:
-    """For a person."""
+def look_lines(seen: SeenScript, space: Space, protects: str) -> RenderableType:
+    """For a person; `protects` says how files are protected."""
     rows = {
         "model": names_of(seen.model_names) + f", {seen.weights:,} weights",
         "optimizer": _optimizer(seen),
@@ -26,6 +26,7 @@ def look_lines(seen: SeenScript, space: Space) -> RenderableType:
         "device": seen.device,
         "runs under": ", ".join(seen.frameworks) or "its own loop",
         "until it trains": format_seconds(seen.seconds_to_loop),
+        "your files": protects,
     }
     choices = {
         knob: ", ".join(map(format_scalar, choice.values)) + f" ({choice.reason})"
@@ -41,11 +42,11 @@ def look_lines(seen: SeenScript, space: Space) -> RenderableType:
     )
 
 
-def look_json(seen: SeenScript | None, space: Space) -> str:
+def look_json(seen: SeenScript | None, space: Space, protects: str | None) -> str:
     """For a program."""
     choices = {knob: list(choice.values) for knob, choice in space.choices.items()}
     known = dataclasses.asdict(seen) if seen is not None else {}
-    found = {"seen": known, "choices": choices, "skipped": dict(space.skipped)}
+    found = {"seen": known, "files": protects, "choices": choices, "skipped": dict(space.skipped)}
     return json.dumps(found, indent=2, default=str)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,9 @@ class Rows(Dataset[int]):
         self.listed: list[Any] = [np.zeros(2), 1]
         self.named: dict[str, Any] = {"one": np.zeros(2)}
         self.array, self.tensor, self.shared = np.zeros((2, 2)), torch.zeros(2), torch.zeros(2).share_memory_()
+        steps = SimpleNamespace(steps=[SimpleNamespace(chance=0.1)])
+        self.deep: dict[str, Any] = {"levels": [0, [1, 2]], "transform": steps, "arrays": ([1], np.zeros(2))}
+        self.counts, self.queue = Counter(["one"]), deque([0])
         self.transform: Callable[[int], int] = abs
         self.itself = self
 
@@ -59,14 +64,38 @@ def _tensor(rows: Rows) -> None:
     rows.tensor.add_(1)
 
 
-@pytest.mark.parametrize("change", [_epoch, _transform, _new_name, _shuffled, _entry, _array, _tensor])
+def _deep_item(rows: Rows) -> None:
+    rows.deep["levels"][1][0] = 5
+
+
+def _deep_attribute(rows: Rows) -> None:
+    rows.deep["transform"].steps[0].chance = 0.5
+
+
+def _deep_array(rows: Rows) -> None:
+    rows.deep["arrays"][1][1] = 1
+
+
+def _subclass(rows: Rows) -> None:
+    rows.counts["one"] += 1
+
+
+def _queue(rows: Rows) -> None:
+    rows.queue.append(1)
+
+
+CHANGES = [_epoch, _transform, _new_name, _shuffled, _entry, _array, _tensor]
+DEEP_CHANGES = [_deep_item, _deep_attribute, _deep_array, _subclass, _queue]
+
+
+@pytest.mark.parametrize("change", [*CHANGES, *DEEP_CHANGES])
 @pytest.mark.parametrize(
     "within",
     [lambda rows: rows, lambda rows: Subset(rows, [0]), lambda rows: ConcatDataset([Subset(rows, [0]), Rows()])],
     ids=["itself", "subset", "one of two"],
 )
 def test_a_change_is_seen(change: Callable[[Rows], None], within: Callable[[Rows], Any]) -> None:
-    """Of an attribute, and within a list or an array; also where the data set is wrapped."""
+    """An attribute may change, or any part within it; also where the data set is wrapped."""
     rows = Rows()
     whole = within(rows)
     former = Attributes(whole)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import IsolationError
+from autotune.errors import WorkloadError
 from autotune.measuring.records import Outcome
 from autotune.scripts import Script, ScriptIsolation
 from autotune.scripts.empty_input import EmptyInput
@@ -123,7 +123,7 @@ def terminals() -> int:
 def test_a_script_that_could_not_be_started_leaves_no_terminal(tmp_path: Path) -> None:
     """Both ends are closed again."""
     before = terminals()
-    with ScriptIsolation(Script((str(tmp_path / "nothing"),))) as isolation, pytest.raises(IsolationError):
+    with ScriptIsolation(Script((str(tmp_path / "nothing"),))) as isolation, pytest.raises(WorkloadError):
         isolation.start(START_SECONDS)
     assert terminals() == before
 

@@ -245,6 +245,51 @@ def test_a_link_stays_one_and_the_file_behind_it_is_changed() -> None:
     assert stat.S_IMODE(Path("real.py").stat().st_mode) == 0o640
 
 
+NAMES = ["/{elsewhere}", "../elsewhere/train.py", "link.py", "linked/train.py", "a\0b"]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=["absolute", "above", "a link", "a linked folder", "no name"])
+@pytest.mark.parametrize("words", [[], ["--reverse"]], ids=["keep", "reverse"])
+def test_files_elsewhere_that_a_result_names_stay_as_they_are(
+    name: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may come from anyone: nothing outside the working directory is read or written, nor is anything else then."""
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    for folder in (here, elsewhere):
+        folder.mkdir()
+    monkeypatch.chdir(here)
+    name = name.replace("/{elsewhere}", str(elsewhere / "train.py"))
+    result = written(PLAIN.encode(), {"num_workers": 1})
+    assert result.workload.script is not None
+    source = result.workload.script.source
+    assert source is not None
+    write_document(result, Path("result.json"))
+    kept = keep()
+    assert kept.status == 0, kept.err
+    shutil.copy("train.py", elsewhere / "train.py")  # with its changes, which --reverse would take out
+    Path("link.py").symlink_to(elsewhere / "train.py")
+    Path("linked").symlink_to(elsewhere)
+    named = {"main": name, "files": {**source.files, name: source.files["train.py"]}}
+    sites = tuple(site and site.model_copy(update={"file": name}) for site in source.loaders)
+    source = source.model_copy(update={**named, "loaders": sites})
+    script = result.workload.script.model_copy(update={"source": source})
+    workload = result.workload.model_copy(update={"script": script})
+    write_document(result.model_copy(update={"workload": workload}), Path("result.json"))
+    diff = Path("result.diff").read_text().replace("a/train.py", name).replace("b/train.py", name)
+    Path("result.diff").write_text(Path("result.diff").read_text() + diff)
+    before = {path: path.read_bytes() for path in tmp_path.glob("*/*.*")}
+    done = keep(*words)
+    assert (done.status, "below the working directory" in told(done)) == (2, True), done.err
+    assert {path: path.read_bytes() for path in tmp_path.glob("*/*.*")} == before
+
+
+def test_the_folder_that_holds_an_absolute_name_may_change_it() -> None:
+    """A script that was tuned from another folder is changed from its own."""
+    Path("train.py").write_bytes(b"1")
+    write_files([EditedFile(str(Path("train.py").resolve()), b"1", b"2")])
+    assert Path("train.py").read_bytes() == b"2"
+
+
 def test_a_result_that_changes_nothing_keeps_nothing() -> None:
     """`keep` says so, and `--reverse` has nothing to take out."""
     write_document(written(b"x = DataLoader(1, num_workers=0)", {}), Path("result.json"))

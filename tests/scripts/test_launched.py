@@ -41,6 +41,7 @@ with torch.no_grad():
     evaluated = {batch.mean().item() for batch in DataLoader(Rows(), batch_size=16)}
 print(json.dumps([sorted(seen), sorted(evaluated), optimizer.param_groups[0]["fused"], torch.get_num_threads()]))
 """
+OWN_THREADS = f"import os; os.environ['OMP_NUM_THREADS'] = '2'\n{SCRIPT}"
 LOOP = {"loaders": ["__main__.Rows 64 16 RandomSampler False"], "models": [], "device": "cpu"}
 
 
@@ -155,10 +156,12 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 class Rows(Dataset):
     epoch = 0
+    def __init__(self):
+        self.levels = {"a": [0]}
     def __len__(self):
         return 8
     def __getitem__(self, index):
-        return torch.tensor([float(self.epoch), float(os.getpid())])
+        return torch.tensor([float(self.epoch + self.levels["a"][0]), float(os.getpid())])
 
 rows, model = Rows(), nn.Linear(2, 1)
 optimizer = torch.optim.SGD(model.parameters(), 1e-9)
@@ -180,8 +183,12 @@ print(json.dumps([read, len(workers)]))
 
 @pytest.mark.parametrize(
     ("change", "told"),
-    [("pass", [[0.0, 0.0, 0.0], 1]), ("rows.epoch = epoch", [[0.0, 1.0, 2.0], 3])],
-    ids=["as it was", "changed"],
+    [
+        ("pass", [[0.0, 0.0, 0.0], 1]),
+        ("rows.epoch = epoch", [[0.0, 1.0, 2.0], 3]),
+        ("rows.levels['a'][0] = epoch", [[0.0, 1.0, 2.0], 3]),
+    ],
+    ids=["unchanged", "changed", "changed within"],
 )
 def test_workers_see_what_the_script_changes_in_its_data_set_between_epochs(
     change: str, told: list[Any], tmp_path: Path
@@ -195,12 +202,34 @@ def test_workers_see_what_the_script_changes_in_its_data_set_between_epochs(
 
 
 def test_what_never_came_into_effect_is_told_in_the_end(tmp_path: Path) -> None:
-    """A loader and a model that the script does not have."""
+    """A loader that draws in another way than the one that was tuned, and a model that is in no class of the script."""
     changes = {"loader": {"num_workers": 1}, "model": ["lay_out"], "knobs": {"memory_format": "channels_last"}}
-    loop = {"loaders": ["__main__.Columns 64 16 RandomSampler False"], "models": ["x.Y abc"], "device": "cpu"}
+    key = f"x.Y {shapes_hash(nn.Linear(4, 1))}"
+    loop = {"loaders": ["__main__.Rows 64 16 SequentialSampler False"], "models": [key], "device": "cpu"}
     (trained, *_), told = launched(tmp_path, changes, loop)
     assert trained == [0.0]
     assert "no loader like the one that was tuned was seen and the model that was tuned was not seen" in told
+
+
+OTHER_DATA = ["__main__.Columns 64 16 RandomSampler False"]
+OTHER_MODEL = ["__main__.Net abc"]
+
+
+@pytest.mark.parametrize(("loaders", "models"), [(OTHER_DATA, []), (LOOP["loaders"], OTHER_MODEL)])
+def test_a_script_that_trains_something_else_is_left_as_it_is(
+    loaders: list[str], models: list[str], tmp_path: Path
+) -> None:
+    """Loader, optimizer and threads are the script's own, and a line says so in the end."""
+    changes = {
+        "loader": {"num_workers": 1},
+        "optimizer": [["switch_optimizer", "fused"]],
+        "process": [["set_threads", 1]],
+    }
+    (trained, _, fused, threads), told = launched(
+        tmp_path, changes, {"loaders": loaders, "models": models, "device": "cpu"}, text=OWN_THREADS
+    )
+    assert (trained, fused, threads) == ([0.0], None, 2)
+    assert "this process trained as it is" in told
 
 
 def test_a_loader_is_known_again_with_another_size() -> None:
@@ -265,6 +294,46 @@ def test_each_model_that_a_script_trains_is_changed_and_none_is_kept(tmp_path: P
     changes = {"knobs": {"memory_format": "channels_last"}, "changed": ["memory_format"], "model": ["lay_out"]}
     (found, gone), told = launched(tmp_path, changes, loop, text=FOLDS)
     assert (found, gone, told) == ([True] * 3, [0] * 3, "")
+
+
+RESUMED = """
+import json, sys
+import torch
+from torch import nn
+
+class Net(nn.Sequential):
+    pass
+
+torch.manual_seed(0)
+model = Net(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(128, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
+if sys.argv[1] == "resume":
+    model.load_state_dict(torch.load("weights.pt"))
+    optimizer.load_state_dict(torch.load("state.pt"))
+losses = []
+for step in range(4):
+    optimizer.zero_grad()
+    loss = (model(torch.linspace(-1, 1, 4 * 3 * 8 * 8).view(4, 3, 8, 8)) - step).square().mean()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+if sys.argv[1] != "resume":
+    torch.save(model.state_dict(), "weights.pt")
+    torch.save(optimizer.state_dict(), "state.pt")
+print(json.dumps([losses, model[0].weight.is_contiguous()]))
+"""
+
+
+def test_a_resumed_training_goes_on_alike_in_another_layout(tmp_path: Path) -> None:
+    """The moments of its own fused optimizer, read from a checkpoint, are laid out with the weights."""
+    weights = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.Linear(128, 1))
+    loop = {"loaders": [], "models": [f"__main__.Net {shapes_hash(weights)}"], "device": "cpu"}
+    launched(tmp_path, {}, loop, "begin", RESUMED)
+    (expected, is_plain), _ = launched(tmp_path, {}, loop, "resume", RESUMED)
+    changes = {"knobs": {"memory_format": "channels_last"}, "changed": ["memory_format"], "model": ["lay_out"]}
+    (losses, is_plain_still), _ = launched(tmp_path, changes, loop, "resume", RESUMED)
+    assert (is_plain, is_plain_still) == (True, False)
+    assert losses == pytest.approx(expected, abs=1e-4)
 
 
 TASKS = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from torch.utils.data import Dataset, Subset
@@ -43,6 +44,14 @@ class Appended(Rows):
     def grow(self) -> None:
         """One more row."""
         self.rows.append(3)
+
+
+class Nested(Rows):
+    """Holds an object whose class is no data set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transforms = [SimpleNamespace(chance=0.0)]
 
 
 class WithProperty(Rows):
@@ -89,6 +98,15 @@ def own(kind: type) -> bool:
         (WithProperty, "", True),
         (Odd, "for epoch in range(3):\n    train(epoch)\n", False),
         (Rows, "for epoch in range(3):\n    data.rows[:] = [epoch]\n", True),
+        (Rows, "for epoch in range(3):\n    data.rows[0][epoch]['a'] = 1\n", True),
+        (Nested, "for epoch in range(3):\n    data.transforms[0].chance = epoch\n", True),
+        (Nested, "own = data.transforms[0]\nfor epoch in range(3):\n    own.chance = epoch\n", True),
+        (Nested, "data.transforms[0].chance = 1\nfor epoch in range(3):\n    train(epoch)\n", False),
+        (Rows, "for epoch in range(3):\n    random.shuffle(data.rows)\n", True),
+        (Rows, "for epoch in range(3):\n    losses.append(len(data.rows))\n", False),
+        (Rows, "def begin(data):\n    data.difficulty += 1\nfor epoch in range(3):\n    begin(data)\n", True),
+        (Rows, "def begin(data):\n    data.difficulty += 1\nbegin(data)\n", False),
+        (Rows, "class Hook:\n    def on_epoch(self, trainer):\n        trainer.data.difficulty += 1\n", True),
         (Rows, "this is no Python", False),
         (Rows, "x = " + "-" * 20_000 + "1", False),
     ],
@@ -102,6 +120,15 @@ def own(kind: type) -> bool:
         "has a property",
         "odd",
         "items are set",
+        "items of items are set",
+        "within an object",
+        "within an object by another name",
+        "within an object before",
+        "shuffled",
+        "others grow",
+        "set in a function",
+        "set in a function before",
+        "set in a hook",
         "no Python",
         "deep",
     ],

@@ -29,14 +29,16 @@ def test_the_moment_comes_before_cuda_is_opened(monkeypatch: pytest.MonkeyPatch)
 def test_a_burst_goes_on_from_where_cuda_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It neither imports nor prepares again; the models, made before the fork, are found and changed after it."""
     monkeypatch.chdir(tmp_path)
-    with ScriptIsolation(script("prepares")) as isolation:
+    trace = tmp_path / "trace"
+    trace.touch()
+    with ScriptIsolation(dataclasses.replace(script("prepares"), writable=(trace,))) as isolation:
         isolation.start(START_SECONDS)
+        trace.write_text("")
         isolation._seen = dataclasses.replace(isolation.seen, cuda_opened=True)  # what a look sees where there is a GPU
         burst = alone(isolation, precision="bf16", num_threads=1)
         bursts = played(isolation, {"num_workers": 1})
-        trace = (tmp_path / "trace").read_text()
     assert isolation.fork_unsafe_reason is None
     assert burst.outcome is Outcome.OK, burst.reason
-    assert trace == "prepared opened opened opened "
+    assert trace.read_text() == "prepared opened opened opened "
     assert [one.outcome for one in bursts] == [Outcome.OK, Outcome.OK]  # side by side they make the same folder
-    assert not list(tmp_path.iterdir())
+    assert [*tmp_path.iterdir()] == [trace]

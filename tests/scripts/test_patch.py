@@ -161,6 +161,16 @@ def test_optimizer_process_model_and_autocast_have_places_of_their_own() -> None
     )
 
 
+@pytest.mark.parametrize(("form", "is_in_place"), [("fused", False), ("foreach", True)])
+def test_a_layout_is_changed_by_the_one_line_where_a_fused_optimizer_loads_its_state(
+    form: str, is_in_place: bool
+) -> None:
+    """Moments of a checkpoint keep the strides they were saved with, which only the fused form trusts."""
+    text = SCRIPT.replace("ARGUMENTS", "") + "optimizer.load_state_dict(state)\n"
+    patch = patch_of(written(text.encode(), {"memory_format": "channels_last", "optimizer_impl": form}), RESULT)
+    assert (patch.why_whole is None) == is_in_place
+
+
 @pytest.mark.parametrize("mode", ["blocks", "cudagraphs"])
 @pytest.mark.parametrize("source", [SCRIPT.replace("ARGUMENTS", "").encode(), HF_SCRIPT], ids=["plain", "transformers"])
 def test_a_compile_mode_that_torch_does_not_know_is_applied_by_the_one_line(source: bytes, mode: str) -> None:

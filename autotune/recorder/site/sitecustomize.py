@@ -19,22 +19,18 @@ def _arrive() -> None:
             raise
         sys.modules["sitecustomize"] = own
     finally:
-        _let_in(os.path.dirname(here))
+        _let_in(os.path.dirname(os.path.dirname(here)))
 
 
 def _let_in(folder: str) -> None:
-    """Imports the recorder by its path, whatever is installed here, under a name that nobody else has."""
-    import importlib.util
-    import os
+    """Imports the recorder by its path, whatever is installed here, below a name that nothing else has."""
+    import importlib
+    import types
 
-    place = os.path.join(folder, "__init__.py")
-    spec = importlib.util.spec_from_file_location("_autotune_recorder", place, submodule_search_locations=[folder])
-    if spec is None or spec.loader is None:
-        return
-    package = importlib.util.module_from_spec(spec)
-    sys.modules["_autotune_recorder"] = package
-    spec.loader.exec_module(package)
-    importlib.import_module("_autotune_recorder.arrival").arrive()
+    package = types.ModuleType("_autotune")  # autotune's own `__init__` needs what may not be installed here
+    package.__path__ = [folder]
+    sys.modules["_autotune"] = package
+    importlib.import_module("_autotune.recorder.arrival").arrive()
 
 
 _arrive()

@@ -1,6 +1,6 @@
-"""What the recorder does in a sandbox: a layer of its own for each job, a word of the first step, and where data come from.
+"""What only the script's own process can do in its sandbox; the recorder calls it.
 
-The sandbox itself is the kernel's (`autotune.sandbox`); here is what only the script's own process can do.
+It enters a layer of its own for each job, announces the first step, and sees which addresses data are read from.
 """
 
 from __future__ import annotations
@@ -8,20 +8,22 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import importlib.util
 import os
 import shutil
 import socket
 import sys
 from collections.abc import Callable
-from pathlib import Path
+from time import monotonic, sleep  # by name: the script may replace what `time` holds
 from types import FrameType
 from typing import Any
 
-from . import redirect
+from . import redirect, view
+from .calls import STEPPED
 
-STEPPED = ("240.0.0.1", 1)
-"""As in `autotune.sandbox.calls`, which cannot be imported here."""
+KEPT = "kept"
+"""A file in the shared folder: the parent has kept what start-up made."""
+KEEPING_SECONDS = 60.0
+"""For the parent to link it; 100,000 files take 2 s on a local disk."""
 _READS_SAMPLES = "torch.utils.data._utils.fetch"
 """The module in which a loader, or a worker of it, asks the data set for samples."""
 _HERE = ("127.", "::1", "localhost", "0.0.0.0")  # noqa: S104 - nothing is bound
@@ -46,19 +48,7 @@ def enter_layer(orders: dict[str, Any] | None) -> None:
     if "mirror" in orders:
         redirect.move_to(orders["mirror"])
         return
-    view = _view()
     view.enter(view.Plan.of(orders["plan"]), orders["layer"], is_inside=True)
-
-
-def _view() -> Any:
-    """The module of the sandbox's views, loaded by its path."""
-    name = "_autotune_view"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[1] / "sandbox" / "view.py")
-        assert spec is not None and spec.loader is not None  # noqa: S101, PT018 - the file is a part of autotune
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules[name]
 
 
 def _rename_by_copying() -> None:
@@ -86,7 +76,7 @@ def _wrap_renaming(name: str) -> None:
 
 
 def announce_step(*, any_network: bool) -> None:
-    """Says that this process has taken its first optimizer step; where no parent answers, connections are refused here."""
+    """Announces this process's first optimizer step; where no parent hears it, this process refuses connections."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
             asking.connect(STEPPED)
@@ -96,6 +86,19 @@ def announce_step(*, any_network: bool) -> None:
         pass
     if not any_network:
         _on_connection(_refuse)
+
+
+def begin_training(shared: str, *, any_network: bool) -> None:
+    """Waits until the parent has kept what start-up made, in a look; then this process has stepped.
+
+    Args:
+        shared: Folder in which the parent leaves the file `KEPT`.
+        any_network: See `announce_step`.
+    """
+    kept, deadline = os.path.join(shared, KEPT), monotonic() + KEEPING_SECONDS
+    while not os.path.exists(kept) and monotonic() < deadline:
+        sleep(0.002)
+    announce_step(any_network=any_network)
 
 
 def watch_reading(tell: Callable[[str], None]) -> None:

@@ -13,6 +13,7 @@ import functools
 import io
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -33,7 +34,7 @@ def begin(layer: str, allowed: list[str]) -> None:
     """
     _state[:] = [Mirror(layer, allowed)]
     _wrap_os()
-    io.open = builtins.open = _opened(io.open)  # type: ignore[assignment]
+    io.open = builtins.open = _opened(io.open)
 
 
 def move_to(layer: str) -> None:
@@ -63,11 +64,12 @@ class Mirror:
     def __init__(self, layer: str, allowed: list[str]) -> None:
         self.layer = layer
         self._allowed = tuple(os.path.join(place, "") for place in allowed)
+        self._asking = threading.local()  # what this class itself asks of `os` is not redirected
 
     def found(self, path: Any) -> Any:
         """The path in the mirror, where something is there."""
-        inside = self._inside(path)
-        return inside if inside is not None and _exists(inside) else path
+        with self._resolved(path) as inside:
+            return path if inside is None or not os.path.lexists(inside) else inside
 
     def written(self, path: Any, *, keeps: bool = False) -> Any:
         """The path in the mirror, where something can be written.
@@ -76,39 +78,44 @@ class Mirror:
             path: As the script gave it.
             keeps: Whether what the file holds matters: it is copied.
         """
-        inside = self._inside(path)
-        if inside is None or _exists(inside):
-            return path if inside is None else inside
-        folder = os.path.dirname(inside)
-        if not _own["isdir"](folder):
-            if not _own["isdir"](os.path.dirname(os.path.realpath(path))):
-                return path  # the kernel says that the folder is missing
-            os.makedirs(folder, exist_ok=True)
-        if keeps and _own["isfile"](path):
-            shutil.copy2(path, inside)
-        return inside
+        with self._resolved(path) as inside:
+            if inside is None or os.path.lexists(inside):
+                return path if inside is None else inside
+            folder = os.path.dirname(inside)
+            if not os.path.isdir(folder):
+                if not os.path.isdir(folder.removeprefix(self.layer)):
+                    return path  # the kernel says that the folder is missing
+                os.makedirs(folder)
+            if keeps and os.path.isfile(path):
+                shutil.copy2(path, inside)
+            return inside
 
-    def _inside(self, path: Any) -> str | None:
-        """The path in the mirror; None for what is written to as it is, and for what is no path."""
-        if not isinstance(path, (str, bytes, os.PathLike)):
-            return None
-        named = os.path.join(os.path.realpath(os.path.dirname(os.path.abspath(text := os.fsdecode(path)))), "")
-        full = named + os.path.basename(os.path.abspath(text))
-        return None if os.path.join(full, "").startswith(self._allowed) else self.layer + full
+    def made(self, path: Any) -> Any:
+        """The path in the mirror for something new; what exists outside is met there, so that making it fails."""
+        with self._resolved(path) as inside:
+            exists = inside is not None and os.path.lexists(path)
+        return path if exists else self.written(path)
 
-
-_own: dict[str, Callable[..., Any]] = {"isdir": os.path.isdir, "isfile": os.path.isfile, "lexists": os.path.lexists}
-
-
-def _exists(path: str) -> bool:
-    return bool(_own["lexists"](path))
+    @contextlib.contextmanager
+    def _resolved(self, path: Any) -> Iterator[str | None]:
+        """The path in the mirror; None for what is written to as it is, for what is no path, and while this is open."""
+        if getattr(self._asking, "now", False) or not isinstance(path, (str, bytes, os.PathLike)):
+            yield None
+            return
+        self._asking.now = True
+        try:
+            full = os.path.abspath(os.fsdecode(path))
+            full = os.path.join(os.path.realpath(os.path.dirname(full)), os.path.basename(full))
+            yield None if os.path.join(full, "").startswith(self._allowed) else self.layer + full
+        finally:
+            self._asking.now = False
 
 
 def _wrap_os() -> None:
     for name in (*_READING, *_CHANGING):
-        _replace(name, lambda path: _state[0].found(path))
+        _replace(name, for_reading)
     for name in _MAKING:
-        _replace(name, _made)
+        _replace(name, _state[0].made)
     _replace("truncate", lambda path: _state[0].written(path, keeps=True))
     _wrap_pair("rename", takes_away=True)
     _wrap_pair("replace", takes_away=True)
@@ -117,13 +124,14 @@ def _wrap_os() -> None:
 
     @functools.wraps(own_symlink)
     def symlink(source: Any, target: Any, *args: Any, **kwargs: Any) -> None:
-        own_symlink(source, target if "dir_fd" in kwargs else _made(target), *args, **kwargs)
+        own_symlink(source, target if "dir_fd" in kwargs else _state[0].made(target), *args, **kwargs)
 
     @functools.wraps(own_open)
     def opened(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
         if kwargs.get("dir_fd") is None:
             writes = flags & _WRITING
-            path = _state[0].written(path, keeps=not flags & os.O_TRUNC) if writes else _state[0].found(path)
+            keeps = not (flags & os.O_TRUNC and flags & os.O_CREAT)
+            path = _state[0].written(path, keeps=keeps) if writes else _state[0].found(path)
         return own_open(path, flags, *args, **kwargs)
 
     @functools.wraps(own_listdir)
@@ -155,11 +163,6 @@ def _replace(name: str, leads: Callable[[Any], Any]) -> None:
     setattr(os, name, replaced)
 
 
-def _made(path: Any) -> Any:
-    """Where something new is made; what exists outside is met there, so that making it fails as it should."""
-    return path if isinstance(path, (str, bytes, os.PathLike)) and _exists(os.fsdecode(path)) else for_writing(path)
-
-
 def _wrap_pair(name: str, *, takes_away: bool) -> None:
     original = getattr(os, name)
 
@@ -179,7 +182,7 @@ def _opened(original: Any) -> Any:
     def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("opener") is None and isinstance(mode, str):
             if "x" in mode:
-                file = _made(file)
+                file = _state[0].made(file)
             elif writes(mode):
                 file = _state[0].written(file, keeps="w" not in mode)
             else:

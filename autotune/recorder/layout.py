@@ -1,0 +1,73 @@
+"""How weights lie in memory, and what must lie alike: gradients, and the state of the optimizers that step them.
+
+A fused optimizer pairs the elements of a weight, its gradient and its moments by address, on trust: where one of them
+has other strides, it trains another model, and raises nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+_followed: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+"""Optimizers that have stepped since `follow_weights`."""
+
+
+class HasLayout(Protocol):
+    """The knob of a config that says how images lie."""
+
+    @property
+    def memory_format(self) -> str:
+        """How images lie in memory."""
+
+
+def lay_out(model: nn.Module, config: HasLayout) -> None:
+    """Lays out tensors of four dimensions as channels-last; gradients and the state of optimizers follow.
+
+    ``model.to(memory_format=…)`` would refuse a model with tensors of five dimensions.
+    """
+    if config.memory_format != "channels_last":
+        return
+    import torch
+
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.dim() == 4:
+            tensor.data = tensor.data.to(memory_format=torch.channels_last)
+            if tensor.grad is not None:
+                tensor.grad = tensor.grad.to(memory_format=torch.channels_last)
+    follow_weights()
+    for optimizer in list(_followed):
+        lay_out_state(optimizer)
+
+
+@functools.cache
+def follow_weights() -> None:
+    """From here on the state of each optimizer has its weights' strides: at its first step, and after each load."""
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    register_optimizer_step_pre_hook(_follow)
+
+
+def _follow(optimizer: Optimizer, *_: Any) -> None:
+    if optimizer not in _followed:
+        _followed.add(optimizer)
+        optimizer.register_load_state_dict_post_hook(lay_out_state)
+        lay_out_state(optimizer)
+
+
+def lay_out_state(optimizer: Optimizer) -> None:
+    """Gives what an optimizer knows of each weight, such as its moments, the strides of that weight."""
+    import torch
+
+    for weight, state in optimizer.state.items():
+        if not (isinstance(weight, torch.Tensor) and weight.layout is torch.strided):  # an optimizer may keep others
+            continue
+        for name, value in state.items():
+            like_it = isinstance(value, torch.Tensor) and value.shape == weight.shape
+            if like_it and value.layout is torch.strided and value.stride() != weight.stride():
+                state[name] = torch.empty_like(weight, dtype=value.dtype).copy_(value)

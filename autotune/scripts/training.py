@@ -1,0 +1,137 @@
+"""A whole training of a script with a result's settings: it is started, and watched for processes that have none."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import psutil
+
+from autotune.bursts.cleanup import descendants, end_processes, end_with_parent
+from autotune.errors import UsageError
+from autotune.recorder.matching import TRAINED
+from autotune.scripts.looking import CLOSED, GLANCE_SECONDS, came_into, trains_unseen, words_of
+from autotune.scripts.script import Script
+
+SELDOM_SECONDS, SELDOM_SHARE = 5.0, 0.01
+"""Between two glances at a training's processes: this share of its age, at most 5 s. A glance at nine processes takes
+0.3 ms (measured on a 2-core AMD EPYC), so that it costs less than a hundredth from the first second on."""
+FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+FROM_TERMINAL = ("SIGINT", "SIGQUIT")
+"""A terminal sends them to all that it shows, the script included."""
+
+
+class Training:
+    """A script that trains, and the processes below it.
+
+    Args:
+        script: The command.
+        environment: Its variables, with the recorder's orders.
+        folder: Where the recorder leaves word.
+        warn: Told a sentence.
+        strict: Whether a process that the recorder cannot come into ends all.
+    """
+
+    def __init__(
+        self, script: Script, environment: Mapping[str, str], folder: Path, warn: Callable[[str], None], *, strict: bool
+    ) -> None:
+        self._script = script
+        self._environment = environment
+        self._folder = folder
+        self._warn = warn
+        self._is_strict = strict
+        self._known: set[psutil.Process] = set()
+
+    def run(self) -> int:
+        """Trains to the end; returns the exit status in the convention of shells.
+
+        Raises:
+            UsageError: With `strict`, where the recorder cannot come into a process that trains.
+        """
+        if (word := self._script.closed_by) is not None:
+            self._tell_closed(f"'{word}' keeps autotune out of the script")
+        started = time.monotonic()
+        process = psutil.Popen(
+            self._script.watched, env=dict(self._environment), preexec_fn=lambda: end_with_parent(True)
+        )
+        with _forwarding(process.pid):
+            while True:
+                age = time.monotonic() - started
+                with contextlib.suppress(psutil.TimeoutExpired, subprocess.TimeoutExpired):
+                    status = process.wait(min(SELDOM_SECONDS, max(GLANCE_SECONDS, SELDOM_SHARE * age)))
+                    break
+                self._glance(process)
+        if others := self._others():
+            self._warn(others)
+        return int(status) if status >= 0 else 128 - int(status)
+
+    def _glance(self, root: psutil.Process) -> None:
+        """Looks for processes that have torch, and not the recorder."""
+        for process in [root, *descendants(root)]:
+            if process in self._known:
+                continue
+            with contextlib.suppress(psutil.Error, OSError):
+                if came_into(process, self._folder):
+                    self._known.add(process)
+                elif trains_unseen(process, self._folder):
+                    self._known.add(process)
+                    try:
+                        self._tell_closed(f"'{words_of(process)}' loads torch where autotune is not")
+                    except UsageError:
+                        end_processes(lambda: [root, *descendants(root)])
+                        raise
+
+    def _tell_closed(self, what: str) -> None:
+        if self._is_strict:
+            raise UsageError(f"{what} {CLOSED}; or leave out --strict")
+        self._warn(f"{what}, so that it trains as it is {CLOSED}")
+
+    def _others(self) -> str | None:
+        """The processes that the recorder has left as they are, in a sentence."""
+        names: Counter[str] = Counter()
+        for file in sorted(self._folder.glob(TRAINED.format("*"))):
+            with contextlib.suppress(OSError, ValueError):
+                process = json.loads(file.read_text())
+                names[process["name"]] += not process["matches"]
+        count = names.total()
+        if not count:
+            return None
+        listed = ", ".join(name if times == 1 else f"{name} ({times} times)" for name, times in names.items() if times)
+        if count == 1:
+            return f"1 other process trained as it is, since it was not measured: {listed}"
+        return f"{count} other processes trained as they are, since they were not measured: {listed}"
+
+
+@contextlib.contextmanager
+def _forwarding(process: int) -> Iterator[None]:
+    """While open, hands signals on to the script; a signal that is ignored stays ignored."""
+    former = {}
+
+    def forward(number: int, _: object) -> None:
+        if signal.Signals(number).name in FORWARDED or not _is_shown():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, number)
+
+    for name in (*FORWARDED, *FROM_TERMINAL):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            former[number] = signal.signal(number, forward)
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def _is_shown() -> bool:
+    """Whether a terminal shows this process, and sends its signals to the script as well."""
+    with contextlib.suppress(OSError), Path("/dev/tty").open("rb") as terminal:
+        return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    return False

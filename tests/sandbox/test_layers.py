@@ -1,0 +1,191 @@
+"""What a script writes lies in layers: each job begins with what start-up has made, and nothing of another job's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import IsolationError, UsageError
+from autotune.sandbox import protection as module
+from autotune.sandbox.protection import Offer, Protection, find_offer
+from autotune.sandbox.view import remove_folder
+from tests.sandbox.starting import begun, python, run, start
+
+LARGE = "open({!r}, 'wb').write(bytes(2**20))\n"
+FORK = """
+import json, os, sys
+sys.modules.setdefault("_autotune.sandbox", None)
+from _autotune.sandbox.inside import enter_layer
+for line in sys.stdin:
+    orders = json.loads(line)
+    if not os.fork():
+        enter_layer(orders["layer"])
+        exec(orders["code"])
+        os._exit(0)
+    os.wait()
+    print("done", flush=True)
+"""
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(params=["overlay", "landlock"])
+def kept(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Protection]:
+    """A protection of each row, in a folder with a file."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "mine.txt").write_text("mine")
+    monkeypatch.chdir(project)
+    if find_offer().row != "overlay":
+        pytest.skip(f"the kernel offers no private view here: {find_offer().sentence}")
+    if request.param == "landlock":
+        monkeypatch.setattr(module, "_explored", lambda *_: (None, "denied by a test"))
+    protection = begun(tmp_path / "run")
+    assert protection.offer.row == request.param
+    yield protection
+    protection.close()
+
+
+def test_what_is_written_is_seen_in_its_layer_alone(kept: Protection) -> None:
+    """A new file, a changed one, and the same file by another start."""
+    code = "open('new.txt', 'w').write('x'); open('mine.txt', 'a').write(' and more'); print(open('mine.txt').read())"
+    assert python(code, kept, "one") == "mine and more"
+    assert python("import os; print(os.path.exists('new.txt'), open('mine.txt').read())", kept, "two") == "False mine"
+    assert os.listdir(".") == ["mine.txt"]
+
+
+def test_data_of_start_up_serve_later_starts(kept: Protection) -> None:
+    """What is large enough to be data, as a whole; what is small is made again, as by a first start."""
+    code = "import os; os.makedirs('data/raw'); os.mkdir('out'); open('out/log', 'w').write('x')\n"
+    code += LARGE.format("data/raw/all.bin") + "open('data/done', 'w').write('yes')\n"
+    python(code, kept, "look")
+    kept.keep_start("look")
+    kept.close_start("look")
+    seen = "import os; print(sorted(os.listdir('.')), sorted(os.listdir('data')), os.path.getsize('data/raw/all.bin'))"
+    expected = "['data', 'mine.txt'] ['done', 'raw'] 1048576"
+    assert python(seen, kept, "job1") == expected
+    assert python("import shutil; shutil.rmtree('data/raw')" if kept.offer.row == "overlay" else "", kept, "job2") == ""
+    assert python(seen, kept, "job3") == expected
+    assert os.listdir(".") == ["mine.txt"]
+
+
+def test_what_training_changes_of_it_is_made_again(kept: Protection) -> None:
+    """A half-changed data set would mislead the next start."""
+    python(LARGE.format("one.bin") + LARGE.format("two.bin"), kept, "look")
+    kept.keep_start("look")
+    inside = next(path for path in kept.layer("look").rglob("two.bin"))
+    with inside.open("ab") as file:  # as the script goes on to do
+        file.write(b"more")
+    kept.close_start("look")
+    assert python("import os; print(sorted(os.listdir('.')))", kept, "job1") == "['mine.txt', 'one.bin']"
+
+
+def test_forked_jobs_see_the_start_and_not_each_other(kept: Protection) -> None:
+    """What start-up wrote, a job may change or remove: the next one finds it."""
+    import json
+
+    code = "import os\nopen('started.txt', 'w').write('started')\nos.mkdir('out')\n" + FORK
+    does = "import os\nos.rename('out', 'gone'); os.remove('started.txt'); open('mine.txt', 'w').write('bad')"
+    looks = "print(sorted(os.listdir('.')), open('mine.txt').read(), open('started.txt').read(), flush=True)"
+    with start([sys.executable, "-c", code], kept, "server", forks=True) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        for number, text in enumerate([does, looks]):
+            layer = kept.prepare_fork(f"job{number}", "server")
+            server.stdin.write(json.dumps({"layer": layer, "code": text}) + "\n")
+            server.stdin.flush()
+            if text is looks:
+                assert server.stdout.readline() == "['mine.txt', 'out', 'started.txt'] mine started\n"
+            assert server.stdout.readline() == "done\n"
+        server.stdin.close()
+    assert os.listdir(".") == ["mine.txt"]
+
+
+def test_what_is_writable_is_written_in_earnest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing beside it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    protection = begun(tmp_path / "run", writable=[Path("out")])
+    python("open('out/a', 'w').write('x'); open('b', 'w').write('x')", protection, "look")
+    protection.close()
+    assert (tmp_path / "out" / "a").read_text() == "x"
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("place", ["project", "a read-only mount", "another disk's memory"])
+def test_scratch_may_lie_anywhere(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the project itself; with the project on a mount that nobody may write to; in memory."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "mine.txt").write_text("mine")
+    run_folder = {"project": project / "tmp", "another disk's memory": Path(f"/dev/shm/autotune-{os.getpid()}")}
+    mounted = place == "a read-only mount" and os.geteuid() == 0
+    if mounted:
+        subprocess.run(["mount", "--bind", project, project], check=True)
+        subprocess.run(["mount", "-o", "remount,bind,ro", project], check=True)
+    monkeypatch.chdir(project)
+    folder = run_folder.get(place, tmp_path / "run")
+    try:
+        protection = begun(folder)
+        status, printed = run(["sh", "-c", "cat mine.txt; echo bad > mine.txt"], protection, "look")
+        protection.close()
+        assert printed.startswith("mine")
+        assert (status != 0) == (mounted or protection.offer.row != "overlay")
+    finally:
+        if mounted:
+            subprocess.run(["umount", "-l", project], check=True)  # this process is in it
+        remove_folder(str(folder))
+    assert (project / "mine.txt").read_text() == "mine"
+
+
+def test_no_protection_needs_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sentence with both ways out; with --writable, what remains is said."""
+    monkeypatch.setattr(module, "find_offer", lambda *_: Offer("none", ("the kernel is too old",)))
+    with pytest.raises(UsageError, match=r"the kernel is too old.*--writable \. ;.*build\(\)"):
+        begun(tmp_path / "run")
+    notes: list[str] = []
+    begun(tmp_path / "other", notes, writable=[tmp_path]).close()
+    assert "this is all the protection there is" in notes[0]
+
+
+def test_a_full_disk_is_said_before_the_first_burst(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing has started by then."""
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage._replace(free=2**20))
+    with pytest.raises(IsolationError, match=r"expected 64.0 MiB or more of free space in .*, got 1.00 MiB"):
+        begun(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("printed", "path"),
+    [
+        ("rm: cannot remove 'out/a': Permission denied", "out/a"),
+        ("PermissionError: [Errno 13] Permission denied: '/data/x'", "/data/x"),
+        ("sh: 1: cannot create keep.txt: Permission denied", "keep.txt"),
+    ],
+)
+def test_what_landlock_denied_is_named(printed: str, path: str, tmp_path: Path) -> None:
+    """With the option that allows it; in no other row."""
+    protection = Protection(tmp_path, lambda _: None)
+    assert protection.hint(printed) == ""
+    protection.offer = Offer("landlock")
+    full = os.path.abspath(path)
+    assert f"{full} was left as it is" in protection.hint(printed)
+    assert f"--writable {os.path.dirname(full)} allows it" in protection.hint(printed)
+
+
+def test_no_process_and_no_folder_is_left(tmp_path: Path) -> None:
+    """After a start that has ended."""
+    protection = begun(tmp_path / "run")
+    python("open('a', 'w').write('x')", protection, "look")
+    watchdog = protection._watchdog
+    protection.drop("look")
+    protection.close()
+    assert watchdog is not None
+    assert watchdog.poll() == 0
+    assert not (tmp_path / "run" / "layers").exists()

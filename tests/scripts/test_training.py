@@ -1,0 +1,226 @@
+"""`autotune launch` changes what was measured and nothing else below it; it warns where it cannot come in."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from autotune.hardware.host import read_cpu
+from autotune.knobs.config import TrainConfig
+from autotune.recorder.naming import shapes_hash
+from autotune.results.files import write_document
+from autotune.results.result import ScriptRecord
+from autotune.results.sites import SourceRecord
+from autotune.scripts import Script
+from tests.processes import Finished, run
+from tests.scripts.patching import result_of
+
+TRAINS = """
+import sys, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+class Rows(Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return torch.ones(4)
+
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layer = nn.Linear(4, width)
+    def forward(self, x):
+        return self.layer(x)
+
+torch.set_num_threads(2)
+torch.backends.cudnn.benchmark = False
+model = Net(WIDTH)
+optimizer = torch.optim.AdamW(model.parameters())
+loader = DataLoader(DATA, batch_size=4, shuffle=True)
+batches = iter(loader)
+for batch in batches:
+    x = batch[0] if isinstance(batch, list) else batch
+    model(x).mean().backward()
+    optimizer.step()
+print(__file__.rpartition("/")[2], batches._num_workers, optimizer.param_groups[0]["fused"],
+      torch.get_num_threads(), torch.get_float32_matmul_precision(), len(loader), flush=True)
+"""
+MEASURED = TRAINS.replace("WIDTH", "3").replace("DATA)", "Rows())").replace("(DATA,", "(Rows(),")
+OTHER_MODEL = MEASURED.replace("Net(3)", "Net(5)")
+OTHER_DATA = MEASURED.replace("(Rows(),", "(TensorDataset(torch.ones(8, 4)),")
+TUNED = "1 True 1 high 4"
+PLAIN = "0 None 2 highest 2"
+BEST: dict[str, Any] = {
+    "num_workers": 1, "batch_size": 2, "optimizer_impl": "fused", "num_threads": 1, "precision": "tf32",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in {"train": MEASURED, "model": OTHER_MODEL, "data": OTHER_DATA}.items():
+        Path(f"{name}.py").write_text(text)
+
+
+def write_result(**best: Any) -> None:
+    """A result of a script that trains `MEASURED`."""
+    loop = {
+        "loaders": ["__main__.Rows 8 4 RandomSampler False"],
+        "models": [f"__main__.Net {shapes_hash(nn.Linear(4, 3))}"],
+        "device": "cpu",
+    }
+    source = SourceRecord(main=None, folder=".")
+    script = ScriptRecord(command=("python", "train.py"), loop=loop, source=source)
+    baseline = TrainConfig(batch_size=4)
+    result = result_of(script, baseline, baseline.replace(**(best or BEST)))
+    here = result.hardware.model_copy(update={"cpu": read_cpu({})})
+    write_document(result.model_copy(update={"hardware": here}), Path("result.json"))
+
+
+def launch(*command: str, strict: bool = False) -> Finished:
+    """Its end; what it told stands in one line."""
+    return run(["launch", *(["--strict"] if strict else []), "result.json", "--", *command], Path.cwd())
+
+
+def told(done: Finished) -> str:
+    """What it told, in one line."""
+    return " ".join(done.err.split())
+
+
+def test_only_what_was_measured_is_changed_and_the_others_are_listed() -> None:
+    """Another model or other data below the same launch: loader, its length, optimizer and process stay theirs."""
+    write_result()
+    python = sys.executable
+    done = launch("bash", "-c", f"{python} model.py && {python} train.py && {python} data.py && exit 7")
+    assert done.status == 7
+    assert done.out.splitlines() == [f"model.py {PLAIN}", f"train.py {TUNED}", f"data.py {PLAIN}"]
+    assert "2 other processes trained as they are, since they were not measured: " in told(done)
+    assert "data.py" in told(done)
+    assert "model.py" in told(done)
+
+
+def test_a_training_that_comes_after_another_in_one_process_is_changed() -> None:
+    """The settings that were put back for the first are set again at the first step of the second."""
+    write_result()
+    Path("both.py").write_text(
+        "import runpy\nfor name in ('model', 'train'):\n    runpy.run_path(f'{name}.py', run_name='__main__')\n"
+    )
+    done = launch(sys.executable, "both.py")
+    first, second = done.out.splitlines()
+    assert first == f"model.py {PLAIN}"
+    assert second.split()[2:5] == ["True", "1", "high"]
+    assert "other process" not in told(done)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param([sys.executable, "-I", "train.py"], id="isolated"),
+        pytest.param(["env", "-i", sys.executable, "train.py"], id="cleared"),
+    ],
+)
+def test_a_command_that_keeps_the_recorder_out_is_told_before_it_starts(words: list[str]) -> None:
+    """It trains as it is; with --strict it does not start."""
+    write_result()
+    done = launch(*words)
+    assert done.status == 0, done.err
+    assert done.out == f"train.py {PLAIN}\n"
+    assert "keeps autotune out of the script, so that it trains as it is" in told(done)
+    refused = launch(*words, strict=True)
+    assert (refused.status, refused.out) == (2, "")
+    assert "keeps autotune out of the script" in told(refused)
+
+
+WAITS = "import time\n" + MEASURED.replace("model =", "time.sleep(2)\nmodel =", 1)
+
+
+def test_a_process_that_the_recorder_cannot_enter_is_told_as_soon_as_it_has_torch() -> None:
+    """A shell script hides how Python is started; with --strict it is ended, and has not trained."""
+    write_result()
+    Path("wait.py").write_text(WAITS)
+    Path("train.sh").write_text(f"echo begun\nPYTHONPATH=/nowhere {sys.executable} wait.py\n")
+    done = launch("bash", "train.sh")
+    assert done.out == f"begun\nwait.py {PLAIN}\n"
+    assert "wait.py' loads torch where autotune is not, so that it trains as it is" in told(done)
+    refused = launch("bash", "train.sh", strict=True)
+    assert (refused.status, refused.out) == (2, "begun\n")
+    assert "loads torch where autotune is not" in told(refused)
+
+
+@pytest.mark.parametrize(("may_change", "persists"), [(False, True), (True, False)])
+def test_workers_persist_only_where_the_script_does_not_change_its_data(may_change: bool, persists: bool) -> None:
+    """A line says so in the end."""
+    write_result(num_workers=1, persistent_workers=True)
+    document = json.loads(Path("result.json").read_text())
+    document["workload"]["script"]["source"]["may_change_data"] = may_change
+    Path("result.json").write_text(json.dumps(document))
+    Path("train.py").write_text(MEASURED.replace("print(", "print(batches._persistent_workers, ", 1))
+    done = launch(sys.executable, "train.py")
+    assert done.out.split()[0] == str(persists)
+    line = "workers do not persist: the script may change its data between epochs, which they would not see"
+    assert (line in told(done)) is may_change
+
+
+ASKED = """
+import signal, sys, time
+import torch
+def asked(number, frame):
+    print("asked", signal.Signals(number).name, flush=True)
+    sys.exit(3)
+signal.signal(signal.SIGUSR1, asked)
+signal.signal(signal.SIGINT, asked)
+signal.signal(signal.SIGTERM, asked)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGINT"])
+def test_signals_reach_the_script_and_its_exit_status_is_told(name: str) -> None:
+    """As if the script had been started by itself, where no terminal sends them to both."""
+    write_result()
+    Path("asked.py").write_text(ASKED)
+    command = [sys.executable, "-m", "autotune", "launch", "result.json", "--", sys.executable, "asked.py"]
+    launched = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ}, start_new_session=True)
+    assert launched.stdout is not None
+    assert launched.stdout.readline() == "ready\n"
+    launched.send_signal(signal.Signals[name])
+    assert launched.stdout.readline() == f"asked {name}\n"
+    assert launched.wait(20.0) == 3
+
+
+def test_a_script_that_a_signal_ends_is_told_as_a_shell_tells_it() -> None:
+    """128 and the number of the signal."""
+    write_result()
+    assert launch("bash", "-c", "kill -KILL $$").status == 128 + signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("command", "word"),
+    [
+        ("python -I t.py", "python -I"),
+        ("env -i python t.py", "env -i"),
+        ("python -uE t.py", "python -uE"),
+        ("python3 -W error -S t.py", "python3 -S"),
+        ("python -Wignore::E t.py", None),
+        ("python t.py -I", None),
+        ("python -m x -I", None),
+        ("env -u PYTHONPATH python t.py", "env -u PYTHONPATH"),
+        ("env A=1 python -E t.py", "python -E"),
+        ("env PYTHONPATH=/x python t.py", None),
+        ("bash t.sh -I", None),
+    ],
+)
+def test_the_word_that_keeps_the_recorder_out_is_found(command: str, word: str | None) -> None:
+    """Among the interpreter's own options, or env's; not among the script's."""
+    assert Script(tuple(command.split())).closed_by == word
