@@ -31,7 +31,7 @@ ABLATION_MIN_BUDGET_SECONDS = 120.0
 
 
 def _known_knobs(config: Any) -> Any:
-    """Without the knobs of a newer autotune, which cannot be applied here: whoever reads the file is told of them."""
+    """A config without the knobs of a newer autotune, which cannot be applied here. `Document.ignored` names them."""
     return {knob: config[knob] for knob in config if knob in KNOBS} if isinstance(config, dict) else config
 
 
@@ -40,7 +40,7 @@ class ScriptRecord(Stored):
 
     command: tuple[str, ...] = Field(description="the words that started it")
     loop: dict[str, Any] = Field(description="by which its training loop is found again")
-    source: SourceRecord | None = Field(default=None, description="by which it can be changed; null in older files")
+    source: SourceRecord = Field(description="where its settings stand, so that they can be changed")
 
 
 class WorkloadRecord(Stored):
@@ -79,7 +79,7 @@ class AblationRow(Stored):
     after: str
     ratio: Figure
     ci95: KnownInterval
-    pairs: Whole | None = Field(default=None, description="pairs of processes; null in older files")
+    pairs: Whole = Field(description="pairs of processes")
 
 
 class Constraints(Stored):
