@@ -16,6 +16,7 @@ from autotune.hardware import DeviceKind, Hardware
 from autotune.knobs import WorkloadFacts, format_scalar, idle_knobs
 from autotune.measuring import SAMPLES_PER_SECOND, Burst, Measurement, Objective, Outcome, Point, Speedup, pool
 from autotune.results.cross_file import RESULTS, Cross, OwnSide, origin_of
+from autotune.results.files import OtherKindError
 from autotune.results.result import Result, Side, WorkloadRecord, read_result
 from autotune.scripts import Script
 from autotune.search.interrupts import Stop
@@ -79,6 +80,8 @@ def cross_result(
         if read.ignored is not None:
             progress.note(read.ignored)
     arguments = {name for read in results_read for side in (read.baseline, read.best) for name in side.parameters}
+    if isinstance(target, Script):
+        progress.note(f"the command that runs: {target.text}")
     on_gpu = source.best.config.ranks == 1  # several ranks train on all of them
     with opened(target, budget, progress, interrupts, progress.note, on_gpu=on_gpu) as isolation:
         progress.stage("probing")
@@ -173,6 +176,8 @@ def own_result(
     for path in sorted(folder.glob("*.json")):
         try:
             result = read_result(path)
+        except OtherKindError:
+            continue
         except ResultFileError as error:
             note(f"skipped while looking for this machine's own result: {error}")
             continue

@@ -21,6 +21,7 @@ from pydantic_core import PydanticSerializationError, from_json
 from autotune import __version__
 from autotune.errors import ResultFileError
 from autotune.files import write_whole
+from autotune.secrets import masked_data, may_hold_secret
 from autotune.stored import CLEAN, Stored
 from autotune.units import format_bytes
 
@@ -30,6 +31,10 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 """What JSON escapes that UTF-8 cannot hold by itself."""
 MOST_NAMED = 8
 """Fields that are named as ignored; more are counted."""
+
+
+class OtherKindError(ResultFileError):
+    """A file of autotune's own, of another kind: what gathers results from a folder passes over it."""
 
 
 class Document(Stored):
@@ -108,11 +113,12 @@ def parse_document(data: Any, origin: str, *kinds: type[Kind], clean: bool = Fal
 
 
 def to_json(record: BaseModel) -> str:
-    """All of a record; what a caller has put in unchecked, and JSON does not have, is spelled out."""
+    """All of a record, its secrets hidden; a caller's unchecked values that JSON does not have are written as text."""
     try:
-        return record.model_dump_json(by_alias=True, indent=2)
+        text = record.model_dump_json(by_alias=True, indent=2)
     except (PydanticSerializationError, ValueError):
-        return json.dumps(record.model_dump(by_alias=True), default=str, indent=2)
+        text = json.dumps(record.model_dump(by_alias=True), default=str, indent=2)
+    return json.dumps(masked_data(json.loads(text)), ensure_ascii=False, indent=2) if may_hold_secret(text) else text
 
 
 def write_document(record: Document, path: Path) -> None:
@@ -169,11 +175,17 @@ def _kind_of(data: Any, origin: str, kinds: tuple[type[Kind], ...]) -> type[Kind
     """Which kind of file it is.
 
     Raises:
+        OtherKindError: Another file of autotune's own.
         ResultFileError: A foreign file, or one of another version of the schema.
     """
     schema = data.get("schema") if isinstance(data, dict) else None
     family = schema.rpartition("/")[0] if isinstance(schema, str) else ""
     kind = next((one for one in kinds if one.SCHEMA.rpartition("/")[0] == family), None)
+    if kind is None and family.startswith("autotune."):
+        raise OtherKindError(
+            f'{origin} is not a {kinds[0].NOUN} of autotune, but another of its files: "schema" is {schema!r:.60}; '
+            f"name a {kinds[0].NOUN}"
+        )
     if kind is None:
         raise ResultFileError(
             f'{origin} is not a {kinds[0].NOUN} of autotune: expected "schema": "{kinds[0].SCHEMA}", '

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AwareDatetime, BeforeValidator, Field
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field
 
 from autotune.hardware import DeviceKind, Hardware, Software
 from autotune.knobs import KNOBS, ModelFacts, Parameters, Scalar, TrainConfig
@@ -23,7 +23,8 @@ from autotune.measuring import (
     objective_named,
 )
 from autotune.results.files import Document, read_document
-from autotune.results.sites import SourceRecord
+from autotune.results.sites import SourceRecord, Words
+from autotune.secrets import masked_text
 from autotune.stored import Dollars, Figure, Seconds, Share, Stored, Whole
 
 ABLATION_MIN_BUDGET_SECONDS = 120.0
@@ -38,7 +39,7 @@ def _known_knobs(config: Any) -> Any:
 class ScriptRecord(Stored):
     """A training script that was tuned as it is."""
 
-    command: tuple[str, ...] = Field(description="the words that started it")
+    command: Words = Field(description="the words that started it; *** stands for a secret")
     loop: dict[str, Any] = Field(description="by which its training loop is found again")
     source: SourceRecord = Field(description="where its settings stand, so that they can be changed")
 
@@ -46,7 +47,7 @@ class ScriptRecord(Stored):
 class WorkloadRecord(Stored):
     """What was trained."""
 
-    target: str
+    target: Annotated[str, AfterValidator(masked_text)]
     name: str
     parameters: Parameters = Field(default_factory=dict)
     samples: Whole | None

@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, unquote
 
 import filelock
 import optuna
@@ -99,6 +99,18 @@ def open_database(url: str, *, join: bool = False) -> BaseStorage:
             return RDBStorage(url)
         time.sleep(JOINING_SECONDS)
     return RDBStorage(url)
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The file that a database's URL names; None where it is no file."""
+    from sqlalchemy.engine import make_url
+
+    try:
+        parts = make_url(url)
+    except Exception:  # noqa: BLE001 - opening it says what is wrong
+        return None
+    is_file = parts.get_backend_name() == "sqlite" and parts.database not in {None, "", ":memory:"}
+    return Path(unquote((parts.database or "").removeprefix("file:").partition("?")[0])) if is_file else None
 
 
 def _shown(url: str) -> str:

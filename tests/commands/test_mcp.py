@@ -47,19 +47,19 @@ for epoch in range(1000):
 """
 
 
-def server(folder: Path) -> StdioServerParameters:
+def server(folder: Path, *options: str) -> StdioServerParameters:
     """The server in a folder, with a folder for temporary files of its own."""
     environment = {"PYTHONPATH": str(ROOT), "TMPDIR": str(temporary_of(folder)), "PATH": os.environ["PATH"]}
     return StdioServerParameters(
-        command=sys.executable, args=["-m", "autotune", "mcp"], env=environment, cwd=str(folder)
+        command=sys.executable, args=["-m", "autotune", "mcp", *options], env=environment, cwd=str(folder)
     )
 
 
-def served(folder: Path, use: Callable[[Client], Awaitable[Any]], log: Path | None = None) -> Any:
+def served(folder: Path, use: Callable[[Client], Awaitable[Any]], *options: str) -> Any:
     """What comes of using a server in a folder; nothing of it may be left afterwards."""
 
     async def main() -> Any:
-        async with Client(server(folder)) as client:
+        async with Client(server(folder, *options)) as client:
             return await use(client)
 
     found = anyio.run(main)
@@ -112,15 +112,75 @@ def test_every_tool_has_the_options_of_its_command(tmp_path: Path) -> None:
         assert tool.input_schema["additionalProperties"] is False
         assert {"answer", "next"} <= tool.output_schema["properties"].keys()
     options = inspect.signature(tune_command).parameters
+    persons = {"trust", "writable", "network"}  # lift a protection
     assert tools["run"].input_schema["properties"].keys() == options.keys() - OF_THE_TERMINAL | {"command"}
     assert (
-        inspect.signature(run_command).parameters.keys() - OF_THE_TERMINAL - {"dry_run", "keep"}
+        inspect.signature(run_command).parameters.keys() - OF_THE_TERMINAL - {"dry_run", "keep"} - persons
         <= tools["run"].input_schema["properties"].keys()
     )
     for name, told in tools["run"].input_schema["properties"].items():
         assert told["description"]
         if name != "command":
             assert told.get("default") == options[name].default
+
+
+def test_hints_say_which_tools_may_do_harm(tmp_path: Path) -> None:
+    """What runs a person's code or a command may do anything; `check` cannot have a file name any code."""
+
+    async def use(client: Client) -> Any:
+        return await client.list_tools()
+
+    tools = {tool.name: tool for tool in served(tmp_path, use).tools}
+    harmful = {
+        name: (tool.annotations.read_only_hint, tool.annotations.destructive_hint, tool.annotations.open_world_hint)
+        for name, tool in tools.items()
+    }
+    runs, reads = (False, True, True), (True, False, False)
+    assert harmful == {
+        "run": runs, "dry_run": runs, "check": runs, "probe": reads, "show": reads, "compare": reads,
+    }  # fmt: skip
+    assert tools["check"].input_schema["properties"].keys() == {"file", "command", "model", "budget"}
+
+
+OUTSIDE = "expected a file in the project's folder"
+
+
+def test_outputs_stay_in_the_project(tmp_path: Path) -> None:
+    """Paths above it, absolute ones, through links, and of a database: refused before anything runs."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "link").symlink_to(tmp_path)
+    (folder / "result.html").symlink_to(tmp_path / "page.html")
+    places: list[dict[str, Any]] = [
+        {"out": "../result.json"}, {"out": str(tmp_path / "result.json")}, {"out": "link/result.json"},
+        {"out": "result.json"}, {"storage": f"sqlite:///{tmp_path}/trials.db"}, {"storage": "sqlite:///../trials.db"},
+        {"storage": f"sqlite:///file:{str(tmp_path).replace('/', '%2F')}%2Ftrials.db?uri=true"},
+    ]  # fmt: skip
+
+    async def use(client: Client) -> Any:
+        answers = [await client.call_tool("run", {"model": "no_such:build", **place}) for place in places]
+        return [*answers, await client.call_tool("run", {"model": "no_such:build", "out": "inside.json"})]
+
+    *refused, inside = served(folder, use)
+    assert all(answer.is_error and OUTSIDE in text_of(answer) for answer in refused)
+    assert OUTSIDE not in text_of(inside)
+    anywhere = served(
+        folder, lambda client: client.call_tool("run", {"model": "no_such:build", **places[0]}), "--out-anywhere"
+    )
+    assert "no_such" in text_of(anywhere)
+    assert OUTSIDE not in text_of(anywhere)
+
+
+def test_answers_hide_secrets(tmp_path: Path) -> None:
+    """As text and as data; a file from elsewhere may hold some."""
+    result = make_result()
+    search = result.search.model_copy(update={"notes": ("the server said: token=abc-4711-xyz is old",)})
+    content = result.model_copy(update={"search": search}).model_dump_json(by_alias=True)
+    (tmp_path / "a.json").write_text(content)
+    assert "abc-4711-xyz" in content
+    answer = called(tmp_path, "show", file="a.json")
+    assert "abc-4711-xyz" not in text_of(answer) + json.dumps(answer.structured_content)
+    assert "the server said: token=*** is old" in answer.structured_content["notes"]
 
 
 def test_show_tells_figures_with_intervals_and_what_to_do_next(tmp_path: Path) -> None:

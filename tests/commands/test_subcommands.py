@@ -13,6 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from autotune.commands.common import collection_paused
+from autotune.hardware import probe_host
 from autotune.knobs.config import TrainConfig
 from autotune.results.cross_file import Cross
 from autotune.results.files import read_document, write_document
@@ -88,11 +89,12 @@ def test_one_broken_file_writes_no_report(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_report_that_cannot_be_written_costs_no_result(tmp_path: Path) -> None:
-    """A folder in its place is told; the result stands, and so does the exit status."""
-    (tmp_path / "tiny.html").mkdir()
-    done = run(["--model", TINY, "--only", "cudnn_benchmark", "--budget", budget(12), "--out", "tiny.json"], tmp_path)
+    """A folder lies in its place by the default name; the result stands, and so does the exit status."""
+    place = tmp_path / "results" / probe_host().slug / "tests-workloads-tiny-build-cpu.json"
+    place.with_suffix(".html").mkdir(parents=True)
+    done = run(["--model", TINY, "--device", "cpu", "--only", "cudnn_benchmark", "--budget", budget(12)], tmp_path)
     assert done.status == 0, done.err
-    assert read_result(tmp_path / "tiny.json").status == "complete"
+    assert read_result(place).status == "complete"
     assert "the report could not be" in done.err
 
 

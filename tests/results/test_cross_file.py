@@ -90,7 +90,7 @@ def test_fields_of_a_later_version_are_ignored_and_told(tmp_path: Path) -> None:
 def test_default_path_names_both_machines_and_the_workload() -> None:
     """Under the folder of the machine where it was measured."""
     assert default_cross_path(make_cross()) == Path(
-        "results/intel-xeon-gold-6338-2-cpus/cross/train-build-from-nvidia-geforce-rtx-4070.json"
+        "results/intel-xeon-gold-6338-2-cpus/cross/train-build-cpu-from-nvidia-geforce-rtx-4070.json"
     )
 
 

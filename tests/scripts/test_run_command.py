@@ -79,7 +79,7 @@ def test_a_script_is_tuned_launched_and_checked(tmp_path: Path) -> None:
     words = ["--", sys.executable, "train.py"]
     done = run(["run", "--budget", budget(40), "--only", "num_threads,optimizer_impl", *words, "5000"], tmp_path)
     assert done.status == 0, done.err
-    (file,) = (tmp_path / "results").rglob("train.json")
+    (file,) = (tmp_path / "results").rglob("train-cpu.json")
     result = json.loads(file.read_text())
     assert result["workload"]["script"]["command"] == [sys.executable, "train.py", "5000"]
     assert f"autotune launch {file.relative_to(tmp_path)} -- {sys.executable} train.py 5000" in " ".join(

@@ -268,7 +268,8 @@ def test_machine_without_a_gpu_says_so() -> None:
 
 def test_machine_shows_all_that_its_gpu_reports() -> None:
     """Name, memory, capability, precisions with their reason, driver, clocks, and who else is on it."""
-    gpu = make_gpu(mig=True, processes=(GpuProcess(pid=4711, name="python", memory_bytes=GIB),))
+    own = GpuProcess(pid=4711, name="python", memory_bytes=GIB)
+    gpu = make_gpu(mig=True, processes=(own,), others_processes=2)
     text = shown(hardware_table(make_hardware(gpu)), width=200)
     assert "GPU 0 NVIDIA GeForce RTX 4070 (a MIG slice), cuda, GPU-5e3ad3a5" in text
     assert "12.0 GiB of memory, 11.0 GiB of it free" in text
@@ -277,6 +278,7 @@ def test_machine_shows_all_that_its_gpu_reports() -> None:
     assert "driver 570.86, CUDA up to 12.8" in text
     assert "12 W now, limit 200 W, 38 °C, 2 % busy" in text
     assert "in use by process 4711, python, 1.00 GiB" in text
+    assert "in use by 2 processes of other users" in text
 
 
 def test_machine_shows_no_line_for_what_a_gpu_does_not_report() -> None:
