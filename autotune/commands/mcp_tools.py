@@ -259,7 +259,7 @@ def _parsed(given: dict[str, Any]) -> Options:
 
 def _look_text(found: mcp_answers.DryRunAnswer) -> str:
     """What would be tried, a line a setting."""
-    tried = (f"  {knob}: {', '.join(map(str, of.values))} ({of.why})" for knob, of in found.would_try.items())
+    tried = (f"  {knob}: {', '.join(map(str, of.values))} ({of.reason})" for knob, of in found.would_try.items())
     left = (f"  {knob}: {why}" for knob, why in found.would_leave.items())
     return "\n".join(["would be tried", *tried, "would be left as it is", *left])
 

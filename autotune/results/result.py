@@ -32,7 +32,7 @@ ABLATION_MIN_BUDGET_SECONDS = 120.0
 
 
 def _known_knobs(config: Any) -> Any:
-    """Without the knobs of a newer autotune, which cannot be applied here: whoever reads the file is told of them."""
+    """A config without the knobs of a newer autotune, which cannot be applied here. `Document.ignored` names them."""
     return {knob: config[knob] for knob in config if knob in KNOBS} if isinstance(config, dict) else config
 
 
@@ -41,7 +41,7 @@ class ScriptRecord(Stored):
 
     command: Words = Field(description="the words that started it; *** stands for a secret")
     loop: dict[str, Any] = Field(description="by which its training loop is found again")
-    source: SourceRecord | None = Field(default=None, description="by which it can be changed; null in older files")
+    source: SourceRecord = Field(description="where its settings stand, so that they can be changed")
 
 
 class WorkloadRecord(Stored):
@@ -80,7 +80,7 @@ class AblationRow(Stored):
     after: str
     ratio: Figure
     ci95: KnownInterval
-    pairs: Whole | None = Field(default=None, description="pairs of processes; null in older files")
+    pairs: Whole = Field(description="pairs of processes")
 
 
 class Constraints(Stored):

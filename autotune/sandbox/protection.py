@@ -40,6 +40,8 @@ EXPLORING_SECONDS, ENTERING_SECONDS, ENDING_SECONDS = 20.0, 20.0, 5.0
 """For processes that need milliseconds; beyond these the machine is stuck."""
 _RUN = "import sys; sys.path.append({place!r}); from sandbox.{module} import {name}; {name}()"
 """By its path: such a process needs nothing that is installed, and starts in 0.03 s."""
+_APPARMOR = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
+_MPS = "/tmp/nvidia-mps"  # noqa: S108 - NVIDIA's default, of pipes, which no overlay carries
 _DENIED = re.compile(r"(?:(?P<before>[^\s:'\"‘’]+)['\"’]?: )?Permission denied(?:: ['\"](?P<after>[^'\"]+))?")
 """As shells, Python and programs in C write it."""
 _START, _PLACES = "start", ("/var/tmp", "/dev/shm")  # noqa: S108 - `mkdtemp` makes the folders in them
@@ -88,12 +90,20 @@ def find_offer(scratch: Path | None = None, through: Sequence[str] = ()) -> Offe
     plan, error = _explored(scratch, through)
     if plan is not None:
         return Offer("overlay", plan=plan)
-    reasons = (f"no private view: {error}",)
+    reasons = (f"no private view: {error}{_why_no_namespace()}",)
     version = landlock.version()
     if version and os.uname().machine in MACHINES:
         return Offer("landlock", reasons)
     why = f"the system calls of {os.uname().machine} are not known" if version else "the kernel offers none"
     return Offer("none", (*reasons, f"no Landlock: {why}"))
+
+
+def _why_no_namespace() -> str:
+    """The setting that keeps Ubuntu's users from mounting in a user namespace, where it is on."""
+    with contextlib.suppress(OSError):
+        if _APPARMOR.read_text().strip() == "1":
+            return f", since sysctl kernel.{_APPARMOR.name} is 1"
+    return ""
 
 
 def _explored(scratch: Path, through: Sequence[str]) -> tuple[Plan | None, str]:
@@ -147,7 +157,8 @@ class Protection:
     ) -> None:
         self._run = run
         self._note = note
-        self._through = [str(path.resolve()) for path in (*writable, *caches)]
+        mps = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", _MPS))
+        self._through = [str(path.resolve()) for path in (*writable, *caches, *([mps] if mps.is_dir() else []))]
         self._is_writable = bool(writable)
         self.shared = run / "shared"
         self.shared.mkdir()

@@ -54,10 +54,6 @@ def patch_of(result: Result, path: Path) -> Patch:
     """
     script = script_of(result, path)
     source = script.source
-    if source is None:
-        raise UsageError(
-            f"{path} does not say where the script's settings stand: an older autotune wrote it; tune again"
-        )
     if not result.changed_knobs:
         return Patch()
     files = Files(source)

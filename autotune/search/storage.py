@@ -17,7 +17,6 @@ from optuna.storages.journal import JournalFileBackend
 
 from autotune.errors import UsageError
 from autotune.hardware import running, this_process
-from autotune.measuring import SAMPLES_PER_SECOND
 
 LOCK_SECONDS = 15.0
 """A line is written in milliseconds: whoever holds the lock for so long is stuck."""
@@ -202,14 +201,12 @@ def _require_alike(study: optuna.Study, attributes: dict[str, Any], where: str) 
 
 def _resumable(storage: BaseStorage, attributes: dict[str, Any], where: str) -> str:
     """The name of the newest study with these attributes."""
-    wanted = attributes.get(_OBJECTIVE, SAMPLES_PER_SECOND.name)
+    wanted = attributes.get(_OBJECTIVE)
     others = attributes.items() - {(_OBJECTIVE, wanted)}
     alike = [study for study in storage.get_all_studies() if others <= study.user_attrs.items()]
-    # Studies of earlier versions do not name what all of them maximised.
-    objectives = [study.user_attrs.get(_OBJECTIVE, SAMPLES_PER_SECOND.name) for study in alike]
-    studies = [study for study, objective in zip(alike, objectives, strict=True) if objective == wanted]
+    studies = [study for study in alike if study.user_attrs.get(_OBJECTIVE) == wanted]
     if not studies:
-        found = f"one that maximises {objectives[-1]}" if alike else "none"
+        found = f"one that maximises {alike[-1].user_attrs.get(_OBJECTIVE)}" if alike else "none"
         raise UsageError(
             f"--resume: expected an earlier run of this workload and baseline on this machine in {where} that "
             f"maximises {wanted}, got {found}; leave --resume out to start a new one"

@@ -191,14 +191,17 @@ def test_show_tells_figures_with_intervals_and_what_to_do_next(tmp_path: Path) -
     answer = called(tmp_path, "show", file="a.json", why=True)
     data = answer.structured_content
     assert result.speedup is not None
-    assert data["speedup"] == {
-        "value": result.speedup.ratio, "low": result.speedup.ci95.low, "high": result.speedup.ci95.high,
-        "pairs": result.speedup.pairs,
-    }  # fmt: skip
-    assert data["before"]["low"] < data["before"]["value"] < data["before"]["high"]
+    assert data["confirmed"] is True
+    assert data["result"]["speedup"] == result.speedup.model_dump(mode="json")
+    assert data["changes"]["precision"] == ["fp32", "bf16"]
+    before = data["result"]["baseline"]["measurement"]
+    low, high = before["ci95_samples_per_second"]
+    assert low < before["samples_per_second"] < high
+    assert "blocks" not in before
     assert "autotune.load" in data["next"][0]
     assert data["file"] == str(file)
-    assert len(data["bursts"]) == len(result.trials)
+    assert len(data["result"]["trials"]) == len(result.trials)
+    assert "trials" not in called(tmp_path, "show", file="a.json").structured_content["result"]
     assert data["answer"] in text_of(answer)
 
 
@@ -289,7 +292,7 @@ def test_a_model_is_tuned_with_progress_and_checked(tmp_path: Path) -> None:
     assert "would disturb it; wait for its answer, or cancel it" in text_of(answers["second"])
     assert not answers["run"].is_error, text_of(answers["run"])
     data, result = answers["run"].structured_content, read_result(tmp_path / "tiny.json")
-    assert data["status"] == "complete"
+    assert data["result"]["status"] == "complete"
     assert data["confirmed"] == (result.speedup is not None and result.speedup.confirmed)
     assert Path(data["report"]).is_file()
     assert data["next"]
@@ -317,7 +320,7 @@ def test_a_script_is_looked_at_and_tuned(tmp_path: Path) -> None:
     assert look.structured_content["seen"]["loaders"][0]["samples"] == 512
     assert "batch_size" in look.structured_content["would_leave"]
     assert not run.is_error, text_of(run)
-    assert run.structured_content["status"] == "complete"
+    assert run.structured_content["result"]["status"] == "complete"
     assert read_result(tmp_path / "script.json").workload.script is not None
 
 
@@ -339,7 +342,7 @@ def test_a_cancelled_run_keeps_what_was_measured_and_leaves_nothing(tmp_path: Pa
 
     remains, answer = served(tmp_path, use)
     assert remains == []
-    assert answer.structured_content["status"] == "partial"
+    assert answer.structured_content["result"]["status"] == "partial"
     assert "resume" in answer.structured_content["next"][0]
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "tmp") == [
         "early.html", "early.journal", "early.journal.lock", "early.json",

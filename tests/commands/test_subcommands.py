@@ -17,8 +17,7 @@ from autotune.hardware import probe_host
 from autotune.knobs.config import TrainConfig
 from autotune.results.cross_file import Cross
 from autotune.results.files import read_document, write_document
-from autotune.results.migrate import migrated
-from autotune.results.result import Result, Side, read_result
+from autotune.results.result import Side, read_result
 from tests.factories import make_gpu, make_hardware, make_result
 from tests.inside import run_inside
 from tests.processes import ROOT, budget, run
@@ -35,15 +34,14 @@ def schema(folder: Path) -> Draft202012Validator:
 
 
 def test_real_results_follow_the_schema(tmp_path: Path) -> None:
-    """Those that this repository keeps, written by earlier versions too."""
+    """Those that this repository keeps."""
     validator = schema(tmp_path)
     files = [
         data for path in RESULTS if (data := json.loads(path.read_text()))["schema"].startswith("autotune.result/")
     ]
     assert files
     for data in files:
-        version = int(data["schema"].rpartition("/")[2])
-        validator.validate(migrated(data, version) | {"schema": Result.SCHEMA})
+        validator.validate(data)
 
 
 @pytest.mark.parametrize(
