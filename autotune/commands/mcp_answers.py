@@ -48,6 +48,7 @@ class DryRunAnswer(Answer):
     """What was seen, and what would be tried."""
 
     seen: dict[str, Any] = Field(description="of a script: its loop, as it was found; empty for a build()")
+    files: str | None = Field(description="how a script's bursts are kept from your files; null for a build()")
     baseline: dict[str, Any] = Field(description="the settings that are trained with today")
     effective_batch: int | None = Field(description="that every candidate holds; null: free")
     would_try: dict[str, Choices]
@@ -97,8 +98,8 @@ def of_probe(hardware: Hardware) -> ProbeAnswer:
     )
 
 
-def of_look(seen: SeenScript | None, space: Space, notes: Sequence[str]) -> DryRunAnswer:
-    """A look at a script or a model."""
+def of_look(seen: SeenScript | None, space: Space, protects: str | None, notes: Sequence[str]) -> DryRunAnswer:
+    """A look at a script or a model; `protects` says how files are protected."""
     searched = [*space.choices, *space.parameters]
     explored = {name: Choices(values, "you asked for them") for name, values in space.parameters.items()}
     return DryRunAnswer(
@@ -110,6 +111,7 @@ def of_look(seen: SeenScript | None, space: Space, notes: Sequence[str]) -> DryR
         if searched
         else ["look at would_leave for the reasons; free the effective batch, or give up pins and only"],
         seen=dataclasses.asdict(seen) if seen is not None else {},
+        files=protects,
         baseline=space.baseline.model_dump(mode="json"),
         effective_batch=space.effective_batch,
         would_try={**space.choices, **explored},

@@ -100,7 +100,8 @@ def test_a_command_from_elsewhere_is_run_with_trust_alone(tmp_path: Path) -> Non
     from tests.factories import make_result
 
     result = make_result()
-    script = {"command": ["bash", "-c", "touch harm"], "loop": {}}
+    source = {"main": None, "folder": "."}
+    script = {"command": ["bash", "-c", "touch harm"], "loop": {}, "source": source}
     content = json.loads(result.model_dump_json(by_alias=True))
     content["workload"]["script"] = script
     (tmp_path / "result.json").write_text(json.dumps(content))
