@@ -119,8 +119,8 @@ def _explored(scratch: Path, through: Sequence[str]) -> tuple[Plan | None, str]:
         code = _RUN.format(place=str(Path(__file__).parents[1]), module="entry", name="explore")
         command = [sys.executable, "-I", "-S", "-c", code, str(folder), *through]
         try:
-            done = subprocess.run(command, capture_output=True, timeout=EXPLORING_SECONDS, text=True)
-            answer = json.loads(done.stdout or '{"plan": null, "error": "the process that tried ended early"}')
+            trial = subprocess.run(command, capture_output=True, timeout=EXPLORING_SECONDS, text=True)
+            answer = json.loads(trial.stdout or '{"plan": null, "error": "the process that tried ended early"}')
         except (OSError, subprocess.TimeoutExpired) as error:
             answer = {"plan": None, "error": str(error)}
         if answer["plan"] is not None:
@@ -226,7 +226,9 @@ class Protection:
                 "another disk"
             )
         if free < SCANT_BYTES:
-            self._note(f"only {format_bytes(free)} are free in {self._layers.parent} for what the script writes")
+            self._note(
+                f"only {format_bytes(free)} are free in {self._layers.parent}, where the script's writes are kept"
+            )
 
     @property
     def _landlocked(self) -> list[str]:
@@ -331,7 +333,7 @@ class Protection:
         self._has_start = bool(self._start_states)
 
     def close_start(self, name: str) -> None:
-        """Drops what training has changed of what was kept: only the next start can make it as it was."""
+        """Drops kept data that training has changed: only the next start can make them as they were."""
         for relative, states in self._start_states.items():
             kept = self.layer(_START) / relative
             if _states(str(kept)) != states:
@@ -400,15 +402,15 @@ def _new_roots(folder: str, lower: str) -> list[str]:
 
 def _states(path: str) -> dict[str, tuple[int, int]]:
     """Size and time of the last change of each file below a path, or of the file itself."""
-    found = {}
+    states = {}
     places = [(path, [], [""])] if not os.path.isdir(path) else os.walk(path)
     for place, _, names in places:
         for name in names:
             full = os.path.join(place, name) if name else place
             with contextlib.suppress(OSError):
                 seen = os.lstat(full)
-                found[os.path.relpath(full, path)] = (seen.st_size, seen.st_mtime_ns)
-    return found
+                states[os.path.relpath(full, path)] = (seen.st_size, seen.st_mtime_ns)
+    return states
 
 
 def _size(path: str) -> int:

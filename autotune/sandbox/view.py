@@ -99,7 +99,7 @@ def enter(plan: Plan, layer: str, start: str | None = None, *, is_inside: bool =
 
     Args:
         plan: What `explore` made.
-        layer: Folder for what is written, in the plan's scratch folder; it is created.
+        layer: Folder in the plan's scratch folder that receives all writes; it is created.
         start: Folder of an earlier layer, whose contents are seen below it.
         is_inside: Whether this process is in a view already; what it sees there is below the new layer.
 
@@ -129,7 +129,7 @@ def enter(plan: Plan, layer: str, start: str | None = None, *, is_inside: bool =
 
 
 def remove_folder(folder: str) -> None:
-    """Removes a folder, with what was made unreadable in it: overlays leave such folders in their layers."""
+    """Removes a folder with all its contents; overlays leave unreadable folders in their layers."""
     for place, names, _ in os.walk(folder):
         for name in names:
             inner = os.path.join(place, name)

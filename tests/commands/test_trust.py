@@ -11,8 +11,7 @@ import pytest
 from autotune.commands.trust import target_of, trained_by
 from autotune.errors import UsageError
 from autotune.results.files import write_document
-from autotune.results.result import ScriptRecord, WorkloadRecord
-from autotune.results.sites import SourceRecord
+from autotune.results.result import ScriptRecord, SourceRecord, WorkloadRecord
 from autotune.scripts import Script
 from tests.factories import make_result
 from tests.processes import run
@@ -33,7 +32,8 @@ PYTHON = sys.executable
 
 def workload(*command: str) -> WorkloadRecord:
     """A script's record, as a stranger's file may have it."""
-    script = ScriptRecord(command=command, loop={}, source=SourceRecord(main=None, folder="."))
+    source = SourceRecord(main=None, folder=".", argv=command[1:])
+    script = ScriptRecord(command=command, loop={}, source=source)
     return WorkloadRecord(target="x", name="x", samples=None, fingerprint="f", script=script)
 
 

@@ -1,4 +1,4 @@
-"""What a script writes lies in layers: each job begins with what start-up has made, and nothing of another job's."""
+"""What a script writes lies in layers: each job sees those of start-up, and none of another job."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_what_is_writable_is_written_in_earnest(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("place", ["project", "a read-only mount", "another disk's memory"])
 def test_scratch_may_lie_anywhere(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the project itself; with the project on a mount that nobody may write to; in memory."""
+    """In the project itself; with the project on a read-only mount; in memory."""
     project = tmp_path / "project"
     project.mkdir()
     (project / "mine.txt").write_text("mine")
