@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-_READING = ("stat", "lstat", "access", "readlink", "chdir", "getxattr", "listxattr")
+_READING = ("stat", "lstat", "access", "readlink", "chdir", "getxattr", "listxattr", "statvfs", "pathconf")
 _CHANGING = ("remove", "unlink", "rmdir", "chmod", "lchmod", "chown", "lchown", "utime", "setxattr", "removexattr")
 """Functions of `os` on something that exists: in the mirror if it is there, else the kernel refuses."""
 _MAKING = ("mkdir", "mkfifo", "mknod")
