@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 
 import typer
@@ -23,6 +24,7 @@ from autotune.commands.schema import schema
 from autotune.commands.show import show
 from autotune.commands.tune import tune
 from autotune.errors import UsageError
+from autotune.secrets import remember_secrets
 
 app = typer.Typer(
     name="autotune",
@@ -39,6 +41,7 @@ for trains in (run, launch):  # what follows the command that trains is its own
 
 def main() -> None:
     """Entry of the command ``autotune``."""
+    remember_secrets(environment=os.environ)
     try:
         app(prog_name="autotune")
     except OSError as error:  # of stdout: what goes into files has errors of its own, and a broken pipe is typer's

@@ -16,11 +16,20 @@ Only the command line turns them into an exit status.
 
 from __future__ import annotations
 
+from autotune.secrets import masked_text
+
 
 class AutotuneError(Exception):
-    """Base of all errors raised on purpose; `exit_status` is what the command ends with."""
+    """Base of all errors raised on purpose; `exit_status` is what the command ends with.
+
+    Args:
+        message: One sentence with the remedy. It may quote a script, whose secrets are hidden.
+    """
 
     exit_status = 1
+
+    def __init__(self, message: str) -> None:
+        super().__init__(masked_text(message))
 
 
 class UsageError(AutotuneError):
@@ -55,7 +64,7 @@ class WorkloadError(AutotuneError):
 
     def __init__(self, message: str, trace: str | None = None) -> None:
         super().__init__(message)
-        self.trace = trace
+        self.trace = masked_text(trace) if trace is not None else None
 
 
 class NothingFeasibleError(AutotuneError):

@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import re
 import secrets
 import stat
 from pathlib import Path
+
+LONGEST_STEM = 80
+"""Characters, of the 255 bytes that file systems allow: endings and dates follow."""
+
+
+def stem_of(text: str) -> str:
+    """A file's name for a text such as ``a/train`` or ``a.mod:build``.
+
+    Two texts of different words get different names: a long one, or one with other characters, ends in a digest.
+    """
+    stem = re.sub(r"[/\\.:\s]+", "-", re.sub(r"[^\w./\\:\s-]", "", text, flags=re.ASCII).replace("-", "--")).strip("-")
+    if stem and len(stem) <= LONGEST_STEM and not re.search(r"[^\w./\\:\s-]", text, flags=re.ASCII):
+        return stem
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{stem[:LONGEST_STEM] or 'unnamed'}-{digest}"
 
 
 def write_whole(path: Path, content: str | bytes, *, like: os.stat_result | None = None) -> None:

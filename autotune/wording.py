@@ -7,12 +7,18 @@ from typing import TypeVar
 
 from rich.text import Text
 
+from autotune.secrets import masked_text
+
 T = TypeVar("T")
 
 
 def spelled(value: str) -> str:
-    """What a user or a file says, its control characters spelled out: names must not steer the terminal."""
-    return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in value)
+    """A text of a user or a file without secrets, its control characters spelled out: names must not steer a terminal.
+
+    All that a person reads passes through here: in a terminal, on a page, in Markdown, in a picture.
+    """
+    text = masked_text(value)
+    return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text)
 
 
 def as_text(value: str, style: str = "") -> Text:

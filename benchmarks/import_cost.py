@@ -46,7 +46,7 @@ from benchmarks.ratios import Ratio, paired_ratio
 from benchmarks.replicate import at_least_two, device_of
 
 ROOT = Path(__file__).parents[1]
-DEFAULT_RESULT = "benchmarks-digits-build.json"
+DEFAULT_RESULTS = "benchmarks-digits-build*.json"
 GOAL = 0.01
 WARMUP_SHARE, TURN_SHARE, SETTLE_SHARE = 0.15, 0.05, 0.0125
 """Of the seconds that a loop is timed in a round: its warm-up, one turn, and what is left out at a turn's beginning."""
@@ -233,9 +233,8 @@ def total(start: Extra, rate: Ratio, training_seconds: float) -> Cost:
 
 def default_result() -> Path | None:
     """The digits' result of this machine, else of any; None when there is none."""
-    found = sorted(ROOT.glob(f"results/*/{DEFAULT_RESULT}"))
-    here = ROOT / "results" / probe_host().slug / DEFAULT_RESULT
-    return here if here in found else next(iter(found), None)
+    here = sorted((ROOT / "results" / probe_host().slug).glob(DEFAULT_RESULTS))
+    return next(iter([*here, *sorted(ROOT.glob(f"results/*/{DEFAULT_RESULTS}"))]), None)
 
 
 def measure(path: Path, rounds: int, seconds: float, starts: int, training_seconds: float) -> dict[str, Any]:
@@ -298,7 +297,7 @@ def duration(text: str) -> float:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures, prints and saves; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("result", type=Path, nargs="?", help=f"by default {DEFAULT_RESULT}, of this machine if it can")
+    parser.add_argument("result", type=Path, nargs="?", help=f"by default {DEFAULT_RESULTS}, of this machine if it can")
     parser.add_argument("--rounds", type=at_least_two, default=6, help="processes in which both loops are trained")
     parser.add_argument("--seconds", type=float, default=20.0, help="of training in each loop, in each round")
     parser.add_argument("--starts", type=at_least_two, default=15, help="of either script")
@@ -308,7 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     path = asked.result or default_result()
     if path is None:
-        parser.error(f"there is no {DEFAULT_RESULT} in results/; name a result file of autotune")
+        parser.error(f"there is no {DEFAULT_RESULTS} in results/; name a result file of autotune")
     try:
         figures = measure(path, asked.rounds, asked.seconds, asked.starts, asked.training)
     except AutotuneError as error:

@@ -6,6 +6,8 @@
   together and in turns (`benchmarks.script_turns`).
 - **start**: the command `true`, outside and inside, in turn; what entering adds.
 - **adversary**: the commands of `tests/sandbox/adversary.py` in each row; how many changed a file.
+- **scripts**: those of `benchmarks.real_scripts`, tuned for a minute in each row, where `--sources` names them; which
+  were tuned, and whether a file in their folders changed.
 - **kills**: `autotune run` beside a real training in the same folder, which writes checkpoints and a log; everything of
   autotune's is killed at a random moment, watchdog included. Counted are files that were lost, changed or reverted.
 
@@ -36,12 +38,15 @@ from autotune.sandbox.protection import Protection
 from benchmarks.file_reader import files_in
 from benchmarks.in_sandbox import started
 from benchmarks.output import save
+from benchmarks.real_scripts import ENTRIES, QUIET, Entry, prepared
 from benchmarks.script_turns import CLOCK, Run, compared_in_pairs
+from tests.sandbox.adversary import changes, states
 
 ROOT = Path(__file__).parents[1]
 RATE_GOAL, START_GOAL_SECONDS = 0.01, 0.050
 ROWS = {"private view": "none", "private view of a user": "root", "Landlock": "namespaces"}
 """What `tests/sandbox/denied.py` denies, so that a row is the best one."""
+TUNED = "60s"
 LATEST_KILL_SECONDS = 9.0
 """By then a run has looked at the script, forked from it and played candidates."""
 TRAINING = """
@@ -136,6 +141,38 @@ def adversary() -> dict[str, Any]:
     return found
 
 
+def scripts(sources: Path, work: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Which scripts that nobody here wrote are tuned in each row."""
+    found: dict[str, Any] = {}
+    for entry in ENTRIES:
+        if names and entry.name not in names:
+            continue
+        folder = prepared(entry, sources, work)
+        found[entry.name] = {row: _tuned(entry, folder, row) for row in ("private view", "Landlock")}
+        print(f"{entry.name}: {found[entry.name]}", flush=True)
+    return found
+
+
+def _tuned(entry: Entry, folder: Path, row: str) -> dict[str, Any]:
+    before = states(folder)
+    with tempfile.TemporaryDirectory() as place:
+        out = Path(place) / "result.json"
+        denied = [sys.executable, str(ROOT / "tests/sandbox/denied.py"), ROWS[row]]
+        run = [sys.executable, "-m", "autotune", "run", "--budget", TUNED, "--quiet", "--out", str(out), "--"]
+        environment = {**os.environ, **QUIET, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [*denied, *run, *entry.words], cwd=folder, env=environment, capture_output=True, text=True, errors="replace"
+        )
+        result = json.loads(out.read_text()) if out.exists() else None
+    trials = [] if result is None else result["trials"]
+    return {
+        "status": done.returncode,
+        "says": " ".join(done.stderr.split())[-300:],
+        "trained": sum(trial.get("outcome") == "ok" for trial in trials),
+        "changed": changes(before, states(folder)),
+    }
+
+
 def kills(count: int) -> dict[str, Any]:
     """Kills everything of autotune's, again and again, and looks at the folder."""
     rng, lost, moments = random.Random(0), [], []
@@ -213,7 +250,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="that each side trains in a pair")
     parser.add_argument("--rounds", type=int, default=40, help="of starts")
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--sources", type=Path, help="see benchmarks.real_scripts; then only scripts are measured")
+    parser.add_argument("--work", type=Path, default=Path("real"), help="where they run")
+    parser.add_argument("--only", default="", help="names of scripts")
     asked = parser.parse_args(arguments)
+    if asked.sources is not None:
+        tuned = scripts(asked.sources, asked.work, [name for name in asked.only.split(",") if name])
+        print(f"written to {save('your_files_scripts', tuned)}")
+        return int(any(one["status"] or one["changed"] for rows in tuned.values() for one in rows.values()))
     rate = rates(asked.pairs, asked.seconds)
     print(f"rate inside ÷ outside: {rate['ratio']:.3f} ({rate['ci95'][0]:.3f} – {rate['ci95'][1]:.3f})", flush=True)
     start = starts(asked.rounds)

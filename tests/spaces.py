@@ -8,7 +8,7 @@ from typing import Any
 
 from autotune.hardware import Hardware
 from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig
-from autotune.knobs.facts import WorkloadFacts
+from autotune.knobs.facts import ModelFacts, WorkloadFacts
 from autotune.knobs.space import Space, build_space
 from tests.hardware.readings import I5_9400F, MIB, hardware_of, rtx_4070
 
@@ -38,6 +38,7 @@ def make_facts(**changes: Any) -> WorkloadFacts:
     knobs = {knob: changes.pop(knob) for knob in tuple(changes) if knob in KNOB_NAMES}
     fields: dict[str, Any] = {
         "target": "train:build", "name": "digits", "fingerprint": "a1b2c3", "samples": 50_000,
+        "model": ModelFacts(name="Net", weights=1_000_000, tensors=2, shapes="d4e5f6", optimizer="SGD"),
         "baseline": TrainConfig(**{"batch_size": 32, **knobs}), "parameters": 1_000_000,
         "batch_bytes": 4 * MIB, "sample_seconds": 0.001, "has_images": True, "has_attention": True,
         "fixed_shapes": True, "optimizer_impls": ("default", "foreach", "fused"), "fork_safe": True,

@@ -1,4 +1,4 @@
-"""The project's shape: who may import whom, how long a file may be, what the package offers."""
+"""The project's shape: who may import whom, what the package offers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "autotune"
-MAX_LINES = 400
 
 
 def module_files() -> list[Path]:
@@ -30,11 +29,9 @@ def test_rooms_import_downward_and_torch_stays_in_the_children() -> None:
 
 
 @pytest.mark.parametrize("path", module_files(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_every_file_is_short_and_says_why_it_exists(path: Path) -> None:
-    """A file has one job, a docstring that says which, and fewer than 400 lines."""
-    text = path.read_text(encoding="utf-8")
-    assert len(text.splitlines()) < MAX_LINES
-    assert ast.get_docstring(ast.parse(text))
+def test_every_file_says_why_it_exists(path: Path) -> None:
+    """A file holds one idea, and its docstring says which."""
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
 
 
 def test_importing_the_package_imports_next_to_nothing() -> None:

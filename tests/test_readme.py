@@ -20,7 +20,7 @@ from tests.pages import PAGES, README, ROOT, block, blocks, name_of, text_of
 from tests.processes import budget, run
 
 LOOP = "docs/guides/plain-loop.md"
-RESULT = "results/my-machine/train-build.json"
+RESULT = "results/my-machine/train-build-cuda.json"
 
 
 def test_it_is_short() -> None:
@@ -71,6 +71,9 @@ def test_every_option_that_is_named_exists(page: Path) -> None:
         "--signal",
         "--auto-batch",
         "--epochs",
+        "--hf-token",
+        "--pad-token",
+        "--tokenizer",
         "--data",
         "--extra-index-url",
         "--rounds",

@@ -19,6 +19,7 @@ def card(
     ] = None,
 ) -> None:
     """Draws a result as a card for a pull request: the speed-up, both rates, what was changed, and where."""
+    from autotune.commands.outputs import CARDS, require_replaceable
     from autotune.files import write_whole
     from autotune.report.card import card as drawn
     from autotune.results.result import read_result
@@ -29,6 +30,7 @@ def card(
         kind = place.suffix.lower()
         if kind not in {".svg", ".png"}:
             raise UsageError(f"--out: expected a file that ends in .svg or .png, got {place}")
+        require_replaceable("--out", place, CARDS[kind])
         try:
             write_whole(place, drawn(result, "svg" if kind == ".svg" else "png"))
         except OSError as error:

@@ -9,12 +9,14 @@ import typer
 
 from autotune.commands import shared_options
 from autotune.commands.common import STARTED, Json, Model, Quiet, Seconds, Trust, reported, say
+from autotune.commands.run import Words
 from autotune.units import parse_duration
 
 
 @reported
 def check(
     file: Annotated[Path, typer.Argument(help="A result file.")],
+    command: Words = None,
     model: Model = "",
     trust: Trust = False,
     budget: Seconds = "50s",
@@ -34,7 +36,8 @@ def check(
     from autotune.terminal.progress import make_progress
 
     result = read_result(file)
-    target = allowing(trained_by(result.workload, file, model, trust=trust), writable or (), any_network=network)
+    named = trained_by(result.workload, file, model=model, command=command or (), trust=trust)
+    target = allowing(named, writable or (), any_network=network)
     clock = Budget(parse_duration(budget), started=STARTED)
     console = make_console()
     with Interrupts() as interrupts, make_progress(console, quiet=quiet, seconds=clock.remaining) as progress:

@@ -26,6 +26,7 @@ def compare(
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Shows the same workload across machines."""
+    from autotune.commands.outputs import COMPARISONS, require_replaceable
     from autotune.files import write_whole
     from autotune.report.comparison import render_comparison
     from autotune.results.compare import compare as compare_results
@@ -37,6 +38,8 @@ def compare(
     from autotune.terminal.console import make_console
 
     chosen = parse_comparison_format(form, out, json=json)
+    if out is not None:
+        require_replaceable("--out", out, COMPARISONS[chosen])
     comparison = compare_results(gather(paths), parse_samples(samples), parse_floor(at_least))
     if chosen == "csv" or not comparison.groups:  # in the others they are part of the text
         make_console().print(remarks(comparison))

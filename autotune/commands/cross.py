@@ -10,6 +10,7 @@ import typer
 from autotune.commands import shared_options
 from autotune.commands.common import STARTED, Json, Model, Quiet, Seconds, Trust, reported, say
 from autotune.commands.options import parse_device
+from autotune.commands.run import Words
 from autotune.errors import NothingFeasibleError
 from autotune.units import parse_duration
 
@@ -17,6 +18,7 @@ from autotune.units import parse_duration
 @reported
 def cross(
     file: Annotated[Path, typer.Argument(help="Another machine's result file.")],
+    command: Words = None,
     against: Annotated[Path | None, typer.Option(help="This machine's result; one in results/ when left out.")] = None,
     model: Model = "",
     trust: Trust = False,
@@ -30,6 +32,7 @@ def cross(
 ) -> None:
     """Measures another machine's config here. Exit status: 0 measured, 3 it cannot be trained with here."""
     from autotune.commands.crossing import cross_result
+    from autotune.commands.outputs import CROSS, require_replaceable
     from autotune.commands.trust import allowing, trained_by
     from autotune.results.cross_file import default_cross_path
     from autotune.results.files import to_json, write_document
@@ -41,9 +44,12 @@ def cross(
     from autotune.terminal.progress import make_progress
 
     source = read_result(file)
-    target = allowing(trained_by(source.workload, file, model, trust=trust), writable or (), any_network=network)
+    named = trained_by(source.workload, file, model=model, command=command or (), trust=trust)
+    target = allowing(named, writable or (), any_network=network)
     own = (str(against), read_result(against)) if against is not None else None
     kind = parse_device(device)
+    if out is not None:
+        require_replaceable("--out", out, CROSS)
     clock = Budget(parse_duration(budget), started=STARTED)
     console = make_console()
     with Interrupts() as interrupts, make_progress(console, quiet=quiet, seconds=clock.remaining) as progress:

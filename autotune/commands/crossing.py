@@ -1,4 +1,4 @@
-"""What another machine's config does here: beside this machine's own and the baseline, interleaved, for a minute."""
+"""What the config of a result does here: beside this machine's own and the baseline, interleaved, for a minute."""
 
 from __future__ import annotations
 
@@ -8,21 +8,28 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from autotune import __version__
-from autotune.bursts.runner import look_at_machine, make_runner
-from autotune.commands.checking import PROBE_SECONDS, breakdown, differences_of, run_in_turn
+from autotune.bursts.runner import Runner, look_at_machine, make_runner
 from autotune.commands.opening import opened
 from autotune.commands.options import missing_device, require_energy
 from autotune.errors import ResultFileError, UsageError
 from autotune.hardware import DeviceKind, Hardware
 from autotune.knobs import WorkloadFacts, format_scalar, idle_knobs
-from autotune.measuring import Burst, Measurement, Outcome, Point, Speedup, pool
+from autotune.measuring import SAMPLES_PER_SECOND, Burst, Measurement, Objective, Outcome, Point, Speedup, pool
 from autotune.results.cross_file import RESULTS, Cross, OwnSide, origin_of
+from autotune.results.files import OtherKindError
 from autotune.results.result import Result, Side, WorkloadRecord, read_result
 from autotune.scripts import Script
 from autotune.search.interrupts import Stop
 from autotune.search.progress import Progress
-from autotune.search.rounds import MIN_ROUNDS, Round, speedup_of
-from autotune.search.stopping import Budget
+from autotune.search.rounds import MIN_ROUNDS, Round, confirm, scored, speedup_of
+from autotune.search.stopping import Budget, burst_deadline, plan_for, predicted_seconds, round_plan
+from autotune.search.trials import Trial
+from autotune.search.turns import Turns
+
+PROBE_SECONDS = 20.0
+"""Limit for looking at the machine. Not tuned."""
+FIRST_BURST_SHARE = 0.7
+"""The first burst may take this share of the time that remains: should it hang, the others still run."""
 
 NamedResult = tuple[str, Result]
 """A result, and its file as it was named."""
@@ -47,44 +54,108 @@ def cross_result(
     interrupts: Stop | None = None,
     *,
     against: NamedResult | None = None,
-    results: Path = RESULTS,
+    results: Path | None = RESULTS,
     device: DeviceKind | None = None,
 ) -> Cross:
-    """Trains with another machine's config here, in interleaved rounds with this machine's own and the baseline.
+    """Trains with a result's config here, in interleaved rounds with this machine's own and the result's baseline.
 
-    The arguments are those of `check_result`. This machine's own result is `against`, or looked for in its folder of
-    `results`; the device is the kind that the config was found on unless another is named.
+    Args:
+        source: The result.
+        target: The workload or the script, as it is found from here.
+        budget: Wall-clock limit for the whole comparison.
+        progress: Receives progress events.
+        interrupts: The signals that end it.
+        against: This machine's own result.
+        results: Where that is looked for if it is not named, in this machine's folder; None: there is none.
+        device: The kind to train on; the one that the config was found on when None.
 
     Raises:
         UsageError: This machine has no such device, or the budget holds too few rounds.
         TargetError, WorkloadError: The workload cannot be trained here at all.
         Interrupted: Asked to end.
     """
+    objective = source.objective  # one that this version does not know is refused before anything runs
     results_read = [source] if against is None else [source, against[1]]
     for read in results_read:
         if read.ignored is not None:
             progress.note(read.ignored)
     arguments = {name for read in results_read for side in (read.baseline, read.best) for name in side.parameters}
+    if isinstance(target, Script):
+        progress.note(f"the command that runs: {target.text}")
     on_gpu = source.best.config.ranks == 1  # several ranks train on all of them
     with opened(target, budget, progress, interrupts, progress.note, on_gpu=on_gpu) as isolation:
         progress.stage("probing")
         hardware = look_at_machine(isolation, min(PROBE_SECONDS, budget.preparing_seconds))
         wanted = _device_here(source, device, hardware)
-        require_energy(source.objective.name, hardware.device(wanted), source.best.config.ranks)
+        require_energy(objective.name, hardware.device(wanted), source.best.config.ranks)
         runner = make_runner(isolation, hardware, wanted, memory_target=source.constraints.memory_target)
         progress.stage("checking the workload")
         facts = runner.check(budget.preparing_seconds, arguments)
-        own = against or own_result(results / hardware.slug, facts, wanted, progress.note)
+        own = against
+        if own is None and results is not None:
+            own = own_result(results / hardware.slug, facts, wanted, progress.note)
         notes = (
-            *differences_of(source, facts),
+            *differences_of(source, facts.fingerprint),
             *learning_notes(source, own),
             *device_notes(source, wanted),
             *own_notes(source, own, facts, wanted),
         )
         theirs, others = points_in_turn(source, own)
         progress.stage("both configs in turn")
-        ran = run_in_turn(theirs, others, runner, budget, progress, source.objective)
+        ran = run_in_turn(theirs, others, runner, budget, progress, objective)
         return judge_cross(source, Place(hardware, wanted, facts, own, notes), ran)
+
+
+def run_in_turn(
+    reference: Point,
+    others: Sequence[Point],
+    runner: Runner,
+    budget: Budget,
+    progress: Progress,
+    objective: Objective = SAMPLES_PER_SECOND,
+) -> tuple[list[Round], list[Burst]]:
+    """Rounds of a reference and what is compared with it, in turn, while there is time.
+
+    Args:
+        reference: When it fails, nothing more is run; without others it runs once.
+        others: One that fails is left out of the rounds that follow.
+        runner: Runs them side by side.
+        budget: Wall-clock limit for all of them.
+        progress: Receives the bursts.
+        objective: Ranks the sides of a round.
+
+    Returns:
+        What was measured in each round, and the bursts that failed.
+    """
+    plan = round_plan(plan_for(budget.seconds, objective), budget.seconds)
+    turns = Turns(runner, progress.note)
+    trials: list[Trial] = []
+    failed: list[Burst] = []
+    rounds: list[Round] = []
+
+    def deadline(point: Point) -> float:
+        available = budget.remaining * (1 if trials else FIRST_BURST_SHARE)
+        return burst_deadline(point.config, trials, plan, available)
+
+    def play(points: Sequence[Point], number: int) -> list[Burst]:
+        bursts = turns.play(points, plan, deadline, budget.remaining)
+        trials.extend(Trial(burst, "in turn", f"round {number + 1}") for burst in bursts)
+        failed.extend(burst for burst in bursts if not burst.ok)
+        rounds.append({b.point: b.measurement for b in bursts if scored(b, objective) and b.measurement is not None})
+        for burst in bursts:
+            progress.burst(burst, None, budget.remaining)
+        return bursts
+
+    def affords(points: Sequence[Point]) -> bool:
+        if any(burst.point == reference for burst in failed):
+            return False
+        return sum(predicted_seconds(point.config, trials, plan) for point in points) <= budget.remaining
+
+    if others:
+        confirm(reference, others, play, affords=affords, objective=objective)
+    else:
+        play([reference], 0)
+    return [measured for measured in rounds if measured], failed
 
 
 def points_in_turn(source: Result, own: NamedResult | None) -> tuple[Point, list[Point]]:
@@ -99,12 +170,14 @@ def own_result(
 ) -> NamedResult | None:
     """This machine's own result of a workload on a device: a complete one before a partial one, the newest of those.
 
-    `note` is told which files of the folder cannot be read.
+    `note` receives a sentence for each file of the folder that cannot be read.
     """
     found: list[NamedResult] = []
     for path in sorted(folder.glob("*.json")):
         try:
             result = read_result(path)
+        except OtherKindError:
+            continue
         except ResultFileError as error:
             note(f"skipped while looking for this machine's own result: {error}")
             continue
@@ -114,7 +187,7 @@ def own_result(
 
 
 def judge_cross(source: Result, place: Place, ran: tuple[list[Round], list[Burst]]) -> Cross:
-    """The record of what `run_in_turn` ran of the other machine's result.
+    """The record of a comparison by `run_in_turn`.
 
     Raises:
         UsageError: The config trains here, but too few rounds ended well to compare it.
@@ -162,9 +235,23 @@ def judge_cross(source: Result, place: Place, ran: tuple[list[Round], list[Burst
     )
 
 
+def breakdown(point: Point, failed: Sequence[Burst]) -> Burst | None:
+    """The burst of a point that failed; one that was only too slow for the time there was does not count."""
+    return next((burst for burst in failed if burst.point == point and burst.outcome is not Outcome.TIMEOUT), None)
+
+
 def _machine_of(place: Place) -> str:
     """As this machine's own result calls it, which the comparison puts beside it."""
     return place.own[1].machine if place.own is not None else place.hardware.machine(place.device)
+
+
+def differences_of(source: Result, fingerprint: str) -> Iterable[str]:
+    """How the workload here, by its fingerprint, differs from the one that was tuned."""
+    if fingerprint != source.workload.fingerprint:
+        yield (
+            f"the workload is not the one that was tuned (fingerprint {fingerprint} here, "
+            f"{source.workload.fingerprint} there)"
+        )
 
 
 def device_notes(source: Result, device: DeviceKind) -> Iterable[str]:
@@ -197,7 +284,7 @@ def own_notes(source: Result, own: NamedResult | None, facts: WorkloadFacts, dev
         return
     path, result = own
     if result == source:
-        yield f"{path} is the very result that is tried: 'autotune check' tells whether it still holds here"
+        yield f"{path} is the very result that is tried: 'autotune check' shows whether it still holds here"
     if result.workload.fingerprint != facts.fingerprint:
         yield f"{path} is of another workload (fingerprint {result.workload.fingerprint}, here {facts.fingerprint})"
     if result.constraints.device != device:
@@ -214,8 +301,8 @@ def _device_here(source: Result, asked: DeviceKind | None, hardware: Hardware) -
     if asked is not None:
         raise missing_device(asked, hardware)
     raise UsageError(
-        f"the config was tuned on {there} ({source.machine}), but this machine has {', '.join(hardware.devices)}; "
-        f"pass --device {hardware.default_device} to train with it there all the same"
+        f"the result is of {there} ({source.machine}), but this machine has {', '.join(hardware.devices)}: "
+        f"'autotune cross --device {hardware.default_device}' measures its config on another kind of device"
     )
 
 

@@ -26,7 +26,8 @@ def doctor(
     from autotune.bursts.isolation import Isolation
     from autotune.bursts.runner import look_at_machine
     from autotune.commands.options import missing_device
-    from autotune.doctor import examine
+    from autotune.commands.outputs import EXAMINATION, require_replaceable
+    from autotune.doctor import examination_path, examine
     from autotune.errors import UsageError
     from autotune.hardware import pin_gpu
     from autotune.terminal.console import make_console
@@ -41,6 +42,8 @@ def doctor(
     chosen = wanted or hardware.default_device
     if chosen not in hardware.devices:
         raise missing_device(chosen, hardware)
+    folder = out or Path("results") / hardware.slug
+    require_replaceable("--out", examination_path(folder, chosen), EXAMINATION)
     show = not quiet and not json
     with console.status("") as status:
         found = examine(
@@ -49,13 +52,12 @@ def doctor(
             told=lambda finding: console.print(finding_line(finding)) if show else None,
             checking=lambda what: status.update(f"{what} …"),
         )
-    folder = out or Path("results") / hardware.slug
     try:
         path = found.write(folder)
     except OSError as error:
         raise UsageError(f"{folder} cannot be written to ({error}); name another folder with --out") from error
     if json:
-        say(found.model_dump_json(indent=2))
+        say(found.to_json())
     elif show:
         console.print(examination_lines(found, hardware.machine(chosen), path))
     if not found.trusted:

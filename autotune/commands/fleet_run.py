@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotune.commands import options
+from autotune.commands import options, outputs
 from autotune.commands.fleet_words import require_understood
+from autotune.commands.outputs import require_replaceable
 from autotune.errors import ResultFileError, UsageError
 from autotune.files import write_whole
 from autotune.fleet import Campaign, Ending, Engine, Job, Plan
@@ -75,9 +77,11 @@ class Wanted:
         if out.exists() and not out.is_dir():
             raise UsageError(f"--out: expected a folder, but {out} is a file; choose another")
         wanted = cls(plan, out, model or None, tuple(others) if is_script else (), budget, extra)
+        require_replaceable("--out", out / PAGE, outputs.PAGE)
         for machine, kind in plan.machines.items():
             words = tuple(word for word in wanted.command(machine) if word != WARM_START)
             require_understood(machine, words, priced=kind.dollars_per_hour is not None)
+            require_replaceable("--out", wanted.place(machine), outputs.RESULT)
         return wanted
 
     @property
@@ -86,8 +90,10 @@ class Wanted:
         return options.Options(target=self.target or "", script=self.script).name
 
     def place(self, machine: str) -> Path:
-        """Where a machine's result is kept."""
-        return self.out / slug(machine) / f"{self.name}.json"
+        """Where a machine's result is kept; the name holds the device where the options do."""
+        words = " ".join([*self.extra, *self.plan.machines[machine].options])
+        device = re.findall(r"--device[ =](\w+)", words)[-1:]
+        return self.out / slug(machine) / f"{'-'.join([self.name, *device])}.json"
 
     def command(self, machine: str) -> tuple[str, ...]:
         """The arguments of ``autotune`` on a machine."""
@@ -212,10 +218,11 @@ class FleetRun:
 
     def _crossing(self, machine: str, other: str) -> Job:
         files = {name: self._found[kind].read_text("utf-8") for name, kind in (("own", machine), ("theirs", other))}
-        arguments = ("cross", f"{FOLDER}/theirs", f"--against={FOLDER}/own", f"--out={FOLDER}/{RESULT}", "--trust")
-        model = [f"--model={self.wanted.target}"] if self.wanted.target is not None else []
+        arguments = ("cross", f"{FOLDER}/theirs", f"--against={FOLDER}/own", f"--out={FOLDER}/{RESULT}")
+        target = self.wanted.target
+        trained = [f"--model={target}"] if target is not None else ["--", *self.wanted.script]
         device = f"--device={read_result(self._found[machine]).constraints.device}"  # a GPU's config is tried on a GPU
-        return self._job(machine, (*arguments, *model, device, f"--budget={self.wanted.budget}"), files=files)
+        return self._job(machine, (*arguments, device, f"--budget={self.wanted.budget}", *trained), files=files)
 
     def _keep_result(self, machine: str, text: str) -> str:
         result = parse_document(json.loads(text), f"the file of {machine}", Result)
@@ -226,7 +233,7 @@ class FleetRun:
     def _keep_cross(self, machine: str, text: str) -> str:
         cross = parse_document(json.loads(text), f"the file of {machine}", Cross)
         folder = self.wanted.out / slug(machine) / "cross"
-        path = _kept(cross, folder / f"{self.wanted.name}-from-{slug(cross.config_of.machine)}.json")
+        path = _kept(cross, folder / f"{self.wanted.name}-{cross.device}-from-{slug(cross.config_of.machine)}.json")
         return f"{cross.finding}; {path}"
 
 

@@ -16,7 +16,10 @@ from autotune.measuring import PER_DOLLAR
 
 _REFUSED: Any = typer.BadParameter.__base__
 """What all refusals of a command line are: of click, which typer brings along or needs, as its version has it."""
-_NOT_OF_TUNING = ("model", "command", "version", "json", "quiet", "dry_run", "keep")
+_NOT_OF_TUNING = (
+    "model", "command", "version", "json", "quiet", "dry_run", "keep", "writable", "network",
+)  # fmt: skip
+"""Options that say nothing of the search, or name paths that the machine alone can look for."""
 
 
 def require_understood(machine: str, words: Sequence[str], *, priced: bool) -> None:

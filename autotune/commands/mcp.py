@@ -18,6 +18,9 @@ def mcp(
     folder: Annotated[
         Path | None, typer.Option(help="Where paths and targets are looked for; the working directory when left out.")
     ] = None,
+    out_anywhere: Annotated[
+        bool, typer.Option("--out-anywhere", help="Let tools write outside the folder too.")
+    ] = False,
 ) -> None:
     """Serves probe, dry_run, run, show, check and compare to an MCP client, on stdin and stdout."""
     if find_spec("mcp") is None:
@@ -29,4 +32,4 @@ def mcp(
             raise UsageError(f"--folder: {folder} cannot be worked in: {error.strerror}; name another") from error
     from autotune.commands.mcp_server import serve
 
-    serve()
+    serve(out_anywhere=out_anywhere)

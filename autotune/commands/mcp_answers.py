@@ -1,4 +1,4 @@
-"""What an agent is answered: the figures of the terminal's tables with their intervals, and what to do next."""
+"""What an agent gets: records as the package keeps them, a sentence about each, and what to do next."""
 
 from __future__ import annotations
 
@@ -6,47 +6,29 @@ import dataclasses
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, Field
 from rich.console import Console, RenderableType
 
 from autotune.commands.tuning_result import LONGER
 from autotune.hardware import Hardware
-from autotune.knobs import Space
-from autotune.measuring import Interval, Speedup
+from autotune.knobs import Choices, Space
 from autotune.results import summary
 from autotune.results.check import Check
 from autotune.results.compare import Comparison
-from autotune.results.result import Result, Side, TrialRecord
+from autotune.results.result import Result
 from autotune.scripts.seen import SeenScript
 from autotune.units import format_seconds
 
 COLUMNS = 120
-"""Of text that is read by a program: tables need not be folded for a terminal."""
-
-
-class Estimate(BaseModel):
-    """A figure and its 95 % interval."""
-
-    value: float
-    low: float | None = Field(description="of the 95 % interval; null where there is none")
-    high: float | None = Field(description="of the 95 % interval; null where there is none")
-
-
-class Ratio(Estimate):
-    """A ratio of speeds; above 1 is faster."""
-
-    pairs: int | None = Field(description="of processes that trained in turn; fewer than 3 tell nothing")
-
-
-class Changed(BaseModel):
-    """A setting that was changed."""
-
-    knob: str
-    before: str
-    after: str
-    worth: Ratio | None = Field(description="what it gains by itself; null where there was no time to measure it")
+"""Width of a table in an answer: a program reads it, and no terminal folds it."""
+_SIDE = {"measurement": {"blocks", "telemetry", "final_loss"}}
+_LEFT_OUT: Any = {
+    "trials": True, "hardware": True, "software": True, "constraints": True, "workload": {"script", "model"},
+    "baseline": _SIDE, "best": _SIDE, "search": {"skipped_knobs", "notes"}, "diagnosis": {"before", "after"},
+}  # fmt: skip
+"""Fields of a result that an answer leaves to its file: they are long, or an agent has no use for them."""
 
 
 class Answer(BaseModel):
@@ -62,20 +44,14 @@ class ProbeAnswer(Answer):
     hardware: Hardware
 
 
-class Tried(BaseModel):
-    """The values of a setting that would be tried."""
-
-    values: list[Any]
-    why: str
-
-
 class DryRunAnswer(Answer):
     """What was seen, and what would be tried."""
 
     seen: dict[str, Any] = Field(description="of a script: its loop, as it was found; empty for a build()")
+    files: str | None = Field(description="how a script's bursts are kept from your files; null for a build()")
     baseline: dict[str, Any] = Field(description="the settings that are trained with today")
     effective_batch: int | None = Field(description="that every candidate holds; null: free")
-    would_try: dict[str, Tried]
+    would_try: dict[str, Choices]
     would_leave: dict[str, str] = Field(description="setting: why it is not searched")
     notes: list[str]
 
@@ -83,32 +59,17 @@ class DryRunAnswer(Answer):
 class ResultAnswer(Answer):
     """A result."""
 
-    status: Literal["complete", "partial"]
-    stopped_by: str
-    confirmed: bool = Field(description="whether it is faster beyond doubt; else train as before")
-    speedup: Ratio | None
-    reason: str = Field(description="how sure that is, or why there is no confirmed speed-up")
-    before: Estimate | None = Field(description="samples per second of the baseline")
-    after: Estimate | None = Field(description="samples per second of the best")
-    changes: list[Changed]
-    numerics: str | None = Field(description="whether it still trains the same thing")
-    bottleneck: str | None
-    advice: list[str]
+    confirmed: bool = Field(description="whether the whole interval of the speed-up lies above 1; else train as before")
+    changes: dict[str, tuple[Any, Any]] = Field(description="setting: before and after")
+    result: dict[str, Any] = Field(description="the result file's main fields, as autotune schema describes them")
     notes: list[str]
     file: str | None = Field(description="the result file; null where none could be written")
     report: str | None = Field(description="an HTML page beside it")
     diff: str | None = Field(description="a patch of the script, where one was tuned and can be changed")
-    bursts: list[TrialRecord] | None = Field(description="every burst with its reason, where that was asked for")
 
 
-class CheckAnswer(Answer):
+class CheckAnswer(Answer, Check):
     """Whether a result still holds."""
-
-    verdict: Literal["holds", "drifted", "no longer fits"]
-    reason: str
-    claimed: Ratio | None = Field(description="speed-up in the file")
-    found: Ratio | None = Field(description="speed-up here and now")
-    differences: list[str]
 
 
 class CompareAnswer(Answer):
@@ -137,10 +98,10 @@ def of_probe(hardware: Hardware) -> ProbeAnswer:
     )
 
 
-def of_look(seen: SeenScript | None, space: Space, notes: Sequence[str]) -> DryRunAnswer:
-    """A look at a script or a model."""
-    known = dataclasses.asdict(seen) if seen is not None else {}
+def of_look(seen: SeenScript | None, space: Space, protects: str | None, notes: Sequence[str]) -> DryRunAnswer:
+    """A look at a script or a model; `protects` says how files are protected."""
     searched = [*space.choices, *space.parameters]
+    explored = {name: Choices(values, "you asked for them") for name, values in space.parameters.items()}
     return DryRunAnswer(
         answer=f"would search {len(searched)} settings: {', '.join(searched) or 'none'}",
         next=[
@@ -149,11 +110,11 @@ def of_look(seen: SeenScript | None, space: Space, notes: Sequence[str]) -> DryR
         ]
         if searched
         else ["look at would_leave for the reasons; free the effective batch, or give up pins and only"],
-        seen=known,
+        seen=dataclasses.asdict(seen) if seen is not None else {},
+        files=protects,
         baseline=space.baseline.model_dump(mode="json"),
         effective_batch=space.effective_batch,
-        would_try={knob: Tried(values=[*choice.values], why=choice.reason) for knob, choice in space.choices.items()}
-        | {name: Tried(values=[*values], why="asked for") for name, values in space.parameters.items()},
+        would_try={**space.choices, **explored},
         would_leave=dict(space.skipped),
         notes=[*notes],
     )
@@ -163,50 +124,32 @@ def of_result(
     result: Result, path: Path | None, page: Path | None = None, *, notes: Sequence[str] = (), bursts: bool = False
 ) -> ResultAnswer:
     """A result, just found or read from its file."""
-    found = summary.verdict(result)
+    verdict = summary.verdict(result)
     diff = _diff_of(result, path)
-    worth = {row.knob: _ratio(row.ratio, row.ci95, row.pairs) for row in result.ablation}
+    left_out = {field: what for field, what in _LEFT_OUT.items() if not (bursts and field == "trials")}
     return ResultAnswer(
-        answer=f"{summary.title(result)}: {found.words}: {found.reason}",
+        answer=f"{summary.title(result)}: {verdict.words}: {verdict.reason}",
         next=_next_of_result(result, path, diff),
-        status=result.status,
-        stopped_by=result.stopped_by,
-        confirmed=found.confirmed,
-        speedup=_speedup(result.speedup),
-        reason=found.reason,
-        before=_rate(result.baseline),
-        after=_rate(result.best),
-        changes=[
-            Changed(knob=knob, before=before, after=after, worth=worth.get(knob))
-            for knob, before, after, _ in summary.changes(result)
-        ],
-        numerics=summary.numerics_text(result),
-        bottleneck=result.diagnosis.bottleneck,
-        advice=[*result.diagnosis.advice],
-        notes=[*result.file_notes, *result.search.notes, *notes],
+        confirmed=verdict.confirmed,
+        changes=result.changed_knobs,
+        result=result.model_dump(mode="json", by_alias=True, exclude=left_out),
+        notes=[*([result.ignored] if result.ignored is not None else []), *result.search.notes, *notes],
         file=str(path.resolve()) if path is not None else None,
         report=str(page.resolve()) if page is not None else None,
         diff=str(diff.resolve()) if diff is not None else None,
-        bursts=[*result.trials] if bursts else None,
     )
 
 
 def of_check(check: Check, file: Path) -> CheckAnswer:
     """A check."""
     todo = {
-        "holds": [f"train with it as {file} says: show tells how"],
+        "holds": [f"train with it as {file} says; show prints how"],
         "drifted": ["tune again: run with the same model or command, and warm_start with this file"],
         "no longer fits": ["free memory, or tune again: run with the same model or command"],
     }
     longer = ["give check a longer budget for a narrower interval"]
     return CheckAnswer(
-        answer=f"{file}: {check.verdict}: {check.reason}",
-        next=[*todo[check.verdict], *longer],
-        verdict=check.verdict,
-        reason=check.reason,
-        claimed=_speedup(check.claimed),
-        found=_speedup(check.found),
-        differences=[*check.differences],
+        answer=f"{file}: {check.verdict}: {check.reason}", next=[*todo[check.verdict], *longer], **dict(check)
     )
 
 
@@ -246,19 +189,3 @@ def _next_of_result(result: Result, path: Path | None, diff: Path | None) -> lis
 
 def _how_to_train(result: Result, path: Path) -> list[str]:
     return [f"train with it:\n{summary.how_to_train(result, path)}"]
-
-
-def _rate(side: Side) -> Estimate | None:
-    if side.measurement is None:
-        return None
-    low, high = summary.rate_interval(side)
-    ends = (low, high) if high else (None, None)
-    return Estimate(value=side.measurement.samples_per_second, low=ends[0], high=ends[1])
-
-
-def _speedup(speedup: Speedup | None) -> Ratio | None:
-    return _ratio(speedup.ratio, speedup.ci95, speedup.pairs) if speedup is not None else None
-
-
-def _ratio(ratio: float, ci95: Interval, pairs: int | None) -> Ratio:
-    return Ratio(value=ratio, low=ci95.low, high=ci95.high, pairs=pairs)

@@ -17,6 +17,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from autotune import __version__
 from autotune.errors import INTERRUPTED_STATUS, Interrupted, UsageError
 from autotune.search.interrupts import Stop
+from autotune.secrets import masked_text
 from autotune.terminal.sentence import Sentence
 
 PROGRESS_SECONDS = 1.0
@@ -45,9 +46,11 @@ class Desk:
     """Where measurements are asked for: one at a time, each in a thread of its own.
 
     Attributes:
+        out_anywhere: Whether tools may write outside the working directory.
         running: What is being measured; None while nothing is.
     """
 
+    out_anywhere: bool = False
     running: str | None = None
     _stop: Stop | None = None
     _idle: anyio.Event = field(default_factory=anyio.Event)
@@ -125,7 +128,7 @@ class Desk:
                 share = min(1.0, (time.monotonic() - began) / seconds)
                 if share > last:  # it must grow
                     last = share
-                    await context.report_progress(share, 1.0, told.text())
+                    await context.report_progress(share, 1.0, masked_text(told.text()))
                 await anyio.sleep(PROGRESS_SECONDS)
         finally:
             stop.ask()
@@ -138,15 +141,19 @@ class Desk:
             await self._idle.wait()
 
 
-def serve() -> None:
-    """Serves on standard input and output until the client closes it, or a signal comes."""
+def serve(*, out_anywhere: bool) -> None:
+    """Serves on standard input and output until the client closes it, or a signal comes.
+
+    Args:
+        out_anywhere: Whether tools may write outside the working directory.
+    """
     from autotune.commands.mcp_tools import make_tools
 
-    anyio.run(_serve, make_tools)
+    anyio.run(_serve, make_tools, out_anywhere)
 
 
-async def _serve(make_tools: Tools) -> None:
-    desk = Desk()
+async def _serve(make_tools: Tools, out_anywhere: bool) -> None:
+    desk = Desk(out_anywhere)
     server: MCPServer[Any] = MCPServer(
         "autotune", instructions=INSTRUCTIONS, version=__version__, tools=make_tools(desk), log_level="WARNING"
     )

@@ -18,6 +18,7 @@ from rich.console import RenderableType
 from autotune.commands import mcp_answers, shared_options
 from autotune.commands.check import check as check_command
 from autotune.commands.mcp_answers import Answer, plain
+from autotune.commands.outputs import BESIDE
 from autotune.commands.parameters import Parameter, parameters_of, typed
 from autotune.commands.probe import PROBE_SECONDS, probed
 from autotune.commands.probe import probe as probe_command
@@ -27,6 +28,7 @@ from autotune.commands.tune import tune as tune_command
 from autotune.errors import AutotuneError, UsageError
 from autotune.search.interrupts import Stop
 from autotune.search.stopping import Budget
+from autotune.secrets import masked_data, masked_text
 from autotune.terminal.sentence import Sentence
 from autotune.units import parse_duration
 
@@ -38,8 +40,10 @@ Said = tuple[Answer, RenderableType]
 """An answer as data, and as a terminal would show it."""
 Call = Callable[[Context[Any, Any], dict[str, Any]], Awaitable[Said]]
 MODEL_OPTIONS = parameters_of(tune_command)
-SCRIPT_OPTIONS = parameters_of(run_command, without={"command", "dry_run", "keep"})
-CHECK_OPTIONS = parameters_of(check_command, without={"file"})
+PERSONS = frozenset({"trust", "writable", "network"})
+"""Options of the command line alone: an agent may name what runs, as its client shows, but lift no protection."""
+SCRIPT_OPTIONS = parameters_of(run_command, without={"command", "dry_run", "keep", *PERSONS})
+CHECK_OPTIONS = parameters_of(check_command, without={"file", "command", *PERSONS})
 SHOW_OPTIONS = parameters_of(show_command, without={"file"})
 PROBE_OPTIONS = parameters_of(probe_command)
 Words = Annotated[
@@ -47,6 +51,10 @@ Words = Annotated[
 ]
 File = Annotated[str, Field(description="A result file.")]
 Paths = Annotated[list[str], Field(description="Result files, or folders that hold them.")]
+READS = ToolAnnotations(read_only_hint=True, destructive_hint=False, open_world_hint=False)
+"""A tool with these hints changes nothing, and runs autotune's own code only."""
+RUNS = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=True)
+"""A tool with these hints runs a person's code or a command, which may do anything."""
 _KINDS: dict[str, Any] = {
     "text": str | int | float | list[str] | None,
     "texts": list[str] | dict[str, Any] | None,
@@ -62,29 +70,30 @@ def make_tools(desk: Desk) -> list[Tool]:
     return [
         _tool(
             "probe", "What this machine has, and what limits it: processors, memory, GPUs, and measured peaks.",
-            _arguments(PROBE_OPTIONS), _Measuring(desk).probe, mcp_answers.ProbeAnswer,
+            _arguments(PROBE_OPTIONS), _Measuring(desk).probe, mcp_answers.ProbeAnswer, READS,
         ),
         _tool(
             "dry_run",
             "What is seen in a model (a build() function) or a training script, and which settings would be tried "
             "with which values; nothing is tuned. Give either model or command.",
-            tuning, _Measuring(desk).dry_run, mcp_answers.DryRunAnswer,
+            tuning, _Measuring(desk).dry_run, mcp_answers.DryRunAnswer, RUNS,
         ),
         _tool(
             "run",
             "Tunes a model or a training script within a wall-clock budget, writes a result file and a report, and "
             "tells the confirmed speed-up with its interval. Give either model or command. Takes as long as the "
             "budget; cancelling keeps what was measured by then.",
-            tuning, _Measuring(desk).run, mcp_answers.ResultAnswer,
+            tuning, _Measuring(desk).run, mcp_answers.ResultAnswer, RUNS,
         ),
         _tool("show", "One result file.", {"file": (File, ...), **_arguments(SHOW_OPTIONS)}, _show,
-              mcp_answers.ResultAnswer, reads=True),
+              mcp_answers.ResultAnswer, READS),
         _tool(
             "check", "Whether a result still holds on this machine: trains both sides again, in turn, for a minute.",
-            {"file": (File, ...), **_arguments(CHECK_OPTIONS)}, _Measuring(desk).check, mcp_answers.CheckAnswer,
+            {"file": (File, ...), "command": (Words, None), **_arguments(CHECK_OPTIONS)},
+            _Measuring(desk).check, mcp_answers.CheckAnswer, RUNS,
         ),
         _tool("compare", "Results of the same workload side by side, across machines.", {"paths": (Paths, ...)},
-              _compare, mcp_answers.CompareAnswer, reads=True),
+              _compare, mcp_answers.CompareAnswer, READS),
     ]  # fmt: skip
 
 
@@ -110,7 +119,7 @@ class _Measuring:
         """`autotune run --dry-run`, of models too."""
         from autotune.commands.tuning import Tuning
 
-        wanted = _wanted(given)
+        wanted = _wanted(given, out_anywhere=self._desk.out_anywhere)
         budget = Budget(wanted.budget_seconds)
 
         def work(told: Sentence, stop: Stop) -> Any:
@@ -126,7 +135,7 @@ class _Measuring:
         from autotune.commands.saving import tune_and_save
         from autotune.terminal.console import result_table
 
-        wanted = _wanted(given)
+        wanted = _wanted(given, out_anywhere=self._desk.out_anywhere)
         budget = Budget(wanted.budget_seconds)
 
         def work(told: Sentence, stop: Stop) -> Any:
@@ -146,11 +155,12 @@ class _Measuring:
         from autotune.results.result import read_result
         from autotune.terminal.console import check_lines
 
-        file = Path(given.pop("file"))
+        file, command = Path(given.pop("file")), given.pop("command", None)
         options = typed(CHECK_OPTIONS, given)
         result = read_result(file)
-        target = trained_by(result.workload, file, options["model"], trust=options["trust"])
+        target = trained_by(result.workload, file, model=options["model"], command=command or (), trust=False)
         budget = Budget(parse_duration(options["budget"]))
+        await context.report_progress(0.0, 1.0, f"what runs: {target}")
 
         def work(told: Sentence, stop: Stop) -> Any:
             return check_result(result, target, budget, told, stop)
@@ -195,11 +205,45 @@ def _compared(given: dict[str, Any]) -> Said:
     return mcp_answers.of_comparison(comparison), comparison_table(comparison)
 
 
-def _wanted(given: dict[str, Any]) -> Options:
+def _wanted(given: dict[str, Any], *, out_anywhere: bool) -> Options:
     """What to tune, as it was asked for.
 
     Raises:
-        UsageError: Neither or both of a model and a command are named, or an option is invalid.
+        UsageError: Neither or both of a model and a command are named, or an option is invalid, or a file is to be
+            written outside the working directory.
+    """
+    wanted = _parsed(given)
+    if out_anywhere:
+        return wanted
+    if wanted.out is not None:
+        _require_inside("--out", wanted.out, *map(wanted.out.with_suffix, BESIDE))
+    if wanted.storage is not None:
+        from autotune.search.storage import sqlite_file  # here: optuna takes long to import
+
+        _require_inside("--storage", *filter(None, [sqlite_file(wanted.storage)]))
+    return wanted
+
+
+def _require_inside(option: str, *places: Path) -> None:
+    """Refuses places outside the working directory, links followed.
+
+    Raises:
+        UsageError: One of them lies elsewhere.
+    """
+    folder = Path.cwd().resolve()
+    for place in places:
+        if not place.resolve().is_relative_to(folder):
+            raise UsageError(
+                f"{option}: expected a file in the project's folder {folder}, got {place}; name one there, or have a "
+                "person start the server with --out-anywhere"
+            )
+
+
+def _parsed(given: dict[str, Any]) -> Options:
+    """The options of a model or of a command.
+
+    Raises:
+        UsageError: Neither or both of them are named, or an option is invalid.
     """
     command = given.pop("command", None)
     if (not command) == (not given.get("model")):
@@ -215,7 +259,7 @@ def _wanted(given: dict[str, Any]) -> Options:
 
 def _look_text(found: mcp_answers.DryRunAnswer) -> str:
     """What would be tried, a line a setting."""
-    tried = (f"  {knob}: {', '.join(map(str, of.values))} ({of.why})" for knob, of in found.would_try.items())
+    tried = (f"  {knob}: {', '.join(map(str, of.values))} ({of.reason})" for knob, of in found.would_try.items())
     left = (f"  {knob}: {why}" for knob, why in found.would_leave.items())
     return "\n".join(["would be tried", *tried, "would be left as it is", *left])
 
@@ -234,8 +278,7 @@ def _tool(
     arguments: Mapping[str, tuple[Any, Any]],
     call: Call,
     answer: type[Answer],
-    *,
-    reads: bool = False,
+    hints: ToolAnnotations,
 ) -> Tool:
     """A tool; one that does not know an argument says so, instead of leaving it out.
 
@@ -245,7 +288,7 @@ def _tool(
         arguments: The type and the default of each; ``...`` for none.
         call: What it does.
         answer: What comes of it.
-        reads: Whether it only reads files.
+        hints: What a client may ask a person before it calls it.
     """
 
     async def tool(context: Context[Any, Any], **given: Any) -> CallToolResult:
@@ -254,8 +297,8 @@ def _tool(
         except AutotuneError as error:
             return _refused(error)
         text = "\n".join([found.answer, "", plain(shown).rstrip(), "", "next:", *(f"- {todo}" for todo in found.next)])
-        data = found.model_dump(mode="json", by_alias=True)
-        return CallToolResult(content=[TextContent(text=text)], structured_content=data)
+        data = masked_data(found.model_dump(mode="json", by_alias=True))
+        return CallToolResult(content=[TextContent(text=masked_text(text))], structured_content=data)
 
     keyword, empty = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
     named = [
@@ -266,7 +309,6 @@ def _tool(
     returned = Annotated[CallToolResult, answer]
     tool.__signature__ = inspect.Signature([first, *named], return_annotation=returned)  # type: ignore[attr-defined]
     tool.__annotations__ = {"context": Context}
-    hints = ToolAnnotations(read_only_hint=reads, destructive_hint=False, open_world_hint=False)
     made = Tool.from_function(tool, name=name, description=meaning, annotations=hints)
     made.fn_metadata.arg_model.model_config["extra"] = "forbid"
     made.fn_metadata.arg_model.model_rebuild(force=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from autotune.errors import UnitError, UsageError
+from autotune.files import stem_of
 from autotune.units import LEAST_DOLLARS, MOST_DOLLARS, parse_fraction, quoted
 from autotune.wording import spelled
 
@@ -112,11 +113,10 @@ class Options:
 
     @property
     def name(self) -> str:
-        """What the files of its result are called."""
-        from autotune.hardware import slug
+        """What the files of its result are called, before their device."""
         from autotune.scripts.script import Script
 
-        return slug(Script(self.script).name if self.script else self.target)
+        return stem_of(Script(self.script).place if self.script else self.target)
 
 
 def parse_device(text: str) -> DeviceKind | None:

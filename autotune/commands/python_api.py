@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -85,14 +86,16 @@ def tune(target: str | Callable[..., Any], *, quiet: bool | None = None, **optio
 def _progress(quiet: bool | None, objective: Any, seconds: float) -> Any:
     """What shows how it goes where this is called from."""
     from autotune.terminal.console import make_console
-    from autotune.terminal.notebook import at_prompt, in_notebook, make_notebook_progress
-    from autotune.terminal.progress import Quiet, make_progress
+    from autotune.terminal.progress import make_progress
 
-    if quiet or (quiet is None and not at_prompt()):
-        return Quiet()
-    if in_notebook():
-        return make_notebook_progress(objective, seconds)
-    return make_progress(make_console(), quiet=False, objective=objective, seconds=seconds)
+    silent = not _at_prompt() if quiet is None else quiet
+    return make_progress(make_console(), quiet=silent, objective=objective, seconds=seconds)
+
+
+def _at_prompt() -> bool:
+    """Whether a person enters one piece of code after the other: in a notebook, in IPython, in Python's own prompt."""
+    get_ipython: Callable[[], Any] = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)
+    return get_ipython() is not None or hasattr(sys, "ps1")
 
 
 def _signature() -> inspect.Signature:

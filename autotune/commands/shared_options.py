@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from autotune.commands import options
+from autotune.commands.outputs import require_result_place
 from autotune.errors import UsageError
 from autotune.units import parse_duration
 
@@ -89,6 +90,7 @@ def options_of(
     nproc_per_node: str = "1",
     join: str = "",
     resume: bool = False,
+    out: Path | None = None,
     **others: Any,
 ) -> options.Options:
     """Parses the options that were typed; the others are parsed already.
@@ -98,6 +100,8 @@ def options_of(
     """
     from autotune.measuring import objective_named
 
+    if out is not None:
+        require_result_place(out)
     if join and not storage:
         raise UsageError("--join: expected --storage with the URL of a database that all machines reach; pass both")
     if join and resume:
@@ -132,6 +136,7 @@ def options_of(
         seed=options.parse_whole("--seed", seed, 0, options.MOST_SEED),
         storage=storage or None,
         join=options.parse_name("--join", join),
+        out=out,
         resume=resume,
         ranks=options.parse_ranks(nproc_per_node),
         **others,

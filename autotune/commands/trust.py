@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ast
+import itertools
+import os
+import shlex
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -13,23 +17,48 @@ from autotune.commands.options import parse_writable
 from autotune.errors import UsageError
 from autotune.results.result import WorkloadRecord
 from autotune.scripts.script import Script
+from autotune.secrets import is_masked
 from autotune.workload.target import split_target
 
+_HARMLESS = {"-u", "-B", "-O", "-OO"}
+"""Options of Python that may stand before a script; others run other code, or change where it is looked for."""
 
-def trained_by(workload: WorkloadRecord, file: Path, model: str, *, trust: bool) -> str | Script:
-    """What to train: what the person named by ``--model``, else what the file names, if that may be run.
+
+def trained_by(
+    workload: WorkloadRecord, file: Path, *, model: str, command: Sequence[str], trust: bool
+) -> str | Script:
+    """What to train: what the person named by ``--model`` or after ``--``, else what the file names, if it may run.
+
+    Args:
+        workload: As the file has it.
+        file: The file.
+        model: What the person named by ``--model``; empty: nothing.
+        command: What the person typed after ``--``.
+        trust: Whether the file may name any code.
 
     Raises:
         TargetError: What the file names is no target.
-        UsageError: It may not be run, or its program is not here.
+        UsageError: It may not be run, or its program is not here; or a command is given where a target is expected.
     """
+    if command:
+        if workload.script is None or model:
+            raise UsageError(
+                f"expected --model alone, or a command for a result of a script, got a command for {workload.target}; "
+                "leave one of them out"
+            )
+        return Script.of(command)
     if workload.script is None or model:
         return target_of(workload.target, file, model, trust=trust)
+    if is_masked(workload.script.command):
+        raise UsageError(
+            f"{file} names the command {shlex.join(workload.script.command)}, in which *** stands for a secret that no "
+            "file keeps; pass the command with its secret after --, as in -- python train.py"
+        )
     script = Script.of(workload.script.command)
     if not (trust or _is_own_command(script.command)):
         raise UsageError(
-            f"{file} names the command {script.text}: a file from elsewhere could run anything that way; "
-            "look at it, and pass --trust if it is yours"
+            f"{file} names the command {script.text}, and a file from elsewhere could run anything that way: expected "
+            f"{sys.executable} with a script of the working directory; look at it, and pass --trust if it is yours"
         )
     return script
 
@@ -46,11 +75,26 @@ def allowing(target: str | Script, writable: Iterable[Path], *, any_network: boo
 
 
 def _is_own_command(command: Sequence[str]) -> bool:
-    """Whether it is Python, running a file of the working directory."""
-    if len(command) < 2 or not Path(command[0]).name.startswith("python"):
+    """Whether it is the Python that runs autotune, running a file or a module of the working directory."""
+    if not _is_this_python(command[0]):
         return False
-    source = Path(command[1])
-    return source.suffix == ".py" and source.is_file() and _is_own(source.resolve(), Path.cwd().resolve())
+    words = [*itertools.dropwhile(_HARMLESS.__contains__, command[1:]), "", ""]
+    folder = Path.cwd().resolve()
+    if words[0] == "-m":
+        module = _source_of(words[1], folder) if words[1] else None
+        runs = module.with_name("__main__.py") if module is not None and module.stem == "__init__" else module
+        return runs is not None and _is_own(runs.resolve(), folder)
+    source = Path(words[0])
+    return source.suffix == ".py" and source.is_file() and _is_own(source.resolve(), folder)
+
+
+def _is_this_python(program: str) -> bool:
+    """Whether a program is this interpreter: of the same environment too, which decides what is imported."""
+    place = shutil.which(program)
+    if place is None or not sys.executable:
+        return False
+    environments = {Path(one).parent.resolve() for one in (place, sys.executable)}
+    return len(environments) == 1 and os.path.samefile(place, sys.executable)
 
 
 def target_of(named: str, file: Path, model: str, *, trust: bool) -> str:
@@ -71,7 +115,7 @@ def target_of(named: str, file: Path, model: str, *, trust: bool) -> str:
         why = f"which is not found in the working directory {folder}"
     elif source.is_file() and not _defines(source, attribute):
         why = f"which {source} does not define itself"
-    else:  # what is not there at all is told by the import
+    else:  # the import reports what is not there at all
         return named
     raise UsageError(
         f"{file} names {named}, {why}: a file from elsewhere could run any code that way; "
@@ -109,7 +153,7 @@ def _defines(source: Path, attribute: str) -> bool:
     try:
         tree = ast.parse(source.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
-        return True  # cannot be imported either, which is told there
+        return True  # the import reports why it cannot be read
     names = set(_names(tree))
     borrowed = any((part, False) in names for part in (first, *rest))
     return (first, True) in names and not borrowed and not any(part.startswith("__") for part in rest)

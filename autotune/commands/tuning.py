@@ -13,6 +13,7 @@ from autotune.bursts.isolation import Isolation
 from autotune.bursts.runner import ProcessRunner, look_at_machine, make_runner
 from autotune.commands.opening import opened
 from autotune.commands.options import Options, missing_device, parse_device, ranks_on, require_energy
+from autotune.commands.outputs import RESULT, require_replaceable
 from autotune.commands.tuning_result import Findings, Setting, make_result
 from autotune.doctor import Examination, examine_quickly, known_examination
 from autotune.errors import AutotuneError, Interrupted, UsageError
@@ -70,7 +71,8 @@ class Tuning:
             for note in setting.facts.notes:
                 self._note(note)
             space = self._space(setting)
-            out = self.options.out or Path("results") / setting.hardware.slug / f"{self.options.name}.json"
+            own = Path("results") / setting.hardware.slug / f"{self.options.name}-{setting.device}.json"
+            out = self.options.out or own
             _require_writable(out)
             tried = candidates(
                 elsewhere, space, setting.hardware, fingerprint=setting.facts.fingerprint, device=setting.device,
@@ -318,12 +320,9 @@ def _require_writable(out: Path) -> None:
     """Makes sure that the result can be written, before anything is spent on finding it.
 
     Raises:
-        UsageError: The path is a folder, or its folder cannot be written to.
+        UsageError: Another file is there, or its folder cannot be written to.
     """
-    if out.suffix in {".html", ".journal", ".diff"}:  # what lies beside the result has these names
-        raise UsageError(f"--out: expected the result's own file, such as {out.with_suffix('.json')}, got {out}")
-    if out.is_dir():
-        raise UsageError(f"--out: expected a file such as {out / 'result.json'}, but {out} is a folder")
+    require_replaceable("--out", out, RESULT)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

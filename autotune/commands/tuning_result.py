@@ -78,7 +78,7 @@ class Setting:
     @property
     def script(self) -> ScriptRecord | None:
         """The script, where one is tuned."""
-        if self.seen is None:
+        if self.seen is None or self.source is None:
             return None
         return ScriptRecord(command=self.options.script, loop=loop_of(self.seen), source=self.source)
 

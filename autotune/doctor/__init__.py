@@ -5,8 +5,9 @@ results, and what does not hold is left out of the search. `workloads` holds the
 """
 
 from autotune.doctor.examination import QUICK, examine, examine_quickly
-from autotune.doctor.findings import Drop, Examination, Finding, Status, known_examination
+from autotune.doctor.findings import Drop, Examination, Finding, Status, examination_path, known_examination
 
 __all__ = [
-    "QUICK", "Drop", "Examination", "Finding", "Status", "examine", "examine_quickly", "known_examination",
+    "QUICK", "Drop", "Examination", "Finding", "Status", "examination_path", "examine",
+    "examine_quickly", "known_examination",
 ]  # fmt: skip

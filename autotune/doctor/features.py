@@ -7,58 +7,61 @@ from collections.abc import Iterator, Mapping, Sequence
 from autotune.doctor.clinic import DEADLINE_SECONDS, Clinic, point
 from autotune.doctor.findings import Drop, Finding
 from autotune.errors import AutotuneError
-from autotune.knobs import HALF, Scalar
+from autotune.knobs import HALF, KNOBS, Scalar
 from autotune.measuring import judge_agreement
 
 STEPS, BATCH = 8, 16
-COMPILING_SECONDS = 100.0
+COMPILING, COMPILING_SECONDS = "compile_mode", 100.0
+NEED_HALF: frozenset[Scalar] = frozenset({"flash_attention", "cudnn_attention"})
+"""Kernels of attention that compute in half precision only."""
 Case = Mapping[str, Scalar]
 
 
 def arithmetic(clinic: Clinic) -> Iterator[Finding]:
     """Precisions, layouts, fused steps and kernels of attention agree with eager fp32."""
-    precisions = [value for value in clinic.hardware.device(clinic.device).precisions if value != "fp32"]
-    values: dict[str, list[Scalar]] = {
-        "precision": list(precisions),
-        "memory_format": ["channels_last"],
-        "optimizer_impl": ["foreach", "fused"],
-        "allocator": ["tuned"] if clinic.device in {"cpu", "cuda"} else [],
-    }
-    if clinic.device in {"cuda", "rocm"}:
-        half = [kernel for kernel in ("flash_attention", "cudnn_attention") if {*HALF} & {*precisions}]
-        values |= {"cudnn_benchmark": [True], "sdpa_backend": [*half, "efficient_attention"]}
+    values = {knob: tried for knob in KNOBS if knob != COMPILING and (tried := _trials(clinic, knob))}
     together = _together(values)
     wrong = {} if _all_agree(clinic, together) else {case: _wrong(clinic, case) for case in _apart(values)}
     for knob, tried in values.items():
-        if tried:
-            drops = [Drop(knob=k, value=v, reason=why) for (k, v), why in wrong.items() if k == knob and why]
-            yield _finding(knob, tried, drops)
+        drops = [Drop(knob=k, value=v, reason=why) for (k, v), why in wrong.items() if k == knob and why]
+        yield _finding(knob, tried, drops)
 
 
 def compiling(clinic: Clinic) -> Iterator[Finding]:
     """Compiled models agree with eager fp32, accumulating too."""
-    if clinic.device == "mps":
-        yield Finding(name="compile_mode", status="not here", found="torch.compile is experimental on MPS")
+    if not (modes := _trials(clinic, COMPILING)):
+        yield Finding(name=COMPILING, status="not here", found="torch.compile is experimental on MPS")
         return
-    modes: list[Scalar] = ["default"] if clinic.device == "cpu" else ["default", "reduce-overhead"]
-    modes += ["cudagraphs"] if clinic.device == "cuda" else []
-    found = {mode: _reason(clinic, {"compile_mode": mode, "accumulation_steps": 2}) for mode in modes}
-    drops = [Drop(knob="compile_mode", value=mode, reason=why) for mode, why in found.items() if why]
-    yield _finding("compile_mode", modes, drops, "; torch.compile needs a C++ compiler (g++), on a GPU Triton as well")
+    reasons = {mode: _reason(clinic, {COMPILING: mode, "accumulation_steps": 2}) for mode in modes}
+    drops = [Drop(knob=COMPILING, value=mode, reason=why) for mode, why in reasons.items() if why]
+    yield _finding(COMPILING, modes, drops, "; torch.compile needs a C++ compiler (g++), on a GPU Triton as well")
+
+
+def _trials(clinic: Clinic, knob: str) -> list[Scalar]:
+    """The values of a knob to try on this device: precisions that it has, and kernels that work in one of them."""
+    precisions = clinic.hardware.device(clinic.device).precisions
+    missing = {*KNOBS["precision"].trials} - {*precisions}
+    if not {*HALF} & {*precisions}:
+        missing |= NEED_HALF
+    devices = KNOBS[knob].trials
+    return [value for value in devices if clinic.device in devices[value] and value not in missing]
 
 
 def _together(values: Mapping[str, Sequence[Scalar]]) -> list[Case]:
-    """A few cases that have each value once, of those that can be had together."""
-    halves = [value for value in values["precision"] if value in HALF]
-    cases: list[dict[str, Scalar]] = [{"precision": value} for value in values["precision"]] or [{}]
-    single = [knob for knob in ("memory_format", "allocator", "cudnn_benchmark") if values.get(knob)]
-    cases[0].update({knob: values[knob][0] for knob in single})
-    for number, form in enumerate(values["optimizer_impl"]):
-        cases[number % len(cases)] = {**cases[number % len(cases)], "optimizer_impl": form}
-    for number, kernel in enumerate(values.get("sdpa_backend", ())):
-        precision: Scalar = halves[number % len(halves)] if halves else "fp32"
-        cases.append({"precision": precision, "sdpa_backend": kernel})
-    return list(cases)
+    """A few cases that have each value once, as far as values go together."""
+    precisions = values.get("precision", ())
+    halves = [value for value in precisions if value in HALF] or ["fp32"]
+    kernels = enumerate(values.get("sdpa_backend", ()))
+    others = {knob: tried for knob, tried in values.items() if knob not in {"precision", "sdpa_backend"}}
+    cases: list[dict[str, Scalar]] = [{"precision": value} for value in precisions]
+    cases += [{} for _ in range(max(map(len, others.values())) - len(cases))]
+    for knob, tried in others.items():
+        for case, value in zip(cases, tried, strict=False):
+            case[knob] = value
+    return [
+        *cases,
+        *({"precision": halves[number % len(halves)], "sdpa_backend": kernel} for number, kernel in kernels),
+    ]
 
 
 def _apart(values: Mapping[str, Sequence[Scalar]]) -> list[tuple[str, Scalar]]:

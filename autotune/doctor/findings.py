@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from autotune.files import write_whole
 from autotune.hardware import DeviceKind, Gpu, Hardware
@@ -56,6 +56,7 @@ class Examination(Stored):
     """All findings on one machine.
 
     Attributes:
+        schema_: By which what gathers results knows that this file is none.
         device: That was examined.
         driver: Of the GPU; None on a CPU.
         torch: Version.
@@ -63,6 +64,10 @@ class Examination(Stored):
         findings: In the order of the checks.
     """
 
+    model_config = ConfigDict(populate_by_name=True)
+
+    # "schema" itself would shadow a method of pydantic's BaseModel.
+    schema_: Literal["autotune.doctor/1"] = Field(default="autotune.doctor/1", alias="schema")
     device: DeviceKind
     driver: str | None
     torch: str | None
@@ -79,14 +84,18 @@ class Examination(Stored):
         """All that is left out of the search."""
         return tuple(drop for finding in self.findings for drop in finding.drops)
 
+    def to_json(self) -> str:
+        """All of it."""
+        return self.model_dump_json(by_alias=True, indent=2)
+
     def write(self, folder: Path) -> Path:
         """Keeps it beside a machine's results; returns the file.
 
         Raises:
             OSError: It cannot be written.
         """
-        path = folder / _file_name(self.device)
-        write_whole(path, self.model_dump_json(indent=2) + "\n")
+        path = examination_path(folder, self.device)
+        write_whole(path, self.to_json() + "\n")
         return path
 
 
@@ -101,16 +110,16 @@ def examination_of(hardware: Hardware, device: DeviceKind, findings: Sequence[Fi
 def known_examination(folder: Path, hardware: Hardware, device: DeviceKind) -> Examination | None:
     """What is known of a device; None where nobody looked, or the driver or torch has changed since."""
     try:
-        known = Examination.model_validate_json((folder / _file_name(device)).read_bytes())
+        known = Examination.model_validate_json(examination_path(folder, device).read_bytes())
     except (OSError, ValidationError):
         return None
     same = (device, _driver(hardware, device), hardware.software.torch)
     return known if (known.device, known.driver, known.torch) == same else None
 
 
-def _file_name(device: DeviceKind) -> str:
+def examination_path(folder: Path, device: DeviceKind) -> Path:
     """A file for each device: to look at the CPU of a machine forgets nothing of its GPU."""
-    return f"doctor-{device}.json"
+    return folder / f"doctor-{device}.json"
 
 
 def _driver(hardware: Hardware, device: DeviceKind) -> str | None:

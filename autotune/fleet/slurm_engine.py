@@ -59,6 +59,7 @@ class SlurmEngine:
         except ImportError:
             raise UsageError("the engine slurm needs submitit, which is not installed; pip install submitit") from None
         self._folder = (folder or Path(FOLDER)).resolve() / f"{time.time_ns():x}"
+        self._folder.mkdir(mode=0o700, parents=True)  # jobs hold the command with its secrets
         self._local, self._wait = local, wait
         # One for each job: what an executor was told once, it tells Slurm of the next one too.
         self._make: Callable[[], Any] = functools.partial(

@@ -60,6 +60,10 @@ def _gpu_lines(gpu: Gpu) -> Iterator[str]:
             "in use by " + _joined(f"process {other.pid}", other.name, _size(other.memory_bytes, "{}"))
             for other in gpu.processes
         ),
+        _with(
+            gpu.others_processes or None,
+            f"in use by {{}} process{'' if gpu.others_processes == 1 else 'es'} of other users",
+        ),
     )
     yield from filter(None, lines)
 

@@ -16,7 +16,7 @@ DeviceKind = Literal["cpu", "cuda", "rocm", "mps"]
 
 
 class GpuProcess(Stored):
-    """Another process that holds memory of a GPU."""
+    """Another process of this user that holds memory of a GPU."""
 
     pid: Whole
     name: str | None = None
@@ -46,7 +46,8 @@ class Gpu(Stored):
     temperature_celsius: int | None = Field(default=None, ge=-300, le=10_000)
     utilization_fraction: Share | None = None
     mig: bool | None = Field(default=None, description="True: this is a slice of a partitioned GPU")
-    processes: tuple[GpuProcess, ...] = ()
+    processes: tuple[GpuProcess, ...] = Field(default=(), description="of this user, which hold memory of it")
+    others_processes: Whole = Field(default=0, description="of other users or outside of this container: their number")
 
     @property
     def free_bytes(self) -> int | None:

@@ -117,7 +117,7 @@ class _Reading:
             temperature_celsius=self.temperature(whole),
             utilization_fraction=utilization.gpu / 100 if utilization else None,
             mig=isinstance(device, Slice),
-            processes=self.processes(),
+            **self.processes(),
         )
 
     def ask(self, field: str, call: str, *arguments: Any) -> Any | None:
@@ -154,22 +154,23 @@ class _Reading:
             degrees = self.ask("temperature_celsius", "nvmlDeviceGetTemperature", handle, sensor)
         return degrees
 
-    def processes(self) -> tuple[GpuProcess, ...]:
-        """Others that hold memory of the device, for computing or for a display."""
+    def processes(self) -> dict[str, Any]:
+        """Other processes that hold memory of the device, for computing or for a display.
+
+        Those of other users are counted only: their names are nothing that a user may publish.
+        """
         handle = self.device.handle
         # Slices have no displays, and say so with an error: only the list of computing processes is missed.
         displays = _quietly(self.nvml, self.nvml.nvmlDeviceGetGraphicsRunningProcesses, handle) or ()
         computing = self.ask("processes", "nvmlDeviceGetComputeRunningProcesses", handle) or ()
         used = {process.pid: process.usedGpuMemory for process in (*displays, *computing)}
-        others: list[GpuProcess] = []
-        for pid in sorted(used.keys() - self.own_pids):
-            process = GpuProcess(pid=pid, name=_process_name(pid), memory_bytes=used[pid])
-            if process.name is None:
-                self.miss(f"processes.{len(others)}.name", "the process is gone, or outside of this container")
-            if process.memory_bytes is None:
-                self.miss(f"processes.{len(others)}.memory_bytes", "the driver does not report it per process")
-            others.append(process)
-        return tuple(others)
+        pids = sorted(used.keys() - self.own_pids)
+        names = {pid: name for pid in pids if (name := _name_of_own(pid)) is not None}
+        for number, pid in enumerate(names):
+            if used[pid] is None:
+                self.miss(f"processes.{number}.memory_bytes", "the driver does not report it per process")
+        named = tuple(GpuProcess(pid=pid, name=name, memory_bytes=used[pid]) for pid, name in names.items())
+        return {"processes": named, "others_processes": len(pids) - len(named)}
 
 
 def _cards(nvml: Any, unread: dict[str, str]) -> tuple[Card, ...]:
@@ -221,9 +222,10 @@ def _cuda_version(number: int | None) -> str | None:
     return None if number is None else f"{number // 1000}.{number % 1000 // 10}"
 
 
-def _process_name(pid: int) -> str | None:
-    """A process's name, or None when it is gone, or lives outside of this container."""
+def _name_of_own(pid: int) -> str | None:
+    """The name of a process of this user; None of any other, of one that is gone, and outside of this container."""
     try:
-        return str(psutil.Process(pid).name())
+        process = psutil.Process(pid)
+        return str(process.name()) if process.username() == psutil.Process().username() else None
     except psutil.Error:
         return None

@@ -37,6 +37,7 @@ KNOBS = (
         why="which kernel of attention is fastest depends on its shapes",
         candidates=_candidates, priority={"gpu": 70}, guide=120, conflict=_conflict,
         affects={"memory", "arithmetic", "compiled code"}, on_process=restrict_attention,
+        trials={one: {"cuda", "rocm"} for one in ("flash_attention", "cudnn_attention", "efficient_attention")},
         without_word="set for the process when training starts",
     ),
 )  # fmt: skip

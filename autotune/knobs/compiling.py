@@ -5,7 +5,7 @@ from __future__ import annotations
 from autotune.hardware import Gpu
 from autotune.knobs.circumstances import Choices, Circumstances, offer
 from autotune.knobs.config import Scalar
-from autotune.knobs.knob import Knob
+from autotune.knobs.knob import EVERYWHERE, Knob
 from autotune.recorder.telling import GRAPHED, compile_model
 from autotune.units import format_seconds
 
@@ -80,6 +80,7 @@ KNOBS = (
         why="compiling fuses kernels, and CUDA graphs take away launch costs",
         candidates=_candidates, priority={"gpu": 30, "cpu": 70}, guide=90, devices_of={"cudagraphs": {"cuda"}},
         affects={"memory", "arithmetic", "compiled code"}, on_model=compile_model,
+        trials={"default": EVERYWHERE - {"mps"}, "reduce-overhead": {"cuda", "rocm"}, "cudagraphs": {"cuda"}},
         words={"transformers": ("torch_compile", "torch_compile_mode"), "accelerate": ("dynamo_plugin",)},
         without_word="the model is compiled when training starts, under Lightning its `training_step`",
     ),

@@ -31,7 +31,7 @@ class WorkloadFacts(BaseModel):
     target: str
     name: str
     fingerprint: str = Field(description="hash of what is trained: model, samples, optimizer, effective batch")
-    model: ModelFacts | None = Field(default=None, description="None in recordings of earlier versions")
+    model: ModelFacts
     samples: int | None = Field(description="length of the dataset; None for an iterable one without")
     evaluation_samples: int | None = Field(default=None, description="length of the dataset to evaluate on")
     baseline: TrainConfig

@@ -64,6 +64,7 @@ class Knob:
         on_model: Changes a model that is on its device; given the whole config, whose other knobs may matter.
         on_optimizer: Changes an optimizer.
         outside: Changes a model of a script that cannot be asked to do it itself.
+        trials: The values that `autotune doctor` compares with eager fp32, each with the devices where it does.
         on_copies: Whether it is in how a script's batches are copied to the device, which is changed from outside.
     """
 
@@ -92,6 +93,7 @@ class Knob:
     on_model: Callable[[nn.Module, TrainConfig], None] | None = None
     on_optimizer: Callable[[Optimizer, Any], None] | None = None
     outside: Callable[[nn.Module, TrainConfig], None] | None = None
+    trials: Mapping[Scalar, Set[DeviceKind]] = field(default_factory=dict)
     on_copies: bool = False
 
     @property

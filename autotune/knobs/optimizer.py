@@ -6,7 +6,7 @@ from typing import get_args
 
 from autotune.knobs.circumstances import Choices, Circumstances, offer
 from autotune.knobs.config import OptimizerImpl
-from autotune.knobs.knob import Knob
+from autotune.knobs.knob import EVERYWHERE, Knob
 from autotune.recorder.telling import switch_optimizer
 
 
@@ -26,6 +26,7 @@ KNOBS = (
         why="one kernel for all parameters saves launches and passes over memory",
         candidates=_candidates, prefers=("fused", "foreach"), priority={"gpu": 100, "cpu": 80}, guide=110,
         affects={"memory", "arithmetic"}, on_optimizer=switch_optimizer, words={"transformers": ("optim",)},
+        trials={"foreach": EVERYWHERE, "fused": EVERYWHERE},
         without_word="the optimizer is switched when training starts",
     ),
 )  # fmt: skip

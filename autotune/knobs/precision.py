@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from autotune.knobs.circumstances import Choices, Circumstances, offer
 from autotune.knobs.config import Scalar, TrainConfig
-from autotune.knobs.knob import Knob
+from autotune.knobs.knob import EVERYWHERE, Knob
 from autotune.recorder.telling import HALF, autocast_forward, matmul_precision, multiply_in_fp8, set_tf32
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ KNOBS = (
         why="tensor cores and CPU instructions for fewer bits compute faster, and half the bytes need half the memory",
         candidates=_candidates, prefers=_preferred, priority={"gpu": 10, "cpu": 20}, guide=10,
         affects={"memory", "arithmetic", "compiled code"}, devices_of={"tf32": {"cuda"}}, on_process=set_tf32,
+        trials=dict.fromkeys(("tf32", *HALF), EVERYWHERE),
         outside=autocast_forward,
         in_force=_in_force,
         words={

@@ -91,6 +91,7 @@ KNOBS = (
         candidates=_allocators, prefers=_preferred_allocator, priority={"gpu": 130, "cpu": 10}, guide=140,
         affects={"memory", "host memory"}, devices={"cpu", "cuda"},
         on_process=set_allocator, in_force=_allocator_in_force, without_word=_BEFORE_TRAINING,
+        trials={"tuned": {"cpu", "cuda"}},
     ),
     Knob(
         name="cudnn_benchmark", when="shapes are fixed",
@@ -98,5 +99,6 @@ KNOBS = (
         candidates=_cudnn_search, prefers=(True,), priority={"gpu": 110}, guide=20,
         affects={"arithmetic"}, devices={"cuda"}, words={"lightning": ("benchmark",)},
         on_process=let_cudnn_search, in_force=_searching_in_force, without_word=_BEFORE_TRAINING,
+        trials={True: {"cuda", "rocm"}},
     ),
 )  # fmt: skip

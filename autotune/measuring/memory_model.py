@@ -17,9 +17,9 @@ from autotune.knobs import Scalar, affecting, buying_memory
 from autotune.measuring.records import Burst, Outcome, Point
 
 MIN_MARGIN, MAX_MARGIN = 0.02, 0.2
-"""Of what the target leaves for samples: kept free, whatever the residuals say."""
+"""Limits of the share that is kept free, of the memory that the target leaves for samples."""
 RESIDUAL_MARGIN = 2.0
-"""The margin is so many times the residual: what larger batches lie off the line, mostly."""
+"""Ratio of the margin to the residual: larger batches mostly lie that near to the line."""
 Group = tuple[Scalar | tuple[tuple[str, Scalar], ...], ...]
 
 
@@ -86,6 +86,10 @@ class MemoryModel:
         """The line of a point's combination, if it is known."""
         return self._lines.get(self._group(point))
 
+    def nearest(self, point: Point) -> Line | None:
+        """The line of the known combination most like a point's; None where none is known."""
+        return self._lines[self._most_like(point, self._lines)] if self._lines else None
+
     def shortage(self, point: Point) -> float | None:
         """The bytes that a point is expected to take, when they are more than the target.
 
@@ -97,15 +101,18 @@ class MemoryModel:
         speaking = [known for known in self._lines if all(known[index] == group[index] for index in buying)]
         if not speaking:
             return None
-        # A known group agrees with itself in all.
-        similar = max(speaking, key=lambda known: sum(a == b for a, b in zip(group, known, strict=True)))
-        expected = self._lines[similar].bytes_at(point.config.batch_size)
+        expected = self._lines[self._most_like(point, speaking)].bytes_at(point.config.batch_size)
         return expected if expected > self.limit_bytes else None
 
     def largest_batch(self, point: Point) -> int | None:
         """The largest batch that is expected to stay under the target with a point's other knobs."""
         line = self.line(point)
         return line.largest_batch(self.limit_bytes) if line is not None else None
+
+    def _most_like(self, point: Point, groups: Iterable[Group]) -> Group:
+        """The group that agrees most with a point's, which is its own where that is among them."""
+        group = self._group(point)
+        return max(groups, key=lambda known: sum(a == b for a, b in zip(group, known, strict=True)))
 
     def _group(self, point: Point) -> Group:
         return (*point.config.pick(self._knobs), tuple(sorted(point.parameters.items())))

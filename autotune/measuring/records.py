@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Annotated
 
-from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, computed_field
+from pydantic import AfterValidator, AllowInfNan, BaseModel, ConfigDict, Field, computed_field
 
 from autotune.knobs import KNOB_NAMES, Parameters, Scalar, TrainConfig, format_scalar
 from autotune.measuring.statistics import Interval, ratio_interval
 from autotune.measuring.telemetry_summary import TelemetrySummary, merged
+from autotune.secrets import masked_text
 from autotune.stored import Figure, Seconds, Stored, Whole
 
 MOST_BLOCKS = 10_000
@@ -183,7 +184,9 @@ class Burst(BaseModel):
     point: Point
     outcome: Outcome
     measurement: Measurement | None = None
-    reason: str | None = Field(default=None, description="why it did not end well, in one sentence")
+    reason: Annotated[str, AfterValidator(masked_text)] | None = Field(
+        default=None, description="why it did not end well, in one sentence"
+    )
     without_effect: tuple[str, ...] = Field(default=(), description="knobs that did not come into effect")
     phase: str = Field(
         default="start", description="how far it came: start, build, warm up, train, evaluate, end, done"

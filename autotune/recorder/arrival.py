@@ -57,7 +57,7 @@ def _or_give_up(orders: dict[str, Any], what: Callable[[], None]) -> None:
     try:
         what()
     except Exception as error:
-        if "socket" not in orders:  # no burst: nobody listens
+        if "socket" not in orders:  # no burst: no parent listens
             raise
         with contextlib.suppress(Exception):  # the parent may be gone, too
             from .ending import give_up

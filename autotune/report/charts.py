@@ -130,7 +130,7 @@ def waterfall_steps(result: Result) -> list[Step]:
     return found
 
 
-def _measured_step(label: str, start: float, ratio: float, ci95: Interval, pairs: int | None) -> Step:
+def _measured_step(label: str, start: float, ratio: float, ci95: Interval, pairs: int) -> Step:
     if too_few_pairs(pairs):
         return Step(label, start, ratio, None, "too few pairs")
     return Step(label, start, ratio, ci95, ratios(ci95))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from autotune.errors import ConfigError
-from autotune.hardware import Gpu
 from autotune.measuring import Burst, Line, Measurement, MemoryModel, Outcome, Point
 from autotune.report.drawing import drawable
 from autotune.results.result import Result, TrialRecord
@@ -35,23 +34,16 @@ class Footprint:
 
 
 def footprint(result: Result) -> Footprint:
-    """The memory of all bursts, before those of the chosen config's combination of knobs."""
+    """The memory of all bursts, and the line that fits the chosen config best."""
     limits = result.constraints
     target = limits.memory_limit_bytes or result.hardware.memory_limit_bytes(limits.device, limits.memory_target)
     if not drawable(target):
         target = None
     found = [(point, trial) for trial in result.trials if (point := _point(result, trial)) is not None]
-    gpu = isinstance(result.hardware.device(limits.device), Gpu)
-    bursts = [_burst(point, trial) for point, trial in found]
     # Without a target nothing is known of what ran out of memory but that it did.
-    usable = [burst for burst in bursts if target is not None or burst.ok]
-    model = MemoryModel(usable, target or 0, "cuda" if gpu else "cpu")
-    best = result.best.point
-    line, of_best = model.line(best), True
-    if line is None:
-        known = [point for point, _ in found if model.line(point) is not None]
-        alike = min(known, key=lambda point: len(point.config.changes_from(best.config)), default=None)
-        line, of_best = (model.line(alike), False) if alike is not None else (None, True)
+    bursts = [_burst(*one) for one in found if target is not None or one[1].outcome is Outcome.OK]
+    model = MemoryModel(bursts, target or 0, limits.device)
+    line = model.nearest(result.best.point)
     return Footprint(
         points=[
             (point.config.batch_size, float(trial.memory_bytes), line is not None and model.line(point) is line)
@@ -61,7 +53,7 @@ def footprint(result: Result) -> Footprint:
         exceeded=[point.config.batch_size for point, trial in found if trial.outcome is Outcome.OOM],
         target_bytes=target,
         line=line,
-        of_best=of_best,
+        of_best=line is model.line(result.best.point),
         largest_batch=line.largest_batch(target) if line is not None and target is not None else None,
     )
 

@@ -52,7 +52,7 @@ class Round(NamedTuple):
 
 
 def confirmation(result: Result) -> list[Block]:
-    """What each pair of blocks says; nothing where whole bursts alternated, or in an older file."""
+    """What each pair of blocks says; nothing where whole bursts alternated."""
     rounds, speedup = rounds_of(result), result.speedup
     if not rounds or speedup is None:
         return []

@@ -1,4 +1,4 @@
-"""The record of `autotune check`: whether a result still holds."""
+"""The answer of `autotune check`: whether a result still holds."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from autotune.measuring import Speedup
 
 
 class Check(BaseModel):
-    """What came of it.
+    """The verdict on a result.
 
     Attributes:
-        verdict: In the words of `autotune check`, which gives each its exit status.
-        reason: In one sentence.
-        claimed: The speed-up in the file; None when it recommends the baseline.
-        found: The speed-up now; None when a side failed, or there is nothing to compare.
-        differences: What is not as it was: the workload.
+        verdict: Decides the exit status of `autotune check`.
+        reason: Why, in one sentence.
+        claimed: The speed-up in the file. None when it recommends the baseline.
+        found: The speed-up now. None when a side failed, or there is nothing to compare.
+        differences: How the workload differs from the one that was tuned.
     """
 
     model_config = ConfigDict(frozen=True)

@@ -7,7 +7,8 @@ from typing import ClassVar, Literal
 
 from pydantic import AwareDatetime, Field
 
-from autotune.hardware import DeviceKind, Hardware, Software, slug
+from autotune.files import stem_of
+from autotune.hardware import DeviceKind, Hardware, Software
 from autotune.measuring import Outcome, Speedup
 from autotune.results.files import Document
 from autotune.results.result import Result, Side, WorkloadRecord
@@ -126,6 +127,6 @@ def origin_of(result: Result) -> Origin:
 
 
 def default_cross_path(cross: Cross, results: Path = RESULTS) -> Path:
-    """``results/<this machine>/cross/<workload>-from-<other machine>.json``."""
-    name = f"{slug(cross.workload.target)}-from-{cross.config_of.slug}.json"
+    """``results/<this machine>/cross/<workload>-<device>-from-<other machine>.json``."""
+    name = f"{stem_of(cross.workload.target)}-{cross.device}-from-{cross.config_of.slug}.json"
     return results / cross.hardware.slug / "cross" / name

@@ -1,7 +1,7 @@
 """One reader and one writer for all files that autotune keeps, with an error for each way to fail.
 
-A newer autotune may add fields and knobs: those are ignored, and told. Where ignoring one would mislead, the newer
-autotune raises the schema's version instead, and this one says that it must be upgraded.
+A newer autotune may add fields and knobs: a reader ignores them, and says so. Where that would mislead, the newer
+autotune raises the schema's version instead. A file of another version than today's is refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pydantic_core import PydanticSerializationError, from_json
 from autotune import __version__
 from autotune.errors import ResultFileError
 from autotune.files import write_whole
-from autotune.results.migrate import OLDEST, migrated
+from autotune.secrets import masked_data, may_hold_secret
 from autotune.stored import CLEAN, Stored
 from autotune.units import format_bytes
 
@@ -31,6 +31,10 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 """What JSON escapes that UTF-8 cannot hold by itself."""
 MOST_NAMED = 8
 """Fields that are named as ignored; more are counted."""
+
+
+class OtherKindError(ResultFileError):
+    """A file of autotune's own, of another kind: what gathers results from a folder passes over it."""
 
 
 class Document(Stored):
@@ -48,17 +52,11 @@ class Document(Stored):
 
     model_config = ConfigDict(populate_by_name=True)
     _ignored: str | None = PrivateAttr(None)
-    _older: str | None = PrivateAttr(None)
 
     @property
     def ignored(self) -> str | None:
         """What of the file is not known here and was ignored, in a sentence."""
         return self._ignored
-
-    @property
-    def file_notes(self) -> tuple[str, ...]:
-        """What a reader should know of the file itself: that it is old, and what was ignored."""
-        return tuple(note for note in (self._older, self._ignored) if note is not None)
 
 
 Kind = TypeVar("Kind", bound=Document)
@@ -102,27 +100,25 @@ def parse_document(data: Any, origin: str, *kinds: type[Kind], clean: bool = Fal
     Raises:
         ResultFileError: It is of another schema, or not valid.
     """
-    kind, version = _kind_of(data, origin, kinds)
-    current = migrated(data, version)
+    kind = _kind_of(data, origin, kinds)
     try:
-        record = kind.model_validate(current | {"schema": kind.SCHEMA}, context=CLEAN if clean else None)
+        record = kind.model_validate(data, context=CLEAN if clean else None)
     except ValidationError as error:
         raise _refused(error, data, origin, kind) from None
-    names = list(dict.fromkeys(_unknown(current, record)))
+    names = list(dict.fromkeys(_unknown(data, record)))
     if names:
         rest = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         record._ignored = f"ignored, since this autotune does not know it: {', '.join(names[:MOST_NAMED])}{rest}"
-    if data["schema"] != kind.SCHEMA:
-        record._older = f"an older autotune wrote this file ({data['schema']})"
     return record
 
 
 def to_json(record: BaseModel) -> str:
-    """All of a record; what a caller has put in unchecked, and JSON does not have, is spelled out."""
+    """All of a record, its secrets hidden; a caller's unchecked values that JSON does not have are written as text."""
     try:
-        return record.model_dump_json(by_alias=True, indent=2)
+        text = record.model_dump_json(by_alias=True, indent=2)
     except (PydanticSerializationError, ValueError):
-        return json.dumps(record.model_dump(by_alias=True), default=str, indent=2)
+        text = json.dumps(record.model_dump(by_alias=True), default=str, indent=2)
+    return json.dumps(masked_data(json.loads(text)), ensure_ascii=False, indent=2) if may_hold_secret(text) else text
 
 
 def write_document(record: Document, path: Path) -> None:
@@ -175,31 +171,32 @@ def _decoded(text: str) -> Any:
         return json.loads(text)
 
 
-def _kind_of(data: Any, origin: str, kinds: tuple[type[Kind], ...]) -> tuple[type[Kind], int]:
-    """Which kind of file it is, and of which version.
+def _kind_of(data: Any, origin: str, kinds: tuple[type[Kind], ...]) -> type[Kind]:
+    """Which kind of file it is.
 
     Raises:
-        ResultFileError: A foreign file, a newer schema, or one that is too old.
+        OtherKindError: Another file of autotune's own.
+        ResultFileError: A foreign file, or one of another version of the schema.
     """
     schema = data.get("schema") if isinstance(data, dict) else None
-    family, _, digits = schema.rpartition("/") if isinstance(schema, str) else ("", "", "")
-    told = repr(schema)[:60]
+    family = schema.rpartition("/")[0] if isinstance(schema, str) else ""
     kind = next((one for one in kinds if one.SCHEMA.rpartition("/")[0] == family), None)
-    if kind is None or not (digits.isascii() and digits.isdigit()):
+    if kind is None and family.startswith("autotune."):
+        raise OtherKindError(
+            f'{origin} is not a {kinds[0].NOUN} of autotune, but another of its files: "schema" is {schema!r:.60}; '
+            f"name a {kinds[0].NOUN}"
+        )
+    if kind is None:
         raise ResultFileError(
             f'{origin} is not a {kinds[0].NOUN} of autotune: expected "schema": "{kinds[0].SCHEMA}", '
-            f"got {told}; is it another program's file?"
+            f"got {schema!r:.60}; is it another program's file?"
         )
-    version, ours = int(digits[:9]), int(kind.SCHEMA.rpartition("/")[2])
-    if version > ours:
+    if schema != kind.SCHEMA:
         raise ResultFileError(
-            f"{origin} was written by a newer autotune ({told}); this one reads {kind.SCHEMA}: upgrade autotune"
+            f"{origin} is a {kind.NOUN} of another autotune: expected the schema {kind.SCHEMA}, got {schema!r:.60}; "
+            f"read it with the autotune that wrote it, or {kind.REMEDY}"
         )
-    if version < OLDEST:
-        raise ResultFileError(
-            f"{origin} was written by an older autotune ({told}), which this one no longer reads; {kind.REMEDY}"
-        )
-    return kind, version
+    return kind
 
 
 def _refused(error: ValidationError, data: dict[str, Any], origin: str, kind: type[Document]) -> ResultFileError:

@@ -1,4 +1,4 @@
-"""Gathers result files, and those of `autotune cross`, from files and folders; what gives none is told by name."""
+"""Gathers result files, and those of `autotune cross`, from files and folders; it names what gives none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from autotune.errors import ResultFileError
 from autotune.results.cross_file import Cross
-from autotune.results.files import Document, read_document
+from autotune.results.files import Document, OtherKindError, read_document
 from autotune.results.result import Result
 
 Machine = tuple[str, str]
@@ -37,7 +37,8 @@ class Gathered:
 def gather(paths: Iterable[Path | str]) -> Gathered:
     """The results in files and folders, and in all folders below, in the order of their paths, copies left out.
 
-    A file that cannot be read becomes a sentence, and the rest goes on; what is named twice is read once.
+    A file that cannot be read becomes a sentence, and the rest goes on; what is named twice is read once. Other files
+    of autotune in a folder, such as what `doctor` has found, are passed over.
     """
     found = Gathered()
     seen: set[str] = set()
@@ -51,7 +52,7 @@ def gather(paths: Iterable[Path | str]) -> Gathered:
             real = os.path.realpath(file)
             if real not in seen:
                 seen.add(real)
-                _read(file, found)
+                _read(file, found, passes_over=file is not path)
     results, copies = distinct(found.results)
     crosses, superseded = newest(found.crosses)
     return Gathered(results, crosses, found.problems, [*found.warnings, *copies, *superseded])
@@ -87,12 +88,14 @@ def newest(crosses: Iterable[tuple[str, Cross]]) -> tuple[list[tuple[str, Cross]
     return list(kept.values()), told
 
 
-def _read(file: Path | str, found: Gathered) -> None:
+def _read(file: Path | str, found: Gathered, *, passes_over: bool) -> None:
+    """Adds what a file holds; with `passes_over`, other files of autotune are no problem."""
     kinds: tuple[type[Document], ...] = (Result, Cross)
     try:
         record = read_document(file, *kinds)
     except ResultFileError as error:
-        found.problems.append(str(error))
+        if not (passes_over and isinstance(error, OtherKindError)):
+            found.problems.append(str(error))
         return
     if isinstance(record, Result):
         found.results.append((str(file), record))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AwareDatetime, BeforeValidator, Field
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field
 
 from autotune.hardware import DeviceKind, Hardware, Software
 from autotune.knobs import KNOBS, ModelFacts, Parameters, Scalar, TrainConfig
@@ -23,7 +23,8 @@ from autotune.measuring import (
     objective_named,
 )
 from autotune.results.files import Document, read_document
-from autotune.results.sites import SourceRecord
+from autotune.results.sites import SourceRecord, Words
+from autotune.secrets import masked_text
 from autotune.stored import Dollars, Figure, Seconds, Share, Stored, Whole
 
 ABLATION_MIN_BUDGET_SECONDS = 120.0
@@ -31,22 +32,22 @@ ABLATION_MIN_BUDGET_SECONDS = 120.0
 
 
 def _known_knobs(config: Any) -> Any:
-    """Without the knobs of a newer autotune, which cannot be applied here: whoever reads the file is told of them."""
+    """A config without the knobs of a newer autotune, which cannot be applied here. `Document.ignored` names them."""
     return {knob: config[knob] for knob in config if knob in KNOBS} if isinstance(config, dict) else config
 
 
 class ScriptRecord(Stored):
     """A training script that was tuned as it is."""
 
-    command: tuple[str, ...] = Field(description="the words that started it")
+    command: Words = Field(description="the words that started it; *** stands for a secret")
     loop: dict[str, Any] = Field(description="by which its training loop is found again")
-    source: SourceRecord | None = Field(default=None, description="by which it can be changed; null in older files")
+    source: SourceRecord = Field(description="where its settings stand, so that they can be changed")
 
 
 class WorkloadRecord(Stored):
     """What was trained."""
 
-    target: str
+    target: Annotated[str, AfterValidator(masked_text)]
     name: str
     parameters: Parameters = Field(default_factory=dict)
     samples: Whole | None
@@ -79,7 +80,7 @@ class AblationRow(Stored):
     after: str
     ratio: Figure
     ci95: KnownInterval
-    pairs: Whole | None = Field(default=None, description="pairs of processes; null in older files")
+    pairs: Whole = Field(description="pairs of processes")
 
 
 class Constraints(Stored):

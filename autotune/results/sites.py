@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from autotune.secrets import masked_command
 from autotune.stored import Stored, Whole
 
+Words = Annotated[tuple[str, ...], AfterValidator(masked_command)]
+"""A command, or a part of one, without its secrets."""
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -30,7 +33,7 @@ class SourceRecord(Stored):
 
     main: str | None = Field(description="the file that was run, from where autotune was; null: none of the user's")
     folder: str = Field(description="where the script ran, from where autotune did")
-    argv: tuple[str, ...] = Field(default=(), description="the words that the file was run with")
+    argv: Words = Field(default=(), description="the words that the file was run with")
     files: dict[str, Sha256] = Field(default_factory=dict, description="hash of each file that is named here")
     loaders: tuple[Site | None, ...] = Field(default=(), description="that feed training; null: made elsewhere")
     optimizers: tuple[Site | None, ...] = ()

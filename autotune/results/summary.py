@@ -95,14 +95,14 @@ def ratios(interval: Interval) -> str:
     return f"{ratio_text(interval.low).removesuffix('×')} – {ratio_text(interval.high).removesuffix('×')}"
 
 
-def too_few_pairs(pairs: int | None) -> str | None:
-    """That so few pairs of processes tell nothing; None where there are enough, or where an older file is silent."""
-    if pairs is None or pairs >= FEWEST_PAIRS:
+def too_few_pairs(pairs: int) -> str | None:
+    """That there are too few pairs of processes for a finding; None where there are enough."""
+    if pairs >= FEWEST_PAIRS:
         return None
     return f"{pairs} pair{'' if pairs == 1 else 's'}: too few to tell"
 
 
-def sureness(ci95: Interval, pairs: int | None) -> str:
+def sureness(ci95: Interval, pairs: int) -> str:
     """How sure a ratio is: its interval ``1.47 – 1.53``, or ``2 pairs: too few to tell``."""
     return too_few_pairs(pairs) or ratios(ci95)
 

@@ -20,8 +20,8 @@ _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16
 """Offsets in the kernel's record of a call."""
 _SET_FILTER, _NEW_LISTENER, _SPECULATE = 1, 1 << 3, 1 << 2
 _ADDRESS_SIZES = (16, 24, 28)
-"""Of an IPv4 address and of both forms of an IPv6 one; more than 110 bytes is a buffer for any. Unix sockets, through
-which workers hand over tensors, have other sizes, and the parent is not asked: an answer takes 50 µs."""
+"""An IPv4 address has the first size, an IPv6 one the others; more than 110 bytes is a buffer for any. Unix sockets,
+through which workers hand over tensors, have other sizes, and the parent is not asked: an answer takes 50 µs."""
 _MOST_OF_UNIX = 110
 STEPPED = ("240.0.0.1", 1)
 """A process that connects a datagram socket to this reserved address says that its training has begun; nothing is sent.
@@ -106,14 +106,14 @@ def _install(code: bytes, flags: int) -> int:
 
 def _program(machine: Machine, *, with_files: bool, otherwise: int, with_network: bool = True) -> bytes:
     """The filter, in the kernel's code of 8 bytes an instruction; `otherwise` is what becomes of the calls it names."""
-    asked = [*machine.stating.values()] if with_files else []
+    numbers = [*machine.stating.values()] if with_files else []
     lines: list[tuple[int, int, int, int]] = [
         (_LOAD, 0, 0, _ARCH),
         (_EQUAL, 1, 0, machine.arch),
         (_RETURN, 0, 0, _REFUSE if with_files else _ALLOW),  # a program for another kind of processor
         (_LOAD, 0, 0, _NUMBER),
     ]
-    for number in asked:
+    for number in numbers:
         lines += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, otherwise)]
     if not with_network:
         return _assembled([*lines, (_RETURN, 0, 0, _ALLOW)])

@@ -40,6 +40,8 @@ EXPLORING_SECONDS, ENTERING_SECONDS, ENDING_SECONDS = 20.0, 20.0, 5.0
 """For processes that need milliseconds; beyond these the machine is stuck."""
 _RUN = "import sys; sys.path.append({place!r}); from sandbox.{module} import {name}; {name}()"
 """By its path: such a process needs nothing that is installed, and starts in 0.03 s."""
+_APPARMOR = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
+_MPS = "/tmp/nvidia-mps"  # noqa: S108 - NVIDIA's default, of pipes, which no overlay carries
 _DENIED = re.compile(r"(?:(?P<before>[^\s:'\"‘’]+)['\"’]?: )?Permission denied(?:: ['\"](?P<after>[^'\"]+))?")
 """As shells, Python and programs in C write it."""
 _START, _PLACES = "start", ("/var/tmp", "/dev/shm")  # noqa: S108 - `mkdtemp` makes the folders in them
@@ -88,12 +90,20 @@ def find_offer(scratch: Path | None = None, through: Sequence[str] = ()) -> Offe
     plan, error = _explored(scratch, through)
     if plan is not None:
         return Offer("overlay", plan=plan)
-    reasons = (f"no private view: {error}",)
+    reasons = (f"no private view: {error}{_why_no_namespace()}",)
     version = landlock.version()
     if version and os.uname().machine in MACHINES:
         return Offer("landlock", reasons)
     why = f"the system calls of {os.uname().machine} are not known" if version else "the kernel offers none"
     return Offer("none", (*reasons, f"no Landlock: {why}"))
+
+
+def _why_no_namespace() -> str:
+    """The setting that keeps Ubuntu's users from mounting in a user namespace, where it is on."""
+    with contextlib.suppress(OSError):
+        if _APPARMOR.read_text().strip() == "1":
+            return f", since sysctl kernel.{_APPARMOR.name} is 1"
+    return ""
 
 
 def _explored(scratch: Path, through: Sequence[str]) -> tuple[Plan | None, str]:
@@ -109,8 +119,8 @@ def _explored(scratch: Path, through: Sequence[str]) -> tuple[Plan | None, str]:
         code = _RUN.format(place=str(Path(__file__).parents[1]), module="entry", name="explore")
         command = [sys.executable, "-I", "-S", "-c", code, str(folder), *through]
         try:
-            done = subprocess.run(command, capture_output=True, timeout=EXPLORING_SECONDS, text=True)
-            answer = json.loads(done.stdout or '{"plan": null, "error": "the process that tried ended early"}')
+            trial = subprocess.run(command, capture_output=True, timeout=EXPLORING_SECONDS, text=True)
+            answer = json.loads(trial.stdout or '{"plan": null, "error": "the process that tried ended early"}')
         except (OSError, subprocess.TimeoutExpired) as error:
             answer = {"plan": None, "error": str(error)}
         if answer["plan"] is not None:
@@ -147,7 +157,8 @@ class Protection:
     ) -> None:
         self._run = run
         self._note = note
-        self._through = [str(path.resolve()) for path in (*writable, *caches)]
+        mps = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", _MPS))
+        self._through = [str(path.resolve()) for path in (*writable, *caches, *([mps] if mps.is_dir() else []))]
         self._is_writable = bool(writable)
         self.shared = run / "shared"
         self.shared.mkdir()
@@ -215,7 +226,9 @@ class Protection:
                 "another disk"
             )
         if free < SCANT_BYTES:
-            self._note(f"only {format_bytes(free)} are free in {self._layers.parent} for what the script writes")
+            self._note(
+                f"only {format_bytes(free)} are free in {self._layers.parent}, where the script's writes are kept"
+            )
 
     @property
     def _landlocked(self) -> list[str]:
@@ -320,7 +333,7 @@ class Protection:
         self._has_start = bool(self._start_states)
 
     def close_start(self, name: str) -> None:
-        """Drops what training has changed of what was kept: only the next start can make it as it was."""
+        """Drops kept data that training has changed: only the next start can make them as they were."""
         for relative, states in self._start_states.items():
             kept = self.layer(_START) / relative
             if _states(str(kept)) != states:
@@ -389,15 +402,15 @@ def _new_roots(folder: str, lower: str) -> list[str]:
 
 def _states(path: str) -> dict[str, tuple[int, int]]:
     """Size and time of the last change of each file below a path, or of the file itself."""
-    found = {}
+    states = {}
     places = [(path, [], [""])] if not os.path.isdir(path) else os.walk(path)
     for place, _, names in places:
         for name in names:
             full = os.path.join(place, name) if name else place
             with contextlib.suppress(OSError):
                 seen = os.lstat(full)
-                found[os.path.relpath(full, path)] = (seen.st_size, seen.st_mtime_ns)
-    return found
+                states[os.path.relpath(full, path)] = (seen.st_size, seen.st_mtime_ns)
+    return states
 
 
 def _size(path: str) -> int:

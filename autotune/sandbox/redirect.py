@@ -38,7 +38,7 @@ def begin(layer: str, allowed: list[str]) -> None:
 
 
 def move_to(layer: str) -> None:
-    """This process, forked for a job, goes on with a mirror of its own."""
+    """This process, forked for a job, uses a mirror of its own from here on."""
     if _state:
         _state[0].layer = layer
 
@@ -98,7 +98,7 @@ class Mirror:
 
     @contextlib.contextmanager
     def _resolved(self, path: Any) -> Iterator[str | None]:
-        """The path in the mirror; None for what is written to as it is, for what is no path, and while this is open."""
+        """The path in the mirror; None where the path itself is used, and while this is open."""
         if getattr(self._asking, "now", False) or not isinstance(path, (str, bytes, os.PathLike)):
             yield None
             return

@@ -211,7 +211,7 @@ def _read(thread: int, place: int, length: int) -> bytes:
 
 
 def _address(raw: bytes) -> tuple[str, int] | None:
-    """Host and port; None for what is no address of the internet."""
+    """Host and port; None where the family is neither IPv4 nor IPv6."""
     if len(raw) < 8:
         return None
     family, port = struct.unpack_from("=H", raw)[0], struct.unpack_from(">H", raw, 2)[0]
@@ -224,7 +224,7 @@ def _address(raw: bytes) -> tuple[str, int] | None:
 
 
 def _path_of(thread: int, name: str, arguments: list[int]) -> str | None:
-    """The file that a call would change; None for what is no file, or is seen by nobody else."""
+    """The file that a call would change; None where it has no name."""
     place, folder = arguments[0], _AT_CURRENT
     if name in _BY_FOLDER:
         place, folder = arguments[1], ctypes.c_int(arguments[0]).value

@@ -58,6 +58,7 @@ class Plan:
         overlays: Folders that carry an overlay, parents first.
         read_only: Folders and files that can only be read, each with the reason; empty where they are read-only
             outside, too.
+        sockets: Sockets in the file system: through an overlay, no process that listens is found.
         stacks: Whether a view can be entered from within a view, as a forked job does.
     """
 
@@ -66,6 +67,7 @@ class Plan:
         self.through = through
         self.overlays: list[str] = []
         self.read_only: dict[str, str] = {}
+        self.sockets: list[str] = []
         self.stacks = True
 
     @classmethod
@@ -97,7 +99,7 @@ def enter(plan: Plan, layer: str, start: str | None = None, *, is_inside: bool =
 
     Args:
         plan: What `explore` made.
-        layer: Folder for what is written, in the plan's scratch folder; it is created.
+        layer: Folder in the plan's scratch folder that receives all writes; it is created.
         start: Folder of an earlier layer, whose contents are seen below it.
         is_inside: Whether this process is in a view already; what it sees there is below the new layer.
 
@@ -116,6 +118,9 @@ def enter(plan: Plan, layer: str, start: str | None = None, *, is_inside: bool =
         _overlay(root + place.rstrip("/"), upper(layer, number), lower, earlier if os.path.isdir(earlier) else "")
     for place in sorted([*plan.read_only, *plan.through, *AS_THEY_ARE]):
         _bind(place, root + place, read_only=place in plan.read_only)
+    for path in plan.sockets:
+        with contextlib.suppress(OSError):  # its process may have ended meanwhile
+            _bind(path, root + path, read_only=False)
     _mount(plan.scratch, root + plan.scratch, None, _MS_BIND)  # alone: this very root lies below it
     os.chdir(root)
     _check(_libc.syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."), "pivot_root")
@@ -124,7 +129,7 @@ def enter(plan: Plan, layer: str, start: str | None = None, *, is_inside: bool =
 
 
 def remove_folder(folder: str) -> None:
-    """Removes a folder, with what was made unreadable in it: overlays leave such folders in their layers."""
+    """Removes a folder with all its contents; overlays leave unreadable folders in their layers."""
     for place, names, _ in os.walk(folder):
         for name in names:
             inner = os.path.join(place, name)
@@ -158,7 +163,7 @@ class _Explorer:
                 self._place(place)
         if "/" not in self._plan.overlays:
             raise OSError(f"/ can carry no overlay: {self._plan.read_only.get('/', 'for a reason unknown')}")
-        self._plan.through += [path for path in _sockets() if not _is_below(path, (*AS_THEY_ARE, *self._plan.through))]
+        self._plan.sockets = [path for path in _sockets() if not _is_below(path, (*AS_THEY_ARE, *self._plan.through))]
 
     def _place(self, place: str) -> None:
         """An overlay where that is possible; else taken apart; else read-only."""
@@ -318,19 +323,18 @@ def _unshare() -> None:
 
 
 def _mounts() -> list[Mount]:
-    found = []
+    mounts = []
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
         for line in lines:
             own, _, rest = line.partition(" - ")
             fields = own.split()
             point = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), fields[4])
-            found.append(Mount(point, rest.split()[0], frozenset(fields[5].split(","))))
-    return found
+            mounts.append(Mount(point, rest.split()[0], frozenset(fields[5].split(","))))
+    return mounts
 
 
 def _sockets() -> list[str]:
-    """Sockets in the file system: through an overlay, nobody would find the process that listens."""
-    found = set()
+    paths = set()
     with contextlib.suppress(OSError), open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as lines:
         for line in lines:
             fields = line.split(maxsplit=7)
@@ -338,8 +342,8 @@ def _sockets() -> list[str]:
                 path = fields[7].rstrip("\n")
                 with contextlib.suppress(OSError):
                     if stat.S_ISSOCK(os.stat(path).st_mode):
-                        found.add(os.path.realpath(path))
-    return sorted(found)
+                        paths.add(os.path.realpath(path))
+    return sorted(paths)
 
 
 def _listed(folder: str) -> list[str]:

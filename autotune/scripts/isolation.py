@@ -354,10 +354,8 @@ class ScriptIsolation(Isolation):
         """A request in the words of the recorder."""
         told = {**request.model_dump(mode="json"), "trace": self._traced.get(request.number)}
         told["pass_batches"] = self._pass_batches
-        is_forked = self._forkserver is not None
-        told["layer"] = (
-            self._protection.prepare_fork(_layer_of(request.number), self._server_layer) if is_forked else None
-        )
+        name = _layer_of(request.number)
+        told["layer"] = None if self._spawning else self._protection.prepare_fork(name, self._server_layer)
         return json.dumps({**told, "changes": self._changes(request), "port": free_port()})
 
     def _changes(self, request: Request) -> dict[str, Any]:

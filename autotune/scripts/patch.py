@@ -50,10 +50,6 @@ def patch_of(result: Result, path: Path) -> Patch:
         UsageError: The files are not here, or have changed; or they cannot be changed for another reason.
     """
     source = script_of(result, path).source
-    if source is None:
-        raise UsageError(
-            f"{path} does not say where the script's settings stand: an older autotune wrote it; tune again"
-        )
     if not result.changed_knobs:
         return Patch()
     files = Files(source)
@@ -116,7 +112,7 @@ def undone(result: Result, path: Path, diff: bytes) -> tuple[EditedFile, ...]:
     """
     source = script_of(result, path).source
     files = []
-    for name, hashed in source.files.items() if source is not None else ():
+    for name, hashed in source.files.items():
         content = read_file(name)
         former = reverted(diff, name, content)
         if former is not None and hashlib.sha256(former).hexdigest() == hashed:

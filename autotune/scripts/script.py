@@ -15,6 +15,7 @@ from typing import Any
 
 from autotune.errors import UsageError
 from autotune.recorder.arrival import ORDERS
+from autotune.secrets import is_masked, masked_command, remember_secrets
 
 RECORDER = Path(__file__).parents[1] / "recorder"
 LAUNCHERS = (
@@ -37,7 +38,7 @@ class Script:
     """A command that trains.
 
     Attributes:
-        command: Its words, as they are typed.
+        command: Its words, as they are executed, with their secrets.
         writable: What its bursts may change in earnest.
         any_network: Whether its bursts may connect anywhere after their first step.
     """
@@ -51,13 +52,19 @@ class Script:
         """The script that a person typed.
 
         Raises:
-            UsageError: There is no command, or no such program.
+            UsageError: There is no command, or no such program, or a secret in it is hidden.
         """
         command = tuple(words[1:] if words and words[0] == "--" else words)
         if not command:
             raise UsageError("expected the command that trains, got none; pass it last, as in -- python train.py")
+        if is_masked(command):
+            raise UsageError(
+                f"expected the command that trains, got {shlex.join(masked_command(command))}, in which autotune has "
+                "hidden a secret; write the secret, or a shell variable that holds it, in place of ***"
+            )
         if shutil.which(command[0]) is None:
             raise UsageError(f"expected a program that can be run, got {command[0]!r}; check its name and PATH")
+        remember_secrets(command)
         return cls(command)
 
     def __str__(self) -> str:
@@ -74,9 +81,20 @@ class Script:
         return Path(self.command[0]).name
 
     @property
+    def place(self) -> str:
+        """The path of that file from here without its ending, or the module with its packages: scripts of one name."""
+        for before, word in itertools.pairwise(("", *self.command)):
+            if before in {"-m", "--module"} and not f"{word}.".startswith(LAUNCHERS):
+                return word
+            if word.endswith((".py", ".sh")):
+                whole = Path(os.path.abspath(word)).with_suffix("")
+                return (whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else whole).as_posix()
+        return Path(self.command[0]).name
+
+    @property
     def text(self) -> str:
-        """As it is typed."""
-        return shlex.join(self.command)
+        """As it is typed, its secrets hidden."""
+        return shlex.join(masked_command(self.command))
 
     @property
     def watched(self) -> list[str]:

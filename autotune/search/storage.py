@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, unquote
 
 import filelock
 import optuna
@@ -17,7 +17,6 @@ from optuna.storages.journal import JournalFileBackend
 
 from autotune.errors import UsageError
 from autotune.hardware import running, this_process
-from autotune.measuring import SAMPLES_PER_SECOND
 
 LOCK_SECONDS = 15.0
 """A line is written in milliseconds: whoever holds the lock for so long is stuck."""
@@ -100,6 +99,18 @@ def open_database(url: str, *, join: bool = False) -> BaseStorage:
             return RDBStorage(url)
         time.sleep(JOINING_SECONDS)
     return RDBStorage(url)
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The file that a database's URL names; None where it is no file."""
+    from sqlalchemy.engine import make_url
+
+    try:
+        parts = make_url(url)
+    except Exception:  # noqa: BLE001 - opening it says what is wrong
+        return None
+    is_file = parts.get_backend_name() == "sqlite" and parts.database not in {None, "", ":memory:"}
+    return Path(unquote((parts.database or "").removeprefix("file:").partition("?")[0])) if is_file else None
 
 
 def _shown(url: str) -> str:
@@ -190,14 +201,12 @@ def _require_alike(study: optuna.Study, attributes: dict[str, Any], where: str) 
 
 def _resumable(storage: BaseStorage, attributes: dict[str, Any], where: str) -> str:
     """The name of the newest study with these attributes."""
-    wanted = attributes.get(_OBJECTIVE, SAMPLES_PER_SECOND.name)
+    wanted = attributes.get(_OBJECTIVE)
     others = attributes.items() - {(_OBJECTIVE, wanted)}
     alike = [study for study in storage.get_all_studies() if others <= study.user_attrs.items()]
-    # Studies of earlier versions do not name what all of them maximised.
-    objectives = [study.user_attrs.get(_OBJECTIVE, SAMPLES_PER_SECOND.name) for study in alike]
-    studies = [study for study, objective in zip(alike, objectives, strict=True) if objective == wanted]
+    studies = [study for study in alike if study.user_attrs.get(_OBJECTIVE) == wanted]
     if not studies:
-        found = f"one that maximises {objectives[-1]}" if alike else "none"
+        found = f"one that maximises {alike[-1].user_attrs.get(_OBJECTIVE)}" if alike else "none"
         raise UsageError(
             f"--resume: expected an earlier run of this workload and baseline on this machine in {where} that "
             f"maximises {wanted}, got {found}; leave --resume out to start a new one"

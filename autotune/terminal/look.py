@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from autotune.knobs import Space, format_scalar
 from autotune.scripts.facts import baseline_of, names_of
 from autotune.scripts.seen import SeenScript
+from autotune.secrets import masked_data
 from autotune.units import format_seconds
 from autotune.wording import as_text, labelled
 
@@ -43,11 +44,11 @@ def look_lines(seen: SeenScript, space: Space, protects: str) -> RenderableType:
 
 
 def look_json(seen: SeenScript | None, space: Space, protects: str | None) -> str:
-    """For a program."""
+    """For a program, without the secrets of the script's command."""
     choices = {knob: list(choice.values) for knob, choice in space.choices.items()}
     known = dataclasses.asdict(seen) if seen is not None else {}
     found = {"seen": known, "files": protects, "choices": choices, "skipped": dict(space.skipped)}
-    return json.dumps(found, indent=2, default=str)
+    return json.dumps(masked_data(found), indent=2, default=str)
 
 
 def _optimizer(seen: SeenScript) -> str:

@@ -7,12 +7,13 @@ the tuning: `lasting` makes a console that drops what it can no longer write.
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING
 
 import rich.live
 from rich.table import Column, Table
@@ -92,30 +93,14 @@ class Lines(Quiet):
         self._console.print(as_text(line), soft_wrap=True)
 
 
-class Screen(Protocol):
-    """What draws a live display again and again."""
-
-    transient: bool
-
-    def start(self, refresh: bool = False) -> None:
-        """Begins, in a thread of its own; with `refresh` draws at once."""
-
-    def refresh(self) -> None:
-        """Draws now."""
-
-    def stop(self) -> None:
-        """Ends; where `transient`, what was drawn goes."""
-
-
 class Live(Quiet):
-    """A display on the terminal that is redrawn in place; notes scroll by above it.
+    """A display that is redrawn in place, on a terminal or in a notebook's widget; notes stay beside it.
 
     Args:
-        console: The terminal.
+        console: The terminal, or the notebook's cell.
         clock: Monotonic seconds.
         objective: What is shown of a burst.
         seconds: What is left of the budget; None where it is not known before the first burst.
-        screen: Draws what `render` returns; on the terminal when None.
     """
 
     def __init__(
@@ -124,7 +109,6 @@ class Live(Quiet):
         clock: Callable[[], float] = time.monotonic,
         objective: Objective = SAMPLES_PER_SECOND,
         seconds: float | None = None,
-        screen: Screen | None = None,
     ) -> None:
         self._console = lasting(console)
         self._clock = clock
@@ -136,7 +120,7 @@ class Live(Quiet):
         self._deadline = self._since + seconds if seconds is not None else None
         # Twice a second: more would only take time from what is being measured. stdout is left alone: with --json it
         # belongs to another program.
-        self._live: Screen = screen or rich.live.Live(
+        self._live = rich.live.Live(
             console=self._console, get_renderable=self.render, refresh_per_second=2.0, redirect_stdout=False
         )
 
@@ -201,14 +185,6 @@ class Live(Quiet):
             grid.add_row("time", _beside(BudgetBar(stages, max(0.0, left)), f"{_ticking(left)} left"))
         return grid
 
-    @property
-    def spent(self) -> float:
-        """The share of the budget that is spent; 0 where that is not known."""
-        if self._deadline is None:
-            return 0.0
-        passed = sum(self._seconds_by_stage().values())
-        return passed / max(passed, passed + self._deadline - self._clock())
-
     def _seconds_by_stage(self) -> dict[str, float]:
         """The time that each stage has taken, the present one's until now included."""
         stage = self._tally.stage
@@ -221,7 +197,7 @@ def make_progress(
     """The progress that fits where it is shown: nothing, a live display, or plain lines.
 
     Colours may be forced on a pipe (`FORCE_COLOR`), but a cursor cannot be moved there: only a real
-    terminal gets the live display.
+    terminal gets the live display, and a notebook that has widgets.
 
     Args:
         console: Where it is shown.
@@ -231,7 +207,8 @@ def make_progress(
     """
     if quiet:
         return Quiet()
-    if console.is_interactive and _is_tty(console.file):
+    has_widgets = console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None
+    if has_widgets or (console.is_interactive and _is_tty(console.file)):
         return Live(console, objective=objective, seconds=seconds)
     return Lines(console, objective)
 
@@ -326,7 +303,7 @@ def _stages_text(stage: str, stages: dict[str, float]) -> Text:
 
 
 def _duet_rows(duet: Duet) -> Iterator[RenderableType]:
-    """Who plays, and the ratio so far."""
+    """The two configs of a duet, and their ratio so far."""
     changes = as_text(duet.candidate.changes_text(duet.incumbent) or "the same config")
     changes.no_wrap, changes.overflow = True, "ellipsis"
     yield changes

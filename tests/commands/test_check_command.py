@@ -9,18 +9,22 @@ from typing import Any
 
 import pytest
 
-from autotune.commands.checking import STATUS, check_result, judge_check, points_of, run_in_turn
+from autotune.commands import checking
+from autotune.commands.checking import STATUS, check_result
+from autotune.commands.crossing import Place, judge_cross, run_in_turn
 from autotune.errors import UsageError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
+from autotune.results.check import Check
 from autotune.results.files import write_document
 from autotune.results.result import Result, Side
 from autotune.search.stopping import Budget
 from autotune.terminal.progress import Quiet
-from tests.factories import make_burst, make_measurement, make_result
+from tests.factories import make_burst, make_hardware, make_measurement, make_result
 from tests.processes import budget, run
+from tests.spaces import make_facts
 
 BEFORE, AFTER = TrainConfig(batch_size=32), TrainConfig(batch_size=32, precision="bf16")
 
@@ -48,10 +52,16 @@ def rounds_of(ratio: float, count: int = 5) -> list[Any]:
     ]
 
 
+def judged(result: Result, rounds: list[Any], failed: Sequence[Burst]) -> Check:
+    """The verdict on rounds, and on bursts that failed."""
+    place = Place(make_hardware(), "cpu", make_facts(), None)
+    return checking.judge_check(result, "t:build", judge_cross(result, place, (rounds, [*failed])))
+
+
 @pytest.mark.parametrize(("found", "verdict"), [(1.5, "holds"), (1.7, "holds"), (1.2, "drifted"), (0.8, "drifted")])
 def test_the_verdict_follows_from_the_ratio(found: float, verdict: str) -> None:
     """A file that claims 1.5 ×."""
-    check = judge_check(result_of(), "t:build", (), (rounds_of(found), []))
+    check = judged(result_of(), rounds_of(found), [])
     assert check.verdict == verdict
     assert check.found is not None
     assert check.found.ratio == pytest.approx(found, rel=0.02)
@@ -60,28 +70,35 @@ def test_the_verdict_follows_from_the_ratio(found: float, verdict: str) -> None:
 def test_two_rounds_are_too_few_for_a_verdict() -> None:
     """They would call a result drifted that holds; a longer budget helps, and nothing has stopped fitting."""
     with pytest.raises(UsageError, match="at least 3 interleaved rounds that end well, got fewer; give a longer"):
-        judge_check(result_of(), "t:build", (), (rounds_of(0.8, count=2), []))
+        judged(result_of(), rounds_of(0.8, count=2), [])
 
 
 def test_a_side_that_hangs_each_time_no_longer_fits() -> None:
     """Not a round came of it."""
     burst = Burst(point=Point(config=AFTER), outcome=Outcome.TIMEOUT, reason="it hung", seconds=1.0)
-    check = judge_check(result_of(), "t:build", (), ([], [burst]))
-    assert (check.verdict, check.reason) == ("no longer fits", "it ended as timeout: it hung")
+    check = judged(result_of(), [], [burst])
+    assert (check.verdict, check.reason) == ("no longer fits", "with the tuned config it ended as timeout: it hung")
 
 
 @pytest.mark.parametrize("outcome", [Outcome.OOM, Outcome.CRASHED, Outcome.UNSUPPORTED])
 def test_a_tuned_config_that_fails_no_longer_fits(outcome: Outcome) -> None:
     """With how it ended."""
     burst = Burst(point=Point(config=AFTER), outcome=outcome, reason="it broke", seconds=1.0)
-    check = judge_check(result_of(), "t:build", (), ([], [burst]))
+    check = judged(result_of(), [], [burst])
     assert (check.verdict, STATUS[check.verdict]) == ("no longer fits", 3)
     assert "it broke" in check.reason
 
 
+def test_a_baseline_that_fails_no_longer_fits() -> None:
+    """There is nothing to compare the tuned config with."""
+    burst = Burst(point=Point(config=BEFORE), outcome=Outcome.CRASHED, reason="it broke", seconds=1.0)
+    check = judged(result_of(), [{Point(config=AFTER): make_measurement(1000)}], [burst])
+    assert (check.verdict, check.reason) == ("no longer fits", "the baseline ended as crashed: it broke")
+
+
 def test_a_result_that_recommends_its_baseline_holds_if_that_trains() -> None:
     """There is nothing to compare."""
-    check = judge_check(result_of(None), "t:build", (), (rounds_of(1.0), []))
+    check = judged(result_of(None), rounds_of(1.0), [])
     assert check.verdict == "holds"
     assert check.found is None
 
@@ -114,8 +131,9 @@ class Runner:
 def test_both_sides_run_in_turn_within_the_budget(budget_seconds: float) -> None:
     """As often the one as the other."""
     runner = Runner(1.5)
-    baseline, best = points_of(result_of())
-    rounds, failed = run_in_turn(baseline, [best], runner, Budget(budget_seconds, clock=runner.clock), Quiet())
+    rounds, failed = run_in_turn(
+        Point(config=BEFORE), [Point(config=AFTER)], runner, Budget(budget_seconds, clock=runner.clock), Quiet()
+    )
     assert runner.now <= budget_seconds
     assert not failed
     assert len(rounds) >= 2
@@ -170,7 +188,7 @@ def test_a_device_that_is_not_here_is_told(tmp_path: Path) -> None:
     told = " ".join(done.err.split())
     assert done.status == 2, told
     assert "the result is of mps" in told
-    assert "--device" not in told
+    assert "'autotune cross --device cpu'" in told
 
 
 @pytest.mark.slow

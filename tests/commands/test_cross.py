@@ -293,7 +293,7 @@ def test_a_device_that_is_not_here_is_refused_unless_another_is_named(tmp_path: 
     constraints = make_result().constraints.model_copy(update={"device": "mps"})
     config = TrainConfig(batch_size=32, pin_memory=True, cudnn_benchmark=True)
     source = of_tiny(config, baseline=Side(config=config, measurement=None), constraints=constraints)
-    with pytest.raises(UsageError, match=r"tuned on mps .* pass --device"):
+    with pytest.raises(UsageError, match=r"the result is of mps .*autotune cross --device cpu"):
         crossed(source, tmp_path)
     with pytest.raises(UsageError, match=r"--device: expected one that this machine has .*, got xpu"):
         crossed(source, tmp_path, device="xpu")

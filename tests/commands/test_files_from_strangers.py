@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import autotune
 from autotune.cli import app
-from autotune.commands import checking, crossing
+from autotune.commands import crossing
 from autotune.errors import AutotuneError, ResultFileError
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.results.cross_file import Cross
@@ -146,10 +146,9 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
     def no_process(*_: Any, **__: Any) -> Any:
         yield SimpleNamespace()
 
-    for module in (checking, crossing):
-        monkeypatch.setattr(module, "opened", no_process)
-        monkeypatch.setattr(module, "make_runner", Runs)
-        monkeypatch.setattr(module, "look_at_machine", lambda *_, **__: make_hardware())
+    monkeypatch.setattr(crossing, "opened", no_process)
+    monkeypatch.setattr(crossing, "make_runner", Runs)
+    monkeypatch.setattr(crossing, "look_at_machine", lambda *_, **__: make_hardware())
     return invoke
 
 

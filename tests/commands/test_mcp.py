@@ -47,19 +47,19 @@ for epoch in range(1000):
 """
 
 
-def server(folder: Path) -> StdioServerParameters:
+def server(folder: Path, *options: str) -> StdioServerParameters:
     """The server in a folder, with a folder for temporary files of its own."""
     environment = {"PYTHONPATH": str(ROOT), "TMPDIR": str(temporary_of(folder)), "PATH": os.environ["PATH"]}
     return StdioServerParameters(
-        command=sys.executable, args=["-m", "autotune", "mcp"], env=environment, cwd=str(folder)
+        command=sys.executable, args=["-m", "autotune", "mcp", *options], env=environment, cwd=str(folder)
     )
 
 
-def served(folder: Path, use: Callable[[Client], Awaitable[Any]], log: Path | None = None) -> Any:
+def served(folder: Path, use: Callable[[Client], Awaitable[Any]], *options: str) -> Any:
     """What comes of using a server in a folder; nothing of it may be left afterwards."""
 
     async def main() -> Any:
-        async with Client(server(folder)) as client:
+        async with Client(server(folder, *options)) as client:
             return await use(client)
 
     found = anyio.run(main)
@@ -112,15 +112,75 @@ def test_every_tool_has_the_options_of_its_command(tmp_path: Path) -> None:
         assert tool.input_schema["additionalProperties"] is False
         assert {"answer", "next"} <= tool.output_schema["properties"].keys()
     options = inspect.signature(tune_command).parameters
+    persons = {"trust", "writable", "network"}  # lift a protection
     assert tools["run"].input_schema["properties"].keys() == options.keys() - OF_THE_TERMINAL | {"command"}
     assert (
-        inspect.signature(run_command).parameters.keys() - OF_THE_TERMINAL - {"dry_run", "keep"}
+        inspect.signature(run_command).parameters.keys() - OF_THE_TERMINAL - {"dry_run", "keep"} - persons
         <= tools["run"].input_schema["properties"].keys()
     )
     for name, told in tools["run"].input_schema["properties"].items():
         assert told["description"]
         if name != "command":
             assert told.get("default") == options[name].default
+
+
+def test_hints_say_which_tools_may_do_harm(tmp_path: Path) -> None:
+    """What runs a person's code or a command may do anything; `check` cannot have a file name any code."""
+
+    async def use(client: Client) -> Any:
+        return await client.list_tools()
+
+    tools = {tool.name: tool for tool in served(tmp_path, use).tools}
+    harmful = {
+        name: (tool.annotations.read_only_hint, tool.annotations.destructive_hint, tool.annotations.open_world_hint)
+        for name, tool in tools.items()
+    }
+    runs, reads = (False, True, True), (True, False, False)
+    assert harmful == {
+        "run": runs, "dry_run": runs, "check": runs, "probe": reads, "show": reads, "compare": reads,
+    }  # fmt: skip
+    assert tools["check"].input_schema["properties"].keys() == {"file", "command", "model", "budget"}
+
+
+OUTSIDE = "expected a file in the project's folder"
+
+
+def test_outputs_stay_in_the_project(tmp_path: Path) -> None:
+    """Paths above it, absolute ones, through links, and of a database: refused before anything runs."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "link").symlink_to(tmp_path)
+    (folder / "result.html").symlink_to(tmp_path / "page.html")
+    places: list[dict[str, Any]] = [
+        {"out": "../result.json"}, {"out": str(tmp_path / "result.json")}, {"out": "link/result.json"},
+        {"out": "result.json"}, {"storage": f"sqlite:///{tmp_path}/trials.db"}, {"storage": "sqlite:///../trials.db"},
+        {"storage": f"sqlite:///file:{str(tmp_path).replace('/', '%2F')}%2Ftrials.db?uri=true"},
+    ]  # fmt: skip
+
+    async def use(client: Client) -> Any:
+        answers = [await client.call_tool("run", {"model": "no_such:build", **place}) for place in places]
+        return [*answers, await client.call_tool("run", {"model": "no_such:build", "out": "inside.json"})]
+
+    *refused, inside = served(folder, use)
+    assert all(answer.is_error and OUTSIDE in text_of(answer) for answer in refused)
+    assert OUTSIDE not in text_of(inside)
+    anywhere = served(
+        folder, lambda client: client.call_tool("run", {"model": "no_such:build", **places[0]}), "--out-anywhere"
+    )
+    assert "no_such" in text_of(anywhere)
+    assert OUTSIDE not in text_of(anywhere)
+
+
+def test_answers_hide_secrets(tmp_path: Path) -> None:
+    """As text and as data; a file from elsewhere may hold some."""
+    result = make_result()
+    search = result.search.model_copy(update={"notes": ("the server said: token=abc-4711-xyz is old",)})
+    content = result.model_copy(update={"search": search}).model_dump_json(by_alias=True)
+    (tmp_path / "a.json").write_text(content)
+    assert "abc-4711-xyz" in content
+    answer = called(tmp_path, "show", file="a.json")
+    assert "abc-4711-xyz" not in text_of(answer) + json.dumps(answer.structured_content)
+    assert "the server said: token=*** is old" in answer.structured_content["notes"]
 
 
 def test_show_tells_figures_with_intervals_and_what_to_do_next(tmp_path: Path) -> None:
@@ -131,14 +191,17 @@ def test_show_tells_figures_with_intervals_and_what_to_do_next(tmp_path: Path) -
     answer = called(tmp_path, "show", file="a.json", why=True)
     data = answer.structured_content
     assert result.speedup is not None
-    assert data["speedup"] == {
-        "value": result.speedup.ratio, "low": result.speedup.ci95.low, "high": result.speedup.ci95.high,
-        "pairs": result.speedup.pairs,
-    }  # fmt: skip
-    assert data["before"]["low"] < data["before"]["value"] < data["before"]["high"]
+    assert data["confirmed"] is True
+    assert data["result"]["speedup"] == result.speedup.model_dump(mode="json")
+    assert data["changes"]["precision"] == ["fp32", "bf16"]
+    before = data["result"]["baseline"]["measurement"]
+    low, high = before["ci95_samples_per_second"]
+    assert low < before["samples_per_second"] < high
+    assert "blocks" not in before
     assert "autotune.load" in data["next"][0]
     assert data["file"] == str(file)
-    assert len(data["bursts"]) == len(result.trials)
+    assert len(data["result"]["trials"]) == len(result.trials)
+    assert "trials" not in called(tmp_path, "show", file="a.json").structured_content["result"]
     assert data["answer"] in text_of(answer)
 
 
@@ -229,7 +292,7 @@ def test_a_model_is_tuned_with_progress_and_checked(tmp_path: Path) -> None:
     assert "would disturb it; wait for its answer, or cancel it" in text_of(answers["second"])
     assert not answers["run"].is_error, text_of(answers["run"])
     data, result = answers["run"].structured_content, read_result(tmp_path / "tiny.json")
-    assert data["status"] == "complete"
+    assert data["result"]["status"] == "complete"
     assert data["confirmed"] == (result.speedup is not None and result.speedup.confirmed)
     assert Path(data["report"]).is_file()
     assert data["next"]
@@ -257,7 +320,7 @@ def test_a_script_is_looked_at_and_tuned(tmp_path: Path) -> None:
     assert look.structured_content["seen"]["loaders"][0]["samples"] == 512
     assert "batch_size" in look.structured_content["would_leave"]
     assert not run.is_error, text_of(run)
-    assert run.structured_content["status"] == "complete"
+    assert run.structured_content["result"]["status"] == "complete"
     assert read_result(tmp_path / "script.json").workload.script is not None
 
 
@@ -279,7 +342,7 @@ def test_a_cancelled_run_keeps_what_was_measured_and_leaves_nothing(tmp_path: Pa
 
     remains, answer = served(tmp_path, use)
     assert remains == []
-    assert answer.structured_content["status"] == "partial"
+    assert answer.structured_content["result"]["status"] == "partial"
     assert "resume" in answer.structured_content["next"][0]
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "tmp") == [
         "early.html", "early.journal", "early.journal.lock", "early.json",

@@ -18,7 +18,8 @@ from autotune.doctor.clinic import Clinic, point
 from autotune.doctor.examination import examine_quickly
 from autotune.doctor.findings import Examination, Finding, known_examination
 from autotune.errors import WorkloadError
-from autotune.hardware import Hardware, probe_host
+from autotune.hardware import DeviceKind, Hardware, probe_host
+from autotune.knobs import KNOBS
 from autotune.measuring.numerics import Agreement
 from autotune.measuring.records import Burst, Outcome
 from autotune.measuring.telemetry_summary import TelemetrySummary
@@ -158,6 +159,24 @@ def test_what_does_not_work_is_left_out_by_value(monkeypatch: pytest.MonkeyPatch
     with_runner(monkeypatch, FakeRunner(refused=refused))
     found = failures(features.arithmetic, gpu_machine(), "cuda")
     assert [(drop.knob, drop.value) for finding in found for drop in finding.drops] == [(knob, refused)]
+
+
+@pytest.mark.parametrize(("machine", "device"), [(cpu_machine, "cpu"), (gpu_machine, "cuda")])
+def test_each_value_that_a_knob_names_for_trial_is_tried(
+    monkeypatch: pytest.MonkeyPatch, machine: Callable[[], Hardware], device: DeviceKind
+) -> None:
+    """Several at a time, as far as they go together; the CPU here has no precision but fp32."""
+    tried: list[set[tuple[str, object]]] = []
+    monkeypatch.setattr(features, "_reason", lambda _, case: tried.append(set(case.items())))
+    list(features.arithmetic(Clinic(machine(), device)))
+    expected = {
+        (name, value)
+        for name, knob in KNOBS.items()
+        for value, devices in knob.trials.items()
+        if device in devices and name != "compile_mode" and (device == "cuda" or name != "precision")
+    }
+    assert set.union(*tried) == expected
+    assert len(tried) < len(expected)
 
 
 def test_rates_that_are_off_three_times_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,15 +12,17 @@ from typing import Any
 
 import pytest
 
-from autotune.commands.fleet_run import Wanted
+from autotune.commands.fleet_run import FleetRun, Wanted
 from autotune.fleet import MachineKind, Plan
 from autotune.results.files import write_document
 from autotune.results.result import read_result
+from autotune.search.interrupts import Stop
 from tests.factories import make_result
 from tests.inside import run_inside
 from tests.processes import ROOT, budget, run
 
 TINY = "mine:build"
+SECRETIVE = ("python", "train.py", "--hf-token", "abc")
 LOCAL = 'engine = "local"\n[machines.cheap]\ndollars_per_hour = 0.1\n[machines.dear]\ndollars_per_hour = 3.0\n'
 
 
@@ -79,6 +81,45 @@ def test_all_options_of_a_machine_are_understood() -> None:
     for model, others in (("a:build", ["--evaluation"]), ("", ["python", "train.py", "--onyl"])):
         wanted = Wanted.of(plan, Path("nowhere"), model=model, budget="10m", others=others)
         assert wanted.extra == (("--evaluation",) if model else ())
+
+
+@pytest.mark.parametrize(
+    ("model", "others", "last"), [("a:build", (), ["--model=a:build"]), ("", SECRETIVE, ["--", *SECRETIVE])]
+)
+def test_a_cross_on_a_machine_gets_the_target_or_the_whole_command(
+    model: str, others: tuple[str, ...], last: list[str], tmp_path: Path
+) -> None:
+    """With the secrets that no result keeps, and without --trust."""
+    plan = Plan(engine="local", machines={"one": MachineKind(), "two": MachineKind()})
+    run = FleetRun(Wanted.of(plan, tmp_path, model=model, budget="10m", others=others), print, Stop())
+    for machine in plan.machines:
+        run._found[machine] = tmp_path / f"{machine}.json"
+        write_document(make_result(), run._found[machine])
+    arguments = run._crossing("one", "two").arguments
+    assert [*arguments[-len(last) :]] == last
+    assert "--trust" not in arguments
+
+
+def test_a_fleets_names_hold_the_device_that_is_asked_for(tmp_path: Path) -> None:
+    """For all machines or for one, in either spelling."""
+    machines = {"one": MachineKind(), "two": MachineKind(options=("--device=cuda",))}
+    wanted = Wanted.of(
+        Plan(engine="local", machines=machines), tmp_path, model="a:build", budget="10m", others=["--device", "cpu"]
+    )
+    assert [wanted.place(machine).name for machine in machines] == ["a-build-cpu.json", "a-build-cuda.json"]
+
+
+def test_a_fleet_replaces_no_other_file(tmp_path: Path) -> None:
+    """Neither a result's place nor the page's is taken, and nothing is sent."""
+    place = tmp_path / "results" / "cheap" / "mine-build.json"
+    place.parent.mkdir(parents=True)
+    place.write_text("{}")
+    for path in (place, tmp_path / "results" / "fleet.html"):
+        path.write_text("mine")
+        finished = run_inside(["fleet", fleet_file(LOCAL, tmp_path), "--model", TINY], tmp_path)
+        assert finished.status == 2
+        assert f"{path.name} is neither" in " ".join(finished.err.split())
+        path.unlink()
 
 
 @pytest.mark.slow

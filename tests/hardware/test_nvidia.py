@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pynvml
@@ -157,18 +160,33 @@ def test_card_that_fell_off_the_bus_does_not_hide_the_others() -> None:
     assert "GPU is lost" in unread["gpus.bus.0"]
 
 
-def test_other_processes_are_listed_and_own_ones_are_not() -> None:
-    """A display and a stranger's training count; this process does not."""
+def test_processes_of_this_user_are_listed_and_this_run_is_not() -> None:
+    """Each has its name; a process that is gone is counted."""
     card = rtx_4070()
-    card.computing = ((os.getpid(), 500 * MIB), (os.getppid(), 2048 * MIB))
+    card.computing = ((os.getpid(), 500 * MIB), (os.getppid(), None))
     card.displaying = ((999_999_999, None),)
     (gpu,), unread = read(card)
-    assert [(process.pid, process.memory_bytes) for process in gpu.processes] == [
-        (os.getppid(), 2048 * MIB),
-        (999_999_999, None),
-    ]
+    assert [(process.pid, process.memory_bytes) for process in gpu.processes] == [(os.getppid(), None)]
     assert gpu.processes[0].name
-    assert set(unread) == {"gpus.0.processes.1.name", "gpus.0.processes.1.memory_bytes"}
+    assert gpu.others_processes == 1
+    assert set(unread) == {"gpus.0.processes.0.memory_bytes"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="another user's process is started by its number")
+def test_processes_of_other_users_are_counted_without_names() -> None:
+    """Neither their names nor their numbers are stored."""
+    pid = 1
+    if os.getuid() == 0:  # then process 1 is this user's own: another user's is started, by a shell that ends
+        words = ["sh", "-c", "sleep 60 >&2 & echo $!"]
+        pid = int(subprocess.run(words, user=65534, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout)
+    card = rtx_4070()
+    card.computing = ((pid, MIB),)
+    try:
+        (gpu,), _ = read(card)
+    finally:
+        if pid != 1:
+            os.kill(pid, signal.SIGKILL)
+    assert (gpu.processes, gpu.others_processes) == ((), 1)
 
 
 def test_own_process_is_left_out_by_default() -> None:

@@ -29,7 +29,7 @@ def test_a_card_has_the_speedup_both_rates_each_change_and_where_it_was_measured
     """In words and figures that the report and the terminal use."""
     written = texts(full_result())
     for told in (
-        "digits", "NVIDIA GeForce RTX 4070, 2 CPUs", "2026-11-20", "2.50×", "confirmed speed-up",
+        "digits", "NVIDIA GeForce RTX 4070, 2 CPUs, 2026-11-20", "2.50× confirmed speed-up",
         "95 % interval 2.40 – 2.60, 5 interleaved pairs", "998 samples/s", "2,500 samples/s", "3.00 GiB → 3.00 GiB",
         "precision", "fp32 → bf16", "1.60× (1.50 – 1.70)", "autotune 0.1.0 · torch 2.13.0 · numerics: agrees",
     ):  # fmt: skip

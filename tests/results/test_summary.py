@@ -79,18 +79,16 @@ def test_two_pairs_are_no_finding() -> None:
 
 
 def test_what_a_change_was_worth_in_two_pairs_is_not_shown_as_a_finding() -> None:
-    """Its ratio is; in an older file, which does not say how many pairs there were, its interval as well."""
+    """Its ratio is shown, its interval is not."""
     row = make_result().ablation[0]
-    for pairs, worth in ((2, "2 pairs: too few to tell"), (3, "1.27 – 1.35"), (None, "1.27 – 1.35")):
+    for pairs, worth in ((2, "2 pairs: too few to tell"), (3, "1.27 – 1.35")):
         told = changes(make_result(ablation=(row.model_copy(update={"pairs": pairs}),)))
         assert {change.knob: change.worth for change in told}["precision"] == f"1.31× ({worth})"
 
 
-@pytest.mark.parametrize(
-    ("pairs", "words"), [(0, "0 pairs"), (1, "1 pair"), (2, "2 pairs"), (3, None), (8, None), (None, None)]
-)
-def test_fewer_than_three_pairs_are_too_few(pairs: int | None, words: str | None) -> None:
-    """Where their number is known."""
+@pytest.mark.parametrize(("pairs", "words"), [(0, "0 pairs"), (1, "1 pair"), (2, "2 pairs"), (3, None), (8, None)])
+def test_fewer_than_three_pairs_are_too_few(pairs: int, words: str | None) -> None:
+    """And the words say how many there were."""
     assert too_few_pairs(pairs) == (words and f"{words}: too few to tell")
 
 
@@ -103,7 +101,7 @@ def test_a_duet_is_told_with_its_interval_and_partner(partner: dict[str, Any], o
 
 
 def test_a_burst_alone_has_no_duet() -> None:
-    """Nor has one of an older file."""
+    """Nothing trained beside it."""
     assert duet_text(trial()) is None
 
 

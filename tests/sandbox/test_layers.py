@@ -1,4 +1,4 @@
-"""What a script writes lies in layers: each job begins with what start-up has made, and nothing of another job's."""
+"""What a script writes lies in layers: each job sees those of start-up, and none of another job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -119,7 +119,7 @@ def test_what_is_writable_is_written_in_earnest(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("place", ["project", "a read-only mount", "another disk's memory"])
 def test_scratch_may_lie_anywhere(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the project itself; with the project on a mount that nobody may write to; in memory."""
+    """In the project itself; with the project on a read-only mount; in memory."""
     project = tmp_path / "project"
     project.mkdir()
     (project / "mine.txt").write_text("mine")
@@ -141,6 +141,74 @@ def test_scratch_may_lie_anywhere(place: str, tmp_path: Path, monkeypatch: pytes
             subprocess.run(["umount", "-l", project], check=True)  # this process is in it
         remove_folder(str(folder))
     assert (project / "mine.txt").read_text() == "mine"
+
+
+@pytest.fixture
+def mounts() -> Iterator[Callable[..., None]]:
+    """Mounts something, until the end of the test."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount")
+    points: list[Path] = []
+
+    def mount(point: Path, *words: object) -> None:
+        point.mkdir(exist_ok=True)
+        subprocess.run(["mount", *map(str, words), str(point)], check=True)
+        points.append(point)
+
+    yield mount
+    for point in reversed(points):
+        subprocess.run(["umount", "-l", str(point)], check=True)
+
+
+def test_a_mount_that_carries_no_overlay_can_be_read(
+    tmp_path: Path, mounts: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A note names it, and the option that lets bursts write there; the kernel stacks two overlays at most."""
+    for name in ("lower", "first-upper", "first-work", "second-upper", "second-work"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "lower" / "mine.txt").write_text("mine")
+    for name, lower in (("first", "lower"), ("second", "first")):
+        layers = (
+            f"lowerdir={tmp_path / lower},upperdir={tmp_path / f'{name}-upper'},workdir={tmp_path / f'{name}-work'}"
+        )
+        mounts(tmp_path / name, "-t", "overlay", "overlay", "-o", layers)
+    monkeypatch.chdir(tmp_path / "second")
+    notes: list[str] = []
+    protection = begun(tmp_path / "run", notes)
+    status, printed = run(["sh", "-c", "cat mine.txt; echo bad > mine.txt"], protection, "look")
+    protection.close()
+    assert status != 0
+    assert printed.startswith("mine")
+    assert f"bursts can read {tmp_path / 'second'}, but not write to it: overlay carries no overlay" in notes[0]
+    assert f"--writable {tmp_path / 'second'}" in notes[0]
+    assert (tmp_path / "lower" / "mine.txt").read_text() == "mine"
+
+
+def test_a_disk_that_fills_up_ends_what_fills_it(
+    tmp_path: Path, mounts: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script meets a full disk, and nothing else does."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "mine.txt").write_text("mine")
+    monkeypatch.chdir(project)
+    mounts(tmp_path / "small", "-t", "tmpfs", "-o", "size=80m", "tmpfs")
+    protection = begun(tmp_path / "small" / "run")
+    status, printed = run(["sh", "-c", "dd if=/dev/zero of=mine.txt bs=1M count=200"], protection, "look")
+    protection.close()
+    assert status != 0
+    assert "No space left" in printed
+    assert (project / "mine.txt").read_text() == "mine"
+
+
+def test_two_runs_in_one_folder_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sees what it has written itself."""
+    monkeypatch.chdir(tmp_path)
+    one, other = begun(tmp_path / "one"), begun(tmp_path / "other")
+    python("open('log', 'a').write('one')", one, "look")
+    assert python("import os; print(os.path.exists('log'))", other, "look") == "False"
+    for each in (one, other):
+        each.close()
 
 
 def test_no_protection_needs_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

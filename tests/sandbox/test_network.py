@@ -24,7 +24,7 @@ def connect(host, kind=socket.SOCK_STREAM):
 """
 STEP = "from _autotune.sandbox.inside import announce_step; announce_step(any_network={})\n"
 WORKER = "ctypes.CDLL(None).prctl(15, b'pt_data_worker', 0, 0, 0)\n"
-FAR, FARTHER = "198.51.100.7", "203.0.113.9"  # for documentation: nobody has them
+FAR, FARTHER = "198.51.100.7", "203.0.113.9"  # reserved for documentation
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_where_data_came_from_in_the_look_is_reached(tmp_path: Path, notes: list
 
 
 def test_what_the_process_that_trains_reads_is_reached(tmp_path: Path) -> None:
-    """The recorder tells of it."""
+    """The recorder reports the address."""
     protection = begun(tmp_path / "run")
     protection.note_reading(FAR)
     answer = python(CONNECT + STEP.format(False) + f"print(connect({FAR!r}))", protection, "job1")

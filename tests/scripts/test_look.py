@@ -164,7 +164,7 @@ def test_a_script_that_cannot_be_watched_is_ended_before_it_trains(tmp_path: Pat
     """It would overwrite the user's own files, and train until the time is up."""
     (tmp_path / "train.py").write_text("import torch, time\ntime.sleep(5)\nopen('weights', 'w').write('trained')\n")
     (tmp_path / "train.sh").write_text(f"PYTHONPATH=/elsewhere {sys.executable} {tmp_path / 'train.py'}\n")
-    with pytest.raises(WorkloadError, match=r"loads torch where nobody can look on .*have it inherit PYTHONPATH"):
+    with pytest.raises(WorkloadError, match=r"loads torch where the recorder is not .*have it inherit PYTHONPATH"):
         look(Script(("bash", str(tmp_path / "train.sh"))))
     assert not (tmp_path / "weights").exists()
 

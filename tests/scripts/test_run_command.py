@@ -79,7 +79,7 @@ def test_a_script_is_tuned_launched_and_checked(tmp_path: Path) -> None:
     words = ["--", sys.executable, "train.py"]
     done = run(["run", "--budget", budget(40), "--only", "num_threads,optimizer_impl", *words, "5000"], tmp_path)
     assert done.status == 0, done.err
-    (file,) = (tmp_path / "results").rglob("train.json")
+    (file,) = (tmp_path / "results").rglob("train-cpu.json")
     result = json.loads(file.read_text())
     assert result["workload"]["script"]["command"] == [sys.executable, "train.py", "5000"]
     assert f"autotune launch {file.relative_to(tmp_path)} -- {sys.executable} train.py 5000" in " ".join(
@@ -100,7 +100,8 @@ def test_a_command_from_elsewhere_is_run_with_trust_alone(tmp_path: Path) -> Non
     from tests.factories import make_result
 
     result = make_result()
-    script = {"command": ["bash", "-c", "touch harm"], "loop": {}}
+    source = {"main": None, "folder": "."}
+    script = {"command": ["bash", "-c", "touch harm"], "loop": {}, "source": source}
     content = json.loads(result.model_dump_json(by_alias=True))
     content["workload"]["script"] = script
     (tmp_path / "result.json").write_text(json.dumps(content))

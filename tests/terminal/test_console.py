@@ -74,7 +74,9 @@ def test_result_shows_each_changed_knob_and_what_it_was_worth() -> None:
         parameters={"max_len": 256},
         measurement=make_measurement(2000),
     )
-    worth = (AblationRow(knob="precision", before="fp32", after="bf16", ratio=1.31, ci95=Interval(1.27, 1.35)),)
+    worth = (
+        AblationRow(knob="precision", before="fp32", after="bf16", ratio=1.31, ci95=Interval(1.27, 1.35), pairs=4),
+    )
     baseline = Side(config=TrainConfig(), measurement=make_measurement(1000))
     text = shown(result_table(make_result(baseline=baseline, best=best, ablation=worth)))
     assert "precision fp32 bf16 1.31× (1.27 – 1.35) num_workers 0 2" in text
@@ -204,7 +206,9 @@ def test_knobs_that_were_not_searched_for_one_reason_are_told_together() -> None
 def test_result_fits_a_terminal_of_80_columns_without_losing_a_word() -> None:
     """Long names wrap, and no knob or figure is cut off."""
     config = TrainConfig(compile_mode="max-autotune-no-cudagraphs", accumulation_steps=2)
-    worth = (AblationRow(knob="accumulation_steps", before="1", after="2", ratio=1.31, ci95=Interval(1.27, 1.35)),)
+    worth = (
+        AblationRow(knob="accumulation_steps", before="1", after="2", ratio=1.31, ci95=Interval(1.27, 1.35), pairs=4),
+    )
     result = on_gpu(best=Side(config=config, measurement=make_measurement(1500)), ablation=worth)
     text = shown(result_table(result), width=80, words_only=False)
     assert max(map(len, text.splitlines())) <= 80
@@ -264,7 +268,8 @@ def test_machine_without_a_gpu_says_so() -> None:
 
 def test_machine_shows_all_that_its_gpu_reports() -> None:
     """Name, memory, capability, precisions with their reason, driver, clocks, and who else is on it."""
-    gpu = make_gpu(mig=True, processes=(GpuProcess(pid=4711, name="python", memory_bytes=GIB),))
+    own = GpuProcess(pid=4711, name="python", memory_bytes=GIB)
+    gpu = make_gpu(mig=True, processes=(own,), others_processes=2)
     text = shown(hardware_table(make_hardware(gpu)), width=200)
     assert "GPU 0 NVIDIA GeForce RTX 4070 (a MIG slice), cuda, GPU-5e3ad3a5" in text
     assert "12.0 GiB of memory, 11.0 GiB of it free" in text
@@ -273,6 +278,7 @@ def test_machine_shows_all_that_its_gpu_reports() -> None:
     assert "driver 570.86, CUDA up to 12.8" in text
     assert "12 W now, limit 200 W, 38 °C, 2 % busy" in text
     assert "in use by process 4711, python, 1.00 GiB" in text
+    assert "in use by 2 processes of other users" in text
 
 
 def test_machine_shows_no_line_for_what_a_gpu_does_not_report() -> None:

@@ -1,0 +1,94 @@
+"""Where a command may write: in a new file, or in place of an own file of the same kind. Checked before any work."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from autotune.errors import UsageError
+
+HEAD_BYTES = 65_536
+"""Bytes at a file's start in which its kind shows: the writers below put it into the first two thousand."""
+
+
+class Kind(NamedTuple):
+    """A kind of file that autotune writes.
+
+    Attributes:
+        noun: What a person calls it, with its article.
+        start: How its content begins.
+    """
+
+    noun: str
+    start: re.Pattern[bytes]
+
+
+RESULT = Kind("a result file", re.compile(rb'\s*\{\s*"schema":\s*"autotune\.result/'))
+CROSS = Kind("a cross file", re.compile(rb'\s*\{\s*"schema":\s*"autotune\.cross/'))
+EXAMINATION = Kind("an examination", re.compile(rb'\s*\{\s*"schema":\s*"autotune\.doctor/'))
+PAGE = Kind("a report", re.compile("\\s*<!DOCTYPE html>.*– autotune</title>".encode(), re.DOTALL))
+JOURNAL = Kind("a journal", re.compile(rb'\{"op_code":'))
+CARDS = {
+    ".svg": Kind("a card", re.compile(rb"<\?xml.*<dc:title>autotune card</dc:title>", re.DOTALL)),
+    ".png": Kind("a card", re.compile(rb"\x89PNG.*autotune card", re.DOTALL)),
+}
+COMPARISONS = {
+    "md": Kind("a comparison", re.compile(rb"# Tuned by autotune\n")),
+    "csv": Kind("a comparison", re.compile(rb"file,workload,target,fingerprint,machine,")),
+    "json": Kind("a comparison", re.compile(rb'\{\s*"groups":')),
+    "html": PAGE,
+}
+BESIDE = {".html": PAGE, ".journal": JOURNAL, ".diff": None}
+"""What lies beside a result; a diff of autotune looks like any other."""
+
+
+def require_replaceable(option: str, path: Path, kind: Kind) -> None:
+    """Refuses to write in place of anything but an own file of the same kind, or an empty one.
+
+    Args:
+        option: By which a person has named the file, for the message.
+        path: The file.
+        kind: What is to be written.
+
+    Raises:
+        UsageError: Something else is there, or what is there cannot be read.
+    """
+    try:
+        if path.is_dir():
+            raise UsageError(f"{option}: expected a file such as {path / 'result.json'}, but {path} is a folder")
+        if not path.exists():
+            return
+        head = _head(path) if path.is_file() else None
+    except OSError as error:
+        raise UsageError(f"{option}: {path} cannot be read: {error.strerror}; choose another name") from error
+    if head is None or (head and not kind.start.match(head)):
+        raise UsageError(
+            f"{option}: expected a new file, or {kind.noun} of autotune to replace, but {path} is neither; "
+            "choose another name, or move that file away"
+        )
+
+
+def require_result_place(path: Path) -> None:
+    """The same for a result that a person has named by ``--out``, and for the files that come to lie beside it.
+
+    Raises:
+        UsageError: The result, its page, its journal or its diff would take the place of another file.
+    """
+    if path.suffix in BESIDE:
+        raise UsageError(f"--out: expected the result's own file, such as {path.with_suffix('.json')}, got {path}")
+    require_replaceable("--out", path, RESULT)
+    for ending, kind in BESIDE.items():
+        if kind is not None:
+            require_replaceable("--out", path.with_suffix(ending), kind)
+    diff = path.with_suffix(".diff")
+    if diff.exists() and not path.exists():
+        raise UsageError(
+            f"--out: expected no {diff.name} beside a new result, whose own diff has that name, but {diff} is there; "
+            "choose another name, or move that file away"
+        )
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(HEAD_BYTES)

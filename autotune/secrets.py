@@ -1,0 +1,244 @@
+"""Hides secrets in everything that leaves autotune: people commit and share its files, messages and pages.
+
+A secret is the value of an option or variable with a name such as ``--hf-token`` or ``WANDB_API_KEY``, or a string in
+the form of a known service's keys. A value that was given under such a name is hidden wherever it is repeated. What is
+executed keeps its secrets: only what is shown or stored passes through here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+HIDDEN = "***"
+"""Stands in a secret's place."""
+LEAST_REPEATED = 8
+"""Characters of a value that is hidden wherever it is repeated: a shorter one may be an ordinary word."""
+
+_SIGNS = (
+    "token", "key", "passw", "passphrase", "secret", "credential", "bearer", "authorization", "login", "://", "hf_",
+    "sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "akia", "asia", "aiza", "xox", "glpat-", "eyj",
+    "wandb_v1_",
+)  # fmt: skip
+"""In lower case: a text without any of them holds no named secret, and none of a known form."""
+_FORMS = re.compile(
+    r"""
+    (?<![A-Za-z0-9])(?:
+        hf_(?=[A-Za-z]*\d)[A-Za-z0-9]{8,} | hf_[A-Za-z0-9]{16,}
+      | sk-(?=[A-Za-z_-]{0,40}\d)[A-Za-z0-9_-]{16,}
+      | gh[opsur]_[A-Za-z0-9]{16,} | github_pat_[A-Za-z0-9_]{16,} | glpat-[A-Za-z0-9_-]{16,}
+      | (?:AKIA|ASIA)[0-9A-Z]{16} | AIza[0-9A-Za-z_-]{30,}
+      | xox[a-z]-[A-Za-z0-9-]{10,} | wandb_v1_[A-Za-z0-9_]{16,}
+      | eyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]*
+    )
+    | -----BEGIN\ [A-Z\ ]*PRIVATE\ KEY-----.*?(?:-----END\ [A-Z\ ]*PRIVATE\ KEY-----|\Z)
+    | (?<=://)(?=[^\s/@:]*\d)[^\s/@:'"]{20,}(?=@)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+"""Keys of Hugging Face, OpenAI and Anthropic, GitHub, GitLab, AWS, Google, Slack and W&B; JSON web tokens; private
+keys; a key in the place of a URL's user."""
+_IN_CONTEXT = re.compile(
+    r"""
+    (?P<url>://[^\s/@:'"]*:) [^\s/'"]+ (?=@)
+    | (?P<header>(?i:\bauthorization["']?\s*[:=]\s*["']?(?:\w+\s+)?|\bbearer\s+)) (?=[\w.~+/=-]*\d)[\w.~+/=-]{8,}
+    | (?P<login>\blogin\s+(?:--\S+\s+)*) [0-9a-f]{40,}
+    """,
+    re.VERBOSE,
+)
+"""A URL's password, a header's credentials, the key of ``wandb login``."""
+_NAMED = re.compile(
+    r"""
+    (?<![\w$-]) (?P<quote>["']?) (?=[\w.+-]{0,80}(?i:token|key|passw|passphrase|secret|credential))
+    (?P<name>[+-]{0,2}[A-Za-z_][\w.-]{0,80}) (?P=quote)\]?
+    (?P<between>\s*(?<![=!<>:])[:=](?![=:/])\s*|\s+)
+    (?P<value>\$\{[^{}]*\}|"(?:[^"\\\n]|\\.){0,4000}"|'(?:[^'\\\n]|\\.){0,4000}'|[^\s"'`,;&|()\[\]{}<>]+|<[^<>\s]*>|\[\w+\])
+    (?P<next>[,()\[]?)
+    """,
+    re.VERBOSE,
+)
+"""A name and its value in a text: of a command line, a shell, JSON, a Python call or a log."""
+
+_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_PASSWORD = re.compile(r"password|passwd|passphrase")
+_SECRET = re.compile(r"secret|credential")
+_KEY = re.compile(r"key|[a-z]*token|(?:api|access|account|auth|client|hf|license|private|service|wandb)key")
+_KEYS = {"tokens", "keys", "apikeys"}
+_OF_SERVICES = {"access", "api", "auth", "bearer", "hf", "hub", "private", "service", "wandb"}
+"""Beside them ``key`` and ``token`` are secrets whatever else the name has, and so are ``keys`` and ``tokens``."""
+_OF_DATA = {
+    "add", "attention", "audio", "batch", "begin", "bias", "bos", "cache", "caption", "class", "cls", "column", "data",
+    "dataset", "decoder", "dim", "drop", "dropout", "embed", "embedding", "end", "eos", "error", "feature", "field",
+    "group", "head", "heads", "id", "image", "index", "input", "join", "label", "len", "length", "loss", "mask", "max",
+    "metric", "min", "model", "monitor", "norm", "num", "output", "pad", "padding", "partition", "per", "pool",
+    "prefix", "primary", "proj", "prompt", "query", "sample", "sep", "shift", "size", "sort", "special", "start",
+    "state", "stop", "suffix", "target", "task", "text", "train", "type", "unk", "value", "video", "vocab",
+}  # fmt: skip
+"""Beside them ``key`` and ``token`` are parts of a data set or a model: ``--image-key``, ``--pad-token``."""
+_PLACES = {"dir", "directory", "file", "filename", "folder", "path"}
+"""At the end of a name: its value says where a secret lies, and is no secret."""
+_SWITCHES = {"", "true", "false", "none", "null", "yes", "no", "on", "off"}
+_PLAIN = re.compile(
+    r"[+-]?[\d_,]{0,15}\.?\d{1,12}(?:e[+-]?\d{1,3})?[a-z%]?|<[^<>]*>|\[\w+\]|.+\.(?:env|ini|json|pem|toml|txt|ya?ml)",
+    re.IGNORECASE,
+)
+"""A number, a tokenizer's special token, or a file."""
+_REFERENCE = re.compile(r"\$\w+|\$\{[^{}]*\}|%\w+%|\*{3}")
+"""A shell's or Hydra's name for a value that stands elsewhere; a secret that is hidden already."""
+_PROSE = {
+    "a", "an", "and", "are", "as", "at", "expected", "expects", "for", "from", "given", "got", "has", "in", "invalid",
+    "is", "lambda", "missing", "must", "needs", "not", "of", "on", "or", "required", "requires", "self", "should",
+    "that", "the", "to", "was", "which", "with",
+}  # fmt: skip
+"""Words that follow an option's name in a sentence about it."""
+_NO_NAME = re.compile(r"[\s;|&'\"]")
+_SHELL = re.compile(r"-[a-z]*c")
+"""The option before a shell's command."""
+_HEXADECIMAL = re.compile(r"[0-9a-f]{40,}")
+
+_remembered: set[str] = set()
+
+
+def masked_command(words: Iterable[str]) -> tuple[str, ...]:
+    """A command with its secrets hidden, word by word.
+
+    Args:
+        words: As the program gets them. A word may hold a command itself, as that of ``bash -c`` does.
+    """
+    return tuple(shown for shown, _ in _scanned(words))
+
+
+def masked_text(text: str) -> str:
+    """A text with its secrets hidden; a text without any stays as it is."""
+    return _scanned_text(text)[0]
+
+
+def masked_data(value: Any) -> Any:
+    """The same for all text in lists, tuples and dicts; a list of texts is taken for a command."""
+    if isinstance(value, str):
+        return masked_text(value)
+    if isinstance(value, Mapping):
+        return {masked_data(key): masked_data(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        is_command = all(isinstance(inner, str) for inner in value)
+        return type(value)(masked_command(value) if is_command else map(masked_data, value))
+    return value
+
+
+def may_hold_secret(text: str) -> bool:
+    """Whether a text is worth a closer look; fast, and never wrong where it says no."""
+    lower = text.lower()
+    return any(sign in lower for sign in _SIGNS) or any(value in text for value in _remembered)
+
+
+def is_masked(words: Sequence[str]) -> bool:
+    """Whether a command has lost a secret, so that it cannot be executed."""
+    return any(HIDDEN in word for word in words)
+
+
+def remember_secrets(words: Iterable[str] = (), environment: Mapping[str, str] | None = None) -> None:
+    """Hides from now on the secrets of a command or of the environment also where they are repeated without a name.
+
+    The last lines of a script may quote a key that a server has refused.
+
+    Args:
+        words: The command.
+        environment: Variables.
+    """
+    values = [secret for _, secrets in _scanned(words) for secret in secrets]
+    values += [value for name, value in (environment or {}).items() if _is_secret(name, value)]
+    _remembered.update(value for value in values if _is_telling(value))
+
+
+def _scanned(words: Iterable[str]) -> list[tuple[str, list[str]]]:
+    """Each word as it may be shown, and the secrets in it."""
+    scanned: list[tuple[str, list[str]]] = []
+    option = ""  # that may have the next word as its value
+    for word in words:
+        name, equals, value = word.partition("=")
+        if option and _is_value(option, word):
+            scanned.append((HIDDEN, [word]))
+        elif equals and not _SHELL.fullmatch(option) and not _NO_NAME.search(name) and _is_secret(name, value):
+            scanned.append((f"{name}={HIDDEN}", [value]))
+        else:
+            scanned.append(_scanned_text(word))
+        option = word if word == "login" or (word.startswith("-") and not equals and not _NO_NAME.search(word)) else ""
+    return scanned
+
+
+def _is_value(option: str, word: str) -> bool:
+    """Whether a word is the secret of the option before it, and no further option."""
+    if option == "login":
+        return _HEXADECIMAL.fullmatch(word) is not None
+    is_option = word.startswith("--") or (word.startswith("-") and len(word) < LEAST_REPEATED)
+    return not is_option and _is_secret(option, word)
+
+
+def _scanned_text(text: str) -> tuple[str, list[str]]:
+    """A text as it may be shown, and those of its secrets that have names."""
+    if not may_hold_secret(text):
+        return text, []
+    for value in sorted((value for value in _remembered if value in text), key=len, reverse=True):
+        text = text.replace(value, HIDDEN)
+    text = _FORMS.sub(HIDDEN, text)
+    text = _IN_CONTEXT.sub(lambda match: f"{match['url'] or match['header'] or match['login']}{HIDDEN}", text)
+    shown, secrets, position = [], [], 0
+    while (match := _NAMED.search(text, position)) is not None:
+        value = match["value"]
+        if _names_secret(match):
+            quote = value[0] if value[0] in "\"'" else ""
+            shown += [text[position : match.start("value")], f"{quote}{HIDDEN}{quote}"]
+            secrets.append(_unquoted(value))
+            position = match.end("value")
+        else:  # its value may be a name itself
+            shown.append(text[position : match.end("name")])
+            position = match.end("name")
+    return "".join([*shown, text[position:]]), secrets
+
+
+def _names_secret(match: re.Match[str]) -> bool:
+    """Whether a name and what follows it in a text are a secret's, and no sentence or code about one."""
+    name, between, value = match["name"], match["between"], _unquoted(match["value"])
+    if not _is_secret(name, value):
+        return False
+    if value != match["value"]:  # quoted
+        return name.startswith("-") or not between.isspace()
+    if between.isspace():
+        is_metavariable = value.replace("_", "-").lower() == name.lstrip("-").lower()
+        return name.startswith("-") and not value.startswith("--") and not is_metavariable and value not in _PROSE
+    if between == "=" and not match["next"]:
+        return value not in _PROSE
+    return _looks_random(value)  # else it may be code, or a sentence
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """Whether an option or a variable of this name, with this value, is a secret."""
+    if _REFERENCE.fullmatch(value) or value.lower() in _SWITCHES:
+        return False
+    parts = [part.lower() for part in _PARTS.findall(name.rpartition(".")[2])]
+    if not parts or parts[-1] in _PLACES:
+        return False
+    if any(map(_PASSWORD.search, parts)):
+        return True
+    if _PLAIN.fullmatch(value):
+        return False
+    of_service = not _OF_SERVICES.isdisjoint(parts)
+    if any(map(_KEY.fullmatch, parts)):
+        return of_service or _OF_DATA.isdisjoint(parts)
+    return any(map(_SECRET.search, parts)) or (of_service and not _KEYS.isdisjoint(parts))
+
+
+def _is_telling(value: str) -> bool:
+    """Whether a value is no ordinary word or path, which other texts may hold by chance."""
+    return len(value) >= LEAST_REPEATED and value[0] not in "/~" and not (value.isalpha() and value.islower())
+
+
+def _looks_random(value: str) -> bool:
+    """Whether a text is rather a key than a word."""
+    kinds = (str.isdigit, str.isalpha)
+    return len(value) >= LEAST_REPEATED and all(any(map(kind, value)) for kind in kinds)
+
+
+def _unquoted(value: str) -> str:
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'" else value

@@ -1,0 +1,170 @@
+"""Which words of a command and which parts of a text are hidden, and which must stay as they are."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+import pytest
+
+from autotune import secrets
+from autotune.secrets import is_masked, masked_command, masked_data, masked_text, remember_secrets
+
+HEX = "0123456789abcdef0123456789abcdef01234567"
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dBjftJeZ4CVPmB92K27uhbUJU1p1r"
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test begins without the secrets of another one."""
+    monkeypatch.setattr(secrets, "_remembered", set())
+    return
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("python train.py --hf-token abc", "python train.py --hf-token ***"),
+        ("python train.py --hf-token=abc", "python train.py --hf-token=***"),
+        ("python train.py --hf_token abc --epochs 3", "python train.py --hf_token *** --epochs 3"),
+        ("python train.py --hfToken abc", "python train.py --hfToken ***"),
+        ("python train.py -token abc", "python train.py -token ***"),
+        ("HF_TOKEN=abc python train.py", "HF_TOKEN=*** python train.py"),
+        ("env HF_TOKEN=abc A=1 python train.py", "env HF_TOKEN=*** A=1 python train.py"),
+        ("env WANDB_API_KEY=abc python train.py", "env WANDB_API_KEY=*** python train.py"),
+        ("python train.py token=abc lr=0.1", "python train.py token=*** lr=0.1"),
+        ("python train.py +logger.wandb.api_key=abc", "python train.py +logger.wandb.api_key=***"),
+        ("python train.py --key abc", "python train.py --key ***"),
+        ("python train.py --api-key abc", "python train.py --api-key ***"),
+        ("python train.py --apikey abc", "python train.py --apikey ***"),
+        ("python train.py --model-api-key abc", "python train.py --model-api-key ***"),
+        ("python train.py --api-keys a,b", "python train.py --api-keys ***"),
+        ("python train.py --use-auth-token abc", "python train.py --use-auth-token ***"),
+        ("python train.py --password 1234", "python train.py --password ***"),
+        ("python train.py --db-passwd=x", "python train.py --db-passwd=***"),
+        ("python train.py --client-secret x --credentials y", "python train.py --client-secret *** --credentials ***"),
+        ("python train.py --db postgresql://me:pw@host/a", "python train.py --db postgresql://me:***@host/a"),
+        ("python train.py --proxy=http://:p%40w@host:80", "python train.py --proxy=http://:***@host:80"),
+        (f"wandb login {HEX}", "wandb login ***"),
+        (
+            f"python train.py --header 'Authorization: Bearer {JWT}'",
+            "python train.py --header 'Authorization: Bearer ***'",
+        ),
+        ("python train.py hf_abcdefgh12345678", "python train.py ***"),
+        ("python train.py --x sk-proj-abcdefgh12345678", "python train.py --x ***"),
+        ("python train.py --x=ghp_abcdefgh12345678abcd", "python train.py --x=***"),
+        ("python train.py github_pat_abcdefgh12345678", "python train.py ***"),
+        ("python train.py AKIAABCDEFGHIJKLMNOP", "python train.py ***"),
+        ("python train.py AIzaSyA-abcdefghijklmnopqrstuvwxyz01234", "python train.py ***"),
+        ("python train.py xoxb-123456789012-abc", "python train.py ***"),
+        ("python train.py glpat-abcdefgh12345678", "python train.py ***"),
+        (f"python train.py {JWT}", "python train.py ***"),
+        ("bash -c 'python train.py --hf-token abc'", "bash -c 'python train.py --hf-token ***'"),
+        ("bash -c 'HF_TOKEN=abc python train.py'", "bash -c 'HF_TOKEN=*** python train.py'"),
+        ("bash -c 'export HF_TOKEN=\"a b\"; python train.py'", "bash -c 'export HF_TOKEN=\"***\"; python train.py'"),
+        ("bash -c \"python train.py --a --token='abc' --b\"", "bash -c \"python train.py --a --token='***' --b\""),
+        ('python train.py --config \'{"api_key": "abc"}\'', 'python train.py --config \'{"api_key": "***"}\''),
+    ],
+)
+def test_secrets_of_commands_are_hidden(command: str, shown: str) -> None:
+    """By the names of options and variables, by known forms, in URLs and in commands within commands."""
+    masked = masked_command(shlex.split(command))
+    assert masked == tuple(shlex.split(shown))
+    assert is_masked(masked)
+    assert masked_command(masked) == masked
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python train.py --max-tokens 512 --num-tokens=3 --token-dropout 0.1",
+        "python train.py --tokenizer bert --tokenizer-name=gpt2 --key-bias true --use-token false",
+        "python train.py --token 1e-3 --key 12 --tokens-per-batch 4k --hf-token",
+        "python train.py --pad-token '<pad>' --eos-token '</s>' --mask-token '[MASK]' --token '<|end|>'",
+        "python train.py --image-key jpg --label-key=cls --sort-key length --keys image,label",
+        "python train.py --keyboard de --monkey x --hockey=y --turkey z",
+        "python train.py --key-file ~/.ssh/id --token-path=t.txt --credentials-file c.json --credentials /a/b.json",
+        "python train.py --hf-token $HF_TOKEN api_key=${oc.env:KEY} --token %HF_TOKEN%",
+        "bash -c 'python train.py --hf-token $HF_TOKEN --tokenizer bert'",
+        "python train.py --hf-token --epochs 3",
+        "python -m sk-learn-tools --data hf_transformers --hub hf_hub_download_all",
+        "python train.py --url https://host:8080/path@v2 --host user@host --out s3://bucket/key=1",
+        f"python train.py --commit {HEX}",
+        "env TOKENIZERS_PARALLELISM=false python train.py",
+        "torchrun --rdzv-endpoint localhost:29400 train.py",
+    ],
+)
+def test_what_only_looks_like_a_secret_stays(command: str) -> None:
+    """Numbers, switches, tokenizers, special tokens, columns of data, places and references."""
+    words = tuple(shlex.split(command))
+    assert masked_command(words) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("401 for token='abc' at https://me:pw@host", "401 for token='***' at https://me:***@host"),
+        ("environ({'HF_TOKEN': 'abc', 'A': 'b'})", "environ({'HF_TOKEN': '***', 'A': 'b'})"),
+        ('os.environ["HF_TOKEN"] = "abc"', 'os.environ["HF_TOKEN"] = "***"'),
+        ('{"api_key": "a\\"bc", "x": 1}', '{"api_key": "***", "x": 1}'),
+        ("hf_token: abcd1234", "hf_token: ***"),
+        ("GET /a?token=abc&page=2", "GET /a?token=***&page=2"),
+        (f"Authorization: Bearer {HEX}", "Authorization: Bearer ***"),
+        ("x -----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY----- y", "x *** y"),
+        ("'python train.py --hf-token abc' loads torch", "'python train.py --hf-token ***' loads torch"),
+        ("export WANDB_API_KEY=abc\npython train.py", "export WANDB_API_KEY=***\npython train.py"),
+        ("Namespace(lr=0.1, hf_token='abc', key='def')", "Namespace(lr=0.1, hf_token='***', key='***')"),
+    ],
+)
+def test_secrets_of_texts_are_hidden(text: str, shown: str) -> None:
+    """In the last lines of a script, in a log, in a traceback."""
+    assert masked_text(text) == shown
+    assert masked_text(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "usage: train.py [--hf-token HF_TOKEN] [--key KEY]",
+        "train.py: error: argument --hf-token: expected one argument",
+        "the option --api-key is required; --token expects a word",
+        "    return sorted(items, key=len)\n    x = attention(query, key=key, value=value)",
+        "    key = compute(values)\nKeyError: 'key'",
+        "unexpected token: end of file",
+        "module train:build, token:build, tokens 5, secretly",
+        "bearer of bad news, basic training, login failed",
+    ],
+)
+def test_sentences_and_code_stay(text: str) -> None:
+    """Which speak of an option, or pass a variable on."""
+    assert masked_text(text) == text
+
+
+def test_a_known_secret_is_hidden_without_its_name() -> None:
+    """It comes from the command, a command in it or the environment; short values and ordinary words stay."""
+    remember_secrets(
+        ["python", "train.py", "--hf-token", "Zx81-9q", "--password", "training", "--api-key=tellmenothing7"],
+        {"MY_SECRET": "from-the-shell", "HOME": "/home/someone"},
+    )
+    remember_secrets(["bash", "-c", "python train.py --hf-token in-the-shell-1"])
+    text = "refused: tellmenothing7, from-the-shell, in-the-shell-1; training of Zx81-9q in /home/someone"
+    assert masked_text(text) == "refused: ***, ***, ***; training of Zx81-9q in /home/someone"
+
+
+def test_data_is_masked_to_any_depth() -> None:
+    """A list of texts is a command; other values stay."""
+    data = {"argv": ["a.py", "--token", "abc"], "deep": [{"note": "token=abc"}, 3, None], "pair": (1, "key='v'")}
+    assert masked_data(data) == {
+        "argv": ["a.py", "--token", "***"], "deep": [{"note": "token=***"}, 3, None], "pair": (1, "key='***'"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["token." * 50_000, "sk-" * 50_000, 'token="' * 20_000, "key " * 50_000, "token" + " " * 100_000, "://a" * 50_000,
+     "login --a " * 30_000, "-----BEGIN PRIVATE KEY-----" * 5_000, "eyJ" * 50_000, "a" * 200_000 + "key=b"],
+    ids=lambda text: text[:12],
+)  # fmt: skip
+def test_no_text_takes_forever(text: str) -> None:
+    """A script may print anything; the test's time limit is far beyond what each of these takes."""
+    masked_text(text)
