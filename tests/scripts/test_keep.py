@@ -87,7 +87,7 @@ def told(done: Finished) -> str:
 
 
 def require_in_force(command: list[str], best: dict[str, Any]) -> None:
-    """The changed script, looked at again, trains with what the result says of its loader."""
+    """Looks at the changed script again: it trains with the loader settings of the result."""
     found = baseline_of(looked_at(command)).model_dump()
     assert {knob: found[knob] for knob in best} == best
 

@@ -81,7 +81,7 @@ def test_a_setting_is_changed_in_one_line_where_the_script_says_it(arguments: st
     ],
 )
 def test_what_has_no_plain_place_is_applied_by_one_line(arguments: str, why: str) -> None:
-    """The line stands below the docstring and the imports of the future, and the reason is told."""
+    """The line stands below the docstring and the imports of the future, and the patch gives the reason."""
     patch = patched(arguments, num_workers=2)
     assert changes(patch) == ['+import autotune; autotune.apply("results/here/train.json")']
     assert patch.why_whole is not None
@@ -233,7 +233,7 @@ def test_bytes_that_are_not_changed_stay_as_they_are(content: bytes) -> None:
     "tool", [["git", "apply", "{}", "train.diff"], ["patch", "-p1", "--binary", "{}", "-i", "train.diff"]]
 )
 def test_the_diff_is_taken_by_git_and_by_patch_both_ways(tool: list[str], last: str, newline: str) -> None:
-    """And by ourselves: forward it leads to what `keep` writes, in reverse to what was measured."""
+    """`reverted` does the same. Forward it leads to the file that `keep` writes, in reverse to the measured one."""
     source = (SCRIPT.replace("ARGUMENTS", "num_workers=0") + last).replace("\n", newline).encode()
     patch = patch_of(written(source, {"num_workers": 2, "optimizer_impl": "fused"}), RESULT)
     Path("train.diff").write_bytes(patch.diff)
@@ -281,7 +281,7 @@ def test_the_one_line_is_not_written_where_autotune_cannot_be_imported() -> None
 
 
 def test_workers_do_not_persist_in_place_where_the_data_may_change() -> None:
-    """They would go on with the data of the first epoch; under the one line they start again."""
+    """They would keep the data of the first epoch; under the one line they start again."""
     content = SCRIPT.replace("ARGUMENTS", "num_workers=0").encode()
     best = {"num_workers": 2, "persistent_workers": True}
     assert b"persistent_workers=True" in patch_of(written(content, best), RESULT).diff
@@ -292,7 +292,7 @@ def test_workers_do_not_persist_in_place_where_the_data_may_change() -> None:
 
 
 def test_a_line_that_is_not_known_to_its_end_is_found_by_what_it_makes() -> None:
-    """Python 3.10 tells lines alone."""
+    """Python 3.10 knows the line of a call only."""
     result = written(SCRIPT.replace("ARGUMENTS", "num_workers=0, extra=int(0)").encode(), {"num_workers": 2})
     script = result.workload.script
     assert script is not None
@@ -357,7 +357,7 @@ def test_a_script_that_applies_a_result_already_applies_the_new_one_instead(old:
 
 
 def test_a_script_that_applies_a_result_in_its_own_way_is_left_alone() -> None:
-    """Which of its calls is in force cannot be told."""
+    """The source does not show which of its calls is in force."""
     content = b"from autotune import apply\napply(choose())\nx = DataLoader(1, num_workers=0)\n"
     with pytest.raises(UsageError, match=r"train\.py calls autotune\.apply already, .*'autotune keep --reverse'"):
         patch_of(written(content, {"num_workers": 2}), RESULT)
