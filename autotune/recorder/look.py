@@ -172,7 +172,6 @@ class Look:
             self._profile.turn(len(self._marks))
         weight = next(model.parameters(), None)
         if weight is not None:  # a loss has none
-            self._sites.on_forward(model)
             self._rows = rows_of(arguments)
             self._facts["device"] = weight.device.type
             if weight.dtype in {torch.bfloat16, torch.float16, torch.float64}:
@@ -362,7 +361,7 @@ class Look:
             "thread": min(apart, default=None),
             "threads": torch.get_num_threads(),
             "default_threads": self._default_threads,
-            "source": self._sites.told(loaders, [self._optimizers[one] for one in per_optimizer], models),
+            "source": self._sites.told(loaders, [self._optimizers[one] for one in per_optimizer]),
             "frameworks": [name for name in ("lightning", "transformers", "accelerate") if name in sys.modules],
             "torchao": importlib.util.find_spec("torchao") is not None,
             "cuda_opened": torch.cuda.is_initialized(),  # type: ignore[no-untyped-call]

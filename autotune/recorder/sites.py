@@ -1,4 +1,4 @@
-"""Where in a script's own files its loaders and optimizers are made and its model is called: there they can be changed.
+"""Where in a script's own files its loaders and optimizers are made: there they can be changed.
 
 Whoever looks on is below what it looks at: nothing here may harm the script, and all of it runs in a look alone.
 """
@@ -26,67 +26,38 @@ _TAKES_ANY_KEYWORD = 0x08
 
 
 class Sites:
-    """Looks on as loaders and optimizers are made, and models called."""
+    """Looks on as loaders and optimizers are made."""
 
     def __init__(self) -> None:
         import torch
-        from torch.nn.modules import module as modules
         from torch.optim import Optimizer
         from torch.utils.data import DataLoader
 
         self._folder = os.getcwd()
         between = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
-        self._between = tuple(os.path.join(os.path.realpath(one), "") for one in between)
         paths = sysconfig.get_paths()  # not "data", which is the prefix: a script may lie in /usr/src
-        libraries = (paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-        self._foreign = (*self._between, *(os.path.join(os.path.realpath(one), "") for one in libraries))
+        libraries = (*between, *(paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")))
+        self._foreign = tuple(os.path.join(os.path.realpath(one), "") for one in libraries)
         self._made: weakref.WeakKeyDictionary[Any, dict[str, Any] | None] = weakref.WeakKeyDictionary()
         self._loaders: list[tuple[dict[str, Any], int, str | None]] = []  # site, data set, what the loader is known by
         self._own_loaders: set[str] = set()
-        self._calls: list[dict[str, Any] | None] = []
-        self._called: Any = None
-        self._returns_tensor = True
         _watch(DataLoader, self._on_loader)
         _watch(Optimizer, self._on_optimizer)
-        self._handle = modules.register_module_forward_hook(self._on_returned)
 
-    def on_forward(self, model: Any) -> None:
-        """A model is called in training that no other calls."""
-        self._called = model
-        if len(self._calls) > 1:
-            return
-        with contextlib.suppress(Exception):
-            frame: FrameType | None = sys._getframe(1)
-            while frame is not None and (_place(self._folder, frame.f_code.co_filename) or "").startswith(
-                self._between
-            ):
-                frame = frame.f_back
-            site = self._site(frame, None)
-            if site not in self._calls:
-                self._calls.append(site)
-
-    def told(self, loaders: list[Any], optimizers: list[Any], models: list[Any]) -> dict[str, Any]:
+    def told(self, loaders: list[Any], optimizers: list[Any]) -> dict[str, Any]:
         """What is known of these.
 
         Args:
             loaders: That feed training.
             optimizers: That step.
-            models: That are called.
         """
-        self._handle.remove()
         main = self._main
-        own = [{id(weight) for weight in model.parameters()} for model in models]
-        stepped = [{id(one) for group in each.param_groups for one in group["params"]} for each in optimizers]
         return {
             "main": main if main is not None and self._is_own(main) else None,
             "folder": os.path.realpath(self._folder),
             "loaders": [self._of_loader(loader) for loader in loaders],
             "own_loaders": sorted(self._own_loaders),  # classes that iterate by themselves
             "optimizers": [self._site_of(optimizer) for optimizer in optimizers],
-            "call": self._calls[0] if len(self._calls) == 1 else None,
-            "returns_tensor": self._returns_tensor,
-            "steps_model": len(own) == 1 and own == stepped,
-            "most_dimensions": max((weight.dim() for model in models for weight in model.parameters()), default=0),
             "has_autotune": _has_autotune(),
             "here": here(),
             "may_change_data": bool(loaders) and self._may_change([loader.dataset for loader in loaders]),
@@ -136,16 +107,6 @@ class Sites:
     def _on_optimizer(self, optimizer: Any, site: dict[str, Any] | None) -> None:
         self._made[optimizer] = site
 
-    def _on_returned(self, module: Any, _: Any, out: Any) -> None:
-        import torch
-
-        # Known to torch.compile: it would meet the model by another way than the script's, and fail.
-        if getattr(torch.compiler, "is_compiling", lambda: False)():
-            return
-        if module is self._called:
-            self._called = None
-            self._returns_tensor &= isinstance(out, torch.Tensor)
-
     def _site_of(self, made: Any) -> dict[str, Any] | None:
         with contextlib.suppress(TypeError):  # a class of the script's may be compared, and not be hashed
             return self._made.get(made)
@@ -162,12 +123,12 @@ class Sites:
         others = {key for one, _, key in self._loaders if one == site}
         return {**site, "shared": len(others) > 1}
 
-    def _site(self, frame: FrameType | None, made: Any, called: CodeType | None = None) -> dict[str, Any] | None:
+    def _site(self, frame: FrameType | None, made: Any, called: CodeType) -> dict[str, Any] | None:
         """The call in a file of the script's that came here, past the constructors of libraries.
 
         Args:
             frame: The innermost to look at.
-            made: What is being made; None where a frame of the script's must come first.
+            made: The object that is being made.
             called: The function that takes the arguments.
         """
         while frame is not None:
@@ -176,7 +137,7 @@ class Sites:
             if place is not None and self._is_own(place):
                 return {"file": place, **_position(frame), **_signature(made, called)}
             first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-            if made is None or first is not made:
+            if first is not made:
                 return None
             if code.co_name == "__init__":
                 called = code
@@ -247,10 +208,8 @@ def _position(frame: FrameType) -> dict[str, Any]:
     return {"line": frame.f_lineno, "end": end}
 
 
-def _signature(made: Any, called: CodeType | None) -> dict[str, Any]:
+def _signature(made: Any, called: CodeType) -> dict[str, Any]:
     """Which arguments the call takes: those by place, and all by name; None: any."""
-    if called is None:
-        return {"kind": None, "parameters": [], "accepts": None}
     names = called.co_varnames
     count = called.co_argcount
     by_name = list(names[1 : count + called.co_kwonlyargcount])

@@ -20,14 +20,14 @@ def unified(name: str, before: bytes, after: bytes) -> bytes:
     """
     ends = "\t" if " " in name else ""  # so that patch reads the name to its end
     old, new = (name, name) if name.startswith("/") else (f"a/{name}", f"b/{name}")
-    told = difflib.diff_bytes(
+    changes = difflib.diff_bytes(
         difflib.unified_diff, _lines(before), _lines(after), f"{old}{ends}".encode(), f"{new}{ends}".encode()
     )
-    return b"".join(line if line.endswith(b"\n") else line + b"\n" + _NO_END for line in told)
+    return b"".join(line if line.endswith(b"\n") else line + b"\n" + _NO_END for line in changes)
 
 
 def reverted(diff: bytes, name: str, after: bytes) -> bytes | None:
-    """A file as it was before a diff was applied; None where the diff does not tell, or is not of this content.
+    """A file as it was before a diff was applied; None where the diff does not lead to this content.
 
     Args:
         diff: As `unified` writes it, of any number of files.
@@ -46,7 +46,7 @@ def reverted(diff: bytes, name: str, after: bytes) -> bytes | None:
 
 
 def _hunks(diff: bytes, name: str) -> Iterator[tuple[int, list[bytes], list[bytes]]]:
-    """Of each hunk of a file: its line in the new content, the old lines, and the new ones."""
+    """Yields the hunks of a file: each one's line in the new content, its old lines, and its new ones."""
     lines: list[bytes] = []
     for line in _lines(diff):
         if line == _NO_END:

@@ -22,7 +22,7 @@ _OF_LOOP = (
     "opens_group", "evaluation_bytes",
 )  # fmt: skip
 _HALF = {"bfloat16": "bf16", "float16": "fp16"}
-_OF_SOURCE = ("returns_tensor", "steps_model", "most_dimensions", "may_change_data", "has_autotune")
+_OF_SOURCE = ("may_change_data", "has_autotune")
 MOST_NAMED = 3
 BUILD = "write a build() for it, as the README shows"
 
@@ -157,7 +157,7 @@ def source_of(seen: SeenScript) -> SourceRecord:
         return Site(**{**at, "file": named(at["file"])}) if at is not None else None
 
     hashes = {}
-    sites = [site for site in (*told["loaders"], *told["optimizers"], told["call"]) if site is not None]
+    sites = [site for site in (*told["loaders"], *told["optimizers"]) if site is not None]
     for place in sorted({*(one["file"] for one in sites), *filter(None, [told["main"]])}):
         with contextlib.suppress(OSError):  # a script may be made for one run, and gone by now
             hashes[named(place)] = hashlib.sha256(Path(place).read_bytes()).hexdigest()
@@ -168,7 +168,6 @@ def source_of(seen: SeenScript) -> SourceRecord:
         files=hashes,
         loaders=tuple(map(site, told["loaders"])),
         optimizers=tuple(map(site, told["optimizers"])),
-        call=site(told["call"]),
         **{name: told[name] for name in _OF_SOURCE},
     )
 

@@ -1,208 +1,106 @@
-"""A file of Python source, and edits of it that leave everything else as it is: comments, line endings, encoding."""
+"""A file of Python source, and edits that leave the rest of it as it is: comments, line endings, encoding."""
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import io
+import json
 import re
 import tokenize
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from autotune.results.sites import Site
+
+_LINE_END = re.compile(rb"\r\n|\r|\n")
+"""Where Python ends a line: a form feed, or a separator of Unicode, ends none."""
 
 
 class CannotEditError(Exception):
     """A setting has no place of its own in the script.
 
     Args:
-        why: As it follows the setting's name.
-        of: The setting, where it is known.
+        why: The reason, as it follows the setting's name.
+        setting: Its name, where it is known.
     """
 
-    def __init__(self, why: str, of: str | None = None) -> None:
-        super().__init__(why if of is None else f"{of} {why}")
+    def __init__(self, why: str, setting: str | None = None) -> None:
+        super().__init__(why if setting is None else f"{setting} {why}")
         self.why = why
-        self.of = of
+        self.setting = setting
 
 
-Around = TypeVar("Around", bound=ast.expr | ast.stmt)
-
-
-@dataclass(frozen=True, order=True)
-class Edit:
-    """One replacement.
-
-    Attributes:
-        start: Of the characters that are replaced.
-        end: Of them; the start, where text is inserted.
-        text: In their place.
-    """
-
-    start: int
-    end: int
-    text: str
-
-
-class Token(NamedTuple):
-    """A word of the source: neither a comment nor a line ending."""
-
-    text: str
-    start: int
-    end: int
+@contextlib.contextmanager
+def naming(settings: Iterable[str]) -> Iterator[None]:
+    """Adds the names of settings to an error that has none."""
+    try:
+        yield
+    except CannotEditError as error:
+        raise CannotEditError(error.why, error.setting or " and ".join(sorted(settings))) from None
 
 
 class Source:
-    """A file's text, its tree, and where in the text each node stands.
+    """A file's tree, and edits at the places of its nodes. Offsets count bytes of UTF-8, as the tree's columns do.
 
     Args:
         content: The file's bytes.
+        argv: The words that the script was started with.
 
     Raises:
         CannotEditError: This Python cannot read it.
     """
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: bytes, argv: Sequence[str] = ()) -> None:
         try:
             self._encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
-            self.text = content.decode(self._encoding)
+            text = content.decode(self._encoding)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                self.tree = ast.parse(self.text)
+                self.tree = ast.parse(text)
         except (SyntaxError, ValueError, LookupError, RecursionError) as error:
             raise CannotEditError(f"the script cannot be read as Python ({error})") from None
-        if self.text.encode(self._encoding) != content:
+        if text.encode(self._encoding) != content:
             raise CannotEditError(f"the script does not come back from {self._encoding} as it was")
-        # Python's own lines: a form feed, or a separator of Unicode's, begins none.
-        self._starts = [0, *(found.end() for found in re.finditer(r"\r\n|\r|\n", self.text))]
+        self.argv = argv
+        self._text = text.encode()
+        self._starts = [0, *(match.end() for match in _LINE_END.finditer(self._text))]
+        self._edits: dict[tuple[int, int], str] = {}
 
-    def offset(self, line: int, column: int) -> int:
-        """Characters before a place that the tree tells as a line and a column in bytes of UTF-8."""
-        start = self._starts[line - 1]
-        return start + len(self.text[start : start + column].encode()[:column].decode())
-
-    def span(self, node: ast.expr | ast.stmt | ast.keyword) -> tuple[int, int]:
-        """Where a node begins and ends."""
-        return (
-            self.offset(node.lineno, node.col_offset),
-            self.offset(node.end_lineno or node.lineno, node.end_col_offset or 0),
-        )
-
-    def line_of(self, offset: int) -> tuple[int, int]:
-        """The line that a character stands in: where it begins, and where it ends, its ending included."""
-        start = max(one for one in self._starts if one <= offset)
-        end = min((one for one in self._starts if one > start), default=len(self.text))
-        return start, end
-
-    def indentation(self, offset: int) -> str | None:
-        """What stands before a place in its line, if that is nothing but blanks."""
-        start, _ = self.line_of(offset)
-        before = self.text[start:offset]
-        return before if not before.strip(" \t\f") else None
-
-    def ending(self, offset: int) -> str:
-        """How the line of a character ends; as the first one does, where it is the last and has no ending."""
-        found = re.search(r"\r\n|\r|\n", self.text[slice(*self.line_of(offset))]) or re.search(r"\r\n|\r|\n", self.text)
-        return found[0] if found is not None else "\n"
-
-    def tokens(self, node: ast.expr) -> list[Token]:
-        """The words of an expression.
-
-        Raises:
-            CannotEditError: They cannot be told.
-        """
-        start, end = self.span(node)
-        first = self._starts.index(self.line_of(start)[0])
-
-        def place(row: int, column: int) -> int:
-            return start + column - 1 if row == 1 else self._starts[first + row - 1] + column
-
-        # In parentheses, so that line endings within mean nothing.
-        readline = io.StringIO(f"({self.text[start:end]})", newline="").readline
-        left_out = {tokenize.NL, tokenize.COMMENT, tokenize.NEWLINE, tokenize.ENDMARKER}
-        try:
-            found = [token for token in tokenize.generate_tokens(readline) if token.type not in left_out]
-        except (tokenize.TokenError, SyntaxError) as error:
-            raise CannotEditError(f"stands where the words cannot be told apart ({error})") from None
-        return [Token(token.string, place(*token.start), place(*token.end)) for token in found[1:-1]]
+    @property
+    def is_edited(self) -> bool:
+        """Whether there is any edit."""
+        return bool(self._edits)
 
     def calls(self, *names: str) -> list[ast.Call]:
         """The calls of functions by their last name; without names, all."""
-        found = [node for node in ast.walk(self.tree) if isinstance(node, ast.Call)]
-        return [call for call in found if not names or last_name(call.func) in names]
+        calls = [node for node in ast.walk(self.tree) if isinstance(node, ast.Call)]
+        return [call for call in calls if not names or last_name(call.func) in names]
 
     def call_at(self, site: Site) -> ast.Call:
         """The call that the recorder has seen.
 
         Raises:
-            CannotEditError: It is not there, or not alone in its line where nothing but that is known.
+            CannotEditError: It is not there, or not alone in its line where only the line is known.
         """
         if site.end is not None:
-            found = [call for call in self.calls() if (call.end_lineno, call.end_col_offset) == tuple(site.end)]
+            calls = [call for call in self.calls() if (call.end_lineno, call.end_col_offset) == tuple(site.end)]
         else:
-            wanted = [site.kind, "__init__"] if site.kind is not None else []
-            found = [call for call in self.calls(*wanted) if call.lineno == site.line]
-        if len(found) != 1:
-            raise CannotEditError(f"is given in line {site.line}, which cannot be told apart")
-        return found[0]
+            names = [site.kind, "__init__"] if site.kind is not None else []
+            calls = [call for call in self.calls(*names) if call.lineno == site.line]
+        if len(calls) != 1:
+            raise CannotEditError(f"is given in line {site.line}, which holds {len(calls)} such calls, not one")
+        return calls[0]
 
-    def around(self, node: ast.AST, *kinds: type[Around]) -> list[Around]:
-        """What holds a node, of some kinds, the innermost first."""
-        found = [one for one in ast.walk(self.tree) if isinstance(one, kinds) and one is not node]
-        held = [one for one in found if any(inner is node for inner in ast.walk(one))]
-        return sorted(held, key=lambda one: self.span(one)[1] - self.span(one)[0])
-
-    def statement_of(self, node: ast.expr) -> ast.stmt:
-        """The innermost statement that holds an expression."""
-        return self.around(node, ast.stmt)[0]
-
-    def function_of(self, node: ast.expr) -> ast.AST:
-        """The innermost function that holds an expression; else the module."""
-        functions = self.around(node, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-        return functions[0] if functions else self.tree
-
-    def is_repeated(self, node: ast.expr) -> bool:
-        """Whether an expression stands in a loop; what a ``for`` goes through is computed once."""
-        loops: list[ast.stmt] = self.around(node, ast.For, ast.AsyncFor, ast.While)
-        once = [loop.iter for loop in loops if isinstance(loop, (ast.For, ast.AsyncFor))]
-        return len(loops) > sum(any(inner is node for inner in ast.walk(one)) for one in once)
-
-    def names(self, name: str) -> Iterator[ast.AST]:
-        """All nodes that bind or read a name, whatever its scope."""
-        for node in ast.walk(self.tree):
-            own = {
-                ast.Name: "id", ast.arg: "arg", ast.FunctionDef: "name", ast.AsyncFunctionDef: "name",
-                ast.ClassDef: "name", ast.ExceptHandler: "name", ast.MatchAs: "name", ast.MatchStar: "name",
-                ast.MatchMapping: "rest",
-            }.get(type(node))  # fmt: skip
-            named: list[str | None] = [getattr(node, own)] if own is not None else []
-            if isinstance(node, ast.alias):
-                named = [node.asname or node.name.partition(".")[0]]
-            elif isinstance(node, (ast.Global, ast.Nonlocal)):
-                named = [*node.names]
-            if name in named:
-                yield node
-
-    def reads(self, node: ast.Name | ast.Attribute) -> list[ast.expr]:
-        """All places that read a variable, or an attribute, of a node's name, whatever its scope or its object."""
-        alike = [one for one in ast.walk(self.tree) if isinstance(one, (ast.Name, ast.Attribute))]
-        same = [one for one in alike if type(one) is type(node) and last_name(one) == last_name(node)]
-        return [one for one in same if isinstance(one.ctx, ast.Load)]
-
-    def given_as(self, argument: str) -> list[ast.expr]:
-        """What all calls give as a keyword argument, and all dictionaries under a key of that name."""
-        found = [one.value for one in ast.walk(self.tree) if isinstance(one, ast.keyword) and one.arg == argument]
-        for one in ast.walk(self.tree):
-            if isinstance(one, ast.Dict):
-                items = zip(one.keys, one.values, strict=True)
-                found += [value for key, value in items if isinstance(key, ast.Constant) and key.value == argument]
-        return found
+    def is_repeated(self, call: ast.Call) -> bool:
+        """Whether a call stands in a loop. What a ``for`` goes through is computed once."""
+        loops = [one for one in ast.walk(self.tree) if isinstance(one, (ast.For, ast.AsyncFor, ast.While))]
+        parts = [part for loop in loops for part in (*loop.body, *([loop.test] if isinstance(loop, ast.While) else []))]
+        return any(node is call for part in parts for node in ast.walk(part))
 
     def meanings(self, node: ast.expr) -> set[str]:
-        """What a name or an attribute may stand for by the file's imports, such as ``torch.backends.cudnn.benchmark``.
+        """What a name or an attribute may stand for by the file's imports, such as ``lightning.Trainer``.
 
         Empty where no import of another package binds what it begins with.
         """
@@ -213,39 +111,107 @@ class Source:
     @functools.cached_property
     def _imported(self) -> Mapping[str, set[str]]:
         """What each name stands for that an import of another package binds, wherever in the file."""
-        found: dict[str, set[str]] = {}
+        names: dict[str, set[str]] = {}
         for one in ast.walk(self.tree):
             if isinstance(one, ast.Import):
                 for alias in one.names:
                     first = alias.name.partition(".")[0]
-                    found.setdefault(alias.asname or first, set()).add(alias.name if alias.asname else first)
+                    names.setdefault(alias.asname or first, set()).add(alias.name if alias.asname else first)
             elif isinstance(one, ast.ImportFrom) and not one.level:
                 for alias in one.names:
-                    found.setdefault(alias.asname or alias.name, set()).add(f"{one.module}.{alias.name}")
-        return found
+                    names.setdefault(alias.asname or alias.name, set()).add(f"{one.module}.{alias.name}")
+        return names
 
-    def edited(self, edits: Iterable[Edit]) -> bytes:
-        """The file with edits.
+    def replace(self, node: ast.expr, text: str) -> None:
+        """Writes other code in the place of an expression."""
+        self._edit(*self._span(node), text)
+
+    def add_arguments(self, call: ast.Call, arguments: Sequence[str]) -> None:
+        """Adds arguments behind the last one of a call: in a line each, where the last one begins a line.
 
         Raises:
-            CannotEditError: Two of them meet, or what they lead to is no Python.
+            CannotEditError: The call has one generator and no brackets of its own around it.
         """
-        text, before = self.text, len(self.text) + 1
-        for edit in sorted(set(edits), reverse=True):
-            if edit.end > before or edit.start == before:
-                raise CannotEditError("stands where another one is changed")
-            text, before = text[: edit.start] + edit.text + text[edit.end :], edit.start
+        close = self._span(call)[1] - 1
+        spans = [*map(self._span, call.args), *map(self._span, call.keywords)]
+        if not spans:
+            self._edit(close, close, ", ".join(arguments))
+            return
+        start, end = max(spans)
+        if end > close:
+            raise CannotEditError("cannot be added to a call with nothing but a generator")
+        code = self._text[end:close].partition(b"#")[0].rstrip()  # brackets around the last one, and a comma
+        begin = line_end = end + len(code)
+        comma = "," if code.endswith(b",") else ""
+        separator = " "
+        if (indentation := self._indentation(start)) is not None:
+            separator = self._newline(begin) + indentation
+            ending = _LINE_END.search(self._text, begin, close)
+            if ending is not None:  # past a comment, which stays with its argument
+                line_end = ending.start()
+        comment = self._text[begin:line_end].decode()
+        added = ",".join(f"{separator}{argument}" for argument in arguments)
+        self._edit(begin, line_end, f"{'' if comma else ','}{comment}{added}{comma}")
+
+    def add_first(self, statement: str) -> None:
+        """Adds a line before all statements but the docstring and imports of the future.
+
+        Raises:
+            CannotEditError: The first statement has no line of its own.
+        """
+        for index, node in enumerate(self.tree.body):
+            is_docstring = not index and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            if is_docstring or (isinstance(node, ast.ImportFrom) and node.module == "__future__"):
+                continue
+            if self._indentation(self._span(node)[0]) is None:
+                break
+            line = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))])
+            start = self._starts[line - 1]
+            self._edit(start, start, statement + self._newline(start))
+            return
+        raise CannotEditError("the script's first statement stands in the line of another one")
+
+    def edited(self) -> bytes:
+        """The file with all edits.
+
+        Raises:
+            CannotEditError: Two edits meet, or their result is no Python.
+        """
+        text, before = self._text, len(self._text) + 1
         try:
+            for (start, end), added in sorted(self._edits.items(), reverse=True):
+                if end > before:
+                    raise CannotEditError("stands where another one is changed")
+                text, before = text[:start] + added.encode() + text[end:], start
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                compile(text, "script", "exec", dont_inherit=True)
-            return text.encode(self._encoding)
+                compile(text.decode(), "script", "exec", dont_inherit=True)
+            return text.decode().encode(self._encoding)
         except (SyntaxError, ValueError) as error:
             raise CannotEditError(f"cannot be written in the script ({error})") from None
 
+    def _edit(self, start: int, end: int, text: str) -> None:
+        if self._edits.setdefault((start, end), text) != text:
+            raise CannotEditError("stands where another one is changed")
+
+    def _span(self, node: ast.expr | ast.stmt | ast.keyword) -> tuple[int, int]:
+        """Where a node begins and ends."""
+        end = self._starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
+        return self._starts[node.lineno - 1] + node.col_offset, end
+
+    def _newline(self, offset: int) -> str:
+        """The next line ending from an offset on; else the first one of the file."""
+        match = _LINE_END.search(self._text, offset) or _LINE_END.search(self._text)
+        return match[0].decode() if match is not None else "\n"
+
+    def _indentation(self, offset: int) -> str | None:
+        """The blanks before a place in its line; None where other characters stand there."""
+        before = self._text[max(start for start in self._starts if start <= offset) : offset]
+        return None if before.strip(b" \t\f") else before.decode()
+
 
 def last_name(node: ast.expr) -> str | None:
-    """What a name or an attribute ends with."""
+    """The last part of a name or an attribute."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else None
@@ -261,4 +227,4 @@ def literal(value: object) -> str:
     """A value as people write it."""
     if isinstance(value, Code):
         return str(value)
-    return f'"{value}"' if isinstance(value, str) else repr(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

@@ -1,4 +1,4 @@
-"""What became of a script: its diff, what was changed in it, and what is to be passed besides."""
+"""What became of a script: its diff, and the files that were changed."""
 
 from __future__ import annotations
 
@@ -22,14 +22,12 @@ def kept_lines(patch: Patch, file: Path, *, changed: bool) -> RenderableType:
         changed: Whether the script was changed, or is only told what would be.
     """
     named, path = shlex.quote(file.as_posix()), file.with_suffix(".diff")
-    lines = [labelled("command line", hint, "bold yellow") for hint in patch.hints]
     if not patch.files:
-        nothing = "the command line says it all" if patch.hints else "nothing faster was found, so there is none"
+        nothing = "nothing faster was found, so there is none"
         if patch.why_whole is not None:
             nothing = "the line that is in the script already applies this result"
-        return Group(labelled("diff", nothing, "", "bold"), *lines)
-    if patch.why_whole is not None:
-        lines.append(as_text(f"one line applies all of it: {patch.why_whole}", "dim"))
+        return labelled("diff", nothing, "", "bold")
+    lines = [as_text(f"one line applies all of it: {patch.why_whole}", "dim")] if patch.why_whole is not None else []
     names = ", ".join(one.name for one in patch.files)
     if changed:
         return Group(

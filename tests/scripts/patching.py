@@ -37,27 +37,28 @@ def result_of(script: ScriptRecord, baseline: TrainConfig, best: TrainConfig) ->
 
 
 def written(content: bytes, best: dict[str, Any], *, argv: Sequence[str] = ("train.py",), **known: Any) -> Result:
-    """A result of a ``train.py`` that is written here, as if a recorder had seen its DataLoader, SGD and model().
+    """A result of a ``train.py`` that is written here, as if a recorder had seen its DataLoader and SGD.
 
     Args:
         content: Of the file.
         best: The knobs that the result changes.
         argv: The words that it was started with.
-        known: Other fields of `SourceRecord`, ``models``, ``ranks`` and ``before``, knobs of the script as it is.
+        known: Other fields of `SourceRecord`, and ``before``, knobs of the script as it is.
     """
     Path("train.py").write_bytes(content)
-    models, ranks = known.pop("models", ["__main__.Net abc"]), known.pop("ranks", 1)
     before = known.pop("before", {})
     source = SourceRecord(
         main="train.py", folder=".", argv=tuple(argv), files={"train.py": hashlib.sha256(content).hexdigest()},
         loaders=(_site(content, "DataLoader", LOADER_PARAMETERS),), optimizers=(_site(content, "SGD"),),
-        call=_site(content, "model"), returns_tensor=True, steps_model=True, most_dimensions=4, has_autotune=True,
+        has_autotune=True,
     )  # fmt: skip
     source = source.model_copy(update=known)
     script = ScriptRecord(
-        command=("python", "train.py"), loop={"loaders": [], "models": models, "device": "cpu"}, source=source
+        command=("python", "train.py"),
+        loop={"loaders": [], "models": ["__main__.Net abc"], "device": "cpu"},
+        source=source,
     )
-    baseline = TrainConfig(batch_size=32, ranks=ranks, **before)
+    baseline = TrainConfig(batch_size=32, **before)
     return result_of(script, baseline, baseline.replace(**best))
 
 

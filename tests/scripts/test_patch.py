@@ -29,16 +29,10 @@ parser.add_argument("-j", "--workers", type=int, default=0, help="processes")  #
 parser.add_argument("--pin", action="store_true")
 args = parser.parse_args()
 WORKERS = 0
-more = {"num_workers": 0}
 model = Net()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # plain
 loader = DataLoader(data, batch_size=32, ARGUMENTS)  # its comment stays
-for x in loader:
-\tfor _ in range(1):
-\t\tout = model(x)
-\t\tout.mean().backward()
 """
-HF_SCRIPT = b"from transformers import HfArgumentParser, TrainingArguments\nHfArgumentParser(TrainingArguments)\n"
 
 
 @pytest.fixture(autouse=True)
@@ -58,26 +52,12 @@ def patched(arguments: str, **best: Any) -> Patch:
         ("shuffle=True", "loader = DataLoader(data, batch_size=32, shuffle=True, num_workers=2)  # its comment stays"),
         ("num_workers=args.workers", 'parser.add_argument("-j", "--workers", type=int, default=2, help="processes")'),
         (
-            "num_workers=int(args.workers)",
+            "num_workers=args.workers, extra=DataLoader(other, num_workers=args.workers)",
             'parser.add_argument("-j", "--workers", type=int, default=2, help="processes")',
         ),
-        ("num_workers=WORKERS", "WORKERS = 2"),
-        ("**more", 'more = {"num_workers": 2}'),
-        ("**dict(pin_memory=False)", "batch_size=32, **dict(pin_memory=False, num_workers=2))"),
-        ("**args.loader", 'batch_size=32, **{**args.loader, "num_workers": 2})'),
-        ("num_workers=min(0, os.cpu_count())", "batch_size=32, num_workers=2)"),
+        ("**more, num_workers=0", "batch_size=32, **more, num_workers=2)"),
     ],
-    ids=[
-        "literal",
-        "missing",
-        "option",
-        "option as a number",
-        "variable",
-        "dictionary",
-        "call of dict",
-        "dictionary elsewhere",
-        "computed",
-    ],
+    ids=["literal", "missing", "option", "option of two loaders", "literal beside a dictionary"],
 )
 def test_a_setting_is_changed_in_one_line_where_the_script_says_it(arguments: str, changed: str) -> None:
     """One line goes and one comes, whatever the way in which the script gives the value."""
@@ -91,15 +71,17 @@ def test_a_setting_is_changed_in_one_line_where_the_script_says_it(arguments: st
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ("num_workers=config.n", "is given by config.n"),
-        ("num_workers=args.workers // 2", "is computed by the script (args.workers // 2)"),
+        ("num_workers=config.n", "is given by config.n, which is no option"),
+        ("num_workers=args.pin", "is given by args.pin, which is no option that takes one value"),
+        ("num_workers=WORKERS", "is computed by the script (WORKERS)"),
+        ("num_workers=int(args.workers)", "is computed by the script (int(args.workers))"),
+        ("num_workers=min(0, os.cpu_count())", "is computed by the script (min(0, os.cpu_count()))"),
         ("num_workers=3", "was 0, and the script says 3"),
-        ("**more, **other", "in more than one dictionary"),
-        ("num_workers=data", "is given by data, which is not bound once"),
+        ("**more", "may be given by * or ** in the call"),
     ],
 )
 def test_what_has_no_plain_place_is_applied_by_one_line(arguments: str, why: str) -> None:
-    """The line stands below the docstring and the imports of the future, and the reason is told."""
+    """The line stands below the docstring and the imports of the future, and the patch gives the reason."""
     patch = patched(arguments, num_workers=2)
     assert changes(patch) == ['+import autotune; autotune.apply("results/here/train.json")']
     assert patch.why_whole is not None
@@ -108,106 +90,107 @@ def test_what_has_no_plain_place_is_applied_by_one_line(arguments: str, why: str
     assert lines[3:6] == ["from __future__ import annotations", changes(patch)[0][1:], "import argparse"]
 
 
-def test_an_option_that_was_typed_is_a_hint_and_no_edit() -> None:
-    """So is a switch, which has no default to change."""
-    source = SCRIPT.replace("ARGUMENTS", "num_workers=args.workers, pin_memory=args.pin").encode()
-    result = written(source, {"num_workers": 2, "pin_memory": True}, argv=("train.py", "-j0"))
-    patch = patch_of(result, RESULT)
-    assert (patch.files, patch.hints) == ((), ("pass --workers 2", "pass --pin"))
+@pytest.mark.parametrize(
+    ("typed", "option"),
+    [
+        ("-j0", '"-j", "--workers", type=int, default=0'),
+        ("--work", '"--workers", default=0'),
+        ("--no-workers", '"--workers", action=argparse.BooleanOptionalAction, default=0'),
+    ],
+)
+def test_an_option_on_the_command_line_is_changed_by_the_one_line(typed: str, option: str) -> None:
+    """Its default is not in force."""
+    source = SCRIPT.replace("ARGUMENTS", "num_workers=args.workers")
+    source = source.replace('"-j", "--workers", type=int, default=0', option).encode()
+    patch = patch_of(written(source, {"num_workers": 2}, argv=("train.py", typed)), RESULT)
+    assert f"which the command line decides ({typed[:2] if typed == '-j0' else typed})" in (patch.why_whole or "")
+    assert patch_of(written(source, {"num_workers": 2}), RESULT).why_whole is None
 
 
 @pytest.mark.parametrize(
-    ("statement", "is_in_place"),
+    ("elsewhere", "is_in_place"),
     [
+        ("pool = Pool(args.workers)", False),
+        ("if args.workers > 0: start()", False),
         ("args.workers = 0", False),
-        ("if args.workers > 1: args.workers = 1", False),
-        ("if ranks: args.workers = 0", True),
+        ("parser.set_defaults(workers=0)", False),
+        ("test = Loader(other, num_workers=args.workers)", True),
+        ("print(args)", True),
     ],
 )
-def test_an_option_that_the_script_sets_itself_is_changed_only_where_that_was_for_another_reason(
-    statement: str, is_in_place: bool
-) -> None:
-    """Such as workers that are shared out among ranks, of which there is one."""
-    source = SCRIPT.replace("ARGUMENTS", "num_workers=args.workers").replace("WORKERS = 0", statement).encode()
-    assert (patch_of(written(source, {"num_workers": 2}), RESULT).why_whole is None) == is_in_place
+def test_an_option_that_decides_more_than_the_setting_is_left_alone(elsewhere: str, is_in_place: bool) -> None:
+    """Its default is changed where it gives that argument only, of any call."""
+    source = SCRIPT.replace("ARGUMENTS", "num_workers=args.workers").replace("WORKERS = 0", elsewhere)
+    patch = patch_of(written(source.encode(), {"num_workers": 2}), RESULT)
+    assert (patch.why_whole is None) == is_in_place
 
 
-def test_what_transformers_reads_from_the_command_line_is_a_hint() -> None:
-    """Its own example scripts make no TrainingArguments, but have them parsed."""
-    patch = patch_of(written(HF_SCRIPT, {"num_workers": 2, "precision": "bf16"}), RESULT)
-    assert patch.files == ()
-    assert sorted(patch.hints) == ["pass --bf16 True", "pass --dataloader_num_workers 2"]
+def test_an_option_whose_other_use_finds_no_change_is_changed() -> None:
+    """Workers persist as they did, whether there are two or four."""
+    source = SCRIPT.replace("ARGUMENTS", "num_workers=args.workers, persistent_workers=args.workers > 0")
+    source = source.replace("default=0", "default=2")
+    result = written(source.encode(), {"num_workers": 4}, before={"num_workers": 2, "persistent_workers": True})
+    assert patch_of(result, RESULT).why_whole is None
 
 
-def test_what_needs_workers_is_off_where_an_option_says_that_there_are_none() -> None:
+@pytest.mark.parametrize("given", ["", ", prefetch_factor=None, persistent_workers=False"], ids=["added", "replaced"])
+def test_what_needs_workers_is_off_where_an_option_says_that_there_are_none(given: str) -> None:
     """Torch refuses a prefetch factor and persistent workers without any: `--workers 0` must still run."""
-    patch = patched("num_workers=args.workers", num_workers=2, prefetch_factor=4, persistent_workers=True)
+    patch = patched(f"num_workers=args.workers{given}", num_workers=2, prefetch_factor=4, persistent_workers=True)
     added = "prefetch_factor=4 if args.workers > 0 else None, persistent_workers=args.workers > 0)"
     assert added in patch.diff.decode()
 
 
-def test_optimizer_process_model_and_autocast_have_places_of_their_own() -> None:
-    """Statements are indented as those around them."""
-    patch = patched(
-        "shuffle=True", optimizer_impl="fused", num_threads=2, compile_mode="default", memory_format="channels_last",
-        precision="bf16",
-    )  # fmt: skip
-    text = patch.files[0].after.decode()
-    assert "SGD(model.parameters(), lr=0.1, fused=True)  # plain\n" in text
-    assert "DataLoader\n\ntorch.set_num_threads(2)\n\nparser" in text
-    assert "# plain\nmodel.to(memory_format=torch.channels_last)\nmodel.compile()\nloader" in text
-    assert (
-        '\t\twith torch.autocast("cpu", dtype=torch.bfloat16):\n\t\t\tout = model(x)\n\t\tout = out.float()\n' in text
-    )
+def test_what_needs_workers_has_no_place_beside_a_number_that_is_computed() -> None:
+    """That number may be zero."""
+    source = SCRIPT.replace("ARGUMENTS", "num_workers=number()").encode()
+    patch = patch_of(written(source, {"prefetch_factor": 4}, before={"num_workers": 2}), RESULT)
+    assert "prefetch_factor needs workers, and the script computes their number" in (patch.why_whole or "")
 
 
-@pytest.mark.parametrize(("form", "is_in_place"), [("fused", False), ("foreach", True)])
-def test_a_layout_is_changed_by_the_one_line_where_a_fused_optimizer_loads_its_state(
-    form: str, is_in_place: bool
-) -> None:
-    """Moments of a checkpoint keep the strides they were saved with, which only the fused form trusts."""
-    text = SCRIPT.replace("ARGUMENTS", "") + "optimizer.load_state_dict(state)\n"
-    patch = patch_of(written(text.encode(), {"memory_format": "channels_last", "optimizer_impl": form}), RESULT)
-    assert (patch.why_whole is None) == is_in_place
+@pytest.mark.parametrize(
+    ("known", "changed"),
+    [
+        ({}, "optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)  # plain"),
+        ({"optimizers": (None,)}, None),
+    ],
+)
+def test_an_optimizer_takes_its_form_where_it_is_made(known: Any, changed: str | None) -> None:
+    """In a call of the script's own; else by the one line."""
+    result = written(SCRIPT.replace("ARGUMENTS", "").encode(), {"optimizer_impl": "fused"}, **known)
+    patch = patch_of(result, RESULT)
+    if changed is None:
+        assert patch.why_whole == "optimizer_impl is given by no call in the script's own files"
+    else:
+        assert f"+{changed}" in changes(patch)
+
+
+@pytest.mark.parametrize(
+    "best",
+    [
+        {"num_threads": 2},
+        {"cudnn_benchmark": True},
+        {"compile_mode": "default"},
+        {"memory_format": "channels_last"},
+        {"precision": "bf16"},
+        {"precision": "tf32"},
+    ],
+    ids=str,
+)
+def test_what_no_call_of_the_script_takes_is_applied_by_the_one_line(best: dict[str, Any]) -> None:
+    """It alone: what has a place of its own is not written there then."""
+    patch = patched("num_workers=0", num_workers=2, **best)
+    assert changes(patch) == ['+import autotune; autotune.apply("results/here/train.json")']
+    assert patch.why_whole == f"{next(iter(best))} cannot be written in place"
 
 
 @pytest.mark.parametrize("mode", ["blocks", "cudagraphs"])
-@pytest.mark.parametrize("source", [SCRIPT.replace("ARGUMENTS", "").encode(), HF_SCRIPT], ids=["plain", "transformers"])
-def test_a_compile_mode_that_torch_does_not_know_is_applied_by_the_one_line(source: bytes, mode: str) -> None:
-    """A line of the script's own that named it would end the script."""
-    patch = patch_of(written(source, {"compile_mode": mode}), RESULT)
-    assert patch.why_whole is not None
-    assert changes(patch) == ['+import autotune; autotune.apply("results/here/train.json")']
-    assert patch.hints == ()
-
-
-@pytest.mark.parametrize(
-    ("known", "why"),
-    [
-        ({"models": ["torch.nn.modules.container.Sequential abc"]}, "torch compiles none of its own in place"),
-        ({"steps_model": False}, "needs one model, which one optimizer steps"),
-        ({"optimizers": (None,)}, "is given by no call in the script's own files"),
-    ],
-)
-def test_a_model_is_compiled_by_the_one_line_where_a_line_of_its_own_would_mislead(known: Any, why: str) -> None:
-    """`nn.Module.compile` does nothing for torch's own classes, and only one model can be meant."""
-    result = written(SCRIPT.replace("ARGUMENTS", "").encode(), {"compile_mode": "default"}, **known)
-    patch = patch_of(result, RESULT)
-    assert patch.why_whole is not None
-    assert patch.why_whole.startswith("compile_mode ")
-    assert why in patch.why_whole
-
-
-@pytest.mark.parametrize(
-    "traced",
-    ["torch.jit.trace(model, x)", "torch.onnx.export(model, x, 'out', dynamo=False)", "writer.add_graph(model, x)"],
-)
-def test_a_model_that_the_script_traces_is_compiled_by_the_one_line(traced: str) -> None:
-    """Which has torch trace what the model computes by itself; it refuses to trace compiled code."""
-    text = SCRIPT.replace("ARGUMENTS", "") + traced + "\n"
-    patch = patch_of(written(text.encode(), {"compile_mode": "default"}), RESULT)
-    assert patch.why_whole is not None
-    assert "the model is traced, which refuses compiled code" in patch.why_whole
+def test_a_compile_mode_that_torch_does_not_know_is_no_word_of_transformers(mode: str) -> None:
+    """An argument that named it would end the script."""
+    patch = patch_of(
+        written(b"import transformers\ntransformers.TrainingArguments(1)\n", {"compile_mode": mode}), RESULT
+    )
+    assert patch.why_whole == "compile_mode cannot be written in place"
 
 
 @pytest.mark.parametrize(
@@ -250,9 +233,9 @@ def test_bytes_that_are_not_changed_stay_as_they_are(content: bytes) -> None:
     "tool", [["git", "apply", "{}", "train.diff"], ["patch", "-p1", "--binary", "{}", "-i", "train.diff"]]
 )
 def test_the_diff_is_taken_by_git_and_by_patch_both_ways(tool: list[str], last: str, newline: str) -> None:
-    """And by ourselves: forward it leads to what `keep` writes, in reverse to what was measured."""
+    """`reverted` does the same. Forward it leads to the file that `keep` writes, in reverse to the measured one."""
     source = (SCRIPT.replace("ARGUMENTS", "num_workers=0") + last).replace("\n", newline).encode()
-    patch = patch_of(written(source, {"num_workers": 2, "num_threads": 1}), RESULT)
+    patch = patch_of(written(source, {"num_workers": 2, "optimizer_impl": "fused"}), RESULT)
     Path("train.diff").write_bytes(patch.diff)
     for options, expected in (([], patch.files[0].after), (["-R"], source)):
         words = [word for part in tool for word in (options if part == "{}" else [part])]
@@ -298,7 +281,7 @@ def test_the_one_line_is_not_written_where_autotune_cannot_be_imported() -> None
 
 
 def test_workers_do_not_persist_in_place_where_the_data_may_change() -> None:
-    """They would go on with the data of the first epoch; under the one line they start again."""
+    """They would keep the data of the first epoch; under the one line they start again."""
     content = SCRIPT.replace("ARGUMENTS", "num_workers=0").encode()
     best = {"num_workers": 2, "persistent_workers": True}
     assert b"persistent_workers=True" in patch_of(written(content, best), RESULT).diff
@@ -309,8 +292,8 @@ def test_workers_do_not_persist_in_place_where_the_data_may_change() -> None:
 
 
 def test_a_line_that_is_not_known_to_its_end_is_found_by_what_it_makes() -> None:
-    """Python 3.10 tells lines alone."""
-    result = written(SCRIPT.replace("ARGUMENTS", "num_workers=int(0)").encode(), {"num_workers": 2})
+    """Python 3.10 knows the line of a call only."""
+    result = written(SCRIPT.replace("ARGUMENTS", "num_workers=0, extra=int(0)").encode(), {"num_workers": 2})
     script = result.workload.script
     assert script is not None
     assert isinstance(script.source, SourceRecord)
@@ -339,21 +322,42 @@ def test_workers_that_persist_have_no_place_in_a_loader_that_is_made_again(conte
 
 
 @pytest.mark.parametrize(
-    ("call", "changed"),
+    ("imports", "call", "is_changed"),
     [
-        ("DDP(net, device_ids=[0])", "model = DDP(net, device_ids=[0], bucket_cap_mb=5, gradient_as_bucket_view=True)"),
-        ("DDP(net, bucket_cap_mb=1)", "model = DDP(net, bucket_cap_mb=5, gradient_as_bucket_view=True)"),
-        ("nn.parallel.DistributedDataParallel(net)", "(net, bucket_cap_mb=5, gradient_as_bucket_view=True)"),
-        ("Fabric().setup(net)", None),
+        ("import lightning\nfrom mine import Trainer", "Trainer(1)", False),
+        ("import lightning\nfrom transformers import Trainer", "Trainer(1)", False),
+        ("import lightning as L", "L.Trainer(1)", True),
+        ("from pytorch_lightning import Trainer as T", "T(1)", True),
+        (
+            "try:\n    from lightning import Trainer\nexcept ImportError:\n    from pytorch_lightning import Trainer",
+            "Trainer(1)",
+            True,
+        ),
     ],
+    ids=["the script's own", "another package's", "by its module", "by another name", "one of two"],
 )
-def test_the_exchange_of_gradients_is_said_where_a_model_is_put_on_all_ranks(call: str, changed: str | None) -> None:
-    """In its own call; where there is none of the script's, by the one line."""
-    best = {"ddp_bucket_cap_mb": 5, "gradient_as_bucket_view": True}
-    patch = patch_of(written(f"model = {call}\n".encode(), best, ranks=2), RESULT)
-    if changed is None:
-        assert patch.why_whole is not None
-        assert "has 0 calls of DistributedDataParallel to stand in" in patch.why_whole
-    else:
-        assert patch.why_whole is None
-        assert changed in changes(patch)[1]
+def test_a_framework_is_told_only_by_a_class_of_its_own(imports: str, call: str, is_changed: bool) -> None:
+    """Another class of that name would refuse the argument, or take it for something else."""
+    source = f"{imports}\ntrainer = {call}\nloader = DataLoader(data, batch_size=32)\n"
+    patch = patch_of(written(source.encode(), {"precision": "bf16"}), RESULT)
+    assert ('precision="bf16-mixed"' in patch.diff.decode()) is is_changed
+    assert (patch.why_whole is None) is is_changed
+
+
+@pytest.mark.parametrize("old", ["results/old.json", "results/here/train.json"], ids=["another", "the same"])
+def test_a_script_that_applies_a_result_already_applies_the_new_one_instead(old: str) -> None:
+    """It was measured without that line, which would overrule whatever is changed below."""
+    source = SCRIPT.replace("ARGUMENTS", "num_workers=0")
+    content = source.replace("import argparse", f'import autotune; autotune.apply("{old}")\nimport argparse').encode()
+    patch = patch_of(written(content, {"num_workers": 2}), RESULT)
+    assert patch.why_whole == "the script had such a line already"
+    line = 'import autotune; autotune.apply("{}")'
+    expected = [f"-{line.format(old)}", f"+{line.format(RESULT)}"]
+    assert changes(patch) == (expected if old != str(RESULT) else [])
+
+
+def test_a_script_that_applies_a_result_in_its_own_way_is_left_alone() -> None:
+    """The source does not show which of its calls is in force."""
+    content = b"from autotune import apply\napply(choose())\nx = DataLoader(1, num_workers=0)\n"
+    with pytest.raises(UsageError, match=r"train\.py calls autotune\.apply already, .*'autotune keep --reverse'"):
+        patch_of(written(content, {"num_workers": 2}), RESULT)
