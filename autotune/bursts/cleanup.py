@@ -25,6 +25,7 @@ from pathlib import Path
 import psutil
 
 from autotune.hardware import running, this_process
+from autotune.sandbox.marks import is_marked
 from autotune.sandbox.view import remove_folder
 
 GRACE_SECONDS = 3.0
@@ -150,15 +151,15 @@ def children(process: psutil.Process) -> list[psutil.Process]:
     return found
 
 
-def members_of_run(run: str, session: int) -> list[psutil.Process]:
-    """Processes that carry a run's mark or belong to a session, wherever their parents have gone."""
+def members_of_run(run: str, session: int | None = None) -> list[psutil.Process]:
+    """Processes that carry a run's marks or belong to a session, after their parents have ended, too."""
     members = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if process.pid == os.getpid():
                 continue
             in_session = hasattr(os, "getsid") and os.getsid(process.pid) == session
-            if in_session or process.environ().get(RUN_VARIABLE) == run:
+            if in_session or is_marked(process.pid, run) or process.environ().get(RUN_VARIABLE) == run:
                 members.append(process)
     return members
 

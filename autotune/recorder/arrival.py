@@ -49,7 +49,10 @@ def _note_arrival(shared: str) -> None:
 def _begin(orders: dict[str, Any]) -> None:
     """Takes up the role."""
     _require_known_versions()
-    _roles()[orders["role"]](orders)
+    from . import launched, look, runner
+
+    roles = {"look": look.begin, "serve": runner.begin, "job": runner.begin, "launch": launched.begin}
+    roles[orders["role"]](orders)
 
 
 def _or_give_up(orders: dict[str, Any], what: Callable[[], None]) -> None:
@@ -78,9 +81,3 @@ def _require_known_versions() -> None:
 
 def _dotted(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
-
-
-def _roles() -> dict[str, Callable[[dict[str, Any]], None]]:
-    from . import launched, look, runner
-
-    return {"look": look.begin, "serve": runner.begin, "job": runner.begin, "launch": launched.begin}

@@ -57,23 +57,11 @@ def _nothing(original: Any) -> Any:
     return nothing
 
 
-def _true(original: Any) -> Any:
-    return functools.wraps(original)(lambda *_, **__: True)
-
-
-def _zero(_: Any) -> int:
-    return 0
-
-
-def _finished(_: Any = None) -> Future[None]:
+def _finished() -> Future[None]:
     """A future that has its result."""
     future: Future[None] = Future()
     future.set_result(None)
     return future
-
-
-def _returns_finished(original: Any) -> Any:
-    return functools.wraps(original)(lambda *_, **__: _finished())
 
 
 def _disabled(original: Any) -> Any:
@@ -111,14 +99,6 @@ class _NoThread:
         pass
 
     start = stop = write = flush = close = _nothing
-
-
-def _no_run(_: Any) -> Any:
-    return _NoRun
-
-
-def _no_thread(_: Any) -> Any:
-    return _NoThread
 
 
 def _in_temporary_folder(original: Any) -> Any:
@@ -247,18 +227,22 @@ _OSS = (
 )
 
 TABLE: tuple[tuple[str, str, Action], ...] = (
-    ("tqdm", "tqdm.monitor_interval", _zero),  # also of tqdm.auto and tqdm.asyncio; a bar starts a thread that watches
-    ("rich.live", "_RefreshThread", _no_thread),  # Lightning's bar; it draws itself when it changes, too
-    ("tensorboard.summary.writer.event_file_writer", "_AsyncWriter", _no_thread),
-    ("tensorboardX.event_file_writer", "_EventLoggerThread", _no_thread),
+    (
+        "tqdm",
+        "tqdm.monitor_interval",
+        lambda _: 0,
+    ),  # also of tqdm.auto and tqdm.asyncio; a bar starts a thread that watches
+    ("rich.live", "_RefreshThread", lambda _: _NoThread),  # Lightning's bar; it draws itself when it changes, too
+    ("tensorboard.summary.writer.event_file_writer", "_AsyncWriter", lambda _: _NoThread),
+    ("tensorboardX.event_file_writer", "_EventLoggerThread", lambda _: _NoThread),
     ("tensorboardX.event_file_writer", "EventFileWriter.add_event", _nothing),
     ("wandb", "init", _disabled),
-    ("wandb", "login", _true),  # it starts a process and a thread, disabled or not
+    ("wandb", "login", lambda _: lambda *_, **__: True),  # it starts a process and a thread, disabled or not
     ("swanlab", "init", _disabled),
-    ("swanlab", "login", _true),
+    ("swanlab", "login", lambda _: lambda *_, **__: True),
     *_rows("trackio", "", "log log_system log_gpu log_cpu log_artifact alert save freeze sync finish"),
     ("trackio", "init", lambda _: _NoRun),
-    ("aim.sdk.run", "Run", _no_run),
+    ("aim.sdk.run", "Run", lambda _: _NoRun),
     ("mlflow", "set_tracking_uri", _in_temporary_folder),
     ("mlflow", "tracking.set_tracking_uri", lambda _: sys.modules["mlflow"].set_tracking_uri),  # the same function
     ("mlflow", "tracking.MlflowClient.__init__", _client_in_temporary_folder),
@@ -266,7 +250,7 @@ TABLE: tuple[tuple[str, str, Action], ...] = (
     *_rows("huggingface_hub.hf_api", "", _HUB, _of_default_client),
     *_rows("boto3.s3.inject", "", "upload_file upload_fileobj"),  # clients, buckets and objects take their methods here
     ("botocore.client", "BaseClient._make_api_call", _s3),
-    *_rows("s3transfer.manager", "TransferManager", "upload copy delete", _returns_finished),
+    *_rows("s3transfer.manager", "TransferManager", "upload copy delete", lambda _: lambda *_, **__: _finished()),
     *_rows("google.cloud.storage.blob", "Blob", _BLOB),
     *_rows("google.cloud.storage.bucket", "Bucket", "create delete delete_blob delete_blobs copy_blob rename_blob"),
     *_rows("azure.storage.blob._blob_client", "BlobClient", _AZURE_BLOB),

@@ -42,10 +42,10 @@ from .loop import (
     usual,
 )
 from .naming import count_of, loader_key, model_key, shapes_hash, tensors_in
+from .order import seed_start
 from .passes import Pass, Passes
 from .ranks import Meeting, count_ranks, exchange_of
 from .saving import leave_out_checkpoints
-from .seeding import seed_start
 from .sites import Sites
 from .wire import Wire
 

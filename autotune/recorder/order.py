@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils.data import Sampler
 
+from .importing import after_import
 from .naming import length_of
 
 MOST_LISTED = 5_000_000
@@ -172,6 +173,12 @@ def seed_all(seed: int) -> None:
     random.seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % 2**32)
+
+
+def seed_start() -> None:
+    """Seeds what a script begins with, NumPy as soon as it is imported: how it splits its data may depend on that."""
+    seed_all(0)
+    after_import("numpy", lambda: sys.modules["numpy"].random.seed(0))
 
 
 def epoch_seed(seed: int, epoch: int) -> int:

@@ -22,11 +22,7 @@ def here() -> dict[str, Any]:
 
 
 def differences(measured: Mapping[str, Any]) -> list[str]:
-    """How this training differs from the one that was measured, a few words each.
-
-    Args:
-        measured: As `here` told it then; what an older autotune did not write down is left out.
-    """
+    """How this training differs from the measured one, a few words each; `here` returned ``measured`` there."""
     return [
         f"{_CALLED.get(name, name)} {measured[name] or 'none'} there, {now or 'none'} here"
         for name, now in here().items()

@@ -25,10 +25,9 @@ from .gate import Gate
 from .heap import free_chunk
 from .naming import find_models, loader_key, without_length, wrapped_in
 from .opening_cuda import Opener, before_cuda, open_in_fork
-from .order import seed_all
+from .order import seed_all, seed_start
 from .ranks import Meeting, this_rank, top_of_run
 from .saving import leave_out_checkpoints
-from .seeding import seed_start
 from .server import serve, unsafe_reason
 from .stream import Stream
 from .usage import MemoryWatch

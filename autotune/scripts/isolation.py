@@ -6,14 +6,11 @@ there. Where that is not safe, each job starts the script again.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import time
 from collections.abc import Callable
 from typing import Any
-
-import psutil
 
 from autotune.bursts import cleanup
 from autotune.bursts.child import Child, compiler_cache
@@ -25,7 +22,6 @@ from autotune.bursts.protocol import Command, Request
 from autotune.errors import AutotuneError, Interrupted, WorkloadError
 from autotune.knobs import TrainConfig, affecting
 from autotune.measuring import Point
-from autotune.sandbox.marks import marked
 from autotune.sandbox.protection import Protection
 from autotune.scripts.account import Account
 from autotune.scripts.again import Course, take_over, why_fruitless
@@ -328,15 +324,7 @@ class ScriptIsolation(Isolation):
 
     def _end_left(self) -> None:
         """Ends what the script's processes have left running, in whatever session and environment."""
-
-        def found() -> list[psutil.Process]:
-            processes = []
-            for pid in marked(str(self._folder)):
-                with contextlib.suppress(psutil.Error):
-                    processes.append(psutil.Process(pid))
-            return processes
-
-        cleanup.end_processes(found)
+        cleanup.end_processes(lambda: cleanup.members_of_run(str(self._folder)))
 
     def _child(self, orders: dict[str, Any], layer: str) -> ScriptChild:
         sandbox = self._protection.orders(layer)

@@ -70,7 +70,7 @@ def orders_of(result: Result, path: str | Path) -> dict[str, Any]:
     script = script_of(result, path)
     changes = changes_of(result.best.config, result.baseline.config)
     left_out = []
-    if changes["loader"].get("persistent_workers") and (script.source is None or script.source.may_change_data):
+    if changes["loader"].get("persistent_workers") and script.source.may_change_data:
         del changes["loader"]["persistent_workers"]
         left_out.append(f"workers do not persist: {MAY_CHANGE_DATA}, which they would not see")
     return {"role": "launch", "loop": script.loop, "changes": changes, "left_out": left_out}
