@@ -7,8 +7,6 @@ from typing import Any
 
 from .ranks import count_ranks
 
-_CALLED = {"gpu": "GPU"}
-
 
 def here() -> dict[str, Any]:
     """What is not known before the script trains; ``gpu`` is None where it uses none."""
@@ -24,7 +22,7 @@ def here() -> dict[str, Any]:
 def differences(measured: Mapping[str, Any]) -> list[str]:
     """How this training differs from the measured one, a few words each; `here` returned ``measured`` there."""
     return [
-        f"{_CALLED.get(name, name)} {measured[name] or 'none'} there, {now or 'none'} here"
+        f"{name.replace('gpu', 'GPU')} {measured[name] or 'none'} there, {now or 'none'} here"
         for name, now in here().items()
         if name in measured and measured[name] != now
     ]
