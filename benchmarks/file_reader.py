@@ -1,12 +1,14 @@
 """A script that the loader bounds: two workers read thousands of files, and a small model trains on them.
 
 python benchmarks/file_reader.py FOLDER KIND        # KIND: photos (JPEG, decoded) or raw (12 KB, read and scaled)
+    python benchmarks/file_reader.py FOLDER KIND time   # only seconds a sample, read in one process, at best of ten
 """
 
 from __future__ import annotations
 
 import io
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -50,10 +52,21 @@ def files_in(folder: Path, kind: str) -> Path:
     return folder
 
 
+def seconds_per_sample(dataset: Files) -> float:
+    """What reading takes."""
+    began = time.perf_counter()
+    for index in range(len(dataset)):
+        dataset[index]
+    return (time.perf_counter() - began) / len(dataset)
+
+
 def main() -> None:
     """Trains until it is ended."""
     torch.set_num_threads(1)
     dataset = Files(Path(sys.argv[1]), sys.argv[2])
+    if sys.argv[3:] == ["time"]:
+        print(min(seconds_per_sample(dataset) for _ in range(10)))
+        return
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     loader = DataLoader(dataset, batch_size=32, shuffle=True, num_workers=2, persistent_workers=True)

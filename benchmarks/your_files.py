@@ -4,6 +4,7 @@
 
 - **rate**: a script that the loader bounds (`benchmarks.file_reader`), outside and inside a private view, in turns
   (`benchmarks.script_turns`). It decodes photos; and as the worst case, it reads raw files of 12 KB.
+- **read**: the samples of that script, read in one process, outside and inside, in turn.
 - **start**: the command `true`, outside and inside, in turn; what entering adds.
 - **adversary**: the commands of `tests/sandbox/adversary.py` in each row; how many changed a file.
 - **scripts**: those of `benchmarks.real_scripts`, tuned for a minute in each row, where `--sources` names them; which
@@ -40,6 +41,7 @@ from autotune.sandbox.protection import Protection
 from benchmarks.file_reader import files_in
 from benchmarks.in_sandbox import started
 from benchmarks.output import save
+from benchmarks.ratios import paired_ratio
 from benchmarks.real_scripts import ENTRIES, QUIET, Entry, prepared
 from benchmarks.script_turns import CLOCK, Run, compared_in_pairs
 from tests.sandbox.adversary import changes, states
@@ -105,6 +107,22 @@ def rates(kind: str, pairs: int, seconds: float) -> dict[str, Any]:
             )
 
         return compared_in_pairs(pair, pairs, seconds)
+
+
+def reads(kind: str, rounds: int) -> dict[str, Any]:
+    """Samples a second, inside over outside, in turn: what a loader's rate follows, without two processes' luck."""
+    with tempfile.TemporaryDirectory() as place:
+        files = files_in(Path(place) / "files", kind)
+        words = [sys.executable, str(ROOT / "benchmarks" / "file_reader.py"), str(files), kind, "time"]
+        inside = [sys.executable, "-m", "benchmarks.in_sandbox", place, *words]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), **SAME_HEAP}
+        times: dict[str, list[float]] = {"outside": [], "inside": []}
+        for _ in range(rounds):
+            for name, command in (("outside", words), ("inside", inside)):
+                done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+                times[name].append(float(done.stdout))
+    found = paired_ratio(times["inside"], times["outside"])
+    return {"ratio": found.ratio, "ci95": list(found.ci95), "seconds_per_sample": times}
 
 
 def starts(rounds: int) -> dict[str, Any]:
@@ -278,6 +296,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tuned = scripts(asked.sources, asked.work, [name for name in asked.only.split(",") if name])
         print(f"written to {save('your_files_scripts', tuned)}")
         return int(any(one["status"] or one["changed"] for rows in tuned.values() for one in rows.values()))
+    read = {kind: reads(kind, asked.rounds // 4) for kind in ("photos", "raw")}
+    for kind, one in read.items():
+        low, high = one["ci95"]
+        print(f"{kind}: samples read a second inside ÷ outside {one['ratio']:.3f} ({low:.3f} – {high:.3f})", flush=True)
     rate = {kind: rates(kind, asked.pairs, asked.seconds) for kind in ("photos", "raw")}
     for kind, one in rate.items():
         low, high = one["ci95"]
@@ -292,7 +314,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     killed = kills(asked.kills)
     print(f"{len(killed['lost'])} of {killed['kills']} kills lost or changed a file", flush=True)
-    figures = {"rate": rate, "start": start, "adversary": harm, "kills": killed}
+    figures = {"read": read, "rate": rate, "start": start, "adversary": harm, "kills": killed}
     print(f"written to {save('your_files', figures)}")
     low, high = rate["photos"]["ci95"]
     holds = low <= 1 + RATE_GOAL and high >= 1 - RATE_GOAL
