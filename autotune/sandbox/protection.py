@@ -231,6 +231,13 @@ class Protection:
             )
 
     @property
+    def sentence(self) -> str:
+        """How a person's files are protected, and the room for what a script writes; known once `begin` was called."""
+        if self.offer.row == "none":
+            return self.offer.sentence
+        return f"{self.offer.sentence}; {format_bytes(shutil.disk_usage(self._layers).free)} are free there"
+
+    @property
     def _landlocked(self) -> list[str]:
         return [str(self._run), "/dev", "/proc", *self._through]
 

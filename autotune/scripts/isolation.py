@@ -78,7 +78,7 @@ class ScriptIsolation(Isolation):
     @property
     def protects(self) -> str:
         """How this machine protects a person's files, in a sentence; there once the script has started."""
-        return self._protection.offer.sentence
+        return self._protection.sentence
 
     @property
     def loop(self) -> dict[str, Any]:
