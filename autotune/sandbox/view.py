@@ -136,6 +136,10 @@ def remove_folder(folder: str) -> None:
             if not os.path.islink(inner) and not os.access(inner, os.R_OK | os.W_OK | os.X_OK):
                 with contextlib.suppress(OSError):
                     os.chmod(inner, stat.S_IRWXU)
+    for name in _listed(folder):  # files last: by one of them the next run knows what a killed one has left
+        inner = os.path.join(folder, name)
+        if os.path.isdir(inner) and not os.path.islink(inner):
+            shutil.rmtree(inner, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)
 
 
