@@ -23,7 +23,7 @@ def started(words: Sequence[str], protection: Protection, name: str = NAME) -> t
         command = protection.command(words, name, theirs.fileno(), forks=False)
         process = subprocess.Popen(command, pass_fds=(theirs.fileno(),))
         theirs.close()
-        protection.attend(name, ours, looks=False, forks=False)
+        protection.attend(name, process.pid, ours, looks=False, forks=False)
     return process, time.perf_counter() - began
 
 

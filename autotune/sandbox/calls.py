@@ -15,6 +15,10 @@ import struct
 from . import landlock
 
 _LOAD, _EQUAL, _GREATER, _RETURN = 0x20, 0x15, 0x25, 0x06
+_IO_URING_SETUP = 425
+"""By io_uring a program connects and sets attributes without a system call for each; libraries do without it."""
+_SET_FLAGS = (0x40086602, 0x40046602, 0x401C5820)
+_MISSING = 0x00050000 | errno.ENOSYS
 _ALLOW, _ASK, _REFUSE = 0x7FFF0000, 0x7FC00000, 0x00050000 | errno.EACCES
 _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16
 """Offsets in the kernel's record of a call."""
@@ -36,22 +40,23 @@ class Machine:
         seccomp: Number of seccomp itself.
         connect: Number of connect.
         sendto: Number of sendto.
+        ioctl: Number of ioctl.
         stating: Numbers of calls that change the state of a file, by name.
     """
 
-    def __init__(self, arch: int, seccomp: int, connect: int, sendto: int, stating: dict[str, int]) -> None:
-        self.arch, self.seccomp, self.connect, self.sendto = arch, seccomp, connect, sendto
+    def __init__(self, arch: int, seccomp: int, connect: int, sendto: int, ioctl: int, stating: dict[str, int]) -> None:
+        self.arch, self.seccomp, self.connect, self.sendto, self.ioctl = arch, seccomp, connect, sendto, ioctl
         self.stating = stating
 
 
 MACHINES = {
-    "x86_64": Machine(0xC000003E, 317, 42, 44, {
+    "x86_64": Machine(0xC000003E, 317, 42, 44, 16, {
         "truncate": 76, "chmod": 90, "fchmod": 91, "chown": 92, "fchown": 93, "lchown": 94, "utime": 132,
         "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190, "removexattr": 197, "lremovexattr": 198,
         "fremovexattr": 199, "utimes": 235, "fchownat": 260, "futimesat": 261, "fchmodat": 268, "utimensat": 280,
         "fchmodat2": 452, "setxattrat": 463, "removexattrat": 466, "file_setattr": 469,
     }),
-    "aarch64": Machine(0xC00000B7, 277, 203, 206, {
+    "aarch64": Machine(0xC00000B7, 277, 203, 206, 29, {
         "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "removexattr": 14, "lremovexattr": 15, "fremovexattr": 16,
         "truncate": 45, "fchmod": 52, "fchmodat": 53, "fchownat": 54, "fchown": 55, "utimensat": 88, "fchmodat2": 452,
         "setxattrat": 463, "removexattrat": 466, "file_setattr": 469,
@@ -112,9 +117,15 @@ def _program(machine: Machine, *, with_files: bool, otherwise: int, with_network
         (_EQUAL, 1, 0, machine.arch),
         (_RETURN, 0, 0, _REFUSE if with_files else _ALLOW),  # a program for another kind of processor
         (_LOAD, 0, 0, _NUMBER),
+        (_EQUAL, 0, 1, _IO_URING_SETUP),
+        (_RETURN, 0, 0, _MISSING),
     ]
     for number in numbers:
         lines += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, otherwise)]
+    if with_files:  # flags of a file, by which it cannot be changed, say
+        lines += [(_EQUAL, 0, 6, machine.ioctl), (_LOAD, 0, 0, _ARGUMENTS + 8)]
+        lines += [(_EQUAL, 3 - place, 0, request) for place, request in enumerate(_SET_FLAGS)]
+        lines += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _REFUSE)]
     if not with_network:
         return _assembled([*lines, (_RETURN, 0, 0, _ALLOW)])
     # sendto without an address is send.

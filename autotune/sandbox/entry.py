@@ -9,6 +9,7 @@ import array
 import contextlib
 import json
 import os
+import signal
 import socket
 import sys
 from typing import Any
@@ -22,11 +23,13 @@ FAILED = 97
 def main() -> None:
     """Enters the sandbox that the orders describe.
 
-    The orders, as JSON: ``run``: the run's folder, for the mark; ``channel``: descriptor of a socket to the parent;
+    The orders, as JSON in a file: ``run``: the run folder, for the mark; ``channel``: descriptor of a socket;
     ``plan``, ``layer`` and ``start``: of a private view, or None; ``writable``: the folders of the Landlock row, or
     None; ``asks``: whether the parent answers system calls.
     """
-    orders, command = json.loads(sys.argv[1]), sys.argv[2:]
+    with open(sys.argv[1], encoding="utf-8") as file:
+        orders = json.load(file)
+    command = sys.argv[2:]
     with socket.socket(fileno=orders["channel"]) as channel:
         channel.set_inheritable(False)
         try:
@@ -40,6 +43,8 @@ def main() -> None:
         channel.sendmsg([json.dumps({"error": None, "deaf": why}).encode()], sent)
     if descriptor is not None:
         os.close(descriptor)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a command would inherit that
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(command[0], command)  # noqa: S606 - it is what the person typed
     except OSError as error:

@@ -25,7 +25,7 @@ from autotune.errors import IsolationError, UsageError
 from autotune.sandbox import landlock
 from autotune.sandbox.calls import MACHINES
 from autotune.sandbox.supervisor import Rules, Supervisor, denied
-from autotune.sandbox.view import Plan, remove_folder, upper
+from autotune.sandbox.view import AS_THEY_ARE, Plan, is_below, remove_folder, upper
 from autotune.sandbox.watchdog import DONE
 from autotune.units import format_bytes
 
@@ -84,7 +84,10 @@ def find_offer(scratch: Path | None = None, through: Sequence[str] = ()) -> Offe
     """
     if scratch is None:
         with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
-            return find_offer(Path(folder), through)
+            offer = find_offer(Path(folder).resolve(), through)
+        if offer.plan is not None:
+            remove_folder(offer.plan.scratch)
+        return offer
     if sys.platform != "linux":
         return Offer("none", (f"{sys.platform} has neither namespaces nor Landlock",))
     plan, error = _explored(scratch, through)
@@ -155,6 +158,7 @@ class Protection:
         any_network: bool = False,
         caches: Sequence[Path] = (),
     ) -> None:
+        run = run.resolve()  # the kernel shows mounts by their real paths
         self._run = run
         self._note = note
         mps = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", _MPS))
@@ -186,10 +190,11 @@ class Protection:
         if self.offer.row == "none":
             self._require_word()
         elif self.offer.row == "landlock":
-            self._rules.writable = self._landlocked
+            self._rules.writable = [place for place in self._landlocked if place != "/proc"]
             self._note(f"your files: {self.offer.sentence}")
         else:
             self._note_plan(self.offer.plan)
+        self._require_disk()
         self._check_room()
         code = _RUN.format(place=str(Path(__file__).parents[1]), module="watchdog", name="main")
         self._watchdog = subprocess.Popen(
@@ -211,10 +216,19 @@ class Protection:
             "the protection there is"
         )
 
+    def _require_disk(self) -> None:
+        here = os.path.realpath(os.curdir)
+        if self.offer.row != "none" and is_below(here, AS_THEY_ARE) and not is_below(here, self._through):
+            raise UsageError(
+                f"expected a working directory on a disk, got {here}: the kernel cannot keep what lies there from "
+                "changing; move it, or pass --writable . if the script may change it"
+            )
+
     def _note_plan(self, plan: Plan | None) -> None:
         assert plan is not None  # noqa: S101 - of this row
+        here = os.path.realpath(os.curdir)
         for path, why in plan.read_only.items():
-            if why:
+            if why and (path.startswith(here) or here.startswith(path)):
                 self._note(f"bursts can read {path}, but not write to it: {why}; --writable {path} lets them")
 
     def _check_room(self) -> None:
@@ -274,6 +288,7 @@ class Protection:
         has_layer = self.offer.row != "none"
         if has_layer:
             layer.mkdir(parents=True, exist_ok=True)
+        self._check_start()
         if has_layer and self._has_start and (forks or self.offer.plan is None):
             link_tree(start, layer)  # the kernel stacks two overlays at most, and a job's is the second
         orders = {
@@ -286,10 +301,12 @@ class Protection:
             "asks": os.uname().machine in MACHINES,
         }
         code = _RUN.format(place=str(Path(__file__).parents[1]), module="entry", name="main")
-        return [sys.executable, "-I", "-S", "-c", code, json.dumps(orders), *words]
+        file = self.shared / f"{name}.json"
+        file.write_text(json.dumps(orders))
+        return [sys.executable, "-I", "-S", "-c", code, str(file), *words]
 
-    def attend(self, name: str, channel: socket.socket, *, looks: bool, forks: bool) -> None:
-        """Waits until a start is in its sandbox, and answers its calls from then on.
+    def attend(self, name: str, pid: int, channel: socket.socket, *, looks: bool, forks: bool) -> None:
+        """Waits until a start, a process of this id, is in its sandbox, and answers its calls from then on.
 
         Raises:
             IsolationError: It cannot enter.
@@ -310,7 +327,8 @@ class Protection:
                 "point TMPDIR at another disk"
             )
         if descriptors:
-            self._supervisors[name] = Supervisor(descriptors[0], self._rules, looks=looks, forks=forks)
+            os.set_inheritable(descriptors[0], False)  # a process that kept it would hold calls for ever
+            self._supervisors[name] = Supervisor(descriptors[0], self._rules, pid, looks=looks, forks=forks)
         elif answer["deaf"] is not None:
             self._rules.report("deaf", f"network: connections of bursts are not watched ({answer['deaf']})")
 
@@ -319,6 +337,8 @@ class Protection:
         if self.offer.row != "landlock" or (found := _DENIED.search(text)) is None:
             return ""
         path = os.path.abspath(found["after"] or found["before"] or "")
+        if not os.access(path if os.path.exists(path) else os.path.dirname(path), os.W_OK):
+            return ""  # it is denied outside, too
         return f"; {denied(path, 'in bursts the kernel lets it be changed in scratch only')}"
 
     def note_reading(self, host: str) -> None:
@@ -329,27 +349,34 @@ class Protection:
         """Keeps what start-up has made so far, in the layer of a start whose training begins now.
 
         Kept are files and folders that did not exist before, whole, where they are large enough to be data. They are
-        linked, so `close_start` must check them when the start has ended.
+        linked, so those that training changes are dropped before the next start.
         """
         for number, folder in enumerate(self._parts(name)):
             for path in _new_roots(folder, self._lower(number)):
-                if _size(path) >= KEPT_BYTES:
-                    relative = os.path.relpath(path, self.layer(name))
-                    link_tree(Path(path), self.layer(_START) / relative)
-                    self._start_states[relative] = _states(path)
+                relative = os.path.relpath(path, self.layer(name))
+                kept = self.layer(_START) / relative
+                with contextlib.suppress(OSError):  # the script may be at work on it: then it is made again
+                    if _size(path) >= KEPT_BYTES:
+                        states = _states(path)
+                        link_tree(Path(path), kept)
+                        self._start_states[relative] = states
         self._has_start = bool(self._start_states)
 
-    def close_start(self, name: str) -> None:
-        """Drops kept data that training has changed: only the next start can make them as they were."""
-        for relative, states in self._start_states.items():
+    def forget_start(self) -> bool:
+        """Has each start begin as the first one did; whether that makes a difference."""
+        had, self._has_start = self._has_start, False
+        return had
+
+    def _check_start(self) -> None:
+        """Drops kept data that a start has changed: they are linked, so only the next start makes them as they were."""
+        for relative, states in [*self._start_states.items()]:
             kept = self.layer(_START) / relative
             if _states(str(kept)) != states:
-                if kept.is_dir():
-                    remove_folder(str(kept))
-                else:
-                    kept.unlink(missing_ok=True)
-        self._start_states.clear()
-        self.drop(name)
+                del self._start_states[relative]
+                remove_folder(str(kept))
+                if os.path.lexists(kept) and not kept.is_dir():
+                    kept.unlink()
+        self._has_start &= bool(self._start_states)
 
     def drop(self, name: str) -> None:
         """Forgets what a start or job has written; its processes have ended."""
@@ -410,7 +437,7 @@ def _new_roots(folder: str, lower: str) -> list[str]:
 def _states(path: str) -> dict[str, tuple[int, int]]:
     """Size and time of the last change of each file below a path, or of the file itself."""
     states = {}
-    places = [(path, [], [""])] if not os.path.isdir(path) else os.walk(path)
+    places = os.walk(path) if os.path.isdir(path) and not os.path.islink(path) else [(path, [], [""])]
     for place, _, names in places:
         for name in names:
             full = os.path.join(place, name) if name else place

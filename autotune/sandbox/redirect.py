@@ -79,8 +79,11 @@ class Mirror:
             keeps: Whether what the file holds matters: it is copied.
         """
         with self._resolved(path) as inside:
-            if inside is None or os.path.lexists(inside):
-                return path if inside is None else inside
+            if inside is None:
+                return path
+            if os.path.lexists(inside):
+                _unlink_others(inside)
+                return inside
             folder = os.path.dirname(inside)
             if not os.path.isdir(folder):
                 if not os.path.isdir(folder.removeprefix(self.layer)):
@@ -111,6 +114,13 @@ class Mirror:
             self._asking.now = False
 
 
+def _unlink_others(path: str) -> None:
+    """Has a file be its layer's own, before it is written to: what start-up made is linked into each layer."""
+    if os.path.isfile(path) and not os.path.islink(path) and os.stat(path).st_nlink > 1:
+        shutil.copy2(path, f"{path}.own")
+        os.replace(f"{path}.own", path)
+
+
 def _wrap_os() -> None:
     for name in (*_READING, *_CHANGING):
         _replace(name, for_reading)
@@ -124,6 +134,8 @@ def _wrap_os() -> None:
 
     @functools.wraps(own_symlink)
     def symlink(source: Any, target: Any, *args: Any, **kwargs: Any) -> None:
+        if os.path.isabs(os.fsdecode(source)):
+            source = _state[0].found(source)
         own_symlink(source, target if "dir_fd" in kwargs else _state[0].made(target), *args, **kwargs)
 
     @functools.wraps(own_open)

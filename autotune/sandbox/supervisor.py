@@ -12,6 +12,7 @@ import errno
 import fcntl
 import ipaddress
 import os
+import re
 import select
 import struct
 import threading
@@ -32,10 +33,13 @@ _WORKER = "pt_data_worker"
 _DNS = 53
 _BY_DESCRIPTOR = {"fchmod", "fchown", "fsetxattr", "fremovexattr"}
 _BY_FOLDER = {
-    "fchownat", "futimesat", "fchmodat", "utimensat", "fchmodat2", "setxattrat", "removexattrat", "file_setattr",
+    "fchownat": 4, "futimesat": None, "fchmodat": None, "utimensat": 3, "fchmodat2": 3, "setxattrat": 2,
+    "removexattrat": 2, "file_setattr": 4,
 }  # fmt: skip
+"""Calls that take a folder and a path, and which argument holds flags."""
 _OF_LINKS = {"lchown", "lsetxattr", "lremovexattr"}
-_AT_CURRENT = -100
+_AT_CURRENT, _AT_SYMLINK_NOFOLLOW = -100, 0x100
+_STREAMS = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
 
 
 @dataclass
@@ -70,11 +74,13 @@ class Supervisor:
     Args:
         listener: Descriptor that `calls.listen` returned; it is closed in the end.
         rules: What is allowed.
+        root: Process id of the start.
         looks: Whether this start is the look, from which the rules learn what reading data needs.
         forks: Whether jobs are forked from this start, so that each has a first step of its own.
     """
 
-    def __init__(self, listener: int, rules: Rules, *, looks: bool, forks: bool) -> None:
+    def __init__(self, listener: int, rules: Rules, root: int, *, looks: bool, forks: bool) -> None:
+        self._root = root
         self._listener = listener
         self._rules = rules
         self._looks, self._forks = looks, forks
@@ -112,8 +118,8 @@ class Supervisor:
 
     def _answer(self, buffer: bytearray) -> None:
         number, thread, _, call, _, _, *arguments = _CALL.unpack(buffer)
-        refusal = 0
-        with contextlib.suppress(OSError, ValueError):  # it has ended
+        refusal = errno.EACCES if call in self._names else 0
+        with contextlib.suppress(Exception):  # it has ended, its memory cannot be read, or it passes no address
             refusal = self._judged(thread, call, arguments)
         answer = _ANSWER.pack(number, 0, -refusal, 0 if refusal else _CONTINUE)
         with contextlib.suppress(OSError):
@@ -169,7 +175,9 @@ class Supervisor:
             self._all_stepped = True
 
     def _has_stepped(self, thread: int) -> bool:
-        return self._all_stepped or any(pid in self._stepped for pid in _line_of(thread))
+        line = [*_line_of(thread)]
+        has_lost_parents = self._root not in line  # a daemon of any job's
+        return self._all_stepped or bool(self._stepped & {*line}) or (has_lost_parents and bool(self._stepped))
 
     def _is_worker(self, thread: int) -> bool:
         return any(_name_of(pid) == _WORKER for pid in _line_of(thread))
@@ -225,18 +233,25 @@ def _address(raw: bytes) -> tuple[str, int] | None:
 
 def _path_of(thread: int, name: str, arguments: list[int]) -> str | None:
     """The file that a call would change; None where it has no name."""
-    place, folder = arguments[0], _AT_CURRENT
+    place, folder, is_link = arguments[0], _AT_CURRENT, name in _OF_LINKS
     if name in _BY_FOLDER:
-        place, folder = arguments[1], ctypes.c_int(arguments[0]).value
+        place, folder, flags = arguments[1], ctypes.c_int(arguments[0]).value, _BY_FOLDER[name]
+        is_link = flags is not None and bool(arguments[flags] & _AT_SYMLINK_NOFOLLOW)
     path = "" if name in _BY_DESCRIPTOR or not place else _text(thread, place)
     if name in _BY_DESCRIPTOR:
         folder = ctypes.c_int(arguments[0]).value
+    if path in _STREAMS:
+        path, folder = "", _STREAMS[path]
+    path = re.sub(r"^/dev/fd/", "/proc/self/fd/", path)
+    path = re.sub(r"^/proc/(self|thread-self)(?=/|$)", f"/proc/{thread}", path)
     if not path.startswith("/"):
-        base = os.readlink(f"/proc/{thread}/cwd" if folder == _AT_CURRENT else f"/proc/{thread}/fd/{folder}")
-        path = os.path.join(base, path).rstrip("/") or "/"
-    if not path.startswith("/") or path.endswith(" (deleted)"):
-        return None
-    if name in _OF_LINKS:
+        link = f"/proc/{thread}/cwd" if folder == _AT_CURRENT else f"/proc/{thread}/fd/{folder}"
+        if not path and not os.stat(link).st_nlink:
+            return None  # a file that has been removed
+        path = os.path.join(os.readlink(link), path).rstrip("/") or "/"
+    if not path.startswith("/"):
+        return None  # a pipe or a socket
+    if is_link:
         return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
     return os.path.realpath(path)
 

@@ -19,6 +19,7 @@ import re
 import shutil
 import stat
 import struct
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
@@ -35,6 +36,9 @@ tuned: such folders hold configuration, and a view is entered for each burst."""
 _OPTIONS = ("redirect_dir=on", "userxattr", "index=off")
 """Tried in this order: with the first, which needs root, folders can be renamed; the second is for user namespaces,
 since Linux 5.11; the third changes nothing."""
+MOST_OVERLAYS = 200
+"""More take a second to enter; so many folders lie beside a mount in a folder that is taken apart."""
+_MOST_TRIED = 5
 _ROOT, _SKELETON = "root", "skeleton"
 _LOCKED_FLAGS = {"nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21}
 
@@ -58,6 +62,7 @@ class Plan:
         overlays: Folders that carry an overlay, parents first.
         read_only: Folders and files that can only be read, each with the reason; empty where they are read-only
             outside, too.
+        apart: Whether ``/`` is taken apart, so that a skeleton is below its overlay.
         sockets: Sockets in the file system: through an overlay, no process that listens is found.
         stacks: Whether a view can be entered from within a view, as a forked job does.
     """
@@ -67,6 +72,7 @@ class Plan:
         self.through = through
         self.overlays: list[str] = []
         self.read_only: dict[str, str] = {}
+        self.apart = False
         self.sockets: list[str] = []
         self.stacks = True
 
@@ -89,8 +95,10 @@ def explore(scratch: str, through: list[str]) -> Plan:
         OSError: This machine allows no such view.
     """
     plan = Plan(scratch, through)
-    _unshare()
-    _Explorer(plan).explore()
+    in_user_namespace = _unshare()
+    _Explorer(plan).explore(own_folders=[os.getcwd(), os.path.expanduser("~")] if in_user_namespace else [])
+    if in_user_namespace:
+        _try_out(plan)
     return plan
 
 
@@ -106,14 +114,16 @@ def enter(plan: Plan, layer: str, start: str | None = None, *, is_inside: bool =
     Raises:
         OSError: The kernel refuses.
     """
-    folder = os.getcwd()
+    folder = "/"
+    with contextlib.suppress(FileNotFoundError):  # the script may have removed its own
+        folder = os.getcwd()
     _unshare()
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
     root = os.path.join(layer, _ROOT)
     os.makedirs(root, exist_ok=True)
-    skeleton = os.path.join(plan.scratch, _SKELETON)
     for number, place in enumerate(plan.overlays):
-        lower = skeleton if place == "/" and not is_inside and os.path.isdir(skeleton) else place
+        is_skeleton = place == "/" and plan.apart and not is_inside
+        lower = os.path.join(plan.scratch, _SKELETON) if is_skeleton else place
         earlier = upper(start, number) if start is not None else ""
         _overlay(root + place.rstrip("/"), upper(layer, number), lower, earlier if os.path.isdir(earlier) else "")
     for place in sorted([*plan.read_only, *plan.through, *AS_THEY_ARE]):
@@ -129,7 +139,9 @@ def enter(plan: Plan, layer: str, start: str | None = None, *, is_inside: bool =
 
 
 def remove_folder(folder: str) -> None:
-    """Removes a folder with all its contents; overlays leave unreadable folders in their layers."""
+    """Removes a folder with all its contents; overlays leave unreadable folders in their layers. A link is left."""
+    if os.path.islink(folder):
+        return
     for place, names, _ in os.walk(folder):
         for name in names:
             inner = os.path.join(place, name)
@@ -160,26 +172,47 @@ class _Explorer:
         self._mounts = {mount.point: mount for mount in _mounts()}  # of several on one place, the last is seen
         self._skeleton = os.path.join(plan.scratch, _SKELETON)
 
-    def explore(self) -> None:
+    def explore(self, own_folders: list[str]) -> None:
+        """Fills in the plan.
+
+        Args:
+            own_folders: That are likely to be written to. In a user namespace an overlay cannot copy a folder of
+                another owner, so the first own folder on the way to each has an overlay of its own.
+        """
         _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
         for place in sorted(self._mounts):
-            if not _is_below(place, (*AS_THEY_ARE, *self._plan.through)):
+            if not is_below(place, (*AS_THEY_ARE, *self._plan.through)):
                 self._place(place)
+        for place in sorted(filter(None, map(self._first_own, own_folders))):
+            if place not in self._plan.overlays and not is_below(place, (*AS_THEY_ARE, *self._plan.through)):
+                self._place(place)
+        self._plan.overlays.sort()
+        if len(self._plan.overlays) > MOST_OVERLAYS:
+            raise OSError(f"a view would need {len(self._plan.overlays)} overlays, more than {MOST_OVERLAYS}")
         if "/" not in self._plan.overlays:
             raise OSError(f"/ can carry no overlay: {self._plan.read_only.get('/', 'for a reason unknown')}")
-        self._plan.sockets = [path for path in _sockets() if not _is_below(path, (*AS_THEY_ARE, *self._plan.through))]
+        self._plan.sockets = [path for path in _sockets() if not is_below(path, (*AS_THEY_ARE, *self._plan.through))]
+
+    def _first_own(self, folder: str) -> str | None:
+        """The first folder on the way to one that belongs to this user, below one that does not and has no overlay."""
+        path = "/"
+        for name in os.path.realpath(folder).split("/"):
+            above, path = path, os.path.join(path, name)
+            if path != "/" and os.path.isdir(path) and os.stat(path).st_uid == os.geteuid():
+                return None if above in self._plan.overlays else path
+        return None
 
     def _place(self, place: str) -> None:
         """An overlay where that is possible; else taken apart; else read-only."""
         mount = self._mounts.get(place)
-        is_split = any(one != place and _is_below(one, (place,)) for one in self._mounts)
+        is_split = any(one != place and is_below(one, (place,)) for one in self._mounts)
         if not os.path.isdir(place):
             self._place_file(place)
         elif mount is not None and "ro" in mount.options and not is_split:
             self._plan.read_only[place] = ""
         elif (refusal := self._try(place)) is None:
             self._plan.overlays.append(place)
-        elif is_split:
+        elif is_split and (place == "/" or self._plan.apart):
             self._take_apart(place)
         else:
             why = f"{mount.kind if mount is not None else 'it'} carries no overlay ({refusal.strerror})"
@@ -211,9 +244,10 @@ class _Explorer:
         os.makedirs(inside, exist_ok=True)
         if place == "/":
             self._plan.overlays.append("/")
+            self._plan.apart = True
         for name in _listed(place):
             path = os.path.join(place, name)
-            if path in self._mounts or _is_below(path, (*AS_THEY_ARE, *self._plan.through)):
+            if path in self._mounts or is_below(path, (*AS_THEY_ARE, *self._plan.through)):
                 _make_like(path, os.path.join(inside, name))
             elif os.path.islink(path):
                 os.symlink(os.readlink(path), os.path.join(inside, name))
@@ -232,6 +266,8 @@ class _Explorer:
             self._plan.read_only[path] = "a file that is a mount of its own"
         elif os.path.isfile(path) and os.path.getsize(path) <= COPIED_BYTES and os.access(path, os.R_OK):
             shutil.copy2(path, inside)
+        elif stat.S_ISFIFO(os.stat(path).st_mode):
+            os.mkfifo(inside)
         elif os.path.isfile(path):
             _make_like(path, inside)
             self._plan.read_only[path] = f"a file of more than {COPIED_BYTES >> 20} MiB beside another mount"
@@ -304,15 +340,15 @@ def _make_like(path: str, target: str) -> None:
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY))
 
 
-def _unshare() -> None:
-    """A mount namespace of this process's own, in a user namespace where that is needed.
+def _unshare() -> bool:
+    """A mount namespace of this process's own, in a user namespace where that is needed; whether it was.
 
     In a user namespace the script keeps the right to mount, over nothing but its own view, so that its forks can enter
     views of their own. A script of root's loses the right to trace, by which ``/proc/1/root`` leads out of the view.
     """
     if _libc.unshare(CLONE_NEWNS) == 0:
         _libc.prctl(_PR_CAPBSET_DROP, _CAP_SYS_PTRACE, 0, 0, 0)
-        return
+        return False
     user, group = os.geteuid(), os.getegid()
     _check(_libc.unshare(CLONE_NEWUSER | CLONE_NEWNS), "unshare")
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
@@ -324,6 +360,29 @@ def _unshare() -> None:
     capabilities = struct.pack("6I", effective, permitted, 1 << _CAP_SYS_ADMIN, *high)
     _check(_libc.capset(header, capabilities), "capset")
     _check(_libc.prctl(_PR_CAP_AMBIENT, _RAISE, _CAP_SYS_ADMIN, 0, 0), "prctl")
+    return True
+
+
+def _try_out(plan: Plan) -> None:
+    """Enters a view, and changes what is in the working directory, as a script does.
+
+    Raises:
+        OSError: The kernel cannot copy files of this owner or group, such as those of a project that a group shares.
+    """
+    folder = os.getcwd()
+    if not os.access(folder, os.W_OK):
+        return
+    files = [path for name in _listed(folder) if os.path.isfile(path := os.path.join(folder, name))]
+    files = [path for path in files if os.access(path, os.W_OK) and os.path.getsize(path) <= COPIED_BYTES]
+    enter(plan, os.path.join(plan.scratch, "tried"))
+    trial = os.path.join(folder, f".autotune-{os.getpid()}")
+    try:
+        os.close(os.open(trial, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        os.unlink(trial)
+        for path in files[:_MOST_TRIED]:
+            os.close(os.open(path, os.O_WRONLY))
+    except OSError as error:
+        raise OSError(error.errno, f"files in {folder} cannot be copied into it ({error.strerror})") from error
 
 
 def _mounts() -> list[Mount]:
@@ -356,7 +415,8 @@ def _listed(folder: str) -> list[str]:
     return []
 
 
-def _is_below(path: str, places: tuple[str, ...]) -> bool:
+def is_below(path: str, places: Iterable[str]) -> bool:
+    """Whether a path is one of some places, or lies below one."""
     return any(path == place or path.startswith(place.rstrip("/") + "/") for place in places)
 
 

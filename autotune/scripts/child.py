@@ -71,7 +71,7 @@ class ScriptChild(Child):
             streams = {"stdin": self._input.descriptor, "stderr": subprocess.STDOUT}
             self._start(command, told, folder, **streams, passed=(theirs.fileno(),))
             theirs.close()
-            protection.attend(name, ours, looks=looks, forks=forks)
+            protection.attend(name, self._popen.pid, ours, looks=looks, forks=forks)
         except BaseException:
             self._input.close()
             raise

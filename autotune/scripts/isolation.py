@@ -110,7 +110,7 @@ class ScriptIsolation(Isolation):
             cleanup.end_processes(lambda: [*child.below(), *cleanup.members_of_run(str(self._folder), child.pid)])
             child.close()
             self._end_left()
-            self._protection.close_start(LOOK)
+            self._protection.drop(LOOK)
         require_trainable(seen, self._script)
         if hint := self._protection.hint(child.stderr_tail()):
             self._note(f"the script went on without what it was denied{hint}")
@@ -285,6 +285,9 @@ class ScriptIsolation(Isolation):
         self._stop_forkserver()
         if event is not None and event["event"] == "woken":
             raise Interrupted
+        if event is not None and self._protection.forget_start():
+            self._note("the script does not start where what it has prepared is there: each start prepares it again")
+            return self._ready_server(max(0.0, deadline - time.monotonic()))
         if event is None:
             raise self._out_of_time(seconds)
         raise WorkloadError(

@@ -41,6 +41,9 @@ SHELL: dict[str, str] = {
     "changes owners": "chown -R 12:12 . || chgrp -R 12 .",
     "changes times": "touch -d 2001-01-01 keep.txt out",
     "changes times of a link": "touch -h -d 2001-01-01 link.txt",
+    "changes times of a link that leads to a device": "touch -h -d 2001-01-01 null.txt",
+    "changes modes of its input": "chmod 600 /dev/stdin < keep.txt",
+    "a name that looks deleted": "chmod 600 'gone (deleted)'",
     "a read-only file": "chmod u+w sealed.txt; echo bad > sealed.txt; rm -f sealed.txt",
     "makes and removes folders": "mkdir -p a/b && rmdir out/empty",
     "makes a pipe": "mkfifo pipe; rm -f pipe.old",
@@ -94,6 +97,8 @@ PYTHON: dict[str, str] = {
     "xattr": "import os; os.setxattr('keep.txt', 'user.note', b'other')",
     "removexattr": "import os; os.removexattr('keep.txt', 'user.note')",
     "a socket": "import socket; socket.socket(socket.AF_UNIX).bind('socket')",
+    "a process that cannot be read": "import ctypes as c, os; c.CDLL(None).prctl(4, 0); os.chmod('keep.txt', 0o600)",
+    "fchmod by /proc": "import os; os.chmod(f'/proc/self/fd/{os.open(\"keep.txt\", os.O_RDONLY)}', 0o600)",
     "sendfile": "import os; a = os.open('script.py', 0); os.sendfile(os.open('keep.txt', os.O_WRONLY), a, 0, 9)",
     "copy_file_range": "import os; a = os.open('script.py', 0); os.copy_file_range(a, os.open('keep.txt', 1), 9)",
     "a temporary file beside": "import tempfile; tempfile.NamedTemporaryFile(dir='.', delete=False).write(b'bad')",
@@ -120,7 +125,13 @@ def make_project(place: Path) -> Path:
     project, outside = place / "project", place / "outside"
     (project / "out" / "empty").mkdir(parents=True)
     outside.mkdir()
-    for name, text in {"keep.txt": "one\n", "out/log.txt": "log\n", "script.py": "print(1)\n", ".hidden": "h"}.items():
+    for name, text in {
+        "keep.txt": "one\n",
+        "out/log.txt": "log\n",
+        "script.py": "print(1)\n",
+        ".hidden": "h",
+        "gone (deleted)": "g",
+    }.items():
         (project / name).write_text(text)
     (project / "data.bin").write_bytes(bytes(range(256)) * 64)
     (project / "sealed.txt").write_text("sealed")
@@ -129,6 +140,7 @@ def make_project(place: Path) -> Path:
     (outside / "hard.txt").write_text("hard")
     os.link(outside / "hard.txt", project / "hard.txt")
     (project / "link.txt").symlink_to("../outside/secret.txt")
+    (project / "null.txt").symlink_to("/dev/null")
     os.mkfifo(project / "pipe.old")
     base = sqlite3.connect(project / "base.db")
     base.execute("create table t (a)")

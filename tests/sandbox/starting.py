@@ -36,7 +36,7 @@ def start(
             command, env=environment, pass_fds=(theirs.fileno(),), stdin=-1, stdout=printed, stderr=printed, text=True
         )
         theirs.close()
-        protection.attend(name, ours, looks=looks, forks=forks)
+        protection.attend(name, process.pid, ours, looks=looks, forks=forks)
     return process
 
 

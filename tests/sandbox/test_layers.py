@@ -65,13 +65,37 @@ def test_data_of_start_up_serve_later_starts(kept: Protection) -> None:
     code += LARGE.format("data/raw/all.bin") + "open('data/done', 'w').write('yes')\n"
     python(code, kept, "look")
     kept.keep_start("look")
-    kept.close_start("look")
+    kept.drop("look")
     seen = "import os; print(sorted(os.listdir('.')), sorted(os.listdir('data')), os.path.getsize('data/raw/all.bin'))"
     expected = "['data', 'mine.txt'] ['done', 'raw'] 1048576"
     assert python(seen, kept, "job1") == expected
     assert python("import shutil; shutil.rmtree('data/raw')" if kept.offer.row == "overlay" else "", kept, "job2") == ""
     assert python(seen, kept, "job3") == expected
     assert os.listdir(".") == ["mine.txt"]
+
+
+def test_a_link_that_start_up_makes_leads_to_nothing_kept(kept: Protection, tmp_path: Path) -> None:
+    """What lies behind it is the person's: it is neither kept nor touched."""
+    behind = tmp_path / "behind"
+    (behind / "sealed").mkdir(parents=True)
+    (behind / "large.bin").write_bytes(bytes(2**20))
+    (behind / "sealed").chmod(0o555)
+    python(f"import os; os.symlink({str(behind)!r}, 'latest')", kept, "look")
+    kept.keep_start("look")
+    (behind / "large.bin").write_bytes(b"changed meanwhile")
+    kept.drop("look")
+    assert python("import os; print(os.path.lexists('latest'))", kept, "job1") == "False"
+    assert (behind / "sealed").stat().st_mode & 0o777 == 0o555
+
+
+def test_what_a_job_changes_of_it_is_not_seen_by_the_next_one(kept: Protection) -> None:
+    """It is linked, so a change in place is undone by making it again, or by a copy of its own."""
+    python(LARGE.format("data.bin"), kept, "look")
+    kept.keep_start("look")
+    kept.drop("look")
+    python("f = open('data.bin', 'r+b'); f.write(b'bad'); f.close()", kept, "job1")
+    code = "import os; print(os.path.exists('data.bin') and open('data.bin', 'rb').read(3))"
+    assert python(code, kept, "job2") in {"False", "b'\\x00\\x00\\x00'"}
 
 
 def test_what_training_changes_of_it_is_made_again(kept: Protection) -> None:
@@ -81,7 +105,7 @@ def test_what_training_changes_of_it_is_made_again(kept: Protection) -> None:
     inside = next(path for path in kept.layer("look").rglob("two.bin"))
     with inside.open("ab") as file:  # as the script goes on to do
         file.write(b"more")
-    kept.close_start("look")
+    kept.drop("look")
     assert python("import os; print(sorted(os.listdir('.')))", kept, "job1") == "['mine.txt', 'one.bin']"
 
 
@@ -104,6 +128,34 @@ def test_forked_jobs_see_the_start_and_not_each_other(kept: Protection) -> None:
             assert server.stdout.readline() == "done\n"
         server.stdin.close()
     assert os.listdir(".") == ["mine.txt"]
+
+
+def test_pipes_break_as_they_do_outside(kept: Protection) -> None:
+    """Python ignores that signal, and a command would inherit it."""
+    assert run(["bash", "-c", "yes | head -1; echo ${PIPESTATUS[0]}"], kept, "look") == (0, "y\n141\n")
+
+
+def test_a_temporary_folder_may_be_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel shows mounts by their real paths."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "linked").symlink_to(tmp_path / "real")
+    protection = begun(tmp_path / "linked" / "run")
+    assert python("open('new', 'w').write('x'); print(open('new').read())", protection, "look") == "x"
+    protection.close()
+
+
+def test_a_project_in_shared_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be changed in earnest; unless that is what the person says."""
+    place = Path(f"/dev/shm/autotune-project-{os.getpid()}")
+    place.mkdir()
+    try:
+        monkeypatch.chdir(place)
+        with pytest.raises(UsageError, match="expected a working directory on a disk, got /dev/shm"):
+            begun(tmp_path / "run")
+        begun(tmp_path / "other", writable=[place]).close()
+    finally:
+        place.rmdir()
 
 
 def test_what_is_writable_is_written_in_earnest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,18 +285,23 @@ def test_a_full_disk_is_said_before_the_first_burst(tmp_path: Path, monkeypatch:
     ("printed", "path"),
     [
         ("rm: cannot remove 'out/a': Permission denied", "out/a"),
-        ("PermissionError: [Errno 13] Permission denied: '/data/x'", "/data/x"),
+        ("PermissionError: [Errno 13] Permission denied: 'out/x'", "out/x"),
         ("sh: 1: cannot create keep.txt: Permission denied", "keep.txt"),
     ],
 )
-def test_what_landlock_denied_is_named(printed: str, path: str, tmp_path: Path) -> None:
-    """With the option that allows it; in no other row."""
+def test_what_landlock_denied_is_named(
+    printed: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the option that allows it; in no other row, and not where it is denied outside, too."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
     protection = Protection(tmp_path, lambda _: None)
     assert protection.hint(printed) == ""
     protection.offer = Offer("landlock")
     full = os.path.abspath(path)
     assert f"{full} was left as it is" in protection.hint(printed)
     assert f"--writable {os.path.dirname(full)} allows it" in protection.hint(printed)
+    assert protection.hint("cat: /nowhere/at/all: Permission denied") == ""
 
 
 def test_no_process_and_no_folder_is_left(tmp_path: Path) -> None:
