@@ -35,7 +35,6 @@ from autotune.scripts.seen import SeenScript
 from autotune.units import format_seconds
 
 LOOK = "look"
-"""The layer of the look."""
 LAP_SECONDS = 0.1
 """Of a burst that trains alone, a block."""
 
@@ -179,7 +178,7 @@ class ScriptIsolation(Isolation):
         ended = super().end(live, deadline)
         account = self._accounts.pop(live.number)
         self._courses.pop(live.number)
-        self._drop(live.number)
+        self._drop(live)
         message = ended.message
         self._tell_without_effect(message or {})
         if message is None or message["event"] != "result" or "host_memory_bytes" not in message["value"]:
@@ -191,7 +190,7 @@ class ScriptIsolation(Isolation):
         super().discard(live)
         self._accounts.pop(live.number, None)
         self._courses.pop(live.number, None)
-        self._drop(live.number)
+        self._drop(live)
 
     def open(self, request: Request, deadline_seconds: float) -> Live:
         """Asks for a job; `wait` tells what comes of it, and `end` must follow."""
@@ -237,7 +236,7 @@ class ScriptIsolation(Isolation):
         self._kill(live)
         if not live.forked:
             live.child.close()
-        self._protection.drop(_layer_of(number))
+        self._protection.drop(_layer(live))
         new = super().open(course.request, max(0.0, deadline - time.monotonic()))
         self._live.remove(new)
         take_over(live, new)
@@ -254,7 +253,7 @@ class ScriptIsolation(Isolation):
                 return server
             self._spawn(self.fork_unsafe_reason)
         orders = {"role": "job", "loop": self.loop, "changes": self._changes(request)}
-        return self._child(orders, _layer_of(request.number))
+        return self._child(orders, _layer(request))
 
     def _spawn(self, why: str) -> None:
         """From now on each job starts the script again."""
@@ -318,9 +317,9 @@ class ScriptIsolation(Isolation):
             self._pass_batches = batches
             self._note(f"the script begins its loader anew after each {batches:,} batches: so do bursts")
 
-    def _drop(self, number: int) -> None:
+    def _drop(self, live: Live) -> None:
         """Forgets what a job has written."""
-        self._protection.drop(_layer_of(number))
+        self._protection.drop(_layer(live))
         if self._spawning and not self._live:
             self._stop_forkserver()
             self._end_left()
@@ -345,8 +344,7 @@ class ScriptIsolation(Isolation):
         """A request in the words of the recorder."""
         told = {**request.model_dump(mode="json"), "trace": self._traced.get(request.number)}
         told["pass_batches"] = self._pass_batches
-        name = _layer_of(request.number)
-        told["layer"] = None if self._spawning else self._protection.prepare_fork(name, self._server_layer)
+        told["layer"] = None if self._spawning else self._protection.prepare_fork(_layer(request), self._server_layer)
         return json.dumps({**told, "changes": self._changes(request), "port": free_port()})
 
     def _changes(self, request: Request) -> dict[str, Any]:
@@ -409,9 +407,9 @@ class ScriptIsolation(Isolation):
         return Ended(message={"event": "result", "value": value}, status=0, seconds=time.monotonic() - began)
 
 
-def _layer_of(number: int) -> str:
+def _layer(job: Request | Live) -> str:
     """The name of a job's layer."""
-    return f"job{number}"
+    return f"job{job.number}"
 
 
 def _trace(told: dict[str, Any]) -> dict[str, Any]:
