@@ -169,7 +169,9 @@ def test_what_is_writable_is_written_in_earnest(tmp_path: Path, monkeypatch: pyt
     assert not (tmp_path / "b").exists()
 
 
-@pytest.mark.parametrize("place", ["project", "a read-only mount", "another disk's memory"])
+@pytest.mark.parametrize(
+    "place", ["project", pytest.param("a read-only mount", marks=pytest.mark.alone), "another disk's memory"]
+)
 def test_scratch_may_lie_anywhere(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the project itself; with the project on a read-only mount; in memory."""
     project = tmp_path / "project"
@@ -212,6 +214,7 @@ def mounts() -> Iterator[Callable[..., None]]:
         subprocess.run(["umount", "-l", str(point)], check=True)
 
 
+@pytest.mark.alone  # what is mounted meanwhile is a part of other tests' views
 def test_a_mount_that_carries_no_overlay_can_be_read(
     tmp_path: Path, mounts: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,6 +239,7 @@ def test_a_mount_that_carries_no_overlay_can_be_read(
     assert (tmp_path / "lower" / "mine.txt").read_text() == "mine"
 
 
+@pytest.mark.alone
 def test_a_disk_that_fills_up_ends_what_fills_it(
     tmp_path: Path, mounts: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
