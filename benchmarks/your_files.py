@@ -190,7 +190,7 @@ def _tuned(entry: Entry, folder: Path, row: str) -> dict[str, Any]:
     trials = [] if result is None else result["trials"]
     return {
         "status": done.returncode,
-        "says": " ".join(done.stderr.split())[-300:],
+        "says": " ".join(done.stderr.split())[-300:].replace(str(Path.home()), "~") if done.returncode else "",
         "trained": sum(trial.get("outcome") == "ok" for trial in trials),
         "changed": changes(before, states(folder)),
     }

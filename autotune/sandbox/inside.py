@@ -53,12 +53,7 @@ def enter_layer(orders: dict[str, Any] | None) -> None:
 
 def _rename_by_copying() -> None:
     """A folder of the lower layer cannot be renamed in a user namespace: it is copied and removed."""
-    for name in ("rename", "replace"):
-        _wrap_renaming(name)
-
-
-def _wrap_renaming(name: str) -> None:
-    original = getattr(os, name)
+    original = os.rename  # as `os.replace` on Linux
 
     @functools.wraps(original)
     def rename(source: Any, target: Any, **kwargs: Any) -> None:
@@ -72,7 +67,7 @@ def _wrap_renaming(name: str) -> None:
             shutil.copytree(source, target, symlinks=True)
             shutil.rmtree(source)
 
-    setattr(os, name, rename)
+    os.rename = os.replace = rename  # type: ignore[assignment]
 
 
 def announce_step(*, any_network: bool) -> None:

@@ -101,6 +101,12 @@ def find_offer(scratch: Path | None = None, through: Sequence[str] = ()) -> Offe
     return Offer("none", (*reasons, f"no Landlock: {why}"))
 
 
+def _own_command(module: str, name: str, *arguments: str) -> list[str]:
+    """The command that runs a function of this room in an interpreter of its own."""
+    code = _RUN.format(place=str(Path(__file__).parents[1]), module=module, name=name)
+    return [sys.executable, "-I", "-S", "-c", code, *arguments]
+
+
 def _why_no_namespace() -> str:
     """The setting that keeps Ubuntu's users from mounting in a user namespace, where it is on."""
     with contextlib.suppress(OSError):
@@ -119,8 +125,7 @@ def _explored(scratch: Path, through: Sequence[str]) -> tuple[Plan | None, str]:
                 folder = Path(tempfile.mkdtemp(prefix="autotune-", dir=place))
             except OSError:
                 continue
-        code = _RUN.format(place=str(Path(__file__).parents[1]), module="entry", name="explore")
-        command = [sys.executable, "-I", "-S", "-c", code, str(folder), *through]
+        command = _own_command("entry", "explore", str(folder), *through)
         try:
             trial = subprocess.run(command, capture_output=True, timeout=EXPLORING_SECONDS, text=True)
             answer = json.loads(trial.stdout or '{"plan": null, "error": "the process that tried ended early"}')
@@ -196,9 +201,8 @@ class Protection:
             self._note_plan(self.offer.plan)
         self._require_disk()
         self._check_room()
-        code = _RUN.format(place=str(Path(__file__).parents[1]), module="watchdog", name="main")
         self._watchdog = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", code, str(self._run), str(self._layers)],
+            _own_command("watchdog", "main", str(self._run), str(self._layers)),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             cwd="/",
@@ -228,7 +232,7 @@ class Protection:
         assert plan is not None  # noqa: S101 - of this row
         here = os.path.realpath(os.curdir)
         for path, why in plan.read_only.items():
-            if why and (path.startswith(here) or here.startswith(path)):
+            if why and (is_below(path, [here]) or is_below(here, [path])):
                 self._note(f"bursts can read {path}, but not write to it: {why}; --writable {path} lets them")
 
     def _check_room(self) -> None:
@@ -300,10 +304,9 @@ class Protection:
             "writable": self._landlocked if self.offer.row == "landlock" else None,
             "asks": os.uname().machine in MACHINES,
         }
-        code = _RUN.format(place=str(Path(__file__).parents[1]), module="entry", name="main")
         file = self.shared / f"{name}.json"
         file.write_text(json.dumps(orders))
-        return [sys.executable, "-I", "-S", "-c", code, str(file), *words]
+        return _own_command("entry", "main", str(file), *words)
 
     def attend(self, name: str, pid: int, channel: socket.socket, *, looks: bool, forks: bool) -> None:
         """Waits until a start, a process of this id, is in its sandbox, and answers its calls from then on.
@@ -355,11 +358,11 @@ class Protection:
             for path in _new_roots(folder, self._lower(number)):
                 relative = os.path.relpath(path, self.layer(name))
                 kept = self.layer(_START) / relative
-                with contextlib.suppress(OSError):  # the script may be at work on it: then it is made again
-                    if _size(path) >= KEPT_BYTES:
-                        states = _states(path)
+                states = _states(path)
+                if sum(size for size, _ in states.values()) >= KEPT_BYTES:
+                    self._start_states[relative] = states
+                    with contextlib.suppress(OSError):  # the script is at work on it; what is missing shows before use
                         link_tree(Path(path), kept)
-                        self._start_states[relative] = states
         self._has_start = bool(self._start_states)
 
     def forget_start(self) -> bool:
@@ -373,9 +376,10 @@ class Protection:
             kept = self.layer(_START) / relative
             if _states(str(kept)) != states:
                 del self._start_states[relative]
-                remove_folder(str(kept))
-                if os.path.lexists(kept) and not kept.is_dir():
-                    kept.unlink()
+                if kept.is_dir():
+                    remove_folder(str(kept))
+                else:
+                    kept.unlink(missing_ok=True)
         self._has_start &= bool(self._start_states)
 
     def drop(self, name: str) -> None:
@@ -445,7 +449,3 @@ def _states(path: str) -> dict[str, tuple[int, int]]:
                 seen = os.lstat(full)
                 states[os.path.relpath(full, path)] = (seen.st_size, seen.st_mtime_ns)
     return states
-
-
-def _size(path: str) -> int:
-    return sum(size for size, _ in _states(path).values())

@@ -13,9 +13,6 @@ from typing import IO
 from autotune.sandbox.protection import Protection
 from autotune.scripts import Script
 
-ROLE = "import torch\nfrom _autotune.recorder.saving import leave_out_checkpoints; leave_out_checkpoints()\n"
-"""What a burst does in a script, without a parent that it would connect to."""
-
 
 def start(
     words: list[str],

@@ -74,6 +74,25 @@ def test_data_of_start_up_serve_later_starts(kept: Protection) -> None:
     assert os.listdir(".") == ["mine.txt"]
 
 
+def test_data_that_cannot_be_linked_whole_are_made_again(kept: Protection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the script removes one of its files meanwhile: half a data set would mislead the next start."""
+    python("import os; os.mkdir('data')\n" + LARGE.format("data/one") + LARGE.format("data/two"), kept, "look")
+    own, links = os.link, []
+
+    def link(*args: object, **kwargs: object) -> None:
+        links.append(args)
+        if len(links) == 2:
+            raise FileNotFoundError
+        own(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "link", link)
+    kept.keep_start("look")
+    monkeypatch.undo()
+    kept.drop("look")
+    assert len(links) == 2
+    assert python("import os; print(os.path.exists('data'))", kept, "job1") == "False"
+
+
 def test_a_link_that_start_up_makes_leads_to_nothing_kept(kept: Protection, tmp_path: Path) -> None:
     """What lies behind it is the person's: it is neither kept nor touched."""
     behind = tmp_path / "behind"
