@@ -94,7 +94,7 @@ def _preferred(of: Circumstances, picked: Mapping[str, Scalar]) -> tuple[Scalar,
 
 KNOBS = (
     Knob(
-        name="batch_size", when="divisors of the effective batch, or any with `--effective-batch free`",
+        name="batch_size", scope="loader", when="divisors of the effective batch, or any with `--effective-batch free`",
         why="larger micro-batches use a device better until it is full; smaller ones stay in the CPU's caches",
         candidates=_candidates, prefers=_preferred, priority={"gpu": 20, "cpu": 30}, guide=80, scale="logarithmic",
         part="both",  # a batch is what is loaded at once
@@ -103,7 +103,7 @@ KNOBS = (
         without_word="the train loader is made with it",
     ),
     Knob(
-        name="accumulation_steps", when="follows from batch_size",
+        name="accumulation_steps", scope="loader", when="follows from batch_size",
         why="the effective batch, and so what is learned, stays as it is whatever fits into memory at once",
         candidates=None, goes_with="batch_size", affects={"waiting batches"},
         words={

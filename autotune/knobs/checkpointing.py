@@ -24,7 +24,8 @@ def _when_short(of: Circumstances) -> Choices | str:
 
 KNOBS = (
     Knob(
-        name="checkpointing", when="blocks repeat, with `--effective-batch free` or where the baseline does not fit",
+        name="checkpointing", scope="compiled",
+        when="blocks repeat, with `--effective-batch free` or where the baseline does not fit",
         why="blocks that are computed again in backward take less memory, so that larger batches fit",
         candidates=_candidates, when_short=_when_short, priority={"gpu": 125, "cpu": 105}, guide=85,
         affects={"memory", "compiled code"}, on_model=checkpoint_blocks,

@@ -74,7 +74,7 @@ def _processors(of: Circumstances) -> int:
 
 KNOBS = (
     Knob(
-        name="compile_mode",
+        name="compile_mode", scope="compiled",
         when="budgets of 3 minutes or more (`blocks` 1½, `cudagraphs` 1; `loss` where much goes past the model), half "
         "of it where calling operators is most of the work; `max-autotune…` always 20; not on MPS",
         why="compiling fuses kernels, and CUDA graphs take away launch costs",

@@ -23,6 +23,9 @@ Effect = Literal["memory", "host memory", "arithmetic", "compiled code", "waitin
 """memory, host memory: what a step takes of the device's memory, on the CPU of the host's too · arithmetic: how results
 are rounded · compiled code: what Inductor writes · waiting batches: how much waits in the loader · cores: how many CPUs
 are used."""
+Scope = Literal["live", "loader", "compiled", "process"]
+"""How a training process that is alive takes another value of a knob. live: in place, between two steps · loader: by
+another loader · compiled: by other compiled code, which is kept · process: not at all, only a new process has it."""
 Framework = Literal["lightning", "fabric", "transformers", "accelerate"]
 FRAMEWORKS: tuple[Framework, ...] = ("lightning", "fabric", "transformers", "accelerate")
 EVERYWHERE: frozenset[DeviceKind] = frozenset({"cpu", "cuda", "rocm", "mps"})
@@ -37,6 +40,7 @@ class Knob:
 
     Attributes:
         name: Of its field in `TrainConfig`.
+        scope: How a training process that is alive takes another value (`benchmarks.host_history` measures it).
         why: What it may gain, in one sentence.
         when: Where it is searched, besides its devices; in a few words.
         candidates: The values that are worth trying, or the sentence that says why it is not searched. None: it has no
@@ -69,6 +73,7 @@ class Knob:
     """
 
     name: str
+    scope: Scope
     why: str
     candidates: Rule | None
     when_short: Rule | None = None

@@ -25,7 +25,8 @@ def _preferred(of: Circumstances, picked: Mapping[str, Scalar]) -> tuple[Scalar,
 
 KNOBS = (
     Knob(
-        name="memory_format", when="4-D tensors occur", why="convolutions on images are often faster in channels_last",
+        name="memory_format", scope="live",
+        when="4-D tensors occur", why="convolutions on images are often faster in channels_last",
         candidates=_candidates, prefers=_preferred, priority={"gpu": 50, "cpu": 40}, guide=100,
         affects={"memory", "arithmetic", "compiled code"}, on_model=lay_out,
         trials={"channels_last": EVERYWHERE},

@@ -183,48 +183,51 @@ def _side_stream(of: Circumstances) -> Choices | str:
 
 KNOBS = (
     Knob(
-        name="data_placement", when="map-style data, the same samples each time, of one shape, that fit into memory",
+        name="data_placement", scope="loader",
+        when="map-style data, the same samples each time, of one shape, that fit into memory",
         why="a data set that is read and collated once need not be again in each epoch: batches are selected from it",
         candidates=_placements, prefers=("device", "collated"), priority={"gpu": 35, "cpu": 45}, guide=25,
         part="loader", affects={"memory", "host memory"},
         without_word="the train loader selects its batches from the collated set",
     ),
     Knob(
-        name="num_workers", why="processes load data beside training, which else waits for it",
+        name="num_workers", scope="loader", why="processes load data beside training, which else waits for it",
         when="within the CPUs, `--max-workers`, memory and /dev/shm; for iterable data where the baseline has some",
         candidates=_workers, prefers=_preferred_workers, priority={"gpu": 40, "cpu": 50}, guide=30, scale="linear",
         part="loader", affects={"host memory", "waiting batches", "cores"}, dataloader_argument="num_workers",
         words={"transformers": "dataloader_num_workers"}, without_word=_MADE_WITH_IT,
     ),
     Knob(
-        name="prefetch_factor", why="batches that each worker has ready bridge slow samples",
+        name="prefetch_factor", scope="loader", why="batches that each worker has ready bridge slow samples",
         when="with workers, within memory and /dev/shm", goes_with="num_workers",
         candidates=_prefetching, prefers=(4, 2), priority={"gpu": 80, "cpu": 90}, guide=40, scale="logarithmic",
         part="loader", affects={"host memory", "waiting batches"}, dataloader_argument="prefetch_factor",
         words={"transformers": "dataloader_prefetch_factor"}, without_word=_MADE_WITH_IT,
     ),
     Knob(
-        name="pin_memory", why="copies from page-locked memory are faster, and can overlap with computing",
+        name="pin_memory", scope="loader",
+        why="copies from page-locked memory are faster, and can overlap with computing",
         candidates=_pinning, prefers=(True,), priority={"gpu": 60}, guide=60, devices=_OWN_MEMORY,
         part="loader", dataloader_argument="pin_memory",
         words={"transformers": "dataloader_pin_memory"}, without_word=_MADE_WITH_IT,
     ),
     Knob(
-        name="persistent_workers", why="workers that persist need not be started again each epoch",
+        name="persistent_workers", scope="loader", why="workers that persist need not be started again each epoch",
         when="with workers", goes_with="num_workers",
         candidates=_persistence, prefers=(True,), priority={"gpu": 120, "cpu": 100}, guide=50,
         part="loader", dataloader_argument="persistent_workers",
         words={"transformers": "dataloader_persistent_workers"}, without_word=_MADE_WITH_IT,
     ),
     Knob(
-        name="dataloader_in_order", why="a slow batch holds up no other, but no two runs get batches in the same order",
+        name="dataloader_in_order", scope="loader",
+        why="a slow batch holds up no other, but no two runs get batches in the same order",
         when="with workers, map-style data, and only when asked for with `--only` or `--pin`", goes_with="num_workers",
         candidates=_ordering, prefers=(False,), priority={"gpu": 105, "cpu": 95}, guide=55,
         part="loader", dataloader_argument="in_order",
         without_word=_MADE_WITH_IT,  # also under transformers, whose own argument came after 5.0
     ),
     Knob(
-        name="non_blocking", when="with pin_memory",
+        name="non_blocking", scope="live", when="with pin_memory",
         why="copies from page-locked memory overlap with computing when nobody waits for them",
         candidates=_asynchrony, prefers=(True,), priority={"gpu": 90}, guide=70, devices=_OWN_MEMORY, part="loader",
         on_copies=True,
@@ -232,7 +235,7 @@ KNOBS = (
         without_word="no copy from pinned memory is ever waited for; a warning says so where that was not tuned",
     ),
     Knob(
-        name="device_prefetch", when="with pin_memory, in your own loop", goes_with="pin_memory",
+        name="device_prefetch", scope="live", when="with pin_memory, in your own loop", goes_with="pin_memory",
         why="a batch is copied in a stream of its own while the device still computes, and takes no time of its own",
         candidates=_side_stream, priority={"gpu": 95}, guide=75, devices=_OWN_MEMORY, part="loader",
         affects={"memory"},  # the next batch is there while this one is trained on

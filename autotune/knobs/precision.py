@@ -58,7 +58,7 @@ def _fp8_conflict(config: TrainConfig) -> str | None:
 
 KNOBS = (
     Knob(
-        name="precision", when="what the device has instructions for",
+        name="precision", scope="live", when="what the device has instructions for",
         why="tensor cores and CPU instructions for fewer bits compute faster, and half the bytes need half the memory",
         candidates=_candidates, prefers=_preferred, priority={"gpu": 10, "cpu": 20}, guide=10,
         affects={"memory", "arithmetic", "compiled code"}, devices_of={"tf32": {"cuda"}}, on_process=set_tf32,
@@ -71,7 +71,7 @@ KNOBS = (
         },
     ),
     Knob(
-        name="fp8_linear",
+        name="fp8_linear", scope="process",
         when="from compute capability 8.9 on, compiled and with bf16, with torchao, only with `--allow-numerics`",
         why="large products of FP8 are up to twice as fast as those of bf16 (untested: it needs torchao)",
         candidates=_fp8, priority={"gpu": 38}, guide=95, devices={"cuda"}, conflict=_fp8_conflict,

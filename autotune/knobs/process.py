@@ -78,7 +78,7 @@ def _searching_in_force(device: torch.device) -> Scalar | None:
 
 KNOBS = (
     Knob(
-        name="num_threads", when="two CPUs or more",
+        name="num_threads", scope="live", when="two CPUs or more",
         why="with fewer threads of an operation, workers have cores of their own, and tiny operations do not wait",
         candidates=_threads, prefers=_preferred_threads, priority={"cpu": 60}, guide=130, scale="linear",
         part="both",  # workers want the cores that computing has
@@ -86,7 +86,7 @@ KNOBS = (
         on_process=set_threads, without_word=_BEFORE_TRAINING,
     ),
     Knob(
-        name="allocator", when="on the CPU with glibc",
+        name="allocator", scope="process", when="on the CPU with glibc",
         why="blocks that are kept save a system call and page faults for each tensor; expandable segments waste less",
         candidates=_allocators, prefers=_preferred_allocator, priority={"gpu": 130, "cpu": 10}, guide=140,
         affects={"memory", "host memory"}, devices={"cpu", "cuda"},
@@ -94,7 +94,7 @@ KNOBS = (
         trials={"tuned": {"cpu", "cuda"}},
     ),
     Knob(
-        name="cudnn_benchmark", when="shapes are fixed",
+        name="cudnn_benchmark", scope="live", when="shapes are fixed",
         why="cuDNN tries its algorithms for each convolution, once, and keeps the fastest",
         candidates=_cudnn_search, prefers=(True,), priority={"gpu": 110}, guide=20,
         affects={"arithmetic"}, devices={"cuda"}, words={"lightning": ("benchmark",)},

@@ -160,7 +160,7 @@ def _static(of: Circumstances) -> Choices | str:
 
 KNOBS = (
     Knob(
-        name="ranks", when="as many as `--nproc-per-node` says",
+        name="ranks", scope="process", when="as many as `--nproc-per-node` says",
         why="processes that train together: each its own micro-batches, all the same weights",
         candidates=None, goes_with="accumulation_steps",  # with the batch they make up the effective one
         affects={"memory", "host memory"},  # on the CPU that of all of them
@@ -168,40 +168,42 @@ KNOBS = (
         without_word="`torchrun --nproc-per-node` starts as many",
     ),
     Knob(
-        name="strategy", when="several ranks, with `--effective-batch free` or where the baseline does not fit",
+        name="strategy", scope="process",
+        when="several ranks, with `--effective-batch free` or where the baseline does not fit",
         why="ranks that each keep a part of weights, gradients and states have room for larger batches, or models",
         candidates=_strategies, when_short=_when_short, goes_with="ranks", priority={"gpu": 117, "cpu": 87}, guide=141,
         affects={"memory", "host memory", "compiled code"},
         without_word="split by the framework's own FSDP, which is not the one that was measured",
     ),
     Knob(
-        name="reshard_after_forward", when="the model is split among ranks",
+        name="reshard_after_forward", scope="process", when="the model is split among ranks",
         why="what stays gathered between forward and backward is exchanged once less",
         candidates=_reshards, goes_with="strategy", priority={"gpu": 119, "cpu": 89}, guide=143,
         affects={"memory", "host memory"}, without_word="an argument of the framework's own FSDP",
     ),
     Knob(
-        name="fsdp_param_dtype", when="the model is split among ranks, and computes in bf16",
+        name="fsdp_param_dtype", scope="process", when="the model is split among ranks, and computes in bf16",
         why="where training computes in bf16, weights that are cast before they are gathered are half the bytes",
         candidates=_gathers, goes_with="strategy", prefers=("bf16",), priority={"gpu": 118, "cpu": 88}, guide=142,
         affects={"memory", "host memory", "arithmetic", "compiled code"},
         without_word="the mixed precision of the framework's own FSDP",
     ),
     Knob(
-        name="fsdp_prefetch", when="the model is split among ranks",
+        name="fsdp_prefetch", scope="process", when="the model is split among ranks",
         why="blocks that are gathered ahead are there when they are to compute (untested: it needs GPUs)",
         candidates=_prefetches, goes_with="strategy", priority={"gpu": 121}, guide=147, scale="linear",
         devices=_STREAMS, affects={"memory"}, without_word="an argument of the framework's own FSDP",
     ),
     Knob(
-        name="exchange_dtype", when="several ranks that exchange notably much, only with `--allow-numerics`",
+        name="exchange_dtype", scope="process",
+        when="several ranks that exchange notably much, only with `--allow-numerics`",
         why="gradients that are cast to bf16 before they are exchanged are half as many bytes",
         candidates=_exchanges, goes_with="ranks", priority={"gpu": 113, "cpu": 83}, guide=145,
         affects={"memory", "arithmetic"},
         without_word="register torch's `bf16_compress_hook` on the model that it wraps",
     ),
     Knob(
-        name="ddp_bucket_cap_mb", when="several ranks that exchange notably much",
+        name="ddp_bucket_cap_mb", scope="process", when="several ranks that exchange notably much",
         why="smaller buckets are exchanged beside the backward pass, larger ones in fewer exchanges",
         candidates=_buckets, goes_with="ranks", priority={"gpu": 114, "cpu": 84}, guide=146, scale="logarithmic",
         affects={"memory", "compiled code"},  # a bucket's end is a graph break
@@ -211,7 +213,7 @@ KNOBS = (
         without_word=_WITHOUT_WORD,
     ),
     Knob(
-        name="gradient_as_bucket_view", when="several ranks that exchange notably much",
+        name="gradient_as_bucket_view", scope="process", when="several ranks that exchange notably much",
         why="gradients that lie in DDP's buckets are not copied back, and take memory once instead of twice",
         candidates=_views, goes_with="ranks", prefers=(True,), priority={"gpu": 112, "cpu": 82}, guide=144,
         affects={"memory"}, ddp_argument="gradient_as_bucket_view",
@@ -219,7 +221,7 @@ KNOBS = (
         without_word=_WITHOUT_WORD,
     ),
     Knob(
-        name="static_graph", when="several ranks that exchange notably much, and shapes are fixed",
+        name="static_graph", scope="process", when="several ranks that exchange notably much, and shapes are fixed",
         why="DDP learns from the first step which gradients come when, and looks for unused parameters no more",
         candidates=_static, goes_with="ranks", priority={"gpu": 116, "cpu": 86}, guide=148,
         ddp_argument="static_graph",
@@ -228,25 +230,25 @@ KNOBS = (
         without_word=_WITHOUT_WORD,
     ),
     Knob(
-        name="nccl_max_ctas", when="several ranks that exchange notably much",
+        name="nccl_max_ctas", scope="process", when="several ranks that exchange notably much",
         why="exchanging takes fewer multiprocessors from computing (untested: it needs several GPUs)",
         candidates=_ctas, goes_with="ranks", priority={"gpu": 122}, guide=149, scale="logarithmic", devices=_STREAMS,
         variable="NCCL_MAX_CTAS", without_word=_BY_ENVIRONMENT,
     ),
     Knob(
-        name="nccl_algo", when="three ranks or more that exchange notably much",
+        name="nccl_algo", scope="process", when="three ranks or more that exchange notably much",
         why="a ring or a tree, where NCCL has guessed wrong (untested: it needs several GPUs)",
         candidates=_algorithms, goes_with="ranks", priority={"gpu": 123}, guide=150, devices=_STREAMS,
         variable="NCCL_ALGO", without_word=_BY_ENVIRONMENT,
     ),
     Knob(
-        name="nccl_buffsize", when="several ranks that exchange notably much",
+        name="nccl_buffsize", scope="process", when="several ranks that exchange notably much",
         why="larger buffers keep slow links busy (untested: it needs several GPUs)",
         candidates=_buffers, goes_with="ranks", priority={"gpu": 124}, guide=151, scale="logarithmic", devices=_STREAMS,
         affects={"memory"}, variable="NCCL_BUFFSIZE", without_word=_BY_ENVIRONMENT,
     ),
     Knob(
-        name="find_unused_parameters", when="on where the check sees parameters without a gradient",
+        name="find_unused_parameters", scope="process", when="on where the check sees parameters without a gradient",
         why="without it DDP waits for gradients that never come; with it each step looks for them",
         candidates=None, goes_with="ranks", ddp_argument="find_unused_parameters",
         words={"lightning": ("strategy",), "fabric": ("strategy",), "transformers": ("ddp_find_unused_parameters",),

@@ -41,6 +41,11 @@ def affecting(effect: Effect) -> tuple[str, ...]:
     return tuple(name for name, knob in KNOBS.items() if effect in knob.affects)
 
 
+def can_share_process(config: TrainConfig, other: TrainConfig) -> bool:
+    """Whether one training process that is alive can switch from one config to the other."""
+    return all(KNOBS[name].scope != "process" for name in config.changes_from(other))
+
+
 def of_loader() -> tuple[str, ...]:
     """The knobs that make loading faster, and nothing else."""
     return tuple(name for name, knob in KNOBS.items() if knob.part == "loader")
