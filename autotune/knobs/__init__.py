@@ -42,7 +42,8 @@ from autotune.recorder.telling import HALF, OWN_MODES, keep_gradients, torch_dty
 __all__ = [
     "DATALOADER_ARGUMENTS", "HALF", "KNOBS", "KNOB_NAMES", "OWN_MODES", "Choices", "ModelFacts", "Parameters",
     "Precision", "Scalar", "Space", "TrainConfig", "WorkloadFacts", "affecting", "build_space", "buying_memory",
-    "can_share_process",     "ddp_arguments", "divisors", "exchanges_coarsely", "following", "format_scalar", "framework_arguments",
+    "can_share_process", "ddp_arguments", "divisors", "exchanges_coarsely", "following", "format_scalar",
+    "framework_arguments",
     "going_with", "idle_knobs", "in_guides_order", "keep_gradients", "loader_arguments",
     "parse_knob", "parse_scalar", "share_of_rank", "torch_dtype", "unknown_knob", "variables",
     "with_what_is_in_force",
