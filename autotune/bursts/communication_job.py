@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from time import perf_counter  # by name: the user's module may replace what `time` holds
 
-from autotune.bursts.burst_job import prepared
 from autotune.bursts.feed import DeviceFeed
+from autotune.bursts.prepared import prepared
 from autotune.bursts.protocol import Reporter, Request
 from autotune.bursts.ranks import Ranks
 from autotune.bursts.trainer import Trainer, make_loader

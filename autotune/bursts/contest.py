@@ -1,53 +1,54 @@
-"""The incumbent, alive, and one candidate after another that plays against it, while another one may compile.
+"""The incumbent, and the candidates that play against it in the same turns.
 
-A candidate starts a little before the place in the stream of samples where the incumbent stands, warms up alone until
-it stands there too, and then both train the same ones. A clear loser costs its start and a few blocks; a winner takes
-the incumbent's place without starting again.
+One host plays them all, as long as they differ in nothing that only a new process has; what does differ in that gets a
+host of its own. A clear loser costs its first steps and a few blocks. When a host ends, the player that played is out,
+and the others begin again in a new one.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from autotune.bursts.duet import START_SHARE, Duet
+from autotune.bursts.host import END_SECONDS, Host
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.live import Ended
+from autotune.bursts.player import Player
 from autotune.bursts.protocol import BurstPlan, Request
-from autotune.bursts.side import END_SECONDS, Side
-from autotune.measuring import Measurement, Pair, Scatter, pair_of
+from autotune.measuring import Measurement, Pair, Point, Scatter, pair_of
 
 PLAYING_TURNS = 3
-"""Time is kept for as many turns as a side is to be measured, so many times over, when a candidate's start is waited
-for: warming up and sizing blocks take turns as well."""
+"""Time is kept for that many turns of what a player is measured for, while a candidate's start is waited for: warming
+up and sizing blocks take turns as well."""
 PROMISING = 3
-"""A candidate that would take the incumbent's place, though it is not beyond doubt, plays so many times as long: all
+"""A candidate that would take the incumbent's place, though it is not beyond doubt, plays that many times as long: all
 that come later are measured against it, and a lucky one spoils their figures. Chosen."""
 
 
 @dataclass(frozen=True)
 class Challenged:
-    """What came of a challenge.
+    """What came of a candidate.
 
     Attributes:
-        ended: How the candidate ended; None when it lives on, as the incumbent.
+        ended: How it ended; None when it lives on.
         measured: What was measured of it, if it lives on.
         counted: Which of its blocks count.
         pair: Its speed over the incumbent's; None without one, or where there were too few blocks.
-        age_seconds: Since it was started, while others played perhaps.
+        seconds: That it has cost.
     """
 
     ended: Ended | None
     measured: Measurement | None
     counted: list[int]
     pair: Pair | None
-    age_seconds: float
+    seconds: float
 
 
 class Contest:
-    """Holds the incumbent's runner between challenges.
+    """Holds hosts and players between challenges.
 
     Args:
         isolation: Where processes come from.
@@ -58,27 +59,26 @@ class Contest:
         self._isolation = isolation
         self._seed = seed
         self._count = 0
-        self._incumbent: Side | None = None
-        self._prepared: Side | None = None
+        self._players: list[Player] = []  # that live on
         self._scatter = Scatter()
 
     def challenge(
         self,
         incumbent: Request | None,
-        candidate: Request,
+        candidates: Sequence[Request],
         plan: BurstPlan,
         deadline: float,
-        told: Callable[[Pair], None],
-    ) -> Challenged:
-        """Plays a candidate against the incumbent until it is decided, or known well enough, or time is up.
+        told: Callable[[Point, Pair], None],
+    ) -> list[Challenged]:
+        """Plays candidates against the incumbent until each is decided, or known well enough, or time is up.
 
         Args:
-            incumbent: Who that is; it is started where it does not live. None: the candidate trains alone, and becomes
-                the incumbent.
-            candidate: What to run.
-            plan: How long each side trains at most.
+            incumbent: What they play against; it starts where it does not live. None: the candidates train without
+                one.
+            candidates: What joins.
+            plan: How long each player trains at most.
             deadline: `time.monotonic()` at which all is over.
-            told: What is known after each turn.
+            told: Hears what is known of a candidate after each turn.
 
         Raises:
             TargetError, WorkloadError: The module can no longer be imported.
@@ -86,132 +86,191 @@ class Contest:
             Interrupted: Asked to end.
         """
         self._count += 1
-        duet = Duet(plan, deadline, self._seed + self._count, ends=1)
+        match = _Match(self._isolation, self._living(incumbent), incumbent, candidates, plan, deadline)
         try:
-            if incumbent is not None:
-                latest = _latest_start(plan, deadline)
-                duet.join(self._living(incumbent, latest), latest)
-            else:
-                self._end_incumbent()
-            partners = duet.standing
-            latest = _latest_start(plan, deadline)
-            side = self._take_prepared(candidate) or Side(self._isolation, candidate, latest)
-            duet.join(side, latest)
-            for living in partners:
-                side.warm_up(living.position, duet.warm_after, deadline)
-            if side.stands:
-                duet.take_turns(lambda _: self._enough(duet, plan, told))
-            return self._settled(duet, side, plan, deadline)
+            match.play(self._seed + self._count, lambda: self._enough(match, plan, told))
+            found = self._settled(match, plan)
         except BaseException:
+            match.discard()
             self.close()
-            for left in duet.sides:
-                left.discard()
             raise
-
-    def prepare(self, candidate: Request, deadline: float) -> None:
-        """Starts a candidate that takes long to compile; it goes on while others play, until it is challenged with.
-
-        Args:
-            candidate: What to run.
-            deadline: `time.monotonic()` at which its process must exist.
-
-        Raises:
-            TargetError, WorkloadError: The module can no longer be imported.
-            IsolationError: No process could be started.
-            Interrupted: Asked to end.
-        """
-        self._prepared = Side(self._isolation, candidate, deadline)
-
-    @property
-    def is_prepared(self) -> bool:
-        """Whether what was to be prepared has taken its first steps, has failed, or was ended for its memory."""
-        return self._prepared is None or self._prepared.has_started
-
-    def _take_prepared(self, candidate: Request) -> Side | None:
-        """The candidate's side, if it was prepared."""
-        side = self._prepared
-        if side is None or side.request.point != candidate.point:
-            return None
-        self._prepared = None
-        return side
+        return found
 
     def close(self) -> None:
-        """Ends the incumbent's runner, and what was prepared."""
-        self._end_incumbent()
-        side, self._prepared = self._prepared, None
-        if side is not None:
-            side.discard()
+        """Ends all that lives on."""
+        players, self._players = self._players, []
+        for player in players:
+            player.host.discard()
 
-    def _end_incumbent(self) -> None:
-        side, self._incumbent = self._incumbent, None
-        if side is not None:
-            side.discard()
+    def _living(self, wanted: Request | None) -> Player | None:
+        """The incumbent's player, if it lives; all others leave."""
+        kept = next((one for one in self._players if wanted is not None and _is_same(one, wanted)), None)
+        for player in self._players:
+            if player is not kept:
+                if kept is None or player.host is not kept.host:
+                    player.host.discard()
+                else:
+                    player.leave(time.monotonic() + END_SECONDS)
+        self._players = [kept] if kept is not None and kept.stands else []
+        return self._players[0] if self._players else None
 
-    def _living(self, wanted: Request, deadline: float) -> Side:
-        """The incumbent's runner; a new one where another config lives, or none."""
-        side = self._incumbent
-        if side is None or not side.stands or not _is_same(side.request, wanted):
-            self._end_incumbent()
-            side = self._incumbent = Side(self._isolation, wanted, deadline)
-        return side
-
-    def _enough(self, duet: Duet, plan: BurstPlan, told: Callable[[Pair], None]) -> bool:
-        """Whether more turns would change nothing, or the plan's time is spent.
+    def _enough(self, match: _Match, plan: BurstPlan, told: Callable[[Point, Pair], None]) -> bool:
+        """Whether each candidate is decided, or has spent the plan's time.
 
         Not while there are too few blocks to say anything: where steps are slow, or many workers wait, they are long,
         and twice the speed would be let go.
         """
-        pair, seconds = self._pair(duet), plan.measure_seconds
-        if pair is not None:
-            told(pair)
-            if plan.fastest_wins and pair.too_few:
+        for player in match.candidates:
+            if player.stands and not player.decided:
+                pair, seconds = self._pair(match, player), plan.measure_seconds
+                if pair is not None:
+                    told(player.request.seat.point, pair)
+                    if plan.fastest_wins and pair.too_few:
+                        continue
+                    player.decided = plan.fastest_wins and pair.decided
+                    if plan.fastest_wins and pair.promotes:
+                        seconds *= PROMISING
+                playing = [player] if match.incumbent is None else [match.incumbent, player]
+                player.decided |= match.duet.counted_seconds(playing) >= len(playing) * seconds
+        return all(player.decided or not player.stands for player in match.candidates)
+
+    def _settled(self, match: _Match, plan: BurstPlan) -> list[Challenged]:
+        """What was measured of each candidate; those that may be the next incumbent live on."""
+        found = []
+        stays = [match.incumbent] if match.incumbent is not None and match.incumbent.stands else []
+        for player in match.candidates:
+            pair = self._pair(match, player)
+            counted = match.duet.counted(match.beside(player))
+            if pair is not None and match.incumbent is not None:
+                self._scatter.add(*_seconds(match.duet, match.incumbent, player))
+            promoted = plan.fastest_wins and pair is not None and pair.promotes
+            measured = None
+            if player.stands and player.blocks and (promoted or match.incumbent is None):
+                measured = player.report(match.deadline)
+                stays += [player] if player.stands else []
+            elif player.stands and player.host.stands:
+                player.leave(match.deadline)
+            ended = player.ended
+            if measured is None and ended is None:  # its host ended under it, and there was no time for another
+                ended = Ended(timed_out=True, phase="warm up", seconds=player.seconds)
+            found.append(Challenged(ended, measured, counted, pair, player.seconds))
+        kept = {id(player.host) for player in stays}
+        for player in match.candidates:
+            if id(player.host) not in kept:
+                player.host.discard()
+        self._players = stays
+        return found
+
+    def _pair(self, match: _Match, player: Player) -> Pair | None:
+        """What the turns that count say so far of a candidate against the incumbent."""
+        if match.incumbent is None or not player.blocks:
+            return None
+        return pair_of(
+            match.incumbent.request.seat.point, *_seconds(match.duet, match.incumbent, player), self._scatter
+        )
+
+
+class _Match:
+    """One challenge: who plays where.
+
+    Attributes:
+        duet: What they play; a new one after a host has ended.
+        incumbent: What the candidates play against, if there is one.
+        candidates: In their order.
+        deadline: `time.monotonic()` at which all is over.
+    """
+
+    def __init__(
+        self,
+        isolation: Isolation,
+        living: Player | None,
+        incumbent: Request | None,
+        candidates: Sequence[Request],
+        plan: BurstPlan,
+        deadline: float,
+    ) -> None:
+        self.incumbent: Player | None = living
+        self.candidates: list[Player] = []
+        self.deadline = deadline
+        self._isolation = isolation
+        self._wanted, self._requests = incumbent, candidates
+        self._plan = plan
+        self._hosts: list[Host] = [living.host] if living is not None else []
+        self.duet = Duet(plan, deadline, 0, ends=1)
+
+    def play(self, seed: int, enough: Callable[[], bool]) -> None:
+        """Seats all, lets them take turns, and begins again without the one that played when a host ended."""
+        while True:
+            self.duet = Duet(self._plan, self.deadline, seed, ends=1)
+            if self._seat_all():
+                self.duet.take_turns(enough)
+                if not self.duet.is_broken:
+                    return
+            if time.monotonic() >= _latest_start(self._plan, self.deadline):
+                return
+
+    def beside(self, player: Player) -> list[Player]:
+        """A candidate and what it plays against."""
+        return [player] if self.incumbent is None else [self.incumbent, player]
+
+    def discard(self) -> None:
+        """Kills all hosts."""
+        for host in self._hosts:
+            host.discard()
+
+    def _seat_all(self) -> bool:
+        """Takes the first steps of all that can still play; returns whether no host ended meanwhile."""
+        latest = _latest_start(self._plan, self.deadline)
+        if self._wanted is not None and (self.incumbent is None or self.incumbent.is_lost):
+            self.incumbent = self._seated(self._wanted)
+        if self.incumbent is not None and self.incumbent.stands:
+            self.duet.join(self.incumbent, latest)
+        for number, request in enumerate(self._requests):
+            known = self.candidates[number] if number < len(self.candidates) else None
+            if known is None or known.is_lost:
+                player = self._seated(request)
+                player.seconds += known.seconds if known is not None else 0.0
+                self.candidates[number : number + 1] = [player]
+            player = self.candidates[number]
+            if not player.stands:
+                self.duet.players.append(player)
+                continue
+            self.duet.join(player, _latest_start(self._plan, self.deadline))
+            if self.duet.is_broken:
                 return False
-            if plan.fastest_wins and pair.decided:
-                return True
-            if plan.fastest_wins and pair.promotes:
-                seconds *= PROMISING
-        return duet.counted_seconds() >= len(duet.standing) * seconds
+        self._warm_up()
+        return not self.duet.is_broken
 
-    def _settled(self, duet: Duet, side: Side, plan: BurstPlan, deadline: float) -> Challenged:
-        """Who stays, and what was measured of the candidate."""
-        pair, counted = self._pair(duet), duet.counted()
-        if pair is not None:
-            self._scatter.add(*_seconds(duet))
-        if self._incumbent is not None and not self._incumbent.stands:
-            self._incumbent = None
-        if side.stands and not side.blocks:
-            side.discard()
-        wins = plan.fastest_wins and pair is not None and pair.promotes
-        if side.stands and (self._incumbent is None or wins):
-            measured = side.report(deadline)
-            if measured is not None:
-                self._end_incumbent()
-                self._incumbent = side
-                return Challenged(None, measured, counted, pair, side.age_seconds)
-        elif side.stands:
-            side.end(deadline)
-        return Challenged(side.ended, None, counted, pair, side.age_seconds)
+    def _warm_up(self) -> None:
+        """Brings the candidates to where the incumbent stands in the stream of samples."""
+        incumbent = self.incumbent
+        if incumbent is None or not incumbent.stands or not incumbent.trained_seconds:
+            self.duet.warm_up()
+            return
+        for player in self.candidates:
+            if player.stands:
+                player.warm_up(incumbent.position, self.duet.warm_after, self.deadline)
 
-    def _pair(self, duet: Duet) -> Pair | None:
-        """What the turns that count say so far of the second side against the first."""
-        if len(duet.sides) < 2:
-            return None
-        incumbent, candidate = duet.sides
-        if incumbent.request.point is None or not candidate.blocks:
-            return None
-        return pair_of(incumbent.request.point, *_seconds(duet), self._scatter)
+    def _seated(self, request: Request) -> Player:
+        """A player in a host that can play it, which starts if there is none."""
+        host = next((one for one in self._hosts if one.stands and one.can_play(request)), None)
+        if host is None:
+            host = Host(self._isolation, request, _latest_start(self._plan, self.deadline))
+            self._hosts.append(host)
+        return Player(host, request)
 
 
-def _is_same(living: Request, wanted: Request) -> bool:
-    """Whether a runner trains what is wanted: all of it, not its computing alone."""
-    return living.point == wanted.point and living.plan.part == wanted.plan.part
+def _is_same(player: Player, wanted: Request) -> bool:
+    """Whether a player trains what is wanted: all of it, not its computing alone."""
+    same = player.request.point == wanted.point and player.request.plan.part == wanted.plan.part
+    return same and player.stands and player.host.stands
 
 
-def _seconds(duet: Duet) -> tuple[list[float], list[float]]:
-    """Of both sides, in the turns that count."""
-    incumbent, candidate = duet.sides
+def _seconds(duet: Duet, incumbent: Player, candidate: Player) -> tuple[list[float], list[float]]:
+    """Of both players, in the turns that count."""
     both = min(len(incumbent.blocks), len(candidate.blocks))
-    blocks = [(incumbent.blocks[turn], candidate.blocks[turn]) for turn in duet.within_epochs() if turn < both]
+    turns = duet.within_epochs([incumbent, candidate])
+    blocks = [(incumbent.blocks[turn], candidate.blocks[turn]) for turn in turns if turn < both]
     # Blocks have the same samples, or, of freed effective batches, about as many: seconds of as many are compared.
     mine = [incumbent.per_sample(a) * math.sqrt(a.samples * b.samples) for a, b in blocks]
     theirs = [candidate.per_sample(b) * math.sqrt(a.samples * b.samples) for a, b in blocks]
@@ -219,7 +278,7 @@ def _seconds(duet: Duet) -> tuple[list[float], list[float]]:
 
 
 def _latest_start(plan: BurstPlan, deadline: float) -> float:
-    """When a side must have started at the latest: what compiles may take all but the time to play."""
+    """When a player must have started at the latest: what compiles may take all but the time to play."""
     now = time.monotonic()
     return max(now + START_SHARE * (deadline - now), deadline - playing_seconds(plan))
 

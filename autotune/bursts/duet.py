@@ -1,4 +1,4 @@
-"""A duet: configs that live side by side and train the same samples in turn, block by block.
+"""A duet: players that train the same samples in turn, block by block, in one host or in several.
 
 What the machine does to one block it does to its partner: neighbours, clocks and caches cancel in the ratio, where
 bursts one after another are not comparable on a shared machine (Bulej et al., *Duet Benchmarking*, ICPE 2020; Abedi and
@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from autotune.bursts.host import END_SECONDS, Host
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.live import Ended
+from autotune.bursts.player import Player, mean_pace
 from autotune.bursts.protocol import BurstPlan, Request
-from autotune.bursts.side import END_SECONDS, Side, mean_pace
 from autotune.measuring import bearable, warm_up_length
 
 TURN_SECONDS, ROUND_TURN_SECONDS, GPU_TURN_SECONDS = 0.06, 0.2, 0.3
@@ -33,6 +34,9 @@ all have trained before: whoever stood still for a while finds its caches cold."
 LEAST_TURNS, LEAST_LONG_TURNS = 5, 3
 """Of those that count in a round, which nobody looks at before its end: fewer say nothing about how they scatter. The
 second holds where they take so long that each is as good as several: a round of steps of two seconds took 28 s."""
+LEAD_PART, LONGEST_FOR_LEAD_SECONDS = 4, 0.3
+"""In a shared host a micro-batch leads each block in, untimed: blocks take that many times as long as it does, as long
+as they stay below the second. Chosen: a quarter of the time for what switching leaves in the caches."""
 WARMUP_SHARE, ROUND_WARMUP_SHARE = 0.25, 0.5
 """Of what a side is to be measured, at least: what the ratio shows of warming up, it shows only within noise. A round's
 processes are new, and it ends before they are old: kernels are made for each shape of a batch that is met for the first
@@ -60,19 +64,18 @@ class Played:
 
 
 class Duet:
-    """Some sides that train in turn.
+    """Some players that train in turn.
 
     Args:
-        plan: How long each side trains, and how long a block is.
+        plan: How long each player trains, and how long a block is.
         deadline: `time.monotonic()` at which all is over.
         seed: Of the order within the turns.
-        ends: How many sides end with it.
-        turn_seconds: Of a side on a CPU, unless the plan says.
-        warmup_share: Of what a side is to be measured, that it trains before.
+        ends: How many players end with it.
+        turn_seconds: Of a player on a CPU, unless the plan says.
+        warmup_share: Of what a player is measured for, that it trains before.
 
     Attributes:
-        sides: Who plays; all train from the same place in the stream of samples on.
-        warm: Turns at the beginning that do not count: blocks were being sized, or a side was cold.
+        players: All that take part; they train from the same place in the stream of samples on.
     """
 
     def __init__(
@@ -85,92 +88,110 @@ class Duet:
         turn_seconds: float = TURN_SECONDS,
         warmup_share: float = WARMUP_SHARE,
     ) -> None:
-        self.sides: list[Side] = []
-        self.warm = 0
+        self.players: list[Player] = []
         self._plan = plan
         self._deadline = deadline
         self._ends = ends
         self._turn_seconds = turn_seconds
         self._warmup_share = warmup_share
         self._rng = random.Random(seed)
+        self._warm: dict[Player, int] = {}
 
-    def join(self, side: Side, deadline: float) -> None:
-        """Takes a side in, before the first turn, and waits until it has taken its first steps.
+    def join(self, player: Player, deadline: float) -> None:
+        """Takes a player in, before the first turn, and waits until it has taken its first steps.
 
         Args:
-            side: One that has not played yet, or in another duet.
-            deadline: `time.monotonic()` at which it is killed.
+            player: One that has not played yet, or in another duet.
+            deadline: `time.monotonic()` at which its host is killed.
         """
-        self.sides.append(side)
-        side.start(deadline)
-        side.begin()
+        self.players.append(player)
+        player.start(deadline)
+        player.begin()
 
     def warm_up(self) -> None:
-        """Lets each side train alone for as long as it needs to be warm: all come to one place in the stream."""
+        """Lets each player train alone for as long as it needs to be warm: all come to one place in the stream."""
         seconds = self.warm_after
-        position = max((side.lead_samples(seconds) for side in self.standing), default=0)
-        for side in self.standing:
-            side.warm_up(position, seconds, self._deadline)
+        position = max((player.lead_samples(seconds) for player in self.active), default=0)
+        for player in self.active:
+            player.warm_up(position, seconds, self._deadline)
 
     @property
     def warm_after(self) -> float:
-        """Seconds that a side trains until it counts as warm."""
+        """Seconds that a player trains until it counts as warm."""
         return self._warmup_share * self._plan.measure_seconds
 
     @property
-    def standing(self) -> list[Side]:
-        """Sides that have not ended."""
-        return [side for side in self.sides if side.stands]
+    def standing(self) -> list[Player]:
+        """Players that have not ended."""
+        return [player for player in self.players if player.stands]
 
-    def take_turns(self, enough: Callable[[int], bool]) -> None:
-        """Turns, until it is enough, time is up, or a side stands alone that has shown something.
+    @property
+    def active(self) -> list[Player]:
+        """Players that take part in the next turn."""
+        return [player for player in self.players if player.stands and not player.decided]
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether a host ended under players that did nothing wrong."""
+        return any(player.is_lost for player in self.players)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several of them play in one host."""
+        return len({id(player.host) for player in self.players}) < len(self.players)
+
+    def take_turns(self, enough: Callable[[], bool]) -> None:
+        """Turns, until it is enough, time is up, a host breaks, or a player is left alone that has shown something.
 
         Args:
-            enough: Told after each turn how many count so far.
+            enough: Asked after each turn that counts for somebody.
         """
-        position = max((side.position for side in self.sides), default=0)
-        sizing = SIZING_TURNS if any(not side.trained_seconds for side in self.sides) else 1
-        if all(side.opening_seconds >= self.warm_after for side in self.sides):
-            sizing = 0  # steps so long that a block is one of them
+        position = max((player.position for player in self.players), default=0)
+        sizing = self._sizing_turns()
         turns = size = 0
-        while self._goes_on(turns) and not ((played := self._played_turns(turns)) and enough(played)):
+        while self._goes_on(turns) and not (turns > sizing and enough()):
             if turns <= sizing:
                 size = self._block_samples()
             position += size
-            order = self.standing
+            order = self.active
             self._rng.shuffle(order)
-            for side in order:
-                side.train(position, self._deadline)
+            for player in order:
+                player.train(position, self._deadline)
+                if self.is_broken:
+                    return
             turns += 1
-            if turns <= sizing or any(self._is_cold(side) for side in self.standing):
-                self.warm = turns
+            for player in self.active:
+                if turns <= sizing or self._is_cold(player):
+                    self._warm[player] = turns
 
-    def counted_seconds(self) -> float:
-        """That all sides have trained in turns that count, but for what was compiled in them."""
-        return math.fsum(side.seconds_from(self.warm) for side in self.standing)
+    def counted_seconds(self, players: Sequence[Player]) -> float:
+        """That some players have trained in turns that count, but for what was compiled in them."""
+        return math.fsum(player.seconds_from(self._warm_turns(players)) for player in players)
 
-    def _played_turns(self, turns: int) -> int:
-        """Of so many turns those that count so far: after the warm-up, and nothing was compiled in them."""
-        compiling = _compiling(self.standing)
-        return sum(turn not in compiling for turn in range(self.warm, turns))
+    def played_turns(self) -> int:
+        """Turns that count so far for all that stand: after the warm-up, and nothing was compiled in them."""
+        compiling, turns = _compiling(self.standing), min((len(one.blocks) for one in self.standing), default=0)
+        return sum(turn not in compiling for turn in range(self._warm_turns(self.standing), turns))
 
-    def counted(self) -> list[int]:
-        """Which blocks count.
+    def counted(self, players: Sequence[Player] | None = None) -> list[int]:
+        """Which blocks of some players count, of all when None.
 
-        Not those trained before all were warm, nor what the ratios show to be warm-up still; nor those in which
-        somebody else took notably more of the CPUs than usual from a side: its partner was spared it; nor those in
-        which a side compiled something, once and for all; nor those of which no sample counts for a side, whose steps
-        were all skipped by a `GradScaler`. A side that has failed takes no blocks of the others along.
+        Not those trained before they were warm, nor what the ratios show to be warm-up still; nor those in which
+        somebody else took notably more of the CPUs than usual from a player: its partner was spared it; nor those in
+        which a player compiled something, once and for all; nor those of which no sample counts for a player, whose
+        steps were all skipped by a `GradScaler`. A player that has failed takes no blocks of the others along.
         """
-        latest = max((len(side.blocks) for side in self.sides), default=0)
-        whole = [side for side in self.sides if len(side.blocks) > self.warm and len(side.blocks) >= latest - 1]
+        players = self.players if players is None else players
+        warm = self._warm_turns(players)
+        latest = max((len(player.blocks) for player in players), default=0)
+        whole = [one for one in players if len(one.blocks) > warm and (one.decided or len(one.blocks) >= latest - 1)]
         if not whole:
             return []
-        played = range(self.warm, min(len(side.blocks) for side in whole))
+        played = range(warm, min(len(player.blocks) for player in whole))
         compiling = _compiling(whole)
-        turns = [turn for turn in played if turn not in compiling and all(side.blocks[turn].samples for side in whole)]
-        shortest = min((side.blocks[turn].seconds for side in whole for turn in turns), default=math.inf)
-        taken = [max(side.taken[turn] for side in whole) for turn in turns]
+        turns = [turn for turn in played if turn not in compiling and all(one.blocks[turn].samples for one in whole)]
+        shortest = min((player.blocks[turn].seconds for player in whole for turn in turns), default=math.inf)
+        taken = [max(player.taken[turn] for player in whole) for turn in turns]
         quiet = [turns[index] for index in bearable(taken, shortest)]
         first, *others = whole
         ratios = [
@@ -179,41 +200,52 @@ class Duet:
         ]
         return quiet[max(map(warm_up_length, ratios), default=0) :]
 
-    def within_epochs(self) -> list[int]:
-        """Which blocks count, but for those in which an epoch ended for a side, unless that is most of them.
+    def within_epochs(self, players: Sequence[Player]) -> list[int]:
+        """Which blocks count, but for those in which an epoch ended for one of them, unless that is most of them.
 
         What an epoch's end costs is charged to all blocks alike, and known but roughly in the one that it fell into.
         """
-        counted = self.counted()
-        crossing = {turn for side in self.sides for turn, crossed in enumerate(side.crossed) if crossed}
+        counted = self.counted(players)
+        crossing = {turn for player in players for turn, crossed in enumerate(player.crossed) if crossed}
         within = [turn for turn in counted if turn not in crossing]
         return within if 2 * len(within) >= len(counted) else counted
 
+    def _sizing_turns(self) -> int:
+        if any(not player.trained_seconds for player in self.players):
+            return SIZING_TURNS
+        long = all(player.opening_seconds >= self.warm_after for player in self.players)
+        return 0 if self.is_shared or long else 1  # where a step leads in, or steps are as long as a block
+
+    def _warm_turns(self, players: Sequence[Player]) -> int:
+        return max((self._warm.get(player, 0) for player in players), default=0)
+
     def _goes_on(self, turns: int) -> bool:
-        """Whether there is another turn: while two sides stand, or one that has shown nothing yet."""
-        standing = self.standing
-        alone = len(standing) < 2 and len(self.sides) > 1
-        if not standing or (alone and turns - self.warm >= LEAST_TURNS):
+        """Whether there is another turn: while two players are active, or one that has shown nothing yet."""
+        active = self.active
+        alone = len(active) < 2 and len(self.players) > 1
+        if not active or self.is_broken or (alone and turns - self._warm_turns(active) >= LEAST_TURNS):
             return False
-        usual = math.fsum(side.seconds_from(0) for side in standing) / max(1, turns)
+        if alone and any(player.decided for player in self.players):
+            return False
+        usual = math.fsum(player.seconds_from(0) for player in active) / max(1, turns)
         return time.monotonic() + usual < self._deadline - END_SECONDS * self._ends
 
-    def _is_cold(self, side: Side) -> bool:
+    def _is_cold(self, player: Player) -> bool:
         patience = MOST_WARMUPS * self.warm_after
-        of_all = math.fsum(one.trained_seconds for one in self.standing)
-        trained = side.trained_seconds + side.opening_seconds
-        return not side.drained or (trained < self.warm_after and of_all < patience)
+        of_all = math.fsum(one.trained_seconds for one in self.active)
+        trained = player.trained_seconds + player.opening_seconds
+        return not player.drained or (trained < self.warm_after and of_all < patience)
 
     def _block_samples(self) -> int:
-        """Samples of a block: whole optimizer steps of all sides if they are short, whole epochs where those are."""
-        sides = self.standing
-        epochs = {side.epoch_samples for side in sides}
+        """Samples of a block: whole optimizer steps of all if they are short, whole epochs where those are."""
+        players = self.active
+        epochs = {player.epoch_samples for player in players}
         epoch = epochs.pop() if len(epochs) == 1 else None
         wanted = self._wanted_samples(self._turn_seconds)
         if epoch is not None and epoch <= 2 * wanted:  # not longer turns at the price of blocks within an epoch
             wanted = self._wanted_samples(TURN_SECONDS)
-        steps = [side.config.effective_batch for side in sides]
-        micro_steps = [side.unit_samples for side in sides]
+        steps = [player.config.effective_batch for player in players]
+        micro_steps = [player.unit_samples for player in players]
         # Parts of a step where it takes longer than a turn. The same samples are worth a longer block, some may be much
         # larger than others; only where batches have little in common it is about as many.
         step, common, batch = math.lcm(*steps), math.lcm(*micro_steps), max(micro_steps)
@@ -221,28 +253,36 @@ class Duet:
         unit = step if step <= 2 * wanted else in_common
         if epoch is not None and epoch <= 2 * wanted:
             unit = epoch
-        return unit * max(1, round(wanted / unit))
+        return unit * max(1, round(wanted / unit), math.ceil(self._least_batches * batch / unit))
+
+    @property
+    def _least_batches(self) -> int:
+        """Micro-batches of a block: where one leads in, another is timed."""
+        return 2 if self.is_shared else 1
 
     def _wanted_samples(self, cpu_turn_seconds: float) -> float:
-        """Samples of a turn, before they are rounded to what all sides train as a whole."""
-        sides = self.standing
-        usual = cpu_turn_seconds if sides[0].request.device == "cpu" else GPU_TURN_SECONDS
+        """Samples of a turn, before they are rounded to what all train as a whole."""
+        players = self.active
+        usual = cpu_turn_seconds if players[0].request.device == "cpu" else GPU_TURN_SECONDS
         turn_seconds = self._plan.turn_seconds or usual
-        wanted = min(turn_seconds, self._plan.measure_seconds / LEAST_TURNS) / mean_pace(sides)
-        return max(wanted, min(max(side.least_samples for side in sides), LONGEST_BLOCK * wanted))
+        if self.is_shared:
+            lead_seconds = max(player.pace * player.config.micro_batch for player in players)
+            turn_seconds = max(turn_seconds, min(LEAD_PART * lead_seconds, LONGEST_FOR_LEAD_SECONDS))
+        wanted = min(turn_seconds, self._plan.measure_seconds / LEAST_TURNS) / mean_pace(players)
+        return max(wanted, min(max(player.least_samples for player in players), LONGEST_BLOCK * wanted))
 
 
-def _compiling(sides: Sequence[Side]) -> set[int]:
-    """The turns in which one of some sides compiled something."""
-    return {turn for side in sides for turn, compiled in enumerate(side.compiled) if compiled}
+def _compiling(players: Sequence[Player]) -> set[int]:
+    """The turns in which one of some players compiled something."""
+    return {turn for player in players for turn, compiled in enumerate(player.compiled) if compiled}
 
 
 def play_round(
     isolation: Isolation, requests: Sequence[Request], plan: BurstPlan, deadline: float, seed: int
 ) -> Played:
-    """Starts a side for each request, lets all train in turn for as long as is planned, and ends them.
+    """Starts a host for each request, lets all train in turn for as long as is planned, and ends them.
 
-    A side that fails is out, and the others go on. They start in random order: who starts first shares fewer pages with
+    One that fails is out, and the others go on. They start in random order: who starts first shares fewer pages with
     others, and is the oldest.
 
     Args:
@@ -257,28 +297,30 @@ def play_round(
         IsolationError: No process could be started.
         Interrupted: Asked to end.
     """
-    sides: dict[int, Side] = {}
+    players: dict[int, Player] = {}
     duet = Duet(plan, deadline, seed, len(requests), turn_seconds=ROUND_TURN_SECONDS, warmup_share=ROUND_WARMUP_SHARE)
 
-    def enough(turns: int) -> bool:
+    def enough() -> bool:
         planned = len(duet.standing) * plan.measure_seconds
-        seconds = duet.counted_seconds()
+        turns, seconds = duet.played_turns(), duet.counted_seconds(duet.standing)
         long = turns >= LEAST_LONG_TURNS and seconds >= LEAST_TURNS * planned
         return long or (turns >= LEAST_TURNS and seconds >= planned)
 
     try:
         for index in random.Random(seed).sample(range(len(requests)), len(requests)):
-            left = START_SHARE * max(0.0, deadline - time.monotonic())
-            latest = time.monotonic() + left
-            sides[index] = Side(isolation, requests[index], latest)
-            duet.join(sides[index], latest)
+            left = START_SHARE * max(0.0, deadline - time.monotonic()) if len(requests) > 1 else math.inf
+            latest = min(deadline, time.monotonic() + left)
+            players[index] = Player(Host(isolation, requests[index], latest), requests[index])
+            duet.join(players[index], latest)
         duet.warm_up()
         duet.take_turns(enough)
-        for side in duet.standing:
-            if side.blocks:
-                side.end(deadline)
+        for player in duet.standing:
+            if player.blocks:
+                player.leave(deadline)
+                player.host.end(deadline)
     finally:
-        for side in duet.sides:  # none may be left, stopped as it is
-            side.discard()
-    ended = (sides[index].ended for index in range(len(requests)))
+        for player in duet.players:  # none may be left, stopped as it is
+            player.host.discard()
+            player.ended = player.ended or player.host.ended
+    ended = (players[index].ended for index in range(len(requests)))
     return Played(tuple(one for one in ended if one is not None), duet.counted())

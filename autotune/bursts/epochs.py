@@ -117,16 +117,13 @@ class Boundary:
         return lap.seconds - self.seconds * (lap.starts - lap.restarts) - restarting
 
 
-def boundary_of(
-    laps: Sequence[Lap], starts: Sequence[Start], config: TrainConfig, after_restart: Sequence[Lap] = ()
-) -> Boundary:
+def boundary_of(laps: Sequence[Lap], starts: Sequence[Start], config: TrainConfig) -> Boundary:
     """What an epoch's end costs, by all that was timed.
 
     Args:
         laps: What was timed, the first lap after a restart of the loader among it perhaps.
         starts: Of the loader.
         config: What was trained with.
-        after_restart: Laps of a warm-up from the restart of the loader on, which are no part of the others.
     """
     laps = [lap for lap in laps if not lap.compiled] or laps
     # While the first batch is awaited each worker prepares one: so much ordinary waiting belongs to an epoch anyway.
@@ -146,8 +143,6 @@ def boundary_of(
     if not stretches and config.num_workers:
         queue = config.num_workers * (config.prefetch_factor or 0)
         stretches = [_until_full(laps[first:], queue) for first in crossing]
-        if not stretches and start_again:
-            stretches = [_until_full(after_restart[i:], queue) for i, lap in enumerate(after_restart) if lap.starts]
     if stretches:
         # What each start in a stretch of laps cost over the usual seconds of its samples.
         cost = statistics.median(

@@ -12,6 +12,7 @@ from autotune.bursts.largest_batch import worst_batch
 
 if TYPE_CHECKING:
     from autotune.bursts.feed import Feed
+    from autotune.bursts.learner import Learner
     from autotune.training.tuned import Tuned
     from autotune.workload.workload import Workload
 
@@ -32,18 +33,18 @@ class Evaluator:
         workload: What is trained.
         tuned: The config at work.
         feed: Gives the batches.
+        learner: What it evaluates, with these settings in force.
     """
 
-    def __init__(self, workload: Workload, tuned: Tuned, feed: Feed) -> None:
+    def __init__(self, workload: Workload, tuned: Tuned, feed: Feed, learner: Learner) -> None:
         self.workload = workload
         self.tuned = tuned
         self.feed = feed
         self.scaler = torch.amp.GradScaler(enabled=False)
         self.updates: list[tuple[Any, Any]] = []
-        self._optimizer = workload.make_optimizer()
-        self._model, _ = tuned.prepare(workload.model, self._optimizer)
-        self._make_state()
-        self._model.eval()
+        self._model, self._optimizer = learner.model, learner.optimizer
+        if not self._optimizer.state:
+            self._make_state()
         self._batches = iter(feed)
 
     def micro_step(self) -> int:

@@ -162,6 +162,16 @@ class Feed(Holding):
         self.position = position
         self._restarting = True
 
+    def close(self) -> None:
+        """Ends the loader, and with it its workers."""
+        self._batches = None
+
+    @property
+    def is_between_epochs(self) -> bool:
+        """Whether the next batch is the first of an epoch, as far as that is known."""
+        length = self.stream_length
+        return length is not None and self.position % max(1, length) == 0
+
     def killing_signal(self) -> int | None:
         """The signal by which a worker was ended, if one was."""
         workers = self._workers

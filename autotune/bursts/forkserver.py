@@ -75,7 +75,7 @@ def _import_all(target: str, reporter: Reporter) -> str | None:
     import torch._dynamo  # noqa: F401 - making an optimizer imports it, compiled or not: once here, not in every burst
 
     # What bursts run is imported once here too, and before the user's module can replace what it imports.
-    from autotune.bursts import burst_job, check_job, runner_job  # noqa: F401
+    from autotune.bursts import check_job, failures, host_job  # noqa: F401
     from autotune.workload.target import import_target
 
     reporter.send("torch")
@@ -207,7 +207,7 @@ class _Server:
 
     def _fork(self, request: Request) -> None:
         """Forks a process, in a session of its own, that runs one request."""
-        ends = os.pipe() if request.job == "runner" else None
+        ends = os.pipe() if request.job == "host" else None
         pid = os.fork()
         if pid != 0:
             if ends is not None:

@@ -125,6 +125,8 @@ class Isolation:
             Interrupted: See `interrupt`.
         """
         began = time.monotonic()
+        for other in self._live:
+            self._stop_whole(other)
         self._count += 1
         # Numbered, so that a late word of one job's processes is not taken for the next one's.
         request = request.model_copy(update={"number": self._count, "import_as": self._import_as(request.target)})
@@ -144,11 +146,15 @@ class Isolation:
         return request.to_line()
 
     def command(self, live: Live, command: Command) -> None:
-        """Tells a live runner what to do next; one that is gone already shows in its events."""
+        """Asks a host to do something; one that is gone already shows in its events."""
         live.child.send(json.dumps({"to": live.number, "command": command.model_dump_json()}))
 
-    def stop(self, live: Live) -> None:
-        """Stops a job with all its processes, until `Live.resume`."""
+    def rest(self, live: Live) -> None:
+        """Stops a job with all its processes, until `Live.resume`; not where no other could be disturbed by it."""
+        if len(self._live) > 1:
+            self._stop_whole(live)
+
+    def _stop_whole(self, live: Live) -> None:
         self._adopt(live)
         live.stop()
 

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from autotune.bursts.burst_job import cap_memory, end_over_limit
 from autotune.bursts.feed import Feed
+from autotune.bursts.prepared import cap_memory, end_over_limit
 from autotune.bursts.protocol import Reporter, Request
 from autotune.bursts.telemetry import Telemetry
 from autotune.bursts.trainer import make_loader

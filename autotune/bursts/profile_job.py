@@ -23,8 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import IterableDataset
 
 import autotune
-from autotune.bursts.burst_job import cap_memory, end_over_limit
 from autotune.bursts.feed import DeviceFeed
+from autotune.bursts.prepared import cap_memory, end_over_limit
 from autotune.bursts.protocol import Reporter, Request
 from autotune.bursts.telemetry import Telemetry
 from autotune.bursts.trainer import Trainer, make_loader

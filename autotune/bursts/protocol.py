@@ -1,9 +1,9 @@
 """What crosses the process boundary: one request to a child, and its lines of JSON back.
 
 A child writes lines ``{"event": ...}``: ``phase`` as it gets on, and in the end one of ``result``, ``failure``
-(an outcome other than ok) or ``error`` (the workload itself is wrong). One that trains on command also writes
-``ready``, ``block`` and ``report``; the forkserver ``torch``, ``ready``, ``started`` and ``exit``. Neither side imports
-torch for this.
+(an outcome other than ok) or ``error`` (the workload itself is wrong). A host, which trains on command, also writes
+``ready``, ``block``, ``report`` and ``out``, each about one of its players; the forkserver ``torch``, ``ready``,
+``started`` and ``exit``. Neither side imports torch for this.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from autotune.errors import AutotuneError, ConfigError, TargetError, WorkloadError
 from autotune.hardware import DeviceKind
+from autotune.knobs import TrainConfig
 from autotune.measuring import Block, Outcome, Point
 
 PIPE_LOST_STATUS = 86
@@ -55,7 +56,7 @@ class Request(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    job: Literal["probe", "check", "burst", "runner", "numerics", "profile", "communication"]
+    job: Literal["probe", "check", "burst", "host", "numerics", "profile", "communication"]
     number: int = Field(default=0, description="of the job; its events carry it")
     target: str = ""
     import_as: str = Field(default="", description="the target with its path made absolute")
@@ -76,6 +77,11 @@ class Request(BaseModel):
     largest_samples: tuple[int, ...] = Field(default=(), description="indices for the worst batch, largest first")
     memory_limit_bytes: int | None = Field(default=None, description="more than this ends the burst as oom")
     memory_fraction: float | None = Field(default=None, description="of the GPU's memory, as a cap")
+    steady_malloc: bool = Field(
+        default=False,
+        description="whether glibc keeps freed memory, whatever the config says: its players then do not "
+        "change each other's page faults (benchmarks.host_history)",
+    )
 
     def to_line(self) -> str:
         """As it crosses the pipe: a path may hold bytes that are no UTF-8, which only this way arrive as they are."""
@@ -89,9 +95,15 @@ class Request(BaseModel):
     @property
     def ranks(self) -> int:
         """How many processes do it together."""
-        if self.point is None or self.job not in {"burst", "runner", "communication", "numerics"}:
+        if self.point is None or self.job not in {"burst", "host", "communication", "numerics"}:
             return 1
         return self.point.config.ranks
+
+    @property
+    def seat(self) -> Seat:
+        """What the first player of a host trains, or another one that joins."""
+        point = self.point or Point(config=TrainConfig())
+        return Seat(point=point, part=self.plan.part, seed=self.seed, largest_samples=self.largest_samples)
 
     @property
     def importable(self) -> str:
@@ -99,24 +111,36 @@ class Request(BaseModel):
         return self.import_as or self.target
 
 
-class Command(BaseModel):
-    """What a live runner is told to do next."""
+class Seat(BaseModel):
+    """What a player of a host trains; the arguments of `build()` are those of the host."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    point: Point
+    part: Part = "all"
+    seed: int = Field(default=0, description="of the order of samples")
+    largest_samples: tuple[int, ...] = Field(default=(), description="indices for the worst batch, largest first")
+
+
+class Command(BaseModel):
+    """What a host does next, for one of its players.
+
+    ``join``: a new player takes its first steps · ``train``: a player trains a block · ``report``: what it has measured
+    since its last report · ``leave``: the same, then its loader ends · ``end``: the host ends.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    action: Literal["join", "train", "report", "leave", "end"]
+    player: int = 0
+    seat: Seat | None = Field(default=None, description="of a player that joins")
     start: int | None = Field(default=None, ge=0, description="go to this place in the stream of samples first")
     until: int | None = Field(default=None, ge=1, description="train to this place in the stream of samples")
-    leads_in: bool = Field(default=False, description="that is warm-up, and belongs to no measurement")
-    report: bool = Field(default=False, description="tell all that was measured since the last report, and live on")
-
-    @property
-    def ends(self) -> bool:
-        """Whether there is nothing more to do: tell what was measured, and end."""
-        return self.until is None and not self.report
+    leads_in: bool = Field(default=False, description="the block is warm-up, and belongs to no measurement")
 
 
 class ReadyEvent(BaseModel):
-    """A live runner has taken its first steps."""
+    """A player has taken its first steps."""
 
     pace: float = Field(description="seconds of a sample, by the last of them")
     epoch_samples: int | None = Field(description="null where that is not known")
@@ -126,7 +150,7 @@ class ReadyEvent(BaseModel):
 
 
 class BlockEvent(BaseModel):
-    """A live runner has trained a block."""
+    """A player has trained a block."""
 
     block: Block
     crossed: bool = Field(description="an epoch ended in it")
@@ -137,8 +161,16 @@ class BlockEvent(BaseModel):
     drained: bool = Field(description="what the loader had prepared in advance is gone")
 
 
+class OutEvent(BaseModel):
+    """A player has failed, and the host lives on without it."""
+
+    outcome: Outcome
+    reason: str
+    without_effect: tuple[str, ...] = ()
+
+
 class Commands(Protocol):
-    """Where a live runner's commands come from, a line each; empty when there are no more."""
+    """Where a host's commands come from, a line each; empty when there are no more."""
 
     def readline(self) -> bytes:
         """Waits for the next line."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, Protocol
+from typing import Protocol
 
-from autotune.bursts.contest import Contest
+from autotune.bursts.contest import Challenged, Contest
 from autotune.bursts.duet import play_round
 from autotune.bursts.endings import LONGER, burst_from, counted, never_started, ran_out_of_memory, result_of
 from autotune.bursts.isolation import Isolation
@@ -47,38 +47,29 @@ class Runner(Protocol):
     def challenge(
         self,
         incumbent: Point | None,
-        candidate: Point,
+        candidates: Sequence[Point],
         plan: BurstPlan,
         deadline_seconds: float,
-        told: Callable[[Pair], None],
-    ) -> tuple[Burst, Pair | None]:
-        """Plays a candidate against the incumbent, which lives on between challenges, as the winner does.
+        told: Callable[[Point, Pair], None],
+    ) -> list[tuple[Burst, Pair | None]]:
+        """Plays candidates against the incumbent in the same turns; each leaves as soon as it is decided.
+
+        The incumbent lives on between challenges, and so does a candidate that may take its place. One host plays all
+        that differ in nothing that only a new process has.
 
         Args:
-            incumbent: None: the candidate trains alone.
-            candidate: What to run.
-            plan: How long each side trains at most; less when it is decided before.
+            incumbent: None: the candidates train without one.
+            candidates: What joins.
+            plan: How long each player trains at most; less when it is decided before.
             deadline_seconds: Soon after which it is over, whatever happens.
-            told: What is known after each turn.
+            told: Hears what is known of a candidate after each turn.
 
         Returns:
-            The candidate's burst, and its speed over the incumbent's; None where too little was seen of that.
+            Each candidate's burst, and its speed over the incumbent's; None where too little was seen of that.
         """
-
-    def prepare(self, candidate: Point, plan: BurstPlan) -> None:
-        """Starts a candidate, which takes its first steps while others play.
-
-        Args:
-            candidate: What to run.
-            plan: Of the challenge that will follow.
-        """
-
-    @property
-    def is_prepared(self) -> bool:
-        """Whether what was to be prepared is ready to be challenged with, has failed, or was ended for its memory."""
 
     def close(self) -> None:
-        """Ends the incumbent, and what is prepared."""
+        """Ends all that lives between challenges."""
 
 
 class ProcessRunner:
@@ -116,7 +107,7 @@ class ProcessRunner:
         self._worst: dict[Point, dict[str, int | None]] = {}
         self._contest = Contest(isolation, seed)
         self._request = Request(
-            job="burst",
+            job="host",
             target=isolation.target,
             device=device,
             seed=seed,
@@ -220,34 +211,30 @@ class ProcessRunner:
 
     def run(self, point: Point, plan: BurstPlan, deadline_seconds: float) -> Burst:
         """Runs one burst; it is over, whatever happens, soon after the deadline."""
-        self._count += 1
-        seed = self._request.seed + 1000 * self._count
-        request = self._request_for(point, plan, seed, job="burst")
-        began = time.monotonic()
-        try:
-            ended = self._isolation.run(request, deadline_seconds)
-        except NOT_STARTED as error:
-            return never_started(point, error, time.monotonic() - began)
-        return self._with_worst(burst_from(point, ended), plan)
+        (burst,) = self._play([point], plan, deadline_seconds)
+        return burst
 
     def play(self, points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
         """Runs several points side by side, block by block in turn, on the same samples.
 
         What did not fit into memory beside the others, and what takes part in no block, is told as its outcome.
         """
+        self.close()  # its memory is needed
+        return self._play(points, plan, deadline_seconds)
+
+    def _play(self, points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
         self._count += 1
         seed = self._request.seed + 1000 * self._count
         requests = [
             self._request_for(point, plan, seed + (0 if self._same_samples else number))
             for number, point in enumerate(points)
         ]
-        self.close()  # its memory is needed
         began = time.monotonic()
         try:
             played = play_round(self._isolation, requests, plan, began + deadline_seconds, seed)
         except NOT_STARTED as error:
             return [never_started(point, error, time.monotonic() - began) for point in points]
-        # The sides wait for each other: each is charged its share of the time that all took.
+        # The players wait for each other: each is charged its share of the time that all took.
         share = {"seconds": (time.monotonic() - began) / len(points)}
         bursts = [burst_from(point, ended) for point, ended in zip(points, played.ended, strict=True)]
         return [self._with_worst(counted(burst, played.counted).model_copy(update=share), plan) for burst in bursts]
@@ -255,55 +242,52 @@ class ProcessRunner:
     def challenge(
         self,
         incumbent: Point | None,
-        candidate: Point,
+        candidates: Sequence[Point],
         plan: BurstPlan,
         deadline_seconds: float,
-        told: Callable[[Pair], None],
-    ) -> tuple[Burst, Pair | None]:
-        """Plays a candidate against the incumbent, which lives on between challenges, as the winner does."""
+        told: Callable[[Point, Pair], None],
+    ) -> list[tuple[Burst, Pair | None]]:
+        """Plays candidates against the incumbent in the same turns; each leaves as soon as it is decided."""
         self._count += 1
-        wanted = self._candidate(candidate, plan)
+        wanted = [self._candidate(point, plan) for point in candidates]
         # Computing alone is compared with the whole; what is evaluated, with what is.
         whole = plan.model_copy(update={"part": "all"}) if plan.part == "compute" else plan
-        partner = self._request_for(incumbent, whole, self._request.seed) if incumbent is not None else None
+        partner = self._in_search(incumbent, whole, self._request.seed) if incumbent is not None else None
         began = time.monotonic()
         try:
             came = self._contest.challenge(partner, wanted, plan, began + deadline_seconds, told)
         except NOT_STARTED as error:
-            return never_started(candidate, error, time.monotonic() - began), None
+            return [(never_started(point, error, time.monotonic() - began), None) for point in candidates]
+        # What they did not cost by themselves, the incumbent's turns say, they share.
+        rest = max(0.0, time.monotonic() - began - math.fsum(one.seconds for one in came)) / len(came)
+        return [self._judged(point, one, plan, one.seconds + rest) for point, one in zip(candidates, came, strict=True)]
+
+    def _judged(self, point: Point, came: Challenged, plan: BurstPlan, seconds: float) -> tuple[Burst, Pair | None]:
+        """A candidate's burst, and its pair."""
         if came.ended is not None:
-            burst = burst_from(candidate, came.ended)
+            burst = burst_from(point, came.ended)
         else:
-            burst = Burst(point=candidate, outcome=Outcome.OK, measurement=came.measured, phase="done", seconds=0.0)
-        seconds = max(time.monotonic() - began, came.age_seconds)
+            burst = Burst(point=point, outcome=Outcome.OK, measurement=came.measured, phase="done", seconds=0.0)
         burst = counted(burst, came.counted).model_copy(update={"seconds": seconds})
         return self._with_worst(burst, plan), came.pair if burst.ok else None
 
-    def prepare(self, candidate: Point, plan: BurstPlan) -> None:
-        """Starts a candidate, which takes its first steps while others play."""
-        with contextlib.suppress(*NOT_STARTED):  # the challenge will tell
-            self._contest.prepare(self._candidate(candidate, plan), time.monotonic() + START_SECONDS)
-
-    @property
-    def is_prepared(self) -> bool:
-        """Whether what was to be prepared is ready to be challenged with, has failed, or was ended for its memory."""
-        return self._contest.is_prepared
-
     def close(self) -> None:
-        """Ends the incumbent, and what is prepared."""
+        """Ends all that lives between challenges."""
         self._contest.close()
 
     def _candidate(self, point: Point, plan: BurstPlan) -> Request:
-        """Its samples are those of the incumbent, unless whoever reads them second would read from memory."""
+        """Its samples are those of the incumbent, unless the second to read them would read from memory."""
         seed = self._request.seed + (0 if self._same_samples else self._count)
-        return self._request_for(point, plan, seed)
+        return self._in_search(point, plan, seed)
 
-    def _request_for(
-        self, point: Point, plan: BurstPlan, seed: int, job: Literal["burst", "runner"] = "runner"
-    ) -> Request:
-        """What a process of a point is asked; on the largest samples it trains the first time that it runs."""
+    def _in_search(self, point: Point, plan: BurstPlan, seed: int) -> Request:
+        """A player in a host that others share: what one of them frees must not change the page faults of another."""
+        return self._request_for(point, plan, seed).model_copy(update={"steady_malloc": True})
+
+    def _request_for(self, point: Point, plan: BurstPlan, seed: int) -> Request:
+        """What a host is asked to start with; on the largest samples it trains the first time that it runs."""
         largest = () if point in self._worst else self._largest_samples
-        update = {"job": job, "point": point, "plan": plan, "seed": seed, "largest_samples": largest}
+        update = {"job": "host", "point": point, "plan": plan, "seed": seed, "largest_samples": largest}
         return self._request.model_copy(update=update)
 
     def _with_worst(self, burst: Burst, plan: BurstPlan) -> Burst:

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from autotune.bursts.feed import CountedCollate, Feed
 from autotune.bursts.largest_batch import WORST_STEPS, worst_batch
+from autotune.bursts.learner import Learner
 from autotune.bursts.ranks import Ranks
 from autotune.recorder.naming import length_of
 from autotune.recorder.order import EpochOrder, SeededSampler
@@ -91,17 +92,18 @@ class Trainer:
         workload: What is trained.
         tuned: The config at work.
         feed: Gives the batches.
+        learner: What it trains, with these settings in force; made from the workload when None.
 
     Attributes:
-        updates: Marks of the feed's clock before and after each step of the optimizer; whoever reads them clears them.
+        updates: Marks of the feed's clock before and after each step of the optimizer; the reader clears them.
     """
 
-    def __init__(self, workload: Workload, tuned: Tuned, feed: Feed) -> None:
+    def __init__(self, workload: Workload, tuned: Tuned, feed: Feed, learner: Learner | None = None) -> None:
         self.workload = workload
         self.tuned = tuned
         self.feed = feed
-        self.optimizer = workload.make_optimizer()
-        self.model, _ = tuned.prepare(workload.model, self.optimizer)
+        learner = learner or Learner(workload, tuned)
+        self.optimizer, self.model = learner.optimizer, learner.model
         self.model.train()
         self._loss_of = tuned.compiled_loss(workload.loss)
         self.scaler = tuned.scaler()

@@ -19,9 +19,7 @@ import psutil
 from autotune.bursts import cleanup
 from autotune.bursts.launcher import run_ranks
 from autotune.bursts.protocol import PIPE_LOST_STATUS, Commands, PipeLostError, Reporter, Request, claim_stdio
-from autotune.errors import AutotuneError, ConfigError
-from autotune.measuring import Outcome
-from autotune.recorder.failing import causes_of, exhausted, is_of_compiler, sentence_of
+from autotune.errors import AutotuneError
 
 
 def run(request: Request, reporter: Reporter, commands: Commands | None = None) -> int:
@@ -30,7 +28,7 @@ def run(request: Request, reporter: Reporter, commands: Commands | None = None) 
     Args:
         request: The job.
         reporter: Told how far it has come, and how it ended.
-        commands: What a live runner is told to do.
+        commands: What a host is asked to do.
     """
     if request.ranks == 1:
         return run_rank(request, reporter, commands)
@@ -44,7 +42,9 @@ def run_rank(
 
     def work() -> None:
         begin()
-        value = _run_runner(request, reporter, commands) if commands else _JOBS[request.job](request, reporter)
+        if commands is not None:
+            _run_host(request, reporter, commands)
+        value = _JOBS[request.job](request, reporter) if commands is None else None
         reporter.send("result", value=value)
 
     return _reported(request, reporter, work)
@@ -68,39 +68,16 @@ def _report(error: BaseException, request: Request, reporter: Reporter) -> None:
     Nothing that the error holds on to is let go before: torch's loader may wait for ever, in its own `__del__`, for a
     lock that it held when a worker's death interrupted it.
     """
+    from autotune.bursts.failures import classify
+
     try:
-        if isinstance(error, AutotuneError) and request.job not in {"burst", "runner"}:
+        if isinstance(error, AutotuneError) and request.job != "host":
             memory = request.job == "check" and classify(error, device=request.device or "cpu")[0].is_memory
             reporter.error(error, out_of_memory=memory)
             return
         reporter.failure(*classify(error, compiled=_compiled(request), device=request.device or "cpu"))
     except MemoryError:
         reporter.out_of_memory()
-
-
-def classify(error: BaseException, *, compiled: bool = False, device: str = "cpu") -> tuple[Outcome, str]:
-    """The outcome that an exception in a burst stands for, and a sentence that names it.
-
-    Args:
-        error: What ended the burst.
-        compiled: Whether the config compiles, so that a failure in the compiler is the config's.
-        device: The device kind; host memory that runs out under a GPU is ``host_oom``.
-    """
-    from autotune.bursts.ranks import RanksDifferError
-    from autotune.bursts.trainer import NonFiniteLossError, WorkerKilledError
-
-    causes = causes_of(error)
-    for cause in causes:
-        if (resource := exhausted(cause, device)) is not None:
-            return Outcome(resource), sentence_of(cause)
-        if isinstance(cause, WorkerKilledError) and cause.bus_error:
-            return Outcome.SHM_EXHAUSTED, sentence_of(cause)
-        if isinstance(cause, (NonFiniteLossError, RanksDifferError)):
-            return Outcome.INVALID, str(cause)
-    from_compiler = compiled and any(map(is_of_compiler, causes))
-    if from_compiler or isinstance(error, (ConfigError, NotImplementedError)):
-        return Outcome.UNSUPPORTED, sentence_of(error)
-    return Outcome.CRASHED, sentence_of(error)
 
 
 def _probe(request: Request, _reporter: Reporter) -> dict[str, Any]:
@@ -122,17 +99,10 @@ def _check(request: Request, _reporter: Reporter) -> dict[str, Any]:
     return facts.model_dump(mode="json")
 
 
-def _burst(request: Request, reporter: Reporter) -> dict[str, Any]:
-    from autotune.bursts.burst_job import run_burst
+def _run_host(request: Request, reporter: Reporter, commands: Commands) -> None:
+    from autotune.bursts.host_job import run_host
 
-    return run_burst(request, reporter).model_dump(mode="json")
-
-
-def _run_runner(request: Request, reporter: Reporter, commands: Commands) -> dict[str, Any] | None:
-    from autotune.bursts.runner_job import run_runner
-
-    measured = run_runner(request, reporter, commands)
-    return measured.model_dump(mode="json") if measured is not None else None
+    run_host(request, reporter, commands)
 
 
 def _numerics(request: Request, reporter: Reporter) -> dict[str, Any]:
@@ -160,7 +130,6 @@ def _compiled(request: Request) -> bool:
 _JOBS: dict[str, Callable[[Request, Reporter], dict[str, Any]]] = {
     "probe": _probe,
     "check": _check,
-    "burst": _burst,
     "numerics": _numerics,
     "profile": _profile,
     "communication": _communication,
@@ -175,7 +144,7 @@ def main() -> None:
     cleanup.children_end_with_this()
     lines = _Lines()
     threading.Thread(target=_end_with_parent, args=(requests, lines), name="autotune-parent", daemon=True).start()
-    finish(run(request, Reporter(events, request.number), lines if request.job == "runner" else None))
+    finish(run(request, Reporter(events, request.number), lines if request.job == "host" else None))
 
 
 def finish(status: int = 0) -> NoReturn:

@@ -1,4 +1,4 @@
-"""The job of a burst, in its own process: build, train, watch, and send what was measured."""
+"""A workload that is built in a process of its own, with a config at work and its memory watched."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from time import time as wall_clock
 import psutil
 import torch
 
-from autotune.bursts import loop
 from autotune.bursts.gpu_telemetry import GpuTelemetry, open_gpu_telemetry
 from autotune.bursts.protocol import Reporter, Request
 from autotune.bursts.ranks import Ranks
@@ -21,6 +20,7 @@ from autotune.bursts.telemetry import Telemetry, Unwatched
 from autotune.hardware import CpuEnergy
 from autotune.knobs import TrainConfig
 from autotune.measuring import Measurement, Outcome, Point
+from autotune.recorder.telling import tune_allocator
 from autotune.training.ranks import this_rank
 from autotune.training.tuned import Tuned
 from autotune.workload.target import load_workload
@@ -47,9 +47,9 @@ class Prepared:
     gpu: GpuTelemetry | None
     used_before: int | None
 
-    def completed(self, measurement: Measurement) -> Measurement:
-        """The measurement, with what memory it took, and how the compiler got on."""
-        if self.tuned.config.compile_mode is not None:
+    def completed(self, measurement: Measurement, config: TrainConfig) -> Measurement:
+        """A config's measurement, with what memory it took, and how the compiler got on."""
+        if config.compile_mode is not None:
             measurement = measurement.model_copy(update=compiler_counts())
         used = {"host_memory_bytes": self.telemetry.peak_bytes()}
         device = device_memory(self.tuned, measurement, used, self.gpu, self.used_before)
@@ -85,26 +85,12 @@ def prepared(request: Request, reporter: Reporter) -> Iterator[Prepared]:
     )
     with watch as telemetry:
         tuned.apply_process_settings()
+        if request.steady_malloc:
+            tune_allocator(tuned.device)
         workload = load_workload(request.importable, point.parameters)
         if not rank.alone:
             torch.manual_seed(request.seed + rank.number)  # what is drawn from here on differs from rank to rank
         yield Prepared(workload, tuned, telemetry, start_seconds, perf_counter() - began, gpu, used_before)
-
-
-def run_burst(request: Request, reporter: Reporter) -> Measurement:
-    """Trains for a moment and measures; what goes wrong is raised."""
-    with prepared(request, reporter) as ready:
-        reporter.phase("train")
-        measurement = loop.measure_burst(
-            ready.workload,
-            ready.tuned,
-            request.plan,
-            start_seconds=ready.start_seconds,
-            build_seconds=ready.build_seconds,
-            telemetry=ready.telemetry,
-            largest_samples=request.largest_samples,
-        )
-        return ready.completed(measurement)
 
 
 def device_memory(

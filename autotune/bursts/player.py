@@ -1,70 +1,62 @@
-"""One side of a duet: a runner that is told, from the parent's side, to start, to train a block, to report, to end.
-
-From its start on its process is stopped between any two calls, with all that it has started, so that it takes nothing
-from its partner.
-"""
+"""A player: a config in a comparison, from the parent's side. It plays in a host, alone or with others."""
 
 from __future__ import annotations
 
 import math
 import time
-from typing import Any
+from typing import Any, Literal
 
-from autotune.bursts.isolation import Isolation
+from autotune.bursts.host import Host
 from autotune.bursts.live import Ended
-from autotune.bursts.protocol import BlockEvent, Command, ReadyEvent, Request
+from autotune.bursts.protocol import BlockEvent, Command, OutEvent, ReadyEvent, Request
 from autotune.knobs import TrainConfig
 from autotune.measuring import Block, Measurement
 from autotune.recorder.gate import FILLS
 
-END_SECONDS = 1.0
-"""Kept for the end of each side, which has as much at least: two steps on the largest samples, a look at memory."""
 LEAST_SAMPLES, LEAST_BATCHES = 50, 10
 """Of each worker in one block, where reading is waiting: the wait under way when a worker is stopped still ends, half
 of one on average, a hundredth of so many samples, a twentieth of so many batches where the data set reads whole ones.
 What computes is stopped at once, and needs no more than a batch of each worker."""
 HANG_SECONDS, HANG_BLOCKS = 15.0, 30
-"""A block hangs when it takes so much longer than so many of its side's blocks before. A neighbour on one of two cores
-was measured to make training ten to thirty times as slow: that is no hang."""
+"""A block hangs when it takes that much longer than that many of its player's blocks before. A neighbour on one of two
+cores was measured to make training ten to thirty times as slow: that is no hang."""
 LOADER_STARTS = 3
 """A block may take so many starts of its loader longer: an epoch may end in it. Chosen, for busy neighbours."""
 COMPILING_SECONDS = 120.0
 """What compiling once more may take in a block, for shapes that none of the first batches had: as for an epoch's last
 batch, which is smaller; and compiling at all, at least. Chosen."""
 WARMUP_BLOCKS = 4
-"""A side that warms up alone does so in as many: the last of them tells how long its blocks should be."""
+"""A player that warms up alone does so in as many: the last of them tells how long its blocks should be."""
 
 
-class Side:
-    """A runner, from its start to its end; it begins at once, and `start` must follow.
+class Player:
+    """A config in a host, from its first steps until it leaves.
 
     Args:
-        isolation: Where its process comes from.
-        request: What it runs.
-        deadline: `time.monotonic()` at which its process must exist.
+        host: Where it plays; whoever comes first there starts with the process.
+        request: What it trains.
 
     Attributes:
-        request: What it runs.
+        request: What it trains.
+        host: Where it plays.
         blocks: That it has trained in this duet.
         taken: Share of the CPUs that others took during each of them.
         crossed: Whether an epoch ended in each of them.
         compiled: Whether something was compiled in each of them.
-        position: Place in the stream of samples that it was last told to train to, or to begin at.
+        position: Place in the stream of samples that it was last sent to.
         epoch_samples: Samples of an epoch; None: endless.
         unit_samples: After which a block may end: those of a micro-batch, or of a step whose batches are drawn first.
-        least_samples: Of a block, so that what its workers go on reading while it is stopped hardly counts.
+        least_samples: Of a block, so that what its workers go on reading while they are held hardly counts.
         trained_seconds: In all blocks of its life.
         drained: Whether what its loader had prepared in advance is gone.
+        decided: Whether it has played enough, and sits out the turns that others still play.
+        seconds: That it has cost so far, of waiting for it.
         ended: How it ended, once it has.
-
-    Raises:
-        TargetError, WorkloadError: The module can no longer be imported.
-        IsolationError: No process could be started.
-        Interrupted: Asked to end.
     """
 
-    def __init__(self, isolation: Isolation, request: Request, deadline: float) -> None:
+    def __init__(self, host: Host, request: Request) -> None:
         self.request = request
+        self.host = host
         self.blocks: list[Block] = []
         self.taken: list[float] = []
         self.crossed: list[bool] = []
@@ -75,38 +67,30 @@ class Side:
         self.least_samples = 0
         self.trained_seconds = 0.0
         self.drained = False
+        self.decided = False
+        self.seconds = 0.0
         self.ended: Ended | None = None
-        self._isolation = isolation
+        self._number = host.seat()
         self._start: int | None = 0
         self._boundary_per_sample = 0.0
         self._longest_block = 0.0
         self._patience_seconds = HANG_SECONDS
         self._filling_seconds = 0.0
         self._pace = self._opening_pace = 0.0
-        self._live = isolation.open(request, max(0.0, deadline - time.monotonic()))
-
-    @property
-    def has_started(self) -> bool:
-        """Whether `start` would not have to wait."""
-        return self._isolation.has_word(self._live)
-
-    @property
-    def age_seconds(self) -> float:
-        """Since it was asked for."""
-        return time.monotonic() - self._live.began
 
     def start(self, deadline: float) -> None:
         """Waits until it has taken its first steps, or has failed, should it not have done so yet.
 
         Args:
-            deadline: `time.monotonic()` at which it is killed.
+            deadline: `time.monotonic()` at which its host is killed.
 
         Raises:
             Interrupted: Asked to end.
         """
         if self._pace or not self.stands:
             return
-        event = self._told(deadline, deadline)
+        joins = Command(action="join", player=self._number, seat=self.request.seat) if self._number else None
+        event = self._ask(joins, deadline, deadline)
         if event is not None:
             ready, batch = ReadyEvent.model_validate(event), self.config.micro_batch
             waiting = LEAST_BATCHES * batch if ready.reads_batches else LEAST_SAMPLES * self.config.ranks
@@ -124,12 +108,17 @@ class Side:
     @property
     def config(self) -> TrainConfig:
         """What it trains with."""
-        return self.request.point.config if self.request.point is not None else TrainConfig()
+        return self.request.seat.point.config
 
     @property
     def stands(self) -> bool:
         """Whether it has not ended."""
         return self.ended is None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its host ended while another one played."""
+        return self.stands and not self.host.stands
 
     @property
     def opening_seconds(self) -> float:
@@ -155,6 +144,7 @@ class Side:
     def begin(self) -> None:
         """Begins a duet: the blocks of the one before are not its own."""
         self._pace = self.pace
+        self.decided = False
         self.blocks = []
         self.taken = []
         self.crossed = []
@@ -212,9 +202,9 @@ class Side:
         usual = max(self._longest_block, (position - self.position) * self.pace)
         patience = time.monotonic() + self._patience_seconds + HANG_BLOCKS * usual
         self.position = position
-        self._command(Command(start=self._start, until=position, leads_in=leads_in))
+        command = Command(action="train", player=self._number, start=self._start, until=position, leads_in=leads_in)
         self._start = None
-        event = self._told(min(deadline, patience), deadline)
+        event = self._ask(command, min(deadline, patience), deadline)
         if event is not None:
             trained = BlockEvent.model_validate(event)
             block = trained.block
@@ -231,43 +221,42 @@ class Side:
                 self._longest_block = max(self._longest_block, block.seconds)
 
     def report(self, deadline: float) -> Measurement | None:
-        """All blocks of this duet as one measurement; it lives on. None when it ended instead."""
-        self._command(Command(report=True))
-        event = self._told(deadline, deadline)
+        """All blocks of this duet as one measurement; it stays. None when it ended instead, or had trained nothing."""
+        return self._reported("report", deadline)
+
+    def leave(self, deadline: float) -> None:
+        """Reports what it has measured, and leaves its host."""
+        if not self.stands:
+            return
+        measured = self._reported("leave", deadline)
+        if self.stands:
+            value = measured.model_dump(mode="json") if measured is not None else None
+            message = {"event": "result", "value": value} if value is not None else None
+            timed_out = message is None  # it had no time to train anything
+            self.ended = Ended(message=message, status=0, phase="warm up", seconds=self.seconds, timed_out=timed_out)
+
+    def _reported(self, action: Literal["report", "leave"], deadline: float) -> Measurement | None:
+        event = self._ask(Command(action=action, player=self._number), deadline, deadline)
         if event is None:
             return None
         self.drained = event["drained"]  # its workers may have gone on meanwhile
-        return Measurement.model_validate(event["value"])
+        return Measurement.model_validate(event["value"]) if event["value"] is not None else None
 
-    def end(self, deadline: float) -> None:
-        """Lets it report what it has measured, and end."""
-        self._command(Command())
-        self._end(deadline)
-
-    def discard(self) -> None:
-        """Kills it, whatever it is doing."""
-        if self.stands:
-            self._isolation.discard(self._live)
-            spent = time.monotonic() - self._live.began
-            self.ended = Ended(timed_out=True, phase="warm up", seconds=spent)
-
-    def _command(self, command: Command) -> None:
-        self._isolation.command(self._live, command)
-        self._live.resume()
-
-    def _told(self, patience: float, deadline: float) -> dict[str, Any] | None:
-        """What it says next, after which it is stopped; None when it has ended instead."""
-        event = self._isolation.wait(self._live, patience, deadline)
+    def _ask(self, command: Command | None, patience: float, deadline: float) -> dict[str, Any] | None:
+        """What comes of a command; None when it has ended instead, by itself or with its host."""
+        began = time.monotonic()
+        event = self.host.ask(command, patience, deadline)
+        self.seconds += time.monotonic() - began
         if event is None:
-            self._end(deadline)
-            return None
-        self._isolation.stop(self._live)
+            self.ended = self.host.ended
+        elif event["event"] == "out":
+            out = OutEvent.model_validate(event)
+            message = {"event": "failure", **out.model_dump(mode="json")}
+            self.ended = Ended(message=message, status=0, phase="train", seconds=self.seconds)
+            event = None
         return event
 
-    def _end(self, deadline: float) -> None:
-        self.ended = self._isolation.end(self._live, max(deadline, time.monotonic() + END_SECONDS))
 
-
-def mean_pace(sides: list[Side]) -> float:
-    """Seconds of a sample, the geometric mean of all sides."""
-    return math.exp(math.fsum(math.log(side.pace) for side in sides) / len(sides))
+def mean_pace(players: list[Player]) -> float:
+    """Seconds of a sample, the geometric mean of all players."""
+    return math.exp(math.fsum(math.log(player.pace) for player in players) / len(players))

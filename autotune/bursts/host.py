@@ -1,0 +1,102 @@
+"""A host: a training process that stays alive, from the parent's side. Its players play through it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from autotune.bursts.isolation import Isolation
+from autotune.bursts.live import Ended
+from autotune.bursts.protocol import Command, Request
+from autotune.knobs import can_share_process
+
+END_SECONDS = 1.0
+"""Kept for the end of each player, which has as much at least: two steps on the largest samples, a look at memory."""
+
+
+class Host:
+    """A process that trains what it is asked to; it starts at once, with its first player.
+
+    Between two commands it is stopped while others live, with everything that it has started, so that it takes nothing
+    from them.
+
+    Args:
+        isolation: Where its process comes from.
+        request: Its first player, and what holds for all.
+        deadline: `time.monotonic()` at which its process must exist.
+
+    Attributes:
+        request: Its first player, and what holds for all.
+        ended: How it ended, once it has.
+
+    Raises:
+        TargetError, WorkloadError: The module can no longer be imported.
+        IsolationError: No process could be started.
+        Interrupted: Asked to end.
+    """
+
+    def __init__(self, isolation: Isolation, request: Request, deadline: float) -> None:
+        self.request = request
+        self.ended: Ended | None = None
+        self._isolation = isolation
+        self._players = 0
+        self._live = isolation.open(request, max(0.0, deadline - time.monotonic()))
+
+    @property
+    def stands(self) -> bool:
+        """Whether it has not ended."""
+        return self.ended is None
+
+    def can_play(self, request: Request) -> bool:
+        """Whether another player can join: it differs in nothing that only a new process has."""
+        own = {"point", "plan", "seed", "largest_samples", "number", "asked_at"}
+        same = self.request.model_dump(exclude=own) == request.model_dump(exclude=own)
+        mine, other = self.request.seat.point, request.seat.point
+        return same and mine.parameters == other.parameters and can_share_process(mine.config, other.config)
+
+    def seat(self) -> int:
+        """The number of a new player; the first is the one that the host starts with."""
+        self._players += 1
+        return self._players - 1
+
+    def ask(self, command: Command | None, patience: float, deadline: float) -> dict[str, Any] | None:
+        """What comes of a command; None when the process has ended instead.
+
+        Args:
+            command: None: what it says without being asked, of its first player's first steps.
+            patience: `time.monotonic()` at which it is killed.
+            deadline: The same while it evaluates.
+
+        Raises:
+            Interrupted: Asked to end.
+        """
+        if command is not None:
+            self._isolation.command(self._live, command)
+        self._live.resume()
+        event = self._isolation.wait(self._live, patience, deadline)
+        if event is None:
+            self._end(deadline)
+            return None
+        self._isolation.rest(self._live)
+        return event
+
+    def end(self, deadline: float) -> None:
+        """Lets it end."""
+        if self.stands:
+            self._isolation.command(self._live, Command(action="end"))
+            self._live.resume()
+            self._end(deadline)
+
+    def discard(self) -> None:
+        """Kills it, whatever it is doing."""
+        if self.stands:
+            self._isolation.discard(self._live)
+            self.ended = Ended(timed_out=True, phase=self._live.ended.phase, seconds=self.age_seconds)
+
+    @property
+    def age_seconds(self) -> float:
+        """Seconds since it was asked for."""
+        return time.monotonic() - self._live.began
+
+    def _end(self, deadline: float) -> None:
+        self.ended = self._isolation.end(self._live, max(deadline, time.monotonic() + END_SECONDS))

@@ -1,0 +1,296 @@
+"""The job of a host, in its own process: one training that stays alive, and switches config between blocks.
+
+Its players share the model and the optimizer; each has a loader of its own at its own place in the same stream of
+samples. Whatever a player does wrong is its own outcome: its loader ends, and the others go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import itertools
+import os
+from collections.abc import Iterator
+from time import perf_counter  # by name: the user's module may replace what `time` holds
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from autotune.bursts.epochs import Lap, boundary_of
+from autotune.bursts.failures import classify
+from autotune.bursts.learner import Learner
+from autotune.bursts.timing import Timing, epoch_samples, stepper_of
+from autotune.bursts.prepared import Prepared, prepared
+from autotune.bursts.protocol import Command, Commands, PipeLostError, Reporter, Request, Seat
+from autotune.bursts.trainer import NonFiniteLossError, make_loader, told_of_killed_workers
+from autotune.measuring import Measurement, TelemetrySummary, merged
+from autotune.training.ranks import this_rank
+from autotune.training.tuned import Tuned
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+    from autotune.workload.workload import Workload
+
+FIRST = 0
+"""The player with which a host starts."""
+
+
+def run_host(request: Request, reporter: Reporter, commands: Commands) -> None:
+    """Trains what it is asked to, until it is asked to end.
+
+    Args:
+        request: The first player, and what holds for all.
+        reporter: Hears of each step of a player's life.
+        commands: What to do next.
+    """
+    own = os.getpid()
+    with prepared(request, reporter) as ready:
+        host = _Host(request, ready, reporter)
+        host.join(FIRST, request.seat)
+        while (command := _next_command(commands, own)).action != "end":
+            host.obey(command)
+        reporter.phase("end")
+        host.close()
+
+
+class _Host:
+    """The players of a process.
+
+    Args:
+        request: What holds for all players.
+        ready: The workload that is built, and its watch.
+        reporter: Hears what comes of each command.
+    """
+
+    def __init__(self, request: Request, ready: Prepared, reporter: Reporter) -> None:
+        self._request = request
+        self._ready = ready
+        self._reporter = reporter
+        self._players: dict[int, _Player] = {}
+        self._learner: Learner | None = None
+        self._shared = False  # whether a second player has ever joined
+
+    def obey(self, command: Command) -> None:
+        """Does what it is asked to; a player that fails is out.
+
+        A process of several ranks ends with its first failure: the other ranks wait in a collective operation.
+        """
+        try:
+            if command.action == "join":
+                self._shared = True
+                self.join(command.player, command.seat or self._request.seat)
+            else:
+                self._go_on(self._players[command.player], command)
+        except PipeLostError:
+            raise
+        except BaseException as error:
+            if not this_rank().alone or not self._survives(error):
+                raise
+            self._out(command, error)
+
+    def join(self, number: int, seat: Seat) -> None:
+        """Lets a new player take its first steps."""
+        if self._learner is None and seat.part != "loader":
+            self._learner = Learner(self._ready.workload, self._ready.tuned)
+        if self._shared:
+            _forget_peaks(self._ready.tuned.device)
+        player = _Player(seat, self._request, self._ready, self._learner, shared=self._shared)
+        self._players[number] = player
+        self._reporter.phase("warm up")
+        with player.attended():
+            told = player.open()
+        self._reporter.send("ready", player=number, **told)
+
+    def _go_on(self, player: _Player, command: Command) -> None:
+        number = command.player
+        with player.attended():
+            if command.action == "train":
+                self._reporter.phase("train")
+                block = player.train(command, leads=self._shared)
+                self._reporter.send("block", player=number, **block)
+                return
+            measured = player.report()
+        if command.action == "leave":
+            self._drop(number)
+        value = measured.model_dump(mode="json") if measured is not None else None
+        self._reporter.send("report", player=number, value=value, drained=player.timing.drained)
+
+    def _survives(self, error: BaseException) -> bool:
+        """Whether the others can go on: weights that a loss spoilt are put back."""
+        if isinstance(error, NonFiniteLossError):
+            return self._learner is not None and self._learner.restore()
+        return True
+
+    def _out(self, command: Command, error: BaseException) -> None:
+        """The player that played fails; what it holds is freed before the others go on."""
+        player = self._players.get(command.player)
+        config = player.tuned.config if player is not None else self._ready.tuned.config
+        compiled = config.compile_mode is not None
+        outcome, reason = classify(error, compiled=compiled, device=self._request.device or "cpu")
+        error.__traceback__ = None  # its frames hold the player's tensors
+        del error, player
+        self._drop(command.player)
+        self._reporter.send("out", player=command.player, outcome=outcome.value, reason=reason[:2000])
+
+    def _drop(self, number: int) -> None:
+        player = self._players.pop(number, None)
+        if player is not None:
+            player.close()
+        del player
+        gc.collect()
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.empty_cache()
+
+    def close(self) -> None:
+        """Lets the workers of all players go on, so that they can end."""
+        for player in self._players.values():
+            player.timing.trainer.check_weights()
+            player.feed.release_workers()
+
+
+class _Player:
+    """A config that takes part, with its own loader and its own blocks.
+
+    Args:
+        seat: What it trains.
+        request: What holds for all players.
+        ready: The workload, and its watch.
+        learner: The model and the optimizer, which all players train; None: the loader alone works.
+        shared: Whether others play in this process.
+    """
+
+    def __init__(self, seat: Seat, request: Request, ready: Prepared, learner: Learner | None, *, shared: bool) -> None:
+        self.tuned = Tuned(seat.point.config, device=request.device or "cpu") if shared else ready.tuned
+        self._ready = ready
+        self._learner = learner
+        self._shared = shared
+        self._stream = _Stream(seat.seed)
+        self._largest_samples = seat.largest_samples
+        self._laps: list[Lap] = []
+        self._watched: list[TelemetrySummary] = []
+        self._reported, self._worst_seen = 0, False
+        self._trains = seat.part != "evaluation"
+        if learner is not None:
+            learner.take(self.tuned, trains=self._trains)
+        trained = learner if seat.part != "loader" else None
+        self.timing = Timing(stepper_of(ready.workload, self.tuned, seat.part, self._stream, trained))
+        self.feed = self.timing.trainer.feed
+
+    @contextlib.contextmanager
+    def attended(self) -> Iterator[None]:
+        """While open, it plays: its settings are in force, and its workers work."""
+        if self._learner is not None:
+            self._learner.take(self.tuned, trains=self._trains)
+        self.feed.release_workers()
+        with told_of_killed_workers(self.feed):
+            yield
+        self.feed.hold_workers()  # until its next block: what they read meanwhile would flatter it
+
+    def open(self) -> dict[str, Any]:
+        """Takes the first steps; returns what they say."""
+        timing = self.timing
+        if self._learner is not None and self._shared:
+            self._learner.keep()
+        began = perf_counter()
+        timing.open()
+        timing.trainer.check_loss()
+        timing.trainer.check_weights()
+        timing.warmup_seconds = perf_counter() - began
+        return {
+            "pace": timing.opening_pace,
+            "epoch_samples": self.feed.stream_length,
+            "reads_batches": self.feed.reads_batches,
+            "loader_seconds": timing.loader_seconds,
+        }
+
+    def train(self, command: Command, *, leads: bool) -> dict[str, Any]:
+        """One block, whether an epoch ended in it, what that costs as far as is known, and what others took."""
+        timing = self.timing
+        if command.start is not None:
+            self._stream.start = command.start
+            timing.restart(command.start)
+        assert command.until is not None  # noqa: S101 - a block has an end
+        self._ready.telemetry.begin()
+        lap = timing.lap_until(command.until, leads=leads)
+        self._watched.append(self._ready.telemetry.end())
+        self._laps.append(dataclasses.replace(lap, joules=self._watched[-1].energy_joules))
+        timing.trainer.check_loss()
+        if command.leads_in:
+            self._reported = len(self._laps)
+        boundary = boundary_of(self._laps, self.feed.starts, self.tuned.config)
+        return {
+            "block": boundary.block(self._laps[-1]).model_dump(),
+            "crossed": lap.starts > 0,
+            "compiled": lap.compiled,
+            "boundary_seconds": boundary.seconds,
+            "epoch_samples": epoch_samples(self.feed, self.tuned.batch_size),
+            "taken": self._watched[-1].taken_fraction,
+            "drained": timing.drained,
+        }
+
+    def report(self) -> Measurement | None:
+        """What was measured since the last report; None where nothing was trained since.
+
+        Raises:
+            NonFiniteLossError: The scaler skipped every step.
+        """
+        timing = self.timing
+        if self._largest_samples and not self._worst_seen:
+            self._worst_seen = True
+            timing.trainer.train_on_worst(self._largest_samples)
+            timing.queue_filled()
+        timing.trainer.check_weights()
+        if self._reported == len(self._laps):
+            return None
+        if not any(lap.samples for lap in self._laps):
+            raise NonFiniteLossError("the gradients overflow in fp16: the GradScaler skipped every timed step")
+        first, self._reported = self._reported, len(self._laps)
+        telemetry = merged(self._watched[first:])
+        if self._shared:  # what others hold of the device's memory says nothing about this config
+            update: dict[str, Any] = {"telemetry": _without_retries(telemetry)}
+        else:
+            start = {"start_seconds": self._ready.start_seconds, "build_seconds": self._ready.build_seconds}
+            update = {"telemetry": telemetry, **start}
+        measured = timing.measurement(self._laps, first=first).model_copy(update=update)
+        return self._ready.completed(measured, self.tuned.config)
+
+    def close(self) -> None:
+        """Ends its loader."""
+        self.feed.release_workers()
+        self.feed.close()
+
+
+def _without_retries(telemetry: TelemetrySummary | None) -> TelemetrySummary | None:
+    """Retries of an allocator that players share say nothing about the config of one of them."""
+    return telemetry.model_copy(update={"allocator_retries": None}) if telemetry is not None else None
+
+
+def _forget_peaks(device: torch.device) -> None:
+    """From here on the device's peak is that of the player that joins."""
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+class _Stream:
+    """Makes loaders, each with its own seed: after the same number of restarts all players draw the same samples.
+
+    Attributes:
+        start: Place in the stream of samples where the next one begins.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.start = 0
+        self._seeds = itertools.count(seed)
+
+    def __call__(self, workload: Workload, tuned: Tuned) -> DataLoader[Any]:
+        return make_loader(workload, tuned, next(self._seeds), self.start)
+
+
+def _next_command(commands: Commands, own: int) -> Command:
+    """What to do next; to end, when there are no more. A copy that the user's code has forked must not take orders."""
+    line = commands.readline() if os.getpid() == own else b""
+    return Command.model_validate_json(line) if line else Command(action="end")
