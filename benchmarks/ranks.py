@@ -38,7 +38,7 @@ from autotune import TrainConfig, Workload
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.protocol import Request
 from autotune.bursts.runner import ProcessRunner
-from autotune.bursts.side import Side
+from autotune.bursts.player import Player
 from autotune.measuring import Point
 from autotune.workload.target import load_workload
 from benchmarks import charlm

@@ -28,7 +28,7 @@ from autotune.bursts.duet import LEAST_TURNS, Duet
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.protocol import BurstPlan, Request
 from autotune.bursts.runner import ProcessRunner
-from autotune.bursts.side import Side
+from autotune.bursts.player import Player
 from autotune.measuring import Block, Measurement, Point
 from autotune.search.stopping import confirming_plan
 from benchmarks.output import save

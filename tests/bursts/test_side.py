@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autotune.bursts.side import Side
+from autotune.bursts.player import Player
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Point
 
