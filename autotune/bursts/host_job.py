@@ -254,7 +254,7 @@ class _Player:
             start = {"start_seconds": self._ready.start_seconds, "build_seconds": self._ready.build_seconds}
             update = {"telemetry": telemetry, **start}
         measured = timing.measurement(self._laps, first=first).model_copy(update=update)
-        return self._ready.completed(measured, self.tuned.config)
+        return self._ready.completed(measured, self.tuned.config, shared=self._shared)
 
     def close(self) -> None:
         """Ends its loader."""

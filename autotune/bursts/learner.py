@@ -33,7 +33,7 @@ class Learner:
         self.optimizer = workload.make_optimizer()
         self.model, _ = tuned.prepare(workload.model, self.optimizer)
         self._own = workload.model
-        self._in_force = getattr(tuned, "in_force", None)
+        self._in_force = tuned.in_force
         self._kept: list[torch.Tensor] | None = None
 
     def take(self, tuned: Tuned, *, trains: bool) -> None:
