@@ -20,9 +20,9 @@ import torch
 from autotune.bursts.epochs import Lap, boundary_of
 from autotune.bursts.failures import classify
 from autotune.bursts.learner import Learner
-from autotune.bursts.timing import Timing, epoch_samples, stepper_of
 from autotune.bursts.prepared import Prepared, prepared
 from autotune.bursts.protocol import Command, Commands, PipeLostError, Reporter, Request, Seat
+from autotune.bursts.timing import Timing, epoch_samples, stepper_of
 from autotune.bursts.trainer import NonFiniteLossError, make_loader, told_of_killed_workers
 from autotune.measuring import Measurement, TelemetrySummary, merged
 from autotune.training.ranks import this_rank
