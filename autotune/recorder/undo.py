@@ -60,7 +60,7 @@ class _Kept(dict[Any, Any]):
 
 
 def kept_on(owner: nn.Module | Optimizer) -> dict[Any, Any]:
-    """What is kept as long as a model or an optimizer is there: compiled code, wrapped forwards, undos."""
+    """What is kept as long as a model or an optimizer is there: compiled code, undos."""
     kept = vars(owner).get(_KEPT)
     if type(kept) is not _Kept:
         kept = vars(owner)[_KEPT] = _Kept()

@@ -210,7 +210,7 @@ def test_a_value_that_does_not_come_into_effect_is_told() -> None:
 
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
-    """Of each graph that is compiled, whether a size in it may vary; they run as they are."""
+    """For each graph that is compiled, whether a size in it may vary; graphs run as they are."""
     found: list[bool] = []
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
@@ -253,18 +253,19 @@ def test_a_compiled_loss_is_kept() -> None:
     assert Tuned(config.replace(batch_size=4)).compiled_loss(loss) is not made[0]
 
 
-def test_a_copy_of_a_model_keeps_nothing_of_the_original() -> None:
-    """An average of the weights goes on as it was, and what is kept for the original calls the original."""
+def test_a_copy_of_a_model_keeps_nothing_of_the_original(graphs: list[bool]) -> None:
+    """What is kept for the original calls the original: an average of the weights has code of its own."""
     model, optimizer = make()
-    in_force = InForce(model, optimizer, CPU)
-    in_force.switch(PLAIN.replace(checkpointing="blocks", compile_mode="default"))
+    in_force, config = InForce(model, optimizer, CPU), PLAIN.replace(checkpointing="blocks", compile_mode="default")
+    in_force.switch(config)
     average = copy.deepcopy(model)
     in_force.switch(PLAIN)
     with torch.no_grad():
         for weight in model.parameters():
             weight.zero_()
-    InForce(average, None, CPU).switch(PLAIN.replace(checkpointing="blocks"))
+    InForce(average, None, CPU).switch(config)
     assert average(next(images())).abs().sum() > 0
+    assert graphs
 
 
 def test_a_loader_is_compared_with_what_was_asked() -> None:
