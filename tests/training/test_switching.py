@@ -43,6 +43,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 each_setting = pytest.mark.parametrize("setting", SETTINGS)
 OPTIMIZERS = {
     "AdamW": functools.partial(torch.optim.AdamW, lr=0.01),
+    "the user's own fused": functools.partial(torch.optim.AdamW, lr=0.01, fused=True),
     "momentum": functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9),
 }
 each_optimizer = pytest.mark.parametrize("optimizer", OPTIMIZERS)
