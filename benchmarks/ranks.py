@@ -173,7 +173,7 @@ class Tuned:
 
     def __init__(self, isolation: Isolation, target: str, config: TrainConfig) -> None:
         point = Point(config=config)
-        request = Request(job="runner", target=target, device="cpu", point=point)
+        request = Request(job="host", target=target, device="cpu", point=point)
         self._side = Side(isolation, request, time.monotonic() + START_SECONDS)
         self._side.start(time.monotonic() + START_SECONDS)
         self._step_samples = config.effective_batch

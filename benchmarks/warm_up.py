@@ -76,7 +76,7 @@ def recorded(target: str, seconds: float, plan: BurstPlan) -> dict[str, Any]:
 
         try:
             for point in points:
-                request = Request(job="runner", target=target, device="cpu", point=point, plan=plan)
+                request = Request(job="host", target=target, device="cpu", point=point, plan=plan)
                 duet.join(Side(isolation, request, deadline), deadline)
             duet.take_turns(enough)
             for side in duet.standing:

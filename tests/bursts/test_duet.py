@@ -24,7 +24,7 @@ from autotune.measuring.records import Block, Outcome, Point
 from tests.conftest import RunnerOf
 from tests.processes import ROOT
 
-PLAN = BurstPlan(warmup_seconds=0.2, measure_seconds=0.4, block_seconds=0.03)
+PLAN = BurstPlan(warmup_seconds=0.2, measure_seconds=0.4)
 SECONDS = 60.0
 TINY = "tests.workloads.tiny:build"
 SLOW, FAST = (Point(config=TrainConfig(batch_size=size, accumulation_steps=32 // size)) for size in (4, 32))
@@ -33,7 +33,7 @@ SLOW, FAST = (Point(config=TrainConfig(batch_size=size, accumulation_steps=32 //
 def request(target: str, config: TrainConfig | None = None) -> Request:
     """A runner of a target."""
     return Request(
-        job="runner", target=target, device="cpu", plan=PLAN, point=Point(config=config or TrainConfig(batch_size=32))
+        job="host", target=target, device="cpu", plan=PLAN, point=Point(config=config or TrainConfig(batch_size=32))
     )
 
 

@@ -16,7 +16,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
 from tests.conftest import RunnerOf
 
-PLAN = BurstPlan(warmup_seconds=0.2, measure_seconds=0.4, block_seconds=0.03)
+PLAN = BurstPlan(warmup_seconds=0.2, measure_seconds=0.4)
 SECONDS = 60.0
 SHARED = "tests.workloads.shared:build"
 DDP = {"ddp_bucket_cap_mb": 1, "gradient_as_bucket_view": True, "static_graph": True}
@@ -77,7 +77,7 @@ def test_a_killed_rank_ends_its_runner_at_once_and_leaves_nothing(runner_of: Run
     """From outside, in the middle of a duet: within seconds, told as what it was, and no process is left."""
     runner_of(SHARED)
     live = forkserver.open(
-        Request(job="runner", target=SHARED, device="cpu", plan=PLAN, point=Point(config=pair(8))), SECONDS
+        Request(job="host", target=SHARED, device="cpu", plan=PLAN, point=Point(config=pair(8))), SECONDS
     )
     assert forkserver.wait(live, time.monotonic() + SECONDS) is not None  # it is ready
     tree = live.processes()
@@ -99,7 +99,7 @@ def test_a_stopped_runner_stops_all_its_ranks_and_goes_on(runner_of: RunnerOf, f
     """What takes turns must take nothing in its partner's; what it was stopped in the middle of goes on."""
     runner_of(SHARED)
     point = Point(config=pair(8, num_workers=1))
-    live = forkserver.open(Request(job="runner", target=SHARED, device="cpu", plan=PLAN, point=point), SECONDS)
+    live = forkserver.open(Request(job="host", target=SHARED, device="cpu", plan=PLAN, point=point), SECONDS)
     assert forkserver.wait(live, time.monotonic() + SECONDS) is not None
     forkserver.command(live, Command(start=0, until=960))
     forkserver.stop(live)

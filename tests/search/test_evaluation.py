@@ -107,7 +107,7 @@ def test_only_forward_passes_run_in_evaluation_mode_on_the_data_for_it() -> None
 
 def test_a_burst_of_it_is_measured() -> None:
     """As any other part of training."""
-    plan = BurstPlan(warmup_seconds=0.05, measure_seconds=0.05, block_seconds=0.01, part="evaluation")
+    plan = BurstPlan(warmup_seconds=0.05, measure_seconds=0.05, part="evaluation")
     tuned = Tuned(TrainConfig(batch_size=8))
     measured = measure_burst(workload(), tuned, plan, start_seconds=0.0, build_seconds=0.0)
     assert measured.samples_per_second > 0
