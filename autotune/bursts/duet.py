@@ -31,6 +31,9 @@ LONGEST_BLOCK = 5
 SIZING_TURNS = 2
 """The first turns only tell how long a block should be: first steps are slow, and tell it badly. One is enough where
 all have trained before: whoever stood still for a while finds its caches cold."""
+RESIZED_TURNS = 2
+"""In a shared host a step tells the pace before the first turn: blocks are sized again by the first of them, which all
+count."""
 LEAST_TURNS, LEAST_LONG_TURNS = 5, 3
 """Of those that count in a round, which nobody looks at before its end: fewer say nothing about how they scatter. The
 second holds where they take so long that each is as good as several: a round of steps of two seconds took 28 s."""
@@ -150,7 +153,7 @@ class Duet:
         sizing = self._sizing_turns()
         turns = size = 0
         while self._goes_on(turns) and not (turns > sizing and enough()):
-            if turns <= sizing:
+            if turns <= max(sizing, RESIZED_TURNS if self.is_shared else 0):
                 size = self._block_samples()
             position += size
             order = self.active

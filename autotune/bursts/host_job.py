@@ -230,7 +230,7 @@ class _Player:
         if self._learner is not None and self._shared:
             self._learner.keep()
         began = perf_counter()
-        timing.open()
+        timing.open(leads=self._shared)
         timing.trainer.check_loss()
         timing.trainer.check_weights()
         timing.warmup_seconds = perf_counter() - began
