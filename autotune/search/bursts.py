@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 from autotune.bursts.contest import playing_seconds
 from autotune.bursts.duet import LEAST_LONG_TURNS, ROUND_WARMUP_SHARE
+from autotune.bursts.host import END_SECONDS
 from autotune.bursts.protocol import Part
 from autotune.bursts.runner import Runner
-from autotune.bursts.host import END_SECONDS
 from autotune.measuring import FEWEST_PAIRS, Burst, Headroom, Pair, Point
 from autotune.search.progress import Progress
 from autotune.search.rounds import Round

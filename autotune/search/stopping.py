@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune.bursts.duet import LEAST_TURNS
-from autotune.bursts.protocol import BurstPlan
 from autotune.bursts.player import COMPILING_SECONDS
+from autotune.bursts.protocol import BurstPlan
 from autotune.knobs import TrainConfig, affecting
 from autotune.measuring import FEWEST_STEPS, MOST_STEPS, SAMPLES_PER_SECOND, Burst, Objective
 from autotune.results.result import ABLATION_MIN_BUDGET_SECONDS
