@@ -38,8 +38,8 @@ _MODE = "_mode_by_autotune"  # attribute of a compiled call
 def compile_model(model: nn.Module, config: Knobs) -> Undo:
     """Compiles the model's call in place, or the calls of its repeated blocks, so that ``state_dict()`` keeps its keys.
 
-    Blocks that are alike share their compiled code, which torch finds by what it has compiled before. Compiled code is
-    kept with the model: where the same config comes into force again, nothing is compiled.
+    Blocks that are alike share their compiled code. Compiled code is kept with the model: where the same config comes
+    into force again, nothing is compiled.
     """
     mode = config.compile_mode
     if mode is None:

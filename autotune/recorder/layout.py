@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from .undo import Undo, nothing
 
@@ -17,19 +17,13 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+    from .asked import Knobs
+
 _followed: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 """Optimizers that have stepped since `follow_weights`."""
 
 
-class HasLayout(Protocol):
-    """The knob of a config that says how images lie."""
-
-    @property
-    def memory_format(self) -> str:
-        """How images lie in memory."""
-
-
-def lay_out(model: nn.Module, config: HasLayout) -> Undo:
+def lay_out(model: nn.Module, config: Knobs) -> Undo:
     """Lays out tensors of four dimensions as channels-last; gradients and the state of optimizers follow.
 
     ``model.to(memory_format=…)`` would refuse a model with tensors of five dimensions.
@@ -60,7 +54,7 @@ def lay_out(model: nn.Module, config: HasLayout) -> Undo:
 def layout_of(model: nn.Module) -> str | None:
     """``channels_last`` where all weights of four dimensions lie so, else ``contiguous``; None where none shows it.
 
-    Of one channel, or one pixel, a tensor lies both ways at once.
+    A tensor of one channel, or of one pixel, lies both ways at once.
     """
     import torch
 
