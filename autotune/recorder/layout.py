@@ -57,8 +57,9 @@ def layout_of(model: nn.Module) -> str | None:
     A tensor of one channel, or of one pixel, lies both ways at once.
     """
     import torch
+    from torch.nn.parameter import is_lazy
 
-    images = [weight for weight in model.parameters() if weight.dim() == 4]
+    images = [weight for weight in model.parameters() if not is_lazy(weight) and weight.dim() == 4]
     ways = [(weight.is_contiguous(memory_format=torch.channels_last), weight.is_contiguous()) for weight in images]
     if all(way == (True, True) for way in ways):
         return None
