@@ -120,3 +120,18 @@ def measured(workload: Workload, plan: BurstPlan) -> Measurement:
     burst = burst_of(workload, plan)
     assert burst.measurement is not None, burst.reason
     return burst.measurement
+
+
+class ReadyHost:
+    """A host whose only player has taken its first steps; what it says of them is made up."""
+
+    def __init__(self, **event: Any) -> None:
+        self._event = {"event": "ready", "epoch_samples": 512, "reads_batches": True, **event}
+
+    def seat(self) -> int:
+        """The first."""
+        return 0
+
+    def ask(self, *_: Any) -> dict[str, Any]:
+        """What it says."""
+        return self._event

@@ -139,7 +139,7 @@ def test_a_forkserver_that_is_killed_again_before_a_burst_is_an_error() -> None:
     assert after.outcome is Outcome.OK
 
 
-def runner_of_tiny(isolation: Isolation) -> Live:
+def host_of_tiny(isolation: Isolation) -> Live:
     """A job that lives, once it has taken its first steps; in a new forkserver where the old one was killed."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while isolation._live and isolation._live[0].child.alive and time.monotonic() < deadline:
@@ -155,11 +155,11 @@ def test_the_end_of_what_lost_its_forkserver_leaves_the_new_one_alone() -> None:
     """The incumbent died with the old one; the candidate lives below the new one, and trains on."""
     with Isolation("tests.workloads.tiny:build") as isolation:
         isolation.start(DEADLINE_SECONDS)
-        incumbent = runner_of_tiny(isolation)
+        incumbent = host_of_tiny(isolation)
         kill_forkserver(isolation)
-        candidate = runner_of_tiny(isolation)
+        candidate = host_of_tiny(isolation)
         isolation.end(incumbent, time.monotonic() + DEADLINE_SECONDS)
-        isolation.command(candidate, Command(until=64))
+        isolation.command(candidate, Command(action="train", until=64))
         event = isolation.wait(candidate, time.monotonic() + DEADLINE_SECONDS)
         assert event is not None
         assert event["event"] == "block"
@@ -170,12 +170,12 @@ def test_discarding_what_lost_its_forkserver_leaves_an_idle_new_one_alone() -> N
     """It carries the run's mark as well."""
     with Isolation("tests.workloads.tiny:build") as isolation:
         isolation.start(DEADLINE_SECONDS)
-        incumbent = runner_of_tiny(isolation)
+        incumbent = host_of_tiny(isolation)
         kill_forkserver(isolation)
-        candidate = runner_of_tiny(isolation)
+        candidate = host_of_tiny(isolation)
         isolation.discard(candidate)
         isolation.discard(incumbent)
-        assert runner_of_tiny(isolation).child is candidate.child
+        assert host_of_tiny(isolation).child is candidate.child
 
 
 def test_killing_a_job_spares_one_that_is_just_starting(forkserver: Isolation) -> None:

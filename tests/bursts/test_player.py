@@ -1,53 +1,35 @@
-"""What a side says of itself before its first block, from what its process told; the process is made up."""
+"""What a player says of itself before its first block, from what its host has said; the host is made up."""
 
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from autotune.bursts.player import Player
+from autotune.bursts.protocol import Request
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Point
+from tests.bursts.solo import ReadyHost
 
 LATEST = math.inf
 
 
-class Isolation:
-    """One whose only process has just told that it is ready."""
-
-    def __init__(self, **event: Any) -> None:
-        known = {"event": "ready", "epoch_samples": 512, "reads_batches": True}
-        self._event = {**known, **event, "opening_seconds": 0.1, "opening_steps": 2}
-
-    def open(self, *_: Any) -> Any:
-        """A process."""
-        return SimpleNamespace(began=0.0, resume=lambda: None)
-
-    def wait(self, *_: Any) -> Any:
-        """What it tells."""
-        return self._event
-
-    def stop(self, *_: Any) -> None:
-        """Nothing is to be stopped."""
-
-
-def started(workers: int, **event: Any) -> Side:
-    """A side of batches of eight that has taken its first steps."""
+def started(workers: int, **event: Any) -> Player:
+    """A player with batches of eight that has taken its first steps."""
     config = TrainConfig(batch_size=8, num_workers=workers, prefetch_factor=2 if workers else None)
-    request = SimpleNamespace(point=Point(config=config), sample_wait_fraction=0.0, device="cpu")
-    side = Side(Isolation(**event), request, LATEST)  # type: ignore[arg-type]
-    side.start(LATEST)
-    return side
+    request = Request(job="host", point=Point(config=config), sample_wait_fraction=0.0, device="cpu")
+    player = Player(ReadyHost(**event), request)  # type: ignore[arg-type]
+    player.start(LATEST)
+    return player
 
 
 def test_a_batch_that_was_there_already_tells_no_pace() -> None:
     """Two workers took 80 ms for a batch each; training on what they had read before took 0.4 ms of a batch."""
-    side = started(2, pace=0.00005, loader_seconds=0.08)
-    assert side.pace == pytest.approx(0.08 / 16)
-    assert side.lead_samples(0.25) == 56  # 0.25 s of it, less a step, in batches; 5,000 samples by the first pace
+    player = started(2, pace=0.00005, loader_seconds=0.08)
+    assert player.pace == pytest.approx(0.08 / 16)
+    assert player.lead_samples(0.25) == 56  # 0.25 s of it, less a step, in batches; 5,000 samples by the first pace
 
 
 @pytest.mark.parametrize(("workers", "loader_seconds"), [(0, 0.08), (2, 0.002)])
