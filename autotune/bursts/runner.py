@@ -36,49 +36,42 @@ NOT_STARTED = (TargetError, WorkloadError, IsolationError)
 
 
 class Runner(Protocol):
-    """What the search needs: something that runs a point."""
+    """What the search needs: something that runs points."""
 
     def run(self, point: Point, plan: BurstPlan, deadline_seconds: float) -> Burst:
-        """Runs one burst; it is over, whatever happens, soon after the deadline."""
+        """Runs one burst in a fresh process; it is over, whatever happens, soon after the deadline."""
 
     def play(self, points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
-        """Runs several points side by side, block by block in turn; one burst each, in the order of the points."""
+        """Runs several points in fresh processes, block by block in turn; one burst each, in the order of the points."""
 
     def challenge(
         self,
         incumbent: Point | None,
-        candidate: Point,
+        candidates: Sequence[Point],
         plan: BurstPlan,
         deadline_seconds: float,
-        told: Callable[[Pair], None],
-    ) -> tuple[Burst, Pair | None]:
-        """Plays a candidate against the incumbent, which lives on between challenges, as the winner does.
+        told: Callable[[Point, Pair], None],
+    ) -> list[tuple[Burst, Pair | None]]:
+        """Plays several candidates against the incumbent in the same turns; each leaves as soon as it is decided.
+
+        The incumbent lives on between challenges in its host, and so does any candidate that promotes. A candidate of
+        another process scope gets a host of its own, which costs a start.
 
         Args:
-            incumbent: None: the candidate trains alone.
-            candidate: What to run.
+            incumbent: None: the candidates train alone.
+            candidates: What to run.
             plan: How long each side trains at most; less when it is decided before.
-            deadline_seconds: Soon after which it is over, whatever happens.
-            told: What is known after each turn.
+            deadline_seconds: Soon after which all is over, whatever happens.
+            told: What is known of a candidate after each turn.
 
         Returns:
-            The candidate's burst, and its speed over the incumbent's; None where too little was seen of that.
+            In the order of the candidates: the burst, whose seconds are what the candidate itself cost (its own first
+            steps, compiling, blocks, and an equal share of the incumbent's blocks), and its speed over the
+            incumbent's; None where too little was seen of that. Where one fails, the others go on.
         """
-
-    def prepare(self, candidate: Point, plan: BurstPlan) -> None:
-        """Starts a candidate, which takes its first steps while others play.
-
-        Args:
-            candidate: What to run.
-            plan: Of the challenge that will follow.
-        """
-
-    @property
-    def is_prepared(self) -> bool:
-        """Whether what was to be prepared is ready to be challenged with, has failed, or was ended for its memory."""
 
     def close(self) -> None:
-        """Ends the incumbent, and what is prepared."""
+        """Ends all hosts."""
 
 
 class ProcessRunner:
