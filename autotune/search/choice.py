@@ -25,7 +25,7 @@ from autotune.units import format_seconds
 
 NOTABLE = 0.05
 """The least chance of a gain by which a setting of the bundle is taken out to see. Chosen."""
-LEAST_GAIN = 0.0005
+LEAST_GAIN = 0.001
 """A candidate that is expected to gain less, as a logarithm, is not worth a block. Chosen: a tenth of what the blocks of
 a search tell apart."""
 PRICE = 0.04

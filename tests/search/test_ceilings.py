@@ -9,7 +9,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.knobs.registry import of_loader
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
 from autotune.search.ceilings import Ceilings, unlikely_to_gain
-from autotune.search.stages import SINGLE, WORKERS
+from autotune.search.proposal import SINGLE, WORKERS
 from tests.search.surface import example_rate, make_search
 
 BASELINE = Point(config=TrainConfig(batch_size=64))

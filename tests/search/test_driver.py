@@ -14,7 +14,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.profiles import Profile
 from autotune.measuring.records import Outcome, Point
 from autotune.search.refusals import refusal
-from autotune.search.stages import BASELINE, CONFIRM, SAMPLER, SINGLE, SUGGESTED
+from autotune.search.proposal import BASELINE, CONFIRM, SAMPLER, SINGLE, SUGGESTED
 from autotune.search.stopping import Budget, plan_for, plateaued, sampled_enough
 from autotune.search.trials import Trial
 from autotune.terminal.progress import Quiet

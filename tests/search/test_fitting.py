@@ -13,7 +13,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
 from autotune.search.driver import Search
 from autotune.search.fitting import rungs
-from autotune.search.stages import BASELINE, FIT, SAMPLER
+from autotune.search.proposal import BASELINE, FIT, SAMPLER
 from tests.search.surface import SurfaceRunner, example_rate, make_search, make_space
 
 FITS = 20

@@ -17,7 +17,7 @@ from autotune.measuring.records import Point
 from autotune.results.files import write_document
 from autotune.results.result import Result, Side
 from autotune.results.summary import warm_start_text
-from autotune.search.stages import BASELINE, WARM
+from autotune.search.proposal import BASELINE, WARM
 from autotune.search.warm_start import candidates, read_results, records, rescaled
 from tests.factories import GIB, make_gpu, make_hardware, make_measurement, make_result
 from tests.search.surface import example_rate, make_search, make_space
