@@ -6,12 +6,16 @@ computing that is not waited for needs no faster loader (the three runs of DS-An
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 
 from autotune.bursts.protocol import Part
+from autotune.knobs import KNOBS
 from autotune.measuring import Measurement, Point
 
 PARTS: tuple[Part, ...] = ("compute", "loader")
+LEAST_SHARE = 0.02
+"""Of the time, that is left of anything. Chosen: it keeps a bound finite, and is within the noise of a wait."""
 
 
 class Ceilings:
@@ -53,6 +57,21 @@ class Ceilings:
 def _key(point: Point, part: Part) -> tuple[Point, Part]:
     """Points that only differ in workers are one where computing is concerned."""
     return (point if part == "loader" else point.changed({"num_workers": 0})), part
+
+
+def most_gain(changed: Iterable[str], measured: Measurement) -> float:
+    """What changing some knobs can gain at most, as a logarithm: all the time of the part that they make faster.
+
+    Args:
+        changed: Names of knobs and arguments of `build()`.
+        measured: What they are changed in.
+    """
+    parts = {KNOBS[name].part if name in KNOBS else "compute" for name in changed}  # arguments change what is computed
+    if len(parts) != 1 or parts == {"both"}:
+        return math.inf
+    waits = measured.data_wait_fraction
+    spared = waits + boundary_fraction(measured) if parts == {"loader"} else 1 - waits
+    return -math.log(max(1 - spared, LEAST_SHARE))
 
 
 def boundary_fraction(measured: Measurement) -> float:

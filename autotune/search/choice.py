@@ -16,6 +16,7 @@ import numpy as np
 
 from autotune.knobs import Scalar, Space
 from autotune.measuring import Interval, Pair, Point
+from autotune.search.ceilings import most_gain
 from autotune.search.costs import Costs
 from autotune.search.model import Design, Effects
 from autotune.search.proposal import BUNDLE, ELIMINATION, GAIN, LARGEST, Proposal
@@ -25,13 +26,15 @@ from autotune.units import format_seconds
 
 NOTABLE = 0.05
 """The least chance of a gain by which a setting of the bundle is taken out to see. Chosen."""
-LEAST_GAIN = 0.0005
+LEAST_GAIN = 0.001
 """A candidate that is expected to gain less, as a logarithm, is not worth a block. Chosen: a tenth of what the blocks of
 a search tell apart."""
 PRICE = 0.04
 """What all the time that is left for searching must be expected to gain, as a logarithm; of a part of it, its share."""
 MOST_DOUBLES = 400
 """Two changes at once that are looked at; beyond, those of the first knobs."""
+MOST_GROWTH = 2
+"""Times the largest batch that ran: what no memory model speaks for is at most so large."""
 LEAPS = 8
 """Draws of all effects, each of which proposes what would be the best by it. Chosen."""
 FANCIED_ERROR = 0.03
@@ -145,18 +148,23 @@ class Chooser:
         if not points:
             return None
         beliefs = effects.beside(points, best)
+        known = MOST_GROWTH * max(trial.burst.point.config.batch_size for trial in trials if trial.burst.ok)
         chances = _Chances(trials, self._baseline)
         left = max(self._seconds_left(), 1e-3)
+        measured = next(trial.burst.measurement for trial in reversed(trials) if trial.burst.point == best)
         ranked: list[tuple[float, float, int]] = []
         for index, point in enumerate(points):
             gain = expected_gain(float(beliefs.mean[index]), float(beliefs.deviation[index])) * chances.of(point)
+            if measured is not None:
+                gain = min(gain, most_gain(point.changes_from(best), measured))
             ranked.append((gain, self._costs.challenge_seconds(point, best), index))
         for gain, seconds, index in sorted(ranked, key=lambda one: one[0] / one[1], reverse=True):
             point = points[index]
             if seconds > left or gain < max(LEAST_GAIN, PRICE * seconds / left):
                 self.ended = "plateau"
                 continue
-            if self._refuse(point) is None:
+            too_large = point.config.batch_size > known and point not in larger
+            if not too_large and self._refuse(point) is None:
                 promise = _percent(float(beliefs.mean[index]), float(beliefs.deviation[index]))
                 reason = f"expected to gain {promise}, costs {format_seconds(seconds)}"
                 if point in larger:

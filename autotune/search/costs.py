@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from autotune.bursts.duet import LEAST_LONG_TURNS, ROUND_WARMUP_SHARE
 from autotune.bursts.protocol import BurstPlan
 from autotune.hardware import DeviceKind
-from autotune.knobs import TrainConfig, affecting
+from autotune.knobs import Scalar, TrainConfig, affecting
 from autotune.measuring import FEWEST_STEPS, MOST_STEPS, Point
 from autotune.search.proposal import CONFIRM
 from autotune.search.stopping import Budget
@@ -50,6 +50,18 @@ class Cost:
     sample_seconds: float
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """What some trials have shown of costs: where nothing ended well, None or 0."""
+
+    start_seconds: float | None
+    joined_seconds: float | None
+    codes: frozenset[tuple[Scalar, ...]]
+    compiler_slowness: float
+    sample_seconds: Mapping[TrainConfig, float]
+    usual_sample_seconds: float
+
+
 class Costs:
     """The one model of cost: what a config takes to start, to compile, and to train a sample.
 
@@ -71,23 +83,14 @@ class Costs:
         self._plan = plan
         self._device = device
         self._round_plans = round_plans
+        self._known: tuple[int, _Seen] | None = None
 
     def __call__(self, config: TrainConfig) -> Cost:
         """What a config costs in a process of its own."""
-        fresh = [
-            measured.start_seconds
-            + measured.build_seconds
-            + measured.warmup_seconds
-            - (measured.compile_seconds or 0.0)
-            for trial in self._trials
-            if (measured := trial.burst.measurement) is not None and not self._has_joined(trial)
-        ]
-        rates = [rate for trial in self._trials if (rate := trial.burst.rate)]
-        own = [trial.burst.rate for trial in self._trials if trial.burst.point.config == config and trial.burst.rate]
+        seen = self._seen()
         compiling = (1 - CACHE_SAVES if self.is_compiled(config) else 1.0) * self._first_compile_seconds(config)
-        start = statistics.median(fresh) if fresh else START_SECONDS + self._plan.warmup_seconds
-        rate = own[-1] if own else statistics.median(rates) if rates else None
-        return Cost(max(0.0, start), compiling, 1 / rate if rate else 0.0)
+        start = START_SECONDS + self._plan.warmup_seconds if seen.start_seconds is None else seen.start_seconds
+        return Cost(start, compiling, seen.sample_seconds.get(config, seen.usual_sample_seconds))
 
     def shares_host(self, point: Point, other: Point) -> bool:
         """Whether one live process can play both."""
@@ -95,22 +98,14 @@ class Costs:
 
     def is_compiled(self, config: TrainConfig) -> bool:
         """Whether a config is eager, or its code has been compiled before."""
-        code = affecting("compiled code")
-        return config.compile_mode is None or any(
-            trial.burst.ok and trial.burst.point.config.pick(code) == config.pick(code) for trial in self._trials
-        )
+        return config.compile_mode is None or _code(config) in self._seen().codes
 
     def challenge_seconds(self, point: Point, partner: Point | None) -> float:
         """What a candidate costs that challenges a partner: its first steps, its blocks, and a start if it needs one."""
         cost = self(point.config)
         joins = partner is not None and self.shares_host(point, partner)
-        joined = [
-            trial.burst.seconds
-            for trial in self._trials
-            if trial.burst.point.config.compile_mode is None and self._has_joined(trial) and trial.burst.ok
-        ]
         steps = OPENING_STEPS * point.config.effective_batch * cost.sample_seconds
-        usual = statistics.median(joined) if joined else steps + self._plan.measure_seconds
+        usual = self._seen().joined_seconds or steps + self._plan.measure_seconds
         there = joins and self.is_compiled(point.config)
         return usual + (0.0 if there else cost.compile_seconds) + (0.0 if joins else cost.start_seconds)
 
@@ -157,7 +152,7 @@ class Costs:
         return min(MOST_STEPS, max(FEWEST_STEPS, int(share / step_seconds)))
 
     def _deadline(self, configs: Collection[TrainConfig], plan: BurstPlan, expected: float, available: float) -> float:
-        unknown = not any(trial.burst.ok for trial in self._trials)
+        unknown = not self._seen().sample_seconds
         if not self._trials or any(not self.is_compiled(config) for config in configs):
             return available
         if unknown:
@@ -168,15 +163,7 @@ class Costs:
         """What compiling takes for the first time: more or less than usual, as it was in modes that were seen."""
         if config.compile_mode is None:
             return 0.0
-        seen = [
-            measured.compile_seconds / COMPILE_SECONDS[mode]
-            for trial in self._trials
-            if (measured := trial.burst.measurement) is not None
-            and measured.compile_seconds
-            and (mode := trial.burst.point.config.compile_mode) is not None
-            and trial.round is None
-        ]
-        return COMPILE_SECONDS[config.compile_mode] * max(seen, default=1.0)
+        return COMPILE_SECONDS[config.compile_mode] * self._seen().compiler_slowness
 
     def _side_seconds(self, point: Point, block_samples: int, stage: str) -> float:
         """A point's share of a round."""
@@ -195,7 +182,46 @@ class Costs:
         """That a side trains in a round of a stage, warming up included."""
         return (1 + ROUND_WARMUP_SHARE) * self._round_plans.get(stage, self._plan).measure_seconds
 
+    def _seen(self) -> _Seen:
+        """What the trials so far have shown, looked at again when there are more."""
+        if self._known is None or self._known[0] != len(self._trials):
+            self._known = len(self._trials), self._look()
+        return self._known[1]
+
+    def _look(self) -> _Seen:
+        fresh: list[float] = []
+        joined: list[float] = []
+        slowness: list[float] = []
+        codes: set[tuple[Scalar, ...]] = set()
+        sample_seconds: dict[TrainConfig, float] = {}
+        for trial in self._trials:
+            config, measured = trial.burst.point.config, trial.burst.measurement
+            if not trial.burst.ok or measured is None:
+                continue
+            compiling = measured.compile_seconds or 0.0
+            sample_seconds[config] = 1 / measured.samples_per_second
+            codes.add(_code(config))
+            if config.compile_mode is not None and compiling and trial.round is None:
+                slowness.append(compiling / COMPILE_SECONDS[config.compile_mode])
+            if not self._has_joined(trial):
+                fresh.append(measured.start_seconds + measured.build_seconds + measured.warmup_seconds - compiling)
+            elif config.compile_mode is None:
+                joined.append(trial.burst.seconds)
+        return _Seen(
+            start_seconds=max(0.0, statistics.median(fresh)) if fresh else None,
+            joined_seconds=statistics.median(joined) if joined else None,
+            codes=frozenset(codes),
+            compiler_slowness=max(slowness, default=1.0),
+            sample_seconds=sample_seconds,
+            usual_sample_seconds=statistics.median(sample_seconds.values()) if sample_seconds else 0.0,
+        )
+
     def _has_joined(self, trial: Trial) -> bool:
         """Whether a trial was played by a host that was alive."""
         pair = trial.pair
         return trial.round is None and pair is not None and self.shares_host(trial.burst.point, pair.partner)
+
+
+def _code(config: TrainConfig) -> tuple[Scalar, ...]:
+    """What decides which code the compiler writes."""
+    return config.pick(affecting("compiled code"))
