@@ -15,7 +15,7 @@ from autotune.measuring.records import Burst, Outcome
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.search.rounds import Confirmed
-from autotune.search.stages import CONFIRM
+from autotune.search.proposal import CONFIRM
 from autotune.search.trials import Trial
 from tests.factories import make_burst
 

@@ -13,7 +13,7 @@ from autotune.errors import Interrupted
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.numerics import Agreement, NumericsGuard, Trace
 from autotune.measuring.records import Burst, Outcome, Point
-from autotune.search.stages import ABLATION
+from autotune.search.proposal import ABLATION
 from autotune.search.stopping import ABLATION_SHARE, Budget
 from tests.search.surface import example_rate, make_search, make_space
 
