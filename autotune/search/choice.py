@@ -207,7 +207,12 @@ class Chooser:
         if name in self._space.parameters:
             return Point(config=point.config, parameters={**point.parameters, name: value})
         values: dict[str, Scalar] = {name: value}
-        if name == "num_workers" and value and not point.config.num_workers and "persistent_workers" in self._space.choices:
+        if (
+            name == "num_workers"
+            and value
+            and not point.config.num_workers
+            and "persistent_workers" in self._space.choices
+        ):
             values["persistent_workers"] = True  # that start again every epoch are a poor first impression
         return Point(config=self._space.changed(point.config, values), parameters=point.parameters)
 

@@ -151,9 +151,7 @@ class Costs:
             return 0
         return min(MOST_STEPS, max(FEWEST_STEPS, int(share / step_seconds)))
 
-    def _deadline(
-        self, configs: Collection[TrainConfig], plan: BurstPlan, expected: float, available: float
-    ) -> float:
+    def _deadline(self, configs: Collection[TrainConfig], plan: BurstPlan, expected: float, available: float) -> float:
         unknown = not self._seen().sample_seconds
         if not self._trials or any(not self.is_compiled(config) for config in configs):
             return available

@@ -223,8 +223,12 @@ class Search:
         if self._device != "cpu" or choices is None or self.log.measurement(self.baseline) is None:
             return
         held = self.space.preferred.get("allocator", self.baseline.config.allocator)
-        tuned = Point(config=self.space.changed(self.baseline.config, {"allocator": held}), parameters=self.baseline.parameters)
-        known = next((trial for trial in self.log.trials if trial.stage == ALLOCATOR and trial.burst.point == tuned), None)
+        tuned = Point(
+            config=self.space.changed(self.baseline.config, {"allocator": held}), parameters=self.baseline.parameters
+        )
+        known = next(
+            (trial for trial in self.log.trials if trial.stage == ALLOCATOR and trial.burst.point == tuned), None
+        )
         pair = known.pair if known is not None else None
         seconds = self._bursts.costs.round_seconds([self.baseline, tuned], ALLOCATOR)
         if known is None and tuned != self.baseline and seconds <= ALLOCATOR_SHARE * self._budget.seconds:

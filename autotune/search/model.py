@@ -113,10 +113,12 @@ class Design:
     def _row(self, point: Point) -> Array:
         if point not in self._known:
             values = point.values
-            alone = np.array([
-                0.0 if _is_idle(feature.knob, values) else feature.at(values.get(feature.knob))
-                for feature in self.features
-            ])
+            alone = np.array(
+                [
+                    0.0 if _is_idle(feature.knob, values) else feature.at(values.get(feature.knob))
+                    for feature in self.features
+                ]
+            )
             self._known[point] = np.concatenate([alone, alone[self._first] * alone[self._second]])
         return self._known[point]
 
@@ -199,9 +201,7 @@ def _variances(pairs: Sequence[Pair]) -> Array:
     return np.where(blocks > 0, borrowing / np.maximum(blocks, 1.0), own)
 
 
-def _features(
-    knob: str, values: Sequence[Scalar], own: Scalar, deviation: float, space: Space
-) -> Iterable[Feature]:
+def _features(knob: str, values: Sequence[Scalar], own: Scalar, deviation: float, space: Space) -> Iterable[Feature]:
     """The features of one knob, relative to the baseline's level."""
     preferred, compiles = space.preferred.get(knob), knob == "compile_mode"
     mean = 0.0

@@ -31,7 +31,9 @@ def compiled(mode: str, **changes: object) -> Point:
 def test_each_mode_of_compiling_has_a_price() -> None:
     """CUDA graphs are cheap and a thorough search is not; nothing was seen yet."""
     costs = Costs([], BurstPlan())
-    prices = [costs(compiled(mode).config).compile_seconds for mode in ("cudagraphs", "blocks", "default", "max-autotune")]
+    prices = [
+        costs(compiled(mode).config).compile_seconds for mode in ("cudagraphs", "blocks", "default", "max-autotune")
+    ]
     assert prices == sorted(set(prices))
     assert costs(BASELINE.config).compile_seconds == 0.0
 
@@ -53,7 +55,10 @@ def test_a_host_compiles_the_same_code_once() -> None:
 
 def test_only_what_needs_a_process_costs_a_start() -> None:
     """What switches in a live host does not; on a CPU nor does the allocator, which is the host's."""
-    played = [trial(BASELINE, 4.0), trial(Point(config=BASELINE.config.replace(precision="bf16")), 0.5, partner=BASELINE)]
+    played = [
+        trial(BASELINE, 4.0),
+        trial(Point(config=BASELINE.config.replace(precision="bf16")), 0.5, partner=BASELINE),
+    ]
     tuned = Point(config=BASELINE.config.replace(allocator="tuned"))
     on_cpu, on_gpu = (Costs(played, BurstPlan(), device) for device in ("cpu", "cuda"))
     assert on_cpu.challenge_seconds(tuned, BASELINE) == 0.5

@@ -56,7 +56,9 @@ class Machine:
         """As fast as each other, where both fit."""
         self.challenges += 1
         if incumbent is not None and self.room < 2:
-            return [(Burst(point=one, outcome=self.outcome, reason=self.reason, seconds=1.0), None) for one in candidates]
+            return [
+                (Burst(point=one, outcome=self.outcome, reason=self.reason, seconds=1.0), None) for one in candidates
+            ]
         pair = Pair(partner=incumbent or candidates[0], ratio=1.0, ci95=Interval(0.99, 1.01), blocks=9)
         bursts = [make_burst(1000.0).model_copy(update={"point": one}) for one in candidates]
         return [(burst, pair if incumbent is not None else None) for burst in bursts]
