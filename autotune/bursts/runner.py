@@ -42,7 +42,7 @@ class Runner(Protocol):
         """Runs one burst in a fresh process; it is over, whatever happens, soon after the deadline."""
 
     def play(self, points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
-        """Runs several points in fresh processes, block by block in turn; one burst each, in the order of the points."""
+        """Runs several points in fresh processes, block by block in turn; one burst each, in their order."""
 
     def challenge(
         self,
