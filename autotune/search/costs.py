@@ -30,7 +30,7 @@ graphs are recorded in a step or two, and blocks took two thirds of the whole on
 CACHE_SAVES = 0.7
 """Of the compiling, at least, when another process has compiled the same code: 0.8 to 0.9 were measured on a CPU."""
 GENEROUS = 5.0
-"""A deadline is so many times what is expected, and three plans and seconds at least: a hang must not eat the budget."""
+"""A deadline is so many times what is expected, three plans and seconds at least: a hang must not eat the budget."""
 NUMERICS_SHARE, NUMERICS_MAX_SECONDS = 0.05, 30.0
 """What checking numerics may take of the budget. Chosen."""
 
