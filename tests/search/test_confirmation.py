@@ -133,7 +133,7 @@ def test_what_is_not_confirmed_yet_takes_the_time_of_the_ablation() -> None:
         return 1000.0 * (1.03 if config.memory_format == "channels_last" else 1.0)
 
     space = make_space(only=("memory_format",))
-    search, _ = make_search(rate, budget_seconds=200, space=space, cost=10.0, noise=0.08, seed=1)
+    search, _ = make_search(rate, budget_seconds=200, space=space, cost=4.0, noise=0.08, seed=1)
     search.run()
     (found,) = search.confirmation.confirmed()
     assert not found.speedup.confirmed
@@ -161,7 +161,7 @@ def test_what_compiles_for_long_crowds_out_no_other_explanation() -> None:
         return example_rate(config) * (1.5 if config.compile_mode else 1.0)
 
     space = make_space(only=("num_workers", "precision", "memory_format", "compile_mode"))
-    search, surface = make_search(rate, budget_seconds=900, cost=6.0, compile_cost=60.0, noise=0.1, space=space)
+    search, surface = make_search(rate, budget_seconds=1000, cost=6.0, compile_cost=60.0, noise=0.1, space=space)
     search.run()
     assert judge(search)[0].config.compile_mode is not None
     search.explain()

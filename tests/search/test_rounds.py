@@ -118,7 +118,7 @@ def test_of_equals_the_one_that_took_notably_less_memory_in_the_rounds_is_recomm
             return 1e9 * (1.0 if config.memory_format == "channels_last" else frugal)
 
         space = make_space(only=("precision", "memory_format"))
-        search, _ = make_search(rate, budget_seconds=300, noise=0.01, space=space, bytes_of=taken, seed=2)
+        search, _ = make_search(rate, budget_seconds=300, noise=0.01, space=space, bytes_of=taken, seed=0)
         search.run()
         assert judge(search)[0].config.memory_format == expected
 
