@@ -125,6 +125,8 @@ def measured(workload: Workload, plan: BurstPlan) -> Measurement:
 class ReadyHost:
     """A host whose only player has taken its first steps; what it says of them is made up."""
 
+    stands = True
+
     def __init__(self, **event: Any) -> None:
         self._event = {"event": "ready", "epoch_samples": 512, "reads_batches": True, **event}
 

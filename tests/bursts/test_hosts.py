@@ -16,7 +16,7 @@ from autotune.measuring.pairs import Pair
 from autotune.measuring.records import Burst, Point
 from tests.conftest import RunnerOf
 
-PLAN = BurstPlan(measure_seconds=0.5)
+PLAN = BurstPlan(measure_seconds=1.0)
 WHOLE = PLAN.model_copy(update={"fastest_wins": False})
 SECONDS = 60.0
 

@@ -9,7 +9,7 @@ from torch.utils.data import Dataset
 
 from autotune import Workload
 
-SAMPLES = 4096
+SAMPLES = 100_000
 
 
 class Numbered(Dataset):
