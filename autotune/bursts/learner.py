@@ -34,6 +34,7 @@ class Learner:
         self.model, _ = tuned.prepare(workload.model, self.optimizer)
         self._own = workload.model
         self._in_force = tuned.in_force
+        self._dtype = torch.get_default_dtype()
         self._kept: list[torch.Tensor] | None = None
 
     def take(self, tuned: Tuned, *, trains: bool) -> None:
@@ -45,6 +46,7 @@ class Learner:
         if self._in_force is not None and self._in_force.config != tuned.config:
             self._in_force.switch(tuned.config)
             tuned.exchanges(self.model)
+            torch.set_default_dtype(self._dtype)  # which the user's code may have changed while another player played
         if self.model.training != trains:
             self.model.train(trains)
 

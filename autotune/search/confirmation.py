@@ -12,6 +12,7 @@ from autotune.measuring import Burst, Measurement, Numerics, NumericsGuard, Outc
 from autotune.results.result import AblationRow
 from autotune.search.ablation import MIN_ABLATION_ROUNDS, ablate, ablation_rows, reverted
 from autotune.search.bursts import Bursts
+from autotune.search.proposal import ABLATION, CONFIRM
 from autotune.search.rounds import (
     LONG_RACE_ROUNDS,
     MIN_DECIDED_ROUNDS,
@@ -20,7 +21,6 @@ from autotune.search.rounds import (
     confirm,
     rank,
 )
-from autotune.search.proposal import ABLATION, CONFIRM
 from autotune.search.standing import resource_cost, standings
 from autotune.search.turns import APART_ERROR
 

@@ -29,8 +29,9 @@ graphs are recorded in a step or two, and blocks took two thirds of the whole on
 (benchmarks/regional_compile.py). The rest is chosen."""
 CACHE_SAVES = 0.7
 """Of the compiling, at least, when another process has compiled the same code: 0.8 to 0.9 were measured on a CPU."""
-GENEROUS = 5.0
-"""A deadline is so many times what is expected, and three plans and seconds at least: a hang must not eat the budget."""
+GENEROUS, LEAST_PLANS = 5.0, 3
+"""A deadline is that many times what is expected, and for each config that many plans and seconds at least: a hang must
+not eat the budget. Chosen."""
 NUMERICS_SHARE, NUMERICS_MAX_SECONDS = 0.05, 30.0
 """What checking numerics may take of the budget. Chosen."""
 
@@ -157,7 +158,8 @@ class Costs:
             return available
         if unknown:
             return 0.6 * available
-        return min(available, max(GENEROUS * expected, 3 * (plan.warmup_seconds + plan.measure_seconds + 1.0)))
+        least = LEAST_PLANS * len(configs) * (plan.warmup_seconds + plan.measure_seconds + 1.0)
+        return min(available, max(GENEROUS * expected, least))
 
     def _first_compile_seconds(self, config: TrainConfig) -> float:
         """What compiling takes for the first time: more or less than usual, as it was in modes that were seen."""
@@ -201,7 +203,7 @@ class Costs:
             compiling = measured.compile_seconds or 0.0
             sample_seconds[config] = 1 / measured.samples_per_second
             codes.add(_code(config))
-            if config.compile_mode is not None and compiling and trial.round is None:
+            if measured.compile_seconds is not None and config.compile_mode is not None and trial.round is None:
                 slowness.append(compiling / COMPILE_SECONDS[config.compile_mode])
             if not self._has_joined(trial):
                 fresh.append(measured.start_seconds + measured.build_seconds + measured.warmup_seconds - compiling)

@@ -332,7 +332,7 @@ STAGES = (
     Stage("checking the workload", "the workload is checked", f"{COMMANDED}:hangs_in_check"),
     Stage("baseline", "the baseline is measured", f"{COMMANDED}:hangs_in_training"),
     Stage(
-        "one knob at a time", "another config is measured", f"{COMMANDED}:hangs_at_another_batch",
+        "expected gain", "another config is measured", f"{COMMANDED}:hangs_at_another_batch",
         ("--only", "batch_size"), written="partial",
     ),
     Stage(

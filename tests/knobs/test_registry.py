@@ -20,9 +20,9 @@ from autotune.measuring.memory_model import MemoryModel
 from autotune.measuring.numerics import NumericsGuard
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.search.ceilings import most_gain
+from autotune.search.costs import Costs
 from autotune.search.distributions import make_distributions
 from autotune.search.refusals import refusal
-from autotune.search.costs import Costs
 from autotune.search.trials import Trial
 from docs._scripts import knob_table
 from tests.factories import make_measurement

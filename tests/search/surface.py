@@ -94,7 +94,7 @@ class SurfaceRunner:
             blocks=blocks, steady=True, start_seconds=0.1, build_seconds=0.1, warmup_seconds=spent / 4,
             telemetry=TelemetrySummary(seconds=1.0, sm_activity_fraction=self.activity),
             device_memory_bytes=round(self.bytes_of(point.config)) if self.bytes_of else None,
-            compile_seconds=compiling or None,
+            compile_seconds=compiling if point.config.compile_mode is not None else None,
         )  # fmt: skip
         return Burst(point=point, outcome=Outcome.OK, measurement=measurement, phase="done", seconds=spent)
 
