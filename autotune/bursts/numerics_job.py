@@ -26,7 +26,7 @@ from autotune.bursts.trainer import make_loader
 from autotune.knobs import TrainConfig
 from autotune.measuring import Agreement, Point, Trace
 from autotune.recorder.order import seed_all
-from autotune.recorder.settings import products
+from autotune.recorder.precision import products
 from autotune.training.sharding import whole
 from autotune.training.tuned import Tuned
 from autotune.workload.target import load_workload

@@ -37,7 +37,8 @@ from autotune.knobs.registry import (
     with_what_is_in_force,
 )
 from autotune.knobs.space import Space, build_space
-from autotune.recorder.telling import HALF, OWN_MODES, keep_gradients, torch_dtype
+from autotune.recorder.compiled import OWN_MODES, keep_gradients
+from autotune.recorder.precision import HALF, torch_dtype
 
 __all__ = [
     "DATALOADER_ARGUMENTS", "HALF", "KNOBS", "KNOB_NAMES", "OWN_MODES", "Choices", "ModelFacts", "Parameters",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from autotune.knobs.circumstances import Choices, Circumstances, offer
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.knob import Knob
-from autotune.recorder.telling import HALF, restrict_attention
+from autotune.recorder.precision import HALF
+from autotune.recorder.telling import attention_allowed, restrict_attention
 
 _HALF_ONLY = ("flash_attention", "cudnn_attention")
 
@@ -37,6 +38,7 @@ KNOBS = (
         why="which kernel of attention is fastest depends on its shapes",
         candidates=_candidates, priority={"gpu": 70}, guide=120, conflict=_conflict,
         affects={"memory", "arithmetic", "compiled code"}, on_process=restrict_attention,
+        reads=lambda *_: attention_allowed(),
         trials={one: {"cuda", "rocm"} for one in ("flash_attention", "cudnn_attention", "efficient_attention")},
         without_word="set for the process when training starts",
     ),

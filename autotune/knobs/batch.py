@@ -9,7 +9,7 @@ from autotune.hardware import Gpu
 from autotune.knobs.circumstances import Choices, Circumstances, offer
 from autotune.knobs.config import Scalar
 from autotune.knobs.knob import Knob
-from autotune.recorder.telling import HALF
+from autotune.recorder.precision import HALF
 
 _MOST_SIZES = 10  # chosen: a search tries two or three of them, neighbours first
 _SMALLEST_SHARE = 16  # batches below this share of the baseline's are not tried: launching them costs more

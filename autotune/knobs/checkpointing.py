@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.knobs.circumstances import Choices, Circumstances
 from autotune.knobs.knob import Knob
-from autotune.recorder.telling import checkpoint_blocks
+from autotune.recorder.wrapping import checkpoint_blocks, checkpointed
 
 
 def _candidates(of: Circumstances) -> Choices | str:
@@ -29,6 +29,7 @@ KNOBS = (
         why="blocks that are computed again in backward take less memory, so that larger batches fit",
         candidates=_candidates, when_short=_when_short, priority={"gpu": 125, "cpu": 105}, guide=85,
         affects={"memory", "compiled code"}, on_model=checkpoint_blocks,
+        reads=lambda model, *_: None if model is None else checkpointed(model),
         without_word="the model's blocks are wrapped when training starts",
     ),
 )  # fmt: skip

@@ -6,7 +6,7 @@ from autotune.hardware import Gpu
 from autotune.knobs.circumstances import Choices, Circumstances, offer
 from autotune.knobs.config import Scalar
 from autotune.knobs.knob import EVERYWHERE, Knob
-from autotune.recorder.telling import GRAPHED, compile_model
+from autotune.recorder.compiled import CODE_DEPENDS_ON, GRAPHED, compile_model, compiled_mode
 from autotune.units import format_seconds
 
 _INDUCTOR_BUDGET_SECONDS = 180.0
@@ -80,6 +80,8 @@ KNOBS = (
         why="compiling fuses kernels, and CUDA graphs take away launch costs",
         candidates=_candidates, priority={"gpu": 30, "cpu": 70}, guide=90, devices_of={"cudagraphs": {"cuda"}},
         affects={"memory", "arithmetic", "compiled code"}, on_model=compile_model,
+        looks_at=(*CODE_DEPENDS_ON, "accumulation_steps"),
+        reads=lambda model, *_: None if model is None else compiled_mode(model),
         trials={"default": EVERYWHERE - {"mps"}, "reduce-overhead": {"cuda", "rocm"}, "cudagraphs": {"cuda"}},
         words={"transformers": ("torch_compile", "torch_compile_mode"), "accelerate": ("dynamo_plugin",)},
         without_word="the model is compiled when training starts, under Lightning its `training_step`",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from autotune.hardware import DeviceKind
 from autotune.knobs.circumstances import Choices, Circumstances
 from autotune.knobs.config import Scalar, TrainConfig
+from autotune.recorder.undo import Undo
 
 if TYPE_CHECKING:
     import torch
@@ -63,10 +64,13 @@ class Knob:
         words: A framework's own keyword argument that takes its value; several, or a tuple of one, where the value is
             translated by `autotune.integrations`.
         without_word: How it comes into effect under a framework that has no word for it.
-        on_process: Tells torch what holds for the whole process, whatever it was told before.
-        in_force: The value that the user's module has told torch to work with; None where it has not.
+        on_process: Tells torch what holds for the whole process, whatever it was told before; returns its undo.
         on_model: Changes a model that is on its device; given the whole config, whose other knobs may matter.
+        looks_at: Those knobs.
         on_optimizer: Changes an optimizer.
+        reads: The value that is in force in a process, for a model and its optimizer; None where it cannot be read. A
+            word that is no value of it says what is there instead.
+        starts_as_read: Whether the user's module may have told torch a value before, which is then its baseline's.
         outside: Changes a model of a script that cannot be asked to do it itself.
         trials: The values that `autotune doctor` compares with eager fp32, each with the devices where it does.
         on_copies: Whether it is in how a script's batches are copied to the device, which is changed from outside.
@@ -93,11 +97,13 @@ class Knob:
     variable: str | None = None
     words: Mapping[Framework, str | tuple[str, ...]] = field(default_factory=dict)
     without_word: str = ""
-    on_process: Callable[[Any, torch.device], None] | None = None
-    in_force: Callable[[torch.device], Scalar | None] = lambda _: None
-    on_model: Callable[[nn.Module, TrainConfig], None] | None = None
-    on_optimizer: Callable[[Optimizer, Any], None] | None = None
-    outside: Callable[[nn.Module, TrainConfig], None] | None = None
+    on_process: Callable[[Any, torch.device], Undo] | None = None
+    on_model: Callable[[nn.Module, TrainConfig], Undo] | None = None
+    looks_at: tuple[str, ...] = ()
+    on_optimizer: Callable[[Optimizer, Any], Undo] | None = None
+    reads: Callable[[nn.Module | None, Optimizer | None, torch.device], Scalar | None] | None = None
+    starts_as_read: bool = False
+    outside: Callable[[nn.Module, TrainConfig], Undo] | None = None
     trials: Mapping[Scalar, Set[DeviceKind]] = field(default_factory=dict)
     on_copies: bool = False
 

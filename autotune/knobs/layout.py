@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from autotune.knobs.circumstances import Choices, Circumstances
 from autotune.knobs.config import Scalar
 from autotune.knobs.knob import EVERYWHERE, Knob
-from autotune.recorder.layout import lay_out
+from autotune.recorder.layout import lay_out, layout_of
 
 
 def _candidates(of: Circumstances) -> Choices | str:
@@ -29,6 +29,7 @@ KNOBS = (
         when="4-D tensors occur", why="convolutions on images are often faster in channels_last",
         candidates=_candidates, prefers=_preferred, priority={"gpu": 50, "cpu": 40}, guide=100,
         affects={"memory", "arithmetic", "compiled code"}, on_model=lay_out,
+        reads=lambda model, *_: None if model is None else layout_of(model),
         trials={"channels_last": EVERYWHERE},
         without_word="weights and batches are laid out when training starts",
     ),

@@ -7,7 +7,7 @@ from typing import get_args
 from autotune.knobs.circumstances import Choices, Circumstances, offer
 from autotune.knobs.config import OptimizerImpl
 from autotune.knobs.knob import EVERYWHERE, Knob
-from autotune.recorder.telling import switch_optimizer
+from autotune.recorder.telling import form_of, switch_optimizer
 
 
 def _candidates(of: Circumstances) -> Choices | str:
@@ -25,7 +25,9 @@ KNOBS = (
         name="optimizer_impl", scope="live", when="the optimizer has such a form",
         why="one kernel for all parameters saves launches and passes over memory",
         candidates=_candidates, prefers=("fused", "foreach"), priority={"gpu": 100, "cpu": 80}, guide=110,
-        affects={"memory", "arithmetic"}, on_optimizer=switch_optimizer, words={"transformers": ("optim",)},
+        affects={"memory", "arithmetic"}, on_optimizer=switch_optimizer,
+        reads=lambda _model, optimizer, _device: None if optimizer is None else form_of(optimizer),
+        words={"transformers": ("optim",)},
         trials={"foreach": EVERYWHERE, "fused": EVERYWHERE},
         without_word="the optimizer is switched when training starts",
     ),

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 from autotune.knobs.circumstances import Choices, Circumstances, offer
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.knobs.knob import EVERYWHERE, Knob
-from autotune.recorder.telling import HALF, autocast_forward, matmul_precision, multiply_in_fp8, set_tf32
+from autotune.recorder.precision import HALF, matmul_precision, set_tf32
+from autotune.recorder.telling import multiply_in_fp8
+from autotune.recorder.wrapping import autocast_forward
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import torch
+    from torch import nn
+    from torch.optim import Optimizer
 
 _FP8_CAPABILITY = (8, 9)
 """Of compute: `torch._scaled_mm` has products of FP8 from Ada and Hopper on."""
@@ -29,14 +33,14 @@ def _preferred(of: Circumstances, _: Mapping[str, Scalar]) -> tuple[Scalar, ...]
     return () if of.overhead_bound else (*HALF, "tf32")
 
 
-def _in_force(device: torch.device) -> Scalar | None:
-    """TF32, where the user's module has allowed it for matrix products, by either interface."""
+def _reads(_model: nn.Module | None, _optimizer: Optimizer | None, device: torch.device) -> Scalar | None:
+    """TF32 where it is allowed for matrix products, by either interface; half precision leaves nothing to read."""
     import torch
 
     if device.type != "cuda":
         return None
     newer = getattr(torch.backends.cuda.matmul, "fp32_precision", "none") == "tf32"
-    return "tf32" if newer or matmul_precision() in {"high", "medium"} else None
+    return "tf32" if newer or matmul_precision() in {"high", "medium"} else "fp32"
 
 
 def _fp8(of: Circumstances) -> Choices | str:
@@ -64,7 +68,7 @@ KNOBS = (
         affects={"memory", "arithmetic", "compiled code"}, devices_of={"tf32": {"cuda"}}, on_process=set_tf32,
         trials=dict.fromkeys(("tf32", *HALF), EVERYWHERE),
         outside=autocast_forward,
-        in_force=_in_force,
+        reads=_reads, starts_as_read=True,
         words={
             "lightning": ("precision",), "fabric": ("precision",), "transformers": ("bf16", "fp16", "tf32"),
             "accelerate": ("mixed_precision",),

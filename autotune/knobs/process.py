@@ -12,11 +12,13 @@ from autotune.recorder.telling import asked_of_allocator, let_cudnn_search, set_
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
+    from torch.optim import Optimizer
 
 _BEFORE_TRAINING = "set for the process when training starts"
 
 
-def _allocator_in_force(device: torch.device) -> Scalar | None:
+def _allocator(_model: nn.Module | None, _optimizer: Optimizer | None, device: torch.device) -> Scalar | None:
     if device.type != "cuda":
         return None
     settings = (setting.replace(" ", "").lower() for setting in asked_of_allocator())
@@ -70,10 +72,16 @@ def _cudnn_search(of: Circumstances) -> Choices | str:
     return Choices((False, True), "shapes are fixed, so cuDNN searches its algorithms once")
 
 
-def _searching_in_force(device: torch.device) -> Scalar | None:
+def _searches(_model: nn.Module | None, _optimizer: Optimizer | None, device: torch.device) -> Scalar | None:
     import torch
 
-    return True if device.type == "cuda" and torch.backends.cudnn.benchmark else None
+    return torch.backends.cudnn.benchmark if device.type == "cuda" else None
+
+
+def _threads_now(*_: object) -> Scalar | None:
+    import torch
+
+    return torch.get_num_threads()
 
 
 KNOBS = (
@@ -83,14 +91,14 @@ KNOBS = (
         candidates=_threads, prefers=_preferred_threads, priority={"cpu": 60}, guide=130, scale="linear",
         part="both",  # workers want the cores that computing has
         affects={"host memory", "compiled code", "cores"}, devices={"cpu"},
-        on_process=set_threads, without_word=_BEFORE_TRAINING,
+        on_process=set_threads, reads=_threads_now, without_word=_BEFORE_TRAINING,
     ),
     Knob(
         name="allocator", scope="process", when="on the CPU with glibc",
         why="blocks that are kept save a system call and page faults for each tensor; expandable segments waste less",
         candidates=_allocators, prefers=_preferred_allocator, priority={"gpu": 130, "cpu": 10}, guide=140,
         affects={"memory", "host memory"}, devices={"cpu", "cuda"},
-        on_process=set_allocator, in_force=_allocator_in_force, without_word=_BEFORE_TRAINING,
+        on_process=set_allocator, reads=_allocator, starts_as_read=True, without_word=_BEFORE_TRAINING,
         trials={"tuned": {"cpu", "cuda"}},
     ),
     Knob(
@@ -98,7 +106,7 @@ KNOBS = (
         why="cuDNN tries its algorithms for each convolution, once, and keeps the fastest",
         candidates=_cudnn_search, prefers=(True,), priority={"gpu": 110}, guide=20,
         affects={"arithmetic"}, devices={"cuda"}, words={"lightning": ("benchmark",)},
-        on_process=let_cudnn_search, in_force=_searching_in_force, without_word=_BEFORE_TRAINING,
+        on_process=let_cudnn_search, reads=_searches, starts_as_read=True, without_word=_BEFORE_TRAINING,
         trials={True: {"cuda", "rocm"}},
     ),
 )  # fmt: skip

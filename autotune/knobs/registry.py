@@ -86,7 +86,11 @@ def idle_knobs(config: TrainConfig, device: DeviceKind) -> tuple[str, ...]:
 
 def with_what_is_in_force(config: TrainConfig, device: torch.device) -> TrainConfig:
     """A config with what the user's module has told torch already, in knobs that it leaves at their default."""
-    told = {name: knob.in_force(device) for name, knob in KNOBS.items() if getattr(config, name) == knob.default}
+    told = {
+        name: knob.reads(None, None, device)
+        for name, knob in KNOBS.items()
+        if knob.starts_as_read and knob.reads is not None and getattr(config, name) == knob.default
+    }
     return config.replace(**{name: value for name, value in told.items() if value is not None})
 
 

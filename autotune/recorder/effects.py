@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from .copies import is_pinned
 from .naming import tensors_in
-from .telling import HALF, matmul_precision, torch_dtype
+from .precision import HALF, matmul_precision, torch_dtype
 
 if TYPE_CHECKING:
     import torch

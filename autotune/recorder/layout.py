@@ -10,7 +10,10 @@ import functools
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .undo import Undo, nothing
+
 if TYPE_CHECKING:
+    import torch
     from torch import nn
     from torch.optim import Optimizer
 
@@ -26,21 +29,63 @@ class HasLayout(Protocol):
         """How images lie in memory."""
 
 
-def lay_out(model: nn.Module, config: HasLayout) -> None:
+def lay_out(model: nn.Module, config: HasLayout) -> Undo:
     """Lays out tensors of four dimensions as channels-last; gradients and the state of optimizers follow.
 
     ``model.to(memory_format=…)`` would refuse a model with tensors of five dimensions.
     """
     if config.memory_format != "channels_last":
-        return
+        return nothing
     import torch
 
+    changed = []
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.dim() == 4:
-            tensor.data = tensor.data.to(memory_format=torch.channels_last)
-            if tensor.grad is not None:
-                tensor.grad = tensor.grad.to(memory_format=torch.channels_last)
+            data = tensor.data.to(memory_format=torch.channels_last)
+            if data.stride() != tensor.stride():
+                changed.append((tensor, tensor.stride()))
+            tensor.data = data
+            _lie(tensor, data.stride())
     follow_weights()
+    _lay_out_states()
+
+    def undo() -> None:
+        for tensor, strides in changed:
+            _lie(tensor, strides)
+        _lay_out_states()
+
+    return undo
+
+
+def layout_of(model: nn.Module) -> str | None:
+    """``channels_last`` where all weights of four dimensions lie so, else ``contiguous``; None where none shows it.
+
+    Of one channel, or one pixel, a tensor lies both ways at once.
+    """
+    import torch
+
+    images = [weight for weight in model.parameters() if weight.dim() == 4]
+    ways = [(weight.is_contiguous(memory_format=torch.channels_last), weight.is_contiguous()) for weight in images]
+    if all(way == (True, True) for way in ways):
+        return None
+    return "channels_last" if all(last for last, _ in ways) else "contiguous"
+
+
+def _lie(tensor: torch.Tensor, strides: tuple[int, ...]) -> None:
+    """Gives a tensor and its gradient strides."""
+    import torch
+
+    def moved(data: torch.Tensor) -> torch.Tensor:
+        if data.stride() == strides:
+            return data
+        return torch.empty_strided(data.shape, strides, dtype=data.dtype, device=data.device).copy_(data)
+
+    tensor.data = moved(tensor.data)
+    if tensor.grad is not None:
+        tensor.grad = moved(tensor.grad)
+
+
+def _lay_out_states() -> None:
     for optimizer in list(_followed):
         lay_out_state(optimizer)
 

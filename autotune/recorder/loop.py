@@ -10,7 +10,7 @@ from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 from .naming import batches_of, class_of, has_own_iterator, is_own_batch_sampler, length_of, loader_key, tensors_in
-from .telling import matmul_precision
+from .precision import matmul_precision
 
 if TYPE_CHECKING:
     from torch import nn

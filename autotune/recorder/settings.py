@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .telling import matmul_precision, restrict_attention
+from .precision import matmul_precision, products
+from .telling import restrict_attention
 
 
 class ProcessSettings:
@@ -40,27 +41,6 @@ class ProcessSettings:
             if os.environ.get(name) == value:
                 os.environ.pop(name)
                 os.environ.update({name: former} if former is not None else {})
-
-
-def products() -> Callable[[], None]:
-    """Remembers in which precision products of fp32 are computed; returns what puts that back."""
-    import torch
-
-    matmul, convolution = matmul_precision(), torch.backends.cudnn.allow_tf32
-    # The newer settings distinguish "never set" from "exact", and compiled code is cached by them.
-    backends = torch.backends.cuda, torch.backends.mkldnn
-    parts: list[Any] = [getattr(backend, "matmul", None) for backend in backends]
-    newer = [part for part in parts if hasattr(part, "fp32_precision")]
-    before = [part.fp32_precision for part in newer]
-
-    def put_back() -> None:
-        if matmul is not None:
-            torch.set_float32_matmul_precision(matmul)
-        torch.backends.cudnn.allow_tf32 = convolution
-        for part, precision in zip(newer, before, strict=True):
-            part.fp32_precision = precision
-
-    return put_back
 
 
 def _settings() -> dict[str, Any]:

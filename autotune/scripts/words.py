@@ -8,7 +8,7 @@ from typing import Any
 
 from autotune.knobs import DATALOADER_ARGUMENTS, KNOBS
 from autotune.knobs.knob import Framework
-from autotune.recorder.telling import OWN_MODES
+from autotune.recorder.compiled import OWN_MODES
 from autotune.scripts.source import Source
 
 LOADER = DATALOADER_ARGUMENTS

@@ -6,7 +6,6 @@ That is what makes a measured gain come true: there is no second implementation 
 from __future__ import annotations
 
 import contextlib
-import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -17,13 +16,15 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from autotune.errors import ConfigError
-from autotune.knobs import DATALOADER_ARGUMENTS, KNOBS, TrainConfig, going_with, loader_arguments, variables
+from autotune.knobs import DATALOADER_ARGUMENTS, TrainConfig, going_with, loader_arguments
+from autotune.recorder.compiled import compile_loss
 from autotune.recorder.naming import length_of
-from autotune.recorder.telling import autocast, compile_loss
+from autotune.recorder.precision import autocast
 from autotune.results.result import Result
 from autotune.training.copying import SideStream
 from autotune.training.placement import PlacedDataset, unfit, unpacked
-from autotune.training.ranks import Exchange, device_of_rank, join, on_all_ranks, shared_out, this_rank, threads_of_rank
+from autotune.training.ranks import Exchange, device_of_rank, join, on_all_ranks, shared_out, this_rank
+from autotune.training.switching import InForce
 from autotune.workload.batches import MicroBatches, move
 from autotune.workload.fingerprint import model_differences, model_facts
 
@@ -173,16 +174,7 @@ class Tuned:
 
     def apply(self, model: nn.Module, optimizer: Optimizer | None = None) -> None:
         """What `prepare` does in a single process; for whoever puts the model on all ranks themselves."""
-        self.apply_process_settings()
-        model.to(self.device)
-        for name, knob in KNOBS.items():
-            if knob.on_model is not None:
-                knob.on_model(model, self.config)
-            if knob.on_optimizer is not None and optimizer is not None:
-                try:
-                    knob.on_optimizer(optimizer, value := getattr(self.config, name))
-                except ValueError as error:
-                    raise ConfigError(f"{name}={value} cannot be used: {error}; use {name}=default") from None
+        InForce(model, optimizer, self.device).switch(self.config)
 
     def compiled_loss(self, loss: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         """A function of the model and a batch, to be called in its place; as it is unless ``compile_mode=loss``.
@@ -253,12 +245,7 @@ class Tuned:
 
     def apply_process_settings(self) -> None:
         """Sets what holds for the whole process: threads, allocator, TF32, cuDNN, attention; again does no harm."""
-        os.environ.update(variables(self.config))
-        for name, knob in KNOBS.items():
-            if knob.on_process is not None:
-                knob.on_process(getattr(self.config, name), self.device)
-        if self.config.num_threads is None and not this_rank().alone:
-            torch.set_num_threads(threads_of_rank())
+        InForce(None, None, self.device).switch(self.config)
 
 
 def comparable(model: torch.nn.Module, result: Result) -> bool:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import IsolationError, UsageError
-from autotune.recorder.telling import matmul_precision
+from autotune.recorder.precision import matmul_precision
 from autotune.workload.user_errors import wrap_user_error
 
 ENDING = ".sent"

@@ -14,7 +14,7 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 
 from autotune.knobs.config import TrainConfig
-from autotune.recorder import telling
+from autotune.recorder import compiled
 from autotune.recorder.blocks import count_blocks, repeated_blocks
 from autotune.training.tuned import Tuned
 from benchmarks.charlm import CharGPT
@@ -28,7 +28,7 @@ WIDTH = 8
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounter]:
     """Counts the functions that are compiled, which run as they are; and forgets what was compiled before."""
     counter = CompileCounter()
-    monkeypatch.setattr(telling, "_compile_call", functools.partial(telling._compile_call, backend=counter))
+    monkeypatch.setattr(compiled, "_compiled_call", functools.partial(compiled._compiled_call, backend=counter))
     torch._dynamo.reset()
     yield counter
     torch._dynamo.reset()

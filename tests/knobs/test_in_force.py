@@ -10,7 +10,8 @@ import torch
 from autotune.knobs import with_what_is_in_force
 from autotune.knobs.config import TrainConfig
 from autotune.knobs.registry import KNOBS
-from autotune.recorder.telling import matmul_precision, tune_allocator
+from autotune.recorder.precision import matmul_precision
+from autotune.recorder.telling import tune_allocator
 from tests.torch_versions import needs_newer_precision
 
 CUDA = torch.device("cuda")  # only named: nothing here asks a card

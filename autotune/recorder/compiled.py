@@ -1,0 +1,168 @@
+"""How a model or a loss is compiled, and how compiled code is kept while a process plays other configs."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
+
+from .blocks import no_cache_in_training, repeated_blocks, without_cache
+from .undo import Undo, in_reverse, kept_on, nothing, put
+from .wrapping import wrap_forward
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from .asked import Knobs
+
+GRAPHED = ("reduce-overhead", "max-autotune", "cudagraphs")
+"""Modes that replay CUDA graphs."""
+OWN_MODES = ("cudagraphs", "blocks", "loss")
+"""Modes that are none of Inductor's: CUDA graphs of eager kernels, a backend of torch's own; and the default mode for
+each repeated block, rather than for the whole model, or for the loss with the model in it."""
+CODE_DEPENDS_ON = (
+    "batch_size", "precision", "fp8_linear", "memory_format", "sdpa_backend", "checkpointing", "compile_mode",
+    "num_threads", "ddp_bucket_cap_mb", "strategy", "fsdp_param_dtype",
+)  # fmt: skip
+"""The knobs that affect compiled code: configs that differ in one of them share none, because dynamo would compile the
+second shape that a function sees as a dynamic one, unlike a process that sees no other."""
+_RECOMPILES = 8
+"""Torch's own limit (`torch._dynamo.config.recompile_limit`), above which it goes on eagerly."""
+_MODE = "_mode_by_autotune"  # attribute of a compiled call
+
+
+def compile_model(model: nn.Module, config: Knobs) -> Undo:
+    """Compiles the model's call in place, or the calls of its repeated blocks, so that ``state_dict()`` keeps its keys.
+
+    Blocks that are alike share their compiled code, which torch finds by what it has compiled before. Compiled code is
+    kept with the model: where the same config comes into force again, nothing is compiled.
+    """
+    mode = config.compile_mode
+    if mode is None:
+        return nothing
+    undos = [keep_gradients(model, config)]
+    if mode == "blocks":
+        undos += [wrap_forward(part, no_cache_in_training) for part in without_cache(model)]
+    calls = kept_on(model).setdefault("calls", {})
+    key = _key(config)
+    if key not in calls:
+        calls[key] = _blocks(model, key) if mode == "blocks" else _whole(model, mode, key)
+        for _, call in calls[key]:
+            setattr(call, _MODE, mode)
+    undos += [put(part, "_compiled_call_impl", call) for part, call in calls[key]]
+    return in_reverse(undos)
+
+
+def compile_loss(loss: Callable[..., Any], config: Knobs) -> Callable[..., Any]:
+    """A function of a model and a batch, compiled with the model in it; as it is, unless that is the mode."""
+    if config.compile_mode != "loss":
+        return loss
+    make = _compiled_loss if isinstance(loss, Hashable) else _compiled_loss.__wrapped__
+    return make(loss, _key(config))
+
+
+def compiled_mode(model: nn.Module) -> str | None:
+    """The mode in which a model's call, or a block's, is compiled; ``eager`` where neither is.
+
+    None where a model has no blocks, so that compiling them would change nothing.
+    """
+    for part in model.modules():
+        if mode := getattr(vars(part).get("_compiled_call_impl"), _MODE, None):
+            return str(mode)
+    return "eager" if repeated_blocks(model) else None
+
+
+@functools.lru_cache(maxsize=32)  # a loop that makes a new function for each epoch keeps no more than these
+def _compiled_loss(loss: Callable[..., Any], key: tuple[Any, ...]) -> Callable[..., Any]:
+    import torch
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return loss(*args, **kwargs)  # an object that is called, or a partial one, cannot be compiled itself
+
+    call.__code__ = _code(call.__code__, "loss", key)
+    return torch.compile(call)
+
+
+def _key(config: Knobs) -> tuple[Any, ...]:
+    return tuple(getattr(config, name, None) for name in CODE_DEPENDS_ON)
+
+
+def _whole(model: nn.Module, mode: str, key: tuple[Any, ...]) -> list[tuple[nn.Module, Any]]:
+    # In the loss the model is compiled as a part of it, and by itself wherever else it is called.
+    own: dict[str, dict[str, Any]] = {"cudagraphs": {"backend": "cudagraphs"}, "loss": {}}
+    return [(model, _compiled_call(model, _code(_CALL, "call", key), **own.get(mode, {"mode": mode})))]
+
+
+def _blocks(model: nn.Module, key: tuple[Any, ...]) -> list[tuple[nn.Module, Any]]:
+    calls = []
+    for number, group in enumerate(repeated_blocks(model)):
+        code = _code(_CALL, f"call_block_{number}", key)
+        calls += [(block, _compiled_call(block, code, **_limit_of(group))) for block in group]
+    return calls
+
+
+def _call_of(model: nn.Module) -> types.FunctionType:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return model._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    return call  # type: ignore[return-value]
+
+
+_CALL = _call_of(None).__code__  # type: ignore[arg-type]
+
+
+def _compiled_call(model: nn.Module, code: types.CodeType, **how: Any) -> Callable[..., Any]:
+    """What stands for a module's call once it is compiled.
+
+    This is ``nn.Module.compile`` but for the function in between: torch does not trace functions of its own files, so a
+    model whose class is torch's (``nn.Sequential``) would silently run eagerly. Its compiled code belongs to the
+    function's code: blocks of another kind are no reason to compile for sizes that vary. What `torch.jit.trace`
+    records, for an export say, is the model's own call: it refuses compiled code.
+    """
+    import torch
+
+    call = _call_of(model)
+    call.__code__ = code
+    compiled = torch.compile(call, **how)
+
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        return (call if torch.jit.is_tracing() else compiled)(*args, **kwargs)  # type: ignore[attr-defined, no-untyped-call]
+
+    return chosen
+
+
+def _code(code: types.CodeType, name: str, key: tuple[Any, ...]) -> types.CodeType:
+    """A copy of a function's code: dynamo keeps what it compiled by code, and what sizes it has seen by its name."""
+    return code.replace(co_name="_".join(map(str, (name, *key))))
+
+
+def _limit_of(group: list[nn.Module]) -> dict[str, int]:
+    """Room to compile each block of a group on its own, should torch tell them apart; newer versions take it."""
+    import torch
+
+    takes_it = "recompile_limit" in inspect.signature(torch.compile).parameters
+    return {"recompile_limit": max(_RECOMPILES, 2 * len(group))} if takes_it else {}
+
+
+def keep_gradients(model: nn.Module, config: Knobs) -> Undo:
+    """Lets a model's gradients live through the micro-batches of a step, where a CUDA graph is replayed for each."""
+    if config.compile_mode not in GRAPHED or config.accumulation_steps == 1:
+        return nothing
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    handles: list[Any] = [weight.register_post_accumulate_grad_hook(_own_gradient) for weight in weights]  # type: ignore[no-untyped-call]
+    return in_reverse([handle.remove for handle in handles])
+
+
+def _own_gradient(parameter: torch.Tensor) -> None:
+    """Copies a gradient out of the memory of a CUDA graph, which the next micro-batch overwrites.
+
+    The first micro-batch of a step leaves the graph's own tensor as the gradient, and torch refuses to add to it once
+    the graph has run again. The copy is kept until the gradients are set to None; the next micro-batches add to it.
+    """
+    gradient = parameter.grad
+    if gradient is not None and not getattr(gradient, "_is_own_copy", False):
+        parameter.grad = gradient.clone()
+        parameter.grad._is_own_copy = True  # type: ignore[attr-defined]  # lives as long as the tensor does

@@ -1,0 +1,80 @@
+"""In how many bits is computed: autocast around what is trained, and TF32 for products of fp32."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from .undo import Undo, nothing
+
+if TYPE_CHECKING:
+    import torch
+
+HALF = ("bf16", "fp16")
+"""Precisions of 16 bits: autocast computes in them."""
+
+
+def torch_dtype(precision: str) -> torch.dtype:
+    """The type that matrices are multiplied in; tf32 is a way to multiply fp32."""
+    import torch
+
+    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
+
+
+def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """``torch.autocast``; does nothing for fp32 and tf32."""
+    import torch
+
+    return torch.autocast(device.type, dtype=torch_dtype(precision)) if precision in HALF else contextlib.nullcontext()
+
+
+def matmul_precision() -> str | None:
+    """What the older interface says; None where torch refuses to, the newer one having been used as well."""
+    import torch
+
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return None
+
+
+def products() -> Undo:
+    """Remembers in which precision products of fp32 are computed; returns what puts that back."""
+    import torch
+
+    matmul, convolution = matmul_precision(), torch.backends.cudnn.allow_tf32
+    # The newer settings distinguish "never set" from "exact", and compiled code is cached by them.
+    backends = torch.backends.cuda, torch.backends.mkldnn
+    parts: list[Any] = [getattr(backend, "matmul", None) for backend in backends]
+    newer = [part for part in parts if hasattr(part, "fp32_precision")]
+    before = [part.fp32_precision for part in newer]
+
+    def put_back() -> None:
+        if matmul is not None:
+            torch.set_float32_matmul_precision(matmul)
+        torch.backends.cudnn.allow_tf32 = convolution
+        for part, precision in zip(newer, before, strict=True):
+            part.fp32_precision = precision
+
+    return put_back
+
+
+def set_tf32(precision: str, device: torch.device) -> Undo:
+    """TF32 for matmul and convolution, or none for matmul; convolutions have it by torch's own default.
+
+    Beside half precision, what is left in fp32 computes as the user's module has set it.
+
+    By the older interface on purpose: after the newer one alone (``fp32_precision``), reading the matmul precision, as
+    Inductor does, raises; after this one both can be read, whichever of them the user's code has set before.
+    """
+    import torch
+
+    undo = products()
+    if precision == "tf32":
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.allow_tf32 = True
+    elif precision == "fp32" and device.type == "cuda" and matmul_precision() != "highest":
+        torch.set_float32_matmul_precision("highest")
+    else:
+        return nothing
+    return undo

@@ -1,0 +1,66 @@
+"""How a change is taken back: each function that changes something returns the function that takes it back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Undo = Callable[[], None]
+"""Takes back what one call has changed; to be called once."""
+_KEPT = "_kept_by_autotune"  # attribute of a model
+_ABSENT = object()
+
+
+def nothing() -> None:
+    """Takes back nothing, since nothing was changed."""
+
+
+def never() -> None:
+    """Stands for a change that a process keeps until its end.
+
+    Raises:
+        RuntimeError: Always.
+    """
+    raise RuntimeError("only a new process can take this back")
+
+
+def in_reverse(undos: Sequence[Undo]) -> Undo:
+    """Takes back several changes, the last one first."""
+
+    def undo() -> None:
+        for one in reversed(undos):
+            one()
+
+    return undo
+
+
+def put(owner: Any, name: str, value: Any) -> Undo:
+    """Sets an attribute of an object or a class; its undo removes what the object itself did not have."""
+    before = vars(owner).get(name, _ABSENT)
+    setattr(owner, name, value)
+
+    def undo() -> None:
+        if before is _ABSENT:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+
+    return undo
+
+
+class _Kept(dict[Any, Any]):
+    """What is made for one model; a copy of the model, or its pickle, has an empty dictionary instead."""
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return dict, ()
+
+
+def kept_on(model: nn.Module) -> dict[Any, Any]:
+    """What is kept for a model, as long as the model is there: compiled code, wrapped forwards, undos."""
+    kept = vars(model).get(_KEPT)
+    if type(kept) is not _Kept:
+        kept = vars(model)[_KEPT] = _Kept()
+    return kept

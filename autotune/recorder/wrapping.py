@@ -1,0 +1,97 @@
+"""What is put around a model's forward: half precision, computing again in backward, no cache in training."""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+from .blocks import no_cache_in_training, recomputed, repeated_blocks, without_cache
+from .precision import HALF, autocast
+from .undo import Undo, in_reverse, kept_on, nothing, put
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from .asked import Knobs
+
+_WITHIN = "_within_by_autotune"  # attribute of a forward: names of what was put around it
+
+
+def wrap_forward(model: nn.Module, around: Any) -> Undo:
+    """Puts ``around(forward, *args, **kwargs)`` in the place of a model's own forward; once, also of a copy's."""
+    forward = model.forward
+    within = getattr(forward, _WITHIN, ())
+    if around.__qualname__ in within:  # a deep copy brings it along
+        return nothing
+    own = forward.__func__ if isinstance(forward, types.MethodType) and forward.__self__ is model else None
+    # Kept, so that compiled code, which is bound to this very function, is found when the same comes into force again.
+    kept, key = kept_on(model), (around, own or forward)
+    if key not in kept:
+        # A method of the model: a deep copy, such as an average of the weights, gets its own.
+        kept[key] = types.MethodType(_wrapped(forward, own, around, within), model)
+    return put(model, "forward", kept[key])
+
+
+def _wrapped(forward: Any, own: Any, around: Any, within: tuple[str, ...]) -> Any:
+    def wrapped(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return around(forward, *args, **kwargs) if own is None else around(own, self, *args, **kwargs)
+
+    if own is not None:  # who reads the signature, as transformers do, finds the model's own
+        functools.update_wrapper(wrapped, own)
+    setattr(wrapped, _WITHIN, (*within, around.__qualname__))
+    return wrapped
+
+
+def checkpoint_blocks(model: nn.Module, config: Knobs) -> Undo:
+    """Lets the repeated blocks keep their inputs only: in backward, each is computed again with the same dropout."""
+    if config.checkpointing != "blocks":
+        return nothing
+    undos = [wrap_forward(part, no_cache_in_training) for part in without_cache(model)]
+    groups = repeated_blocks(model, recomputable=True)
+    return in_reverse([*undos, *(wrap_forward(block, recomputed) for group in groups for block in group)])
+
+
+def checkpointed(model: nn.Module) -> str | None:
+    """``blocks`` where they are computed again in backward, else ``none``; None where there are no such blocks."""
+    if any(recomputed.__qualname__ in getattr(part.forward, _WITHIN, ()) for part in model.modules()):
+        return "blocks"
+    return "none" if repeated_blocks(model, recomputable=True) else None
+
+
+def autocast_forward(model: nn.Module, config: Knobs) -> Undo:
+    """Lets a model that nobody else does it for compute in half precision; its loss is computed in full precision."""
+    if config.precision not in HALF:
+        return nothing
+    import torch
+
+    device = next((weight.device for weight in model.parameters()), torch.device("cpu"))
+    return wrap_forward(model, _in_half(config.precision, device))
+
+
+@functools.cache  # one function for each, by which compiled code is found again
+def _in_half(precision: str, device: torch.device) -> Any:
+    def in_half(forward: Any, *args: Any, **kwargs: Any) -> Any:
+        with autocast(precision, device):
+            out = forward(*args, **kwargs)
+        return _in_fp32(out)
+
+    return in_half
+
+
+def _in_fp32(out: Any) -> Any:
+    """What a model returned, its tensors of half precision in fp32."""
+    import torch
+
+    if isinstance(out, torch.Tensor):
+        return out.float() if out.dtype in {torch.bfloat16, torch.float16} else out
+    if isinstance(out, tuple) and hasattr(out, "_fields"):
+        return type(out)(*map(_in_fp32, out))
+    if isinstance(out, (list, tuple)):
+        return type(out)(map(_in_fp32, out))
+    if isinstance(out, dict):  # also what transformers return: their own classes keep attributes and items alike
+        for name, part in list(out.items()):
+            if isinstance(changed := _in_fp32(part), torch.Tensor):
+                out[name] = changed
+    return out

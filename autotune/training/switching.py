@@ -1,0 +1,145 @@
+"""Which settings are in force in a process that trains, and how they are exchanged for those of another config."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from autotune.errors import ConfigError
+from autotune.knobs import DATALOADER_ARGUMENTS, HALF, KNOBS, Scalar, TrainConfig, can_share_process, variables
+from autotune.knobs.knob import Knob
+from autotune.recorder.undo import Undo, nothing
+from autotune.training.ranks import this_rank, threads_of_rank
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from torch.optim import Optimizer
+    from torch.utils.data import DataLoader
+
+
+class _Setting(NamedTuple):
+    """What one knob has changed: the values it went by, what was read before, and how it is taken back."""
+
+    by: tuple[Scalar, ...]
+    before: Scalar | None
+    undo: Undo
+
+
+_OF_PROCESS: dict[str, _Setting] = {}
+"""By knob, what holds for the whole process, for whichever model it was set."""
+_FOR_PROCESS = [knob for knob in KNOBS.values() if knob.on_process is not None]
+_FOR_MODEL = [
+    tuple(knob for knob in KNOBS.values() if knob.on_model is not None),  # each wraps what those before have made
+    *((knob,) for knob in KNOBS.values() if knob.on_optimizer is not None),
+]
+
+
+class InForce:
+    """The settings of one config that are in force in this process, and can be exchanged for those of another.
+
+    Args:
+        model: What is trained, or None: then only what holds for the whole process is set.
+        optimizer: That steps it; None leaves its knobs alone.
+        device: To train on; the first `switch` moves the model there.
+
+    Attributes:
+        config: That was switched to last; None before the first `switch`.
+    """
+
+    def __init__(self, model: nn.Module | None, optimizer: Optimizer | None, device: torch.device) -> None:
+        self.config: TrainConfig | None = None
+        self._model = model
+        self._optimizer = optimizer
+        self._device = device
+        self._of_model: dict[str, _Setting] = {}
+
+    def switch(self, config: TrainConfig) -> None:
+        """Takes back what differs, sets it as the config says, and reads it back.
+
+        Gradients are dropped, unless it is the first time: those that another config has half accumulated, in fp16 a
+        multiple of the gradients, are not to be stepped on. Weights and the optimizer's state stay.
+
+        Raises:
+            ConfigError: Another process is needed, and nothing was switched; or a value did not come into effect, and
+                some others did. Another config can be switched to then.
+        """
+        first = self.config is None
+        if self.config is not None and not can_share_process(config, self.config):
+            names = [name for name in config.changes_from(self.config) if KNOBS[name].scope == "process"]
+            raise ConfigError(f"a process that trains cannot switch {' and '.join(names)}: start another one for it")
+        for one in () if first else (self._model, self._optimizer):
+            if one is not None:
+                one.zero_grad(set_to_none=True)
+        self.config = config
+        os.environ.update(variables(config))
+        if config.num_threads is None and not this_rank().alone:
+            config = config.replace(num_threads=threads_of_rank())
+        for knob in _FOR_PROCESS:
+            self._settle((knob,), config, _OF_PROCESS)
+        if self._model is not None:
+            if first:
+                self._model.to(self._device)
+            for knobs in _FOR_MODEL:
+                self._settle(knobs, config, self._of_model)
+
+    def _settle(self, knobs: tuple[Knob, ...], config: TrainConfig, settings: dict[str, _Setting]) -> None:
+        """Brings knobs into force, each of which may have wrapped what those before it have made."""
+        same = list(itertools.takewhile(lambda knob: _is_so(knob, config, settings), knobs))
+        changed = knobs[len(same) :]
+        for knob in reversed(changed):
+            if (setting := settings.pop(knob.name, None)) is not None:
+                self._take_back(knob, setting)
+        for knob in changed:
+            before = self._read(knob)
+            settings[knob.name] = _Setting(_goes_by(knob, config), before, self._call(knob, config))
+            self._verify(knob, settings[knob.name])
+        for knob in same:
+            if knob.on_process is not None:  # the user's code may have told torch something else since
+                self._call(knob, config)
+                self._verify(knob, settings[knob.name])
+
+    def _call(self, knob: Knob, config: TrainConfig) -> Undo:
+        value = getattr(config, knob.name)
+        if knob.on_process is not None:
+            return knob.on_process(value, self._device)
+        if knob.on_model is not None and self._model is not None:
+            return knob.on_model(self._model, config)
+        if knob.on_optimizer is None or self._optimizer is None:
+            return nothing
+        try:
+            return knob.on_optimizer(self._optimizer, value)
+        except ValueError as error:
+            raise ConfigError(f"{knob.name}={value} cannot be used: {error}; use {knob.name}=default") from None
+
+    def _read(self, knob: Knob) -> Scalar | None:
+        return None if knob.reads is None else knob.reads(self._model, self._optimizer, self._device)
+
+    def _take_back(self, knob: Knob, setting: _Setting) -> None:
+        if knob.scope == "process":  # set for another model: it stays as long as the process
+            return
+        setting.undo()
+        if (now := self._read(knob)) != setting.before:
+            raise ConfigError(f"{knob.name}={setting.by[0]} could not be taken back: it is {now}, not {setting.before}")
+
+    def _verify(self, knob: Knob, setting: _Setting) -> None:
+        now, wanted = self._read(knob), setting.by[0]
+        # The default leaves what the user has chosen; half precision is what autocast does around each step.
+        is_users = now == setting.before and wanted in {knob.default, *HALF}
+        if now is not None and now != wanted and not is_users:
+            raise ConfigError(f"{knob.name}={wanted} did not come into effect: it is {now}")
+
+
+def loader_differences(loader: DataLoader[Any], config: TrainConfig) -> dict[str, tuple[Scalar, Scalar]]:
+    """The knobs that a loader does not have as a config asks, each with what was asked for and what it has."""
+    found = {name: (getattr(config, name), getattr(loader, word, None)) for name, word in DATALOADER_ARGUMENTS.items()}
+    return {name: (asked, has) for name, (asked, has) in found.items() if asked != has}
+
+
+def _goes_by(knob: Knob, config: TrainConfig) -> tuple[Scalar, ...]:
+    return config.pick((knob.name, *knob.looks_at))
+
+
+def _is_so(knob: Knob, config: TrainConfig, settings: dict[str, _Setting]) -> bool:
+    return knob.name in settings and settings[knob.name].by == _goes_by(knob, config)
