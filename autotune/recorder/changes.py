@@ -13,6 +13,7 @@ from .copies import Copies
 from .layout import follow_weights
 from .naming import batches_of, is_own_batch_sampler
 from .ranks import exchange_by
+from .undo import Undo, in_reverse, kept_on
 
 if TYPE_CHECKING:
     import torch
@@ -61,6 +62,7 @@ class Changes:
         self._found_models = False
         self._optimizer: list[tuple[str, Any]] = told.get("optimizer", [])
         self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._undos: dict[str, Undo] = {}  # of the process; a model's and an optimizer's own are kept on them
         follow_weights()  # now: models may be laid out within a step, when torch takes no further hook
 
     def exchange(self, suits: Callable[[nn.Module], bool] = lambda _: True) -> Changes:
@@ -96,12 +98,13 @@ class Changes:
     def on_process(self, device: torch.device) -> None:
         """Tells torch what holds for the whole process; again, where the script may have said otherwise meanwhile."""
         for function, value in self._process:
-            getattr(telling, function)(value, device)
+            undo = getattr(telling, function)(value, device)
+            self._undos.setdefault(function, undo)
 
     def on_copies(self) -> None:
-        """From here on copies of batches do not wait, where that was chosen; to be called once."""
+        """From here on copies of batches do not wait, where that was chosen; to be called once before each `undo`."""
         if self.copies is not None:
-            self.copies.install()
+            self._undos["copies"] = self.copies.install()
 
     def on_models(self, models: list[nn.Module]) -> None:
         """Changes the models, each once."""
@@ -111,8 +114,8 @@ class Changes:
         for model in models:
             if not any(model is one for one in known):
                 known.append(model)
-                for function in self._model:
-                    getattr(telling, function)(model, self.knobs)
+                undos = [getattr(telling, function)(model, self.knobs) for function in self._model]
+                kept_on(model)[self] = in_reverse(undos)
         self._models = [weakref.ref(model) for model in known]
         self._found_models |= bool(models)
 
@@ -122,12 +125,30 @@ class Changes:
             return
         self._known.add(optimizer)
         try:
-            for function, value in self._optimizer:
-                getattr(telling, function)(optimizer, value)
-            if self._optimizer:
+            undos = [getattr(telling, function)(optimizer, value) for function, value in self._optimizer]
+            if undos:
+                kept_on(optimizer)[self] = in_reverse(undos)
                 self.switched.append(weakref.ref(optimizer))
         except ValueError as error:
             self.refused_form = str(error)
+
+    def undo(self) -> None:
+        """Takes back what was changed in optimizers, models, copies and the process; it can be changed again then.
+
+        Loaders stay as they were made, and so does what ranks have agreed on.
+
+        Raises:
+            RuntimeError: Something was changed that a process keeps until its end.
+        """
+        for known in reversed(self.switched):
+            if (optimizer := known()) is not None:
+                kept_on(optimizer).pop(self)()
+        for model in reversed(self.models):
+            kept_on(model).pop(self)()
+        self.switched, self._models, self._known = [], [], weakref.WeakSet()
+        self._found_models, self.refused_form = False, None
+        while self._undos:
+            self._undos.popitem()[1]()
 
     def arguments(self, loader: DataLoader[Any]) -> dict[str, Any]:
         """The arguments with which a loader is made again: the script's own, but for what is changed."""

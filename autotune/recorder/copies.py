@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .naming import tensors_in
+from .undo import Undo, in_reverse, put
 
 if TYPE_CHECKING:
     import torch
@@ -33,12 +34,12 @@ class Copies:
         self.overlapped = 0
         self._recent: deque[set[int]] = deque(maxlen=RECENT)
 
-    def install(self) -> None:
+    def install(self) -> Undo:
         """From here on ``Tensor.to`` and ``Tensor.cuda`` are asked first."""
         import torch
 
-        for name in ("to", "cuda"):
-            setattr(torch.Tensor, name, self._asking(getattr(torch.Tensor, name)))
+        ways = [(name, self._asking(getattr(torch.Tensor, name))) for name in ("to", "cuda")]
+        return in_reverse([put(torch.Tensor, name, asking) for name, asking in ways])
 
     def drawn(self, batch: Any) -> None:
         """A batch was handed over: what of it lies in page-locked memory may be copied without waiting."""

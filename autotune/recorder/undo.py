@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import nn
+    from torch.optim import Optimizer
 
 Undo = Callable[[], None]
 """Takes back what one call has changed; to be called once."""
-_KEPT = "_kept_by_autotune"  # attribute of a model
+_KEPT = "_kept_by_autotune"  # attribute of a model, or an optimizer
 _ABSENT = object()
 
 
@@ -52,15 +53,15 @@ def put(owner: Any, name: str, value: Any) -> Undo:
 
 
 class _Kept(dict[Any, Any]):
-    """What is made for one model; a copy of the model, or its pickle, has an empty dictionary instead."""
+    """What is made for one owner; a copy of the owner, or its pickle, has an empty dictionary instead."""
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return dict, ()
 
 
-def kept_on(model: nn.Module) -> dict[Any, Any]:
-    """What is kept for a model, as long as the model is there: compiled code, wrapped forwards, undos."""
-    kept = vars(model).get(_KEPT)
+def kept_on(owner: nn.Module | Optimizer) -> dict[Any, Any]:
+    """What is kept as long as a model or an optimizer is there: compiled code, undos."""
+    kept = vars(owner).get(_KEPT)
     if type(kept) is not _Kept:
-        kept = vars(model)[_KEPT] = _Kept()
+        kept = vars(owner)[_KEPT] = _Kept()
     return kept

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .blocks import no_cache_in_training, recomputed, repeated_blocks, without_cache
 from .precision import HALF, autocast
-from .undo import Undo, in_reverse, kept_on, nothing, put
+from .undo import Undo, in_reverse, nothing, put
 
 if TYPE_CHECKING:
     import torch
@@ -26,22 +26,15 @@ def wrap_forward(model: nn.Module, around: Any) -> Undo:
     if around.__qualname__ in within:  # a deep copy brings it along
         return nothing
     own = forward.__func__ if isinstance(forward, types.MethodType) and forward.__self__ is model else None
-    # Kept, so that compiled code, which is bound to this very function, is found when the same comes into force again.
-    kept, key = kept_on(model), (around, own or forward)
-    if key not in kept:
-        # A method of the model: a deep copy, such as an average of the weights, gets its own.
-        kept[key] = types.MethodType(_wrapped(forward, own, around, within), model)
-    return put(model, "forward", kept[key])
 
-
-def _wrapped(forward: Any, own: Any, around: Any, within: tuple[str, ...]) -> Any:
     def wrapped(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return around(forward, *args, **kwargs) if own is None else around(own, self, *args, **kwargs)
 
     if own is not None:  # who reads the signature, as transformers do, finds the model's own
         functools.update_wrapper(wrapped, own)
     setattr(wrapped, _WITHIN, (*within, around.__qualname__))
-    return wrapped
+    # A method of the model: a deep copy, such as an average of the weights, gets its own.
+    return put(model, "forward", types.MethodType(wrapped, model))
 
 
 def checkpoint_blocks(model: nn.Module, config: Knobs) -> Undo:
@@ -67,17 +60,13 @@ def autocast_forward(model: nn.Module, config: Knobs) -> Undo:
     import torch
 
     device = next((weight.device for weight in model.parameters()), torch.device("cpu"))
-    return wrap_forward(model, _in_half(config.precision, device))
 
-
-@functools.cache  # one function for each, by which compiled code is found again
-def _in_half(precision: str, device: torch.device) -> Any:
     def in_half(forward: Any, *args: Any, **kwargs: Any) -> Any:
-        with autocast(precision, device):
+        with autocast(config.precision, device):
             out = forward(*args, **kwargs)
         return _in_fp32(out)
 
-    return in_half
+    return wrap_forward(model, in_half)
 
 
 def _in_fp32(out: Any) -> Any:

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from torch import nn
 
 from autotune.knobs import with_what_is_in_force
 from autotune.knobs.config import TrainConfig
+from autotune.knobs.knob import Knob
 from autotune.knobs.registry import KNOBS
 from autotune.recorder.precision import matmul_precision
 from autotune.recorder.telling import tune_allocator
@@ -76,6 +78,33 @@ def test_fp32_takes_tf32_back() -> None:
     assert matmul_precision() == "highest"
     set_precision("tf32", CUDA)
     assert matmul_precision() == "high"
+
+
+SWITCHED = [knob for knob in KNOBS.values() if knob.scope in {"live", "compiled"} and knob.part != "loader"]
+OTHER = {
+    "precision": "tf32", "memory_format": "channels_last", "sdpa_backend": "math", "checkpointing": "blocks",
+    "compile_mode": "default", "optimizer_impl": "fused", "num_threads": 3, "cudnn_benchmark": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("knob", SWITCHED, ids=lambda knob: knob.name)
+def test_what_a_live_process_switches_is_read_and_taken_back(knob: Knob) -> None:
+    """Each knob has a function that sets it, whose undo takes it back, and one that reads it."""
+    model = nn.Sequential(*(nn.Sequential(nn.Conv2d(3, 3, 3)) for _ in range(2)))
+    optimizer = torch.optim.SGD(model.parameters())
+    config = TrainConfig.model_validate({knob.name: OTHER[knob.name]})
+    assert knob.reads is not None
+    before = knob.reads(model, optimizer, CUDA)
+    if knob.on_process is not None:
+        undo = knob.on_process(OTHER[knob.name], CUDA)
+    elif knob.on_model is not None:
+        undo = knob.on_model(model, config)
+    else:
+        assert knob.on_optimizer is not None
+        undo = knob.on_optimizer(optimizer, OTHER[knob.name])
+    assert knob.reads(model, optimizer, CUDA) == OTHER[knob.name] != before
+    undo()
+    assert knob.reads(model, optimizer, CUDA) == before
 
 
 def test_cudnns_search_is_set_both_ways() -> None:

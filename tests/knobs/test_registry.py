@@ -19,6 +19,7 @@ from autotune.knobs.registry import FAMILIES, KNOBS
 from autotune.measuring.memory_model import MemoryModel
 from autotune.measuring.numerics import NumericsGuard
 from autotune.measuring.records import Burst, Outcome, Point
+from autotune.recorder.compiled import CODE_DEPENDS_ON
 from autotune.search.ceilings import unlikely_to_gain
 from autotune.search.distributions import make_distributions
 from autotune.search.refusals import refusal
@@ -233,6 +234,11 @@ def test_every_knob_stands_in_the_table_with_a_reason(knob: Knob) -> None:
 def test_what_depends_on_which_knobs(effect: Any, knobs: set[str]) -> None:
     """A declaration that forgets an effect is noticed here."""
     assert set(registry.affecting(effect)) == knobs
+
+
+def test_compiled_code_is_kept_by_what_it_depends_on() -> None:
+    """Scripts keep it too, in processes that have no declarations: they have a list of their own."""
+    assert set(CODE_DEPENDS_ON) == set(registry.affecting("compiled code"))
 
 
 def test_which_part_of_training_a_knob_belongs_to() -> None:

@@ -18,6 +18,7 @@ from autotune.recorder.stream import Stream
 from autotune.scripts import ScriptIsolation
 from autotune.scripts.changes import changes_of
 from tests.example_scripts import START_SECONDS, alone, script
+from tests.settings import settings_of
 
 DATA = TensorDataset(torch.zeros(32, 3, 8, 8), torch.zeros(32))
 
@@ -65,6 +66,32 @@ def missing_after(model: Net, call: nn.Module, optimizer: torch.optim.Optimizer 
     effects.before_step()
     optimizer.step()
     return effects.missing(None, reads_only=False)
+
+
+def test_what_was_changed_is_taken_back_and_changed_again() -> None:
+    """A script that lives on plays other changes between: all is as it was, until they come back."""
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters())
+    _, told = effects_of(
+        precision="bf16", memory_format="channels_last", optimizer_impl="fused", num_threads=1, pin_memory=True,
+        non_blocking=True, sdpa_backend="math",
+    )  # fmt: skip
+    found = []
+    for _ in range(2):
+        found.append(settings_of(model, optimizer))
+        told.on_process(torch.device("cpu"))
+        told.on_process(torch.device("cpu"))  # as after each step, where a script may have said otherwise
+        told.on_copies()
+        told.on_models([model])
+        told.on_optimizer(optimizer)
+        assert model(torch.randn(2, 3, 8, 8)).dtype == torch.float32
+        found.append(settings_of(model, optimizer))
+        told.undo()
+    found.append(settings_of(model, optimizer))
+    assert found[0] == found[2] == found[4]
+    assert all(found[1][name] != found[0][name] for name in ("threads", "attention", "copies", "forwards", "weights"))
+    again = {name: value for name, value in found[3].items() if name not in {"forwards", "copies"}}
+    assert again == {name: found[1][name] for name in again}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,288 @@
+"""One training process plays several configs: what differs is switched, and nothing of another is left behind."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from autotune.errors import ConfigError
+from autotune.knobs import TrainConfig
+from autotune.training.switching import InForce, loader_differences
+from autotune.training.tuned import Tuned
+from tests.settings import settings_of
+
+CPU = torch.device("cpu")
+PLAIN = TrainConfig(batch_size=8)
+EXACT: dict[str, dict[str, Any]] = {
+    "channels_last": {"memory_format": "channels_last"},
+    "fused": {"optimizer_impl": "fused"},
+    "foreach": {"optimizer_impl": "foreach"},
+    "threads": {"num_threads": 1},
+    "checkpointing": {"checkpointing": "blocks"},
+    "attention": {"sdpa_backend": "math"},
+    "fused channels_last": {"optimizer_impl": "fused", "memory_format": "channels_last"},
+    "all": {
+        "optimizer_impl": "fused", "memory_format": "channels_last", "checkpointing": "blocks", "num_threads": 1,
+        "cudnn_benchmark": True,
+    },
+}  # fmt: skip
+"""Settings that train the same weights as the plain ones, but for the order in which sums are taken."""
+SETTINGS: dict[str, dict[str, Any]] = {
+    **EXACT,
+    "bf16": {"precision": "bf16"},
+    "bf16 channels_last": {"precision": "bf16", "memory_format": "channels_last", "checkpointing": "blocks"},
+    "tf32": {"precision": "tf32"},
+}
+each_setting = pytest.mark.parametrize("setting", SETTINGS)
+OPTIMIZERS = {
+    "AdamW": functools.partial(torch.optim.AdamW, lr=0.01),
+    "momentum": functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9),
+}
+each_optimizer = pytest.mark.parametrize("optimizer", OPTIMIZERS)
+Plan = list[tuple[TrainConfig, int]]
+
+
+class Block(nn.Module):
+    """A convolution around a shortcut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.GELU())
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """``(batch, 8, height, width)`` to the same."""
+        return images + self.body(images)
+
+
+def make(optimizer: str = "AdamW") -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A small network for images, with blocks that repeat, from the same weights each time."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), *(Block() for _ in range(3)), nn.Flatten(), nn.Linear(8 * 36, 2))
+    return model, OPTIMIZERS[optimizer](model.parameters())
+
+
+def play(model: nn.Module, optimizer: torch.optim.Optimizer, config: TrainConfig, batches: Iterator[Any]) -> float:
+    """One step of a config; its loss."""
+    tuned = Tuned(config)
+    with tuned.autocast():
+        loss = model(tuned.to_device(next(batches))).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()  # type: ignore[no-any-return]
+
+
+def images(size: int = 8) -> Iterator[torch.Tensor]:
+    """The same each time."""
+    generator = torch.Generator().manual_seed(1)
+    while True:
+        yield torch.randn(size, 3, 8, 8, generator=generator)
+
+
+def outcome(plan: Plan, optimizer: str = "AdamW") -> tuple[list[float], torch.Tensor]:
+    """Losses, and the weights in the end, of a training that plays some configs in turn."""
+    model, stepper = make(optimizer)
+    in_force, batches, losses = InForce(model, stepper, CPU), images(), []
+    for config, steps in plan:
+        in_force.switch(config)
+        losses += [play(model, stepper, config, batches) for _ in range(steps)]
+    return losses, torch.cat([weight.detach().flatten() for weight in model.parameters()])
+
+
+@pytest.fixture(autouse=True)
+def _process() -> Iterator[None]:
+    """Leaves the process as it was."""
+    yield
+    InForce(None, None, CPU).switch(TrainConfig())
+
+
+@each_setting
+@each_optimizer
+def test_what_is_switched_to_and_back_changes_nothing(setting: str, optimizer: str) -> None:
+    """To the bit, from the plain config to another and from that to the plain one."""
+    other = PLAIN.replace(**SETTINGS[setting])
+    for first, second in ((PLAIN, other), (other, PLAIN)):
+        losses, weights = outcome([(first, 3), (second, 0), (first, 3)], optimizer)
+        expected_losses, expected = outcome([(first, 6)], optimizer)
+        assert losses == expected_losses
+        assert torch.equal(weights, expected)
+
+
+@pytest.mark.parametrize("setting", EXACT)
+@each_optimizer
+def test_training_goes_on_whichever_config_plays(setting: str, optimizer: str) -> None:
+    """Gradients and moments are laid out with the weights: what differs is rounding."""
+    other = PLAIN.replace(**EXACT[setting])
+    losses, weights = outcome([(PLAIN, 2), (other, 2), (PLAIN, 2), (other, 2)], optimizer)
+    expected_losses, expected = outcome([(PLAIN, 8)], optimizer)
+    assert losses == pytest.approx(expected_losses, abs=1e-5)
+    torch.testing.assert_close(weights, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "changes", [*SETTINGS.values(), {"compile_mode": "reduce-overhead", "accumulation_steps": 2}], ids=str
+)
+def test_nothing_is_left_behind(changes: dict[str, Any]) -> None:
+    """Process, model and optimizer are set as they were; meanwhile they are not."""
+    model, optimizer = make()
+    in_force, batches = InForce(model, optimizer, CPU), images()
+    in_force.switch(PLAIN)
+    play(model, optimizer, PLAIN, batches)
+    before = settings_of(model, optimizer)
+    in_force.switch(PLAIN.replace(**changes))
+    meanwhile = settings_of(model, optimizer)
+    if "compile_mode" not in changes:
+        play(model, optimizer, PLAIN.replace(**changes), batches)
+    in_force.switch(PLAIN)
+    assert settings_of(model, optimizer) == before
+    assert (meanwhile != before) == (changes != {"precision": "bf16"})  # which autocast does, around each step
+
+
+def test_a_form_that_the_user_has_chosen_comes_back() -> None:
+    """An optimizer that was made fused steps so under the default, before and after another form."""
+    model, _ = make()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    in_force = InForce(model, optimizer, CPU)
+    found = []
+    for form in ("default", "foreach", "default"):
+        in_force.switch(PLAIN.replace(optimizer_impl=form))
+        found.append((optimizer.param_groups[0]["fused"], optimizer.param_groups[0]["foreach"]))
+    assert found[0] == found[2] == (True, None)
+    assert found[1] == (False, True)
+
+
+def test_gradients_of_another_config_are_dropped() -> None:
+    """Half a step's, or a multiple of them; those from before the first config are the user's own."""
+    model, optimizer = make()
+    in_force = InForce(model, optimizer, CPU)
+    for expected in (True, False):
+        model(next(images())).sum().backward()
+        in_force.switch(PLAIN)
+        assert all((weight.grad is not None) == expected for weight in model.parameters())
+
+
+def test_what_only_a_new_process_has_is_refused() -> None:
+    """The knob is named, and the other ones stay as they are."""
+    model, optimizer = make()
+    in_force = InForce(model, optimizer, CPU)
+    in_force.switch(PLAIN)
+    before = settings_of(model, optimizer)
+    with pytest.raises(ConfigError, match="cannot switch allocator"):
+        in_force.switch(PLAIN.replace(allocator="tuned", num_threads=1))
+    assert settings_of(model, optimizer) == before
+    assert in_force.config == PLAIN
+
+
+class Wrapper(torch.optim.SGD):
+    """Shows copies of its groups, as optimizers do that are made around another one."""
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """A copy of each."""
+        return [dict(group) for group in self.__dict__["inner"]]
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self.__dict__.setdefault("inner", groups)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """To the list that is not shown."""
+        self.__dict__["inner"].append({**self.defaults, **param_group})
+
+
+def test_a_value_that_does_not_come_into_effect_is_told() -> None:
+    """What was asked for, and what is there; another config can be switched to then."""
+    model, _ = make()
+    in_force = InForce(model, Wrapper(model.parameters(), lr=0.1), CPU)
+    in_force.switch(PLAIN)
+    with pytest.raises(ConfigError, match="optimizer_impl=fused did not come into effect: it is default"):
+        in_force.switch(PLAIN.replace(optimizer_impl="fused"))
+    in_force.switch(PLAIN.replace(memory_format="channels_last"))
+    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)  # type: ignore[index, union-attr, operator]
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+    """For each graph that is compiled, whether a size in it may vary; graphs run as they are."""
+    found: list[bool] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        found.append(any(isinstance(one, torch.SymInt) for one in inputs))
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", lambda call, **_: functools.partial(torch._dynamo.optimize(backend)(call)))
+    torch._dynamo.reset()
+    yield found
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("beside", [{}, {"checkpointing": "blocks"}, {"memory_format": "channels_last"}], ids=str)
+@pytest.mark.parametrize("mode", ["default", "blocks"])
+def test_compiled_code_is_kept(mode: Any, beside: dict[str, Any], graphs: list[bool]) -> None:
+    """Where a config comes back, nothing is compiled again; another size has code of its own, for that size."""
+    model, optimizer = make()
+    in_force = InForce(model, optimizer, CPU)
+    counts = []
+    for size in (8, 4, 8, 4):
+        config = TrainConfig(batch_size=size, compile_mode=mode, **beside)
+        for one in (config, PLAIN):
+            in_force.switch(one)
+            play(model, optimizer, one, images(size))
+        counts.append(len(graphs))
+    assert 0 < counts[0] < counts[1] == counts[2] == counts[3]
+    assert not any(graphs)
+
+
+def test_a_compiled_loss_is_kept() -> None:
+    """For each config whose code differs."""
+
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return model(batch).mean()  # type: ignore[no-any-return]
+
+    config = PLAIN.replace(compile_mode="loss")
+    made = [Tuned(one).compiled_loss(loss) for one in (config, config.replace(num_workers=1), PLAIN)]
+    assert made[0] is made[1]
+    assert made[2] is loss
+    assert Tuned(config.replace(batch_size=4)).compiled_loss(loss) is not made[0]
+
+
+def test_a_copy_of_a_model_keeps_nothing_of_the_original(graphs: list[bool]) -> None:
+    """What is kept for the original calls the original: an average of the weights has code of its own."""
+    model, optimizer = make()
+    in_force, config = InForce(model, optimizer, CPU), PLAIN.replace(checkpointing="blocks", compile_mode="default")
+    in_force.switch(config)
+    average = copy.deepcopy(model)
+    in_force.switch(PLAIN)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.zero_()
+    InForce(average, None, CPU).switch(config)
+    assert average(next(images())).abs().sum() > 0
+    assert graphs
+
+
+def test_a_loader_is_compared_with_what_was_asked() -> None:
+    """By the arguments that it was made with."""
+    config = PLAIN.replace(num_workers=2, prefetch_factor=4)
+    data = list(torch.zeros(16, 1))
+    assert loader_differences(Tuned(config).dataloader(data), config) == {}  # type: ignore[arg-type]
+    own: DataLoader[Any] = DataLoader(data, batch_size=8, num_workers=1)  # type: ignore[arg-type]
+    assert loader_differences(own, config) == {"num_workers": (2, 1), "prefetch_factor": (4, 2)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["default", "blocks"])
+def test_compiled_training_is_switched_like_any_other(mode: Any) -> None:
+    """By Inductor itself."""
+    config = PLAIN.replace(compile_mode=mode)
+    losses, weights = outcome([(config, 3), (PLAIN, 0), (config, 3)])
+    expected_losses, expected = outcome([(config, 6)])
+    assert losses == pytest.approx(expected_losses, abs=1e-6)
+    torch.testing.assert_close(weights, expected, atol=1e-6, rtol=0)
