@@ -230,6 +230,10 @@ class Stream(Holding):
         self.position = position
         self._after_epoch, self._end_seconds = False, 0.0
 
+    def close(self) -> None:
+        """Ends its loader's workers, which must not be held."""
+        self._batches = self._loader._iterator = None
+
     def __next__(self) -> Any:
         return self.draw()
 
