@@ -136,12 +136,7 @@ class Player:
         """
         self.steps.clear()
         stream = self.stream
-        self._lap = {
-            "lead": lead,
-            "position": self.place,
-            "processors": Processors(top),
-            "graphs": compiled_graphs(),
-        }
+        self._lap = {"lead": lead, "position": self.place, "processors": Processors(top), "graphs": compiled_graphs()}
         if stream is not None:
             self._lap |= {
                 "drawn": stream.drawn,

@@ -34,13 +34,13 @@ class Course:
 
     def note(self, command: Command) -> Command:
         """Takes in what it is asked; returns what it must be asked for instead, for the same."""
-        player = command.player
-        if command.action == "train" and command.until is not None:
+        player, until = command.player, command.until
+        if until is not None:
+            self._begins = self._ends.get(player, 0) if command.start is None else command.start
+            self._ends[player] = until
             if player in self._anew:
                 self._anew.discard(player)
-                command = command.model_copy(update={"start": self._ends.get(player, 0)})
-            self._begins = command.start if command.start is not None else self._ends.get(player, 0)
-            self._ends[player] = command.until
+                command = command.model_copy(update={"start": self._begins})
         elif command.action == "join":
             self._joined[player] = command
         elif command.action == "leave":
