@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Knobs(Protocol):
-    """The knobs of a config that models are told of."""
+    """The knobs that functions of a model look at."""
 
     @property
     def accumulation_steps(self) -> int:
@@ -14,7 +14,7 @@ class Knobs(Protocol):
 
     @property
     def compile_mode(self) -> str | None:
-        """Of torch.compile; None: eager."""
+        """The mode of torch.compile; None: eager."""
 
     @property
     def fp8_linear(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import inspect
 import types
@@ -37,19 +38,19 @@ _MODE = "_mode_by_autotune"  # attribute of a compiled call
 def compile_model(model: nn.Module, config: Knobs) -> Undo:
     """Compiles the model's call in place, or the calls of its repeated blocks, so that ``state_dict()`` keeps its keys.
 
-    Blocks that are alike share their compiled code, which torch finds by what it has compiled before. Compiled code is
-    kept with the model: where the same config comes into force again, nothing is compiled.
+    Blocks that are alike share their compiled code. Compiled code is kept with the model: where the same config comes
+    into force again, nothing is compiled.
     """
     mode = config.compile_mode
     if mode is None:
         return nothing
-    undos = [keep_gradients(model, config)]
+    kept, key = kept_on(model), _key(config)
+    undos = [keep_gradients(model, config), _forget_sizes(kept.setdefault("sizes", {}), key)]
     if mode == "blocks":
         undos += [wrap_forward(part, no_cache_in_training) for part in without_cache(model)]
-    calls = kept_on(model).setdefault("calls", {})
-    key = _key(config)
+    calls = kept.setdefault("calls", {})
     if key not in calls:
-        calls[key] = _blocks(model, key) if mode == "blocks" else _whole(model, mode, key)
+        calls[key] = _blocks(model) if mode == "blocks" else _whole(model, mode)
         for _, call in calls[key]:
             setattr(call, _MODE, mode)
     undos += [put(part, "_compiled_call_impl", call) for part, call in calls[key]]
@@ -76,31 +77,34 @@ def compiled_mode(model: nn.Module) -> str | None:
 
 
 @functools.lru_cache(maxsize=32)  # a loop that makes a new function for each epoch keeps no more than these
-def _compiled_loss(loss: Callable[..., Any], key: tuple[Any, ...]) -> Callable[..., Any]:
+def _compiled_loss(loss: Callable[..., Any], _key: tuple[Any, ...]) -> Callable[..., Any]:
     import torch
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return loss(*args, **kwargs)  # an object that is called, or a partial one, cannot be compiled itself
 
-    call.__code__ = _code(call.__code__, "loss", key)
-    return torch.compile(call)
+    call.__code__ = call.__code__.replace(co_name="call_loss")
+    return torch.compile(call, **_understood(isolate_recompiles=True))
 
 
 def _key(config: Knobs) -> tuple[Any, ...]:
     return tuple(getattr(config, name, None) for name in CODE_DEPENDS_ON)
 
 
-def _whole(model: nn.Module, mode: str, key: tuple[Any, ...]) -> list[tuple[nn.Module, Any]]:
+def _whole(model: nn.Module, mode: str) -> list[tuple[nn.Module, Any]]:
     # In the loss the model is compiled as a part of it, and by itself wherever else it is called.
     own: dict[str, dict[str, Any]] = {"cudagraphs": {"backend": "cudagraphs"}, "loss": {}}
-    return [(model, _compiled_call(model, _code(_CALL, "call", key), **own.get(mode, {"mode": mode})))]
+    how = own.get(mode, {"mode": mode}) | _understood(isolate_recompiles=True)
+    return [(model, _compiled_call(model, _CALL.replace(co_name="call"), **how))]
 
 
-def _blocks(model: nn.Module, key: tuple[Any, ...]) -> list[tuple[nn.Module, Any]]:
+def _blocks(model: nn.Module) -> list[tuple[nn.Module, Any]]:
     calls = []
     for number, group in enumerate(repeated_blocks(model)):
-        code = _code(_CALL, f"call_block_{number}", key)
-        calls += [(block, _compiled_call(block, code, **_limit_of(group))) for block in group]
+        code = _CALL.replace(co_name=f"call_block_{number}")
+        # Room to compile each block of a group on its own, should torch tell them apart.
+        limit = _understood(recompile_limit=max(_RECOMPILES, 2 * len(group)))
+        calls += [(block, _compiled_call(block, code, **limit)) for block in group]
     return calls
 
 
@@ -134,17 +138,24 @@ def _compiled_call(model: nn.Module, code: types.CodeType, **how: Any) -> Callab
     return chosen
 
 
-def _code(code: types.CodeType, name: str, key: tuple[Any, ...]) -> types.CodeType:
-    """A copy of a function's code: dynamo keeps what it compiled by code, and what sizes it has seen by its name."""
-    return code.replace(co_name="_".join(map(str, (name, *key))))
+def _forget_sizes(kept: dict[Any, Any], key: tuple[Any, ...]) -> Undo:
+    """Has dynamo remember for each config by itself what sizes its functions have seen, those behind a break as well.
+
+    It remembers them by a function's name and place for the whole process (`torch._dynamo.pgo`, since 2.6; older
+    versions by its code).
+    """
+    try:
+        from torch._dynamo import pgo
+    except ImportError:
+        return nothing
+    return put(pgo, "_CODE_STATE", kept.setdefault(key, collections.defaultdict(pgo.CodeState)))
 
 
-def _limit_of(group: list[nn.Module]) -> dict[str, int]:
-    """Room to compile each block of a group on its own, should torch tell them apart; newer versions take it."""
+def _understood(**arguments: Any) -> dict[str, Any]:
+    """Those arguments that this version of `torch.compile` takes."""
     import torch
 
-    takes_it = "recompile_limit" in inspect.signature(torch.compile).parameters
-    return {"recompile_limit": max(_RECOMPILES, 2 * len(group))} if takes_it else {}
+    return {name: value for name, value in arguments.items() if name in inspect.signature(torch.compile).parameters}
 
 
 def keep_gradients(model: nn.Module, config: Knobs) -> Undo:

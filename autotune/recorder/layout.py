@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from .undo import Undo, nothing
 
@@ -17,19 +17,13 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+    from .asked import Knobs
+
 _followed: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 """Optimizers that have stepped since `follow_weights`."""
 
 
-class HasLayout(Protocol):
-    """The knob of a config that says how images lie."""
-
-    @property
-    def memory_format(self) -> str:
-        """How images lie in memory."""
-
-
-def lay_out(model: nn.Module, config: HasLayout) -> Undo:
+def lay_out(model: nn.Module, config: Knobs) -> Undo:
     """Lays out tensors of four dimensions as channels-last; gradients and the state of optimizers follow.
 
     ``model.to(memory_format=…)`` would refuse a model with tensors of five dimensions.
@@ -60,11 +54,12 @@ def lay_out(model: nn.Module, config: HasLayout) -> Undo:
 def layout_of(model: nn.Module) -> str | None:
     """``channels_last`` where all weights of four dimensions lie so, else ``contiguous``; None where none shows it.
 
-    Of one channel, or one pixel, a tensor lies both ways at once.
+    A tensor of one channel, or of one pixel, lies both ways at once.
     """
     import torch
+    from torch.nn.parameter import is_lazy
 
-    images = [weight for weight in model.parameters() if weight.dim() == 4]
+    images = [weight for weight in model.parameters() if not is_lazy(weight) and weight.dim() == 4]
     ways = [(weight.is_contiguous(memory_format=torch.channels_last), weight.is_contiguous()) for weight in images]
     if all(way == (True, True) for way in ways):
         return None

@@ -11,7 +11,6 @@ from .precision import HALF, autocast
 from .undo import Undo, in_reverse, nothing, put
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
     from .asked import Knobs

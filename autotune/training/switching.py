@@ -132,9 +132,13 @@ class InForce:
 
 
 def loader_differences(loader: DataLoader[Any], config: TrainConfig) -> dict[str, tuple[Scalar, Scalar]]:
-    """The knobs that a loader does not have as a config asks, each with what was asked for and what it has."""
-    found = {name: (getattr(config, name), getattr(loader, word, None)) for name, word in DATALOADER_ARGUMENTS.items()}
-    return {name: (asked, has) for name, (asked, has) in found.items() if asked != has}
+    """The knobs in which a loader differs from a config, each with the config's value and the loader's.
+
+    Older versions of torch do not know each argument: what a loader does not have is not compared.
+    """
+    asked = {name: getattr(config, name) for name in DATALOADER_ARGUMENTS}
+    values = {name: getattr(loader, DATALOADER_ARGUMENTS[name], asked[name]) for name in asked}
+    return {name: (asked[name], values[name]) for name in asked if asked[name] != values[name]}
 
 
 def _goes_by(knob: Knob, config: TrainConfig) -> tuple[Scalar, ...]:

@@ -43,6 +43,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 each_setting = pytest.mark.parametrize("setting", SETTINGS)
 OPTIMIZERS = {
     "AdamW": functools.partial(torch.optim.AdamW, lr=0.01),
+    "the user's own fused": functools.partial(torch.optim.AdamW, lr=0.01, fused=True),
     "momentum": functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9),
 }
 each_optimizer = pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -223,11 +224,21 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("beside", [{}, {"checkpointing": "blocks"}, {"memory_format": "channels_last"}], ids=str)
 @pytest.mark.parametrize("mode", ["default", "blocks"])
-def test_compiled_code_is_kept(mode: Any, beside: dict[str, Any], graphs: list[bool]) -> None:
-    """Where a config comes back, nothing is compiled again; another size has code of its own, for that size."""
+@pytest.mark.parametrize(
+    ("beside", "breaks"),
+    [({}, False), ({}, True), ({"checkpointing": "blocks"}, False), ({"memory_format": "channels_last"}, False)],
+    ids=str,
+)
+def test_compiled_code_is_kept(mode: Any, beside: dict[str, Any], graphs: list[bool], breaks: bool) -> None:
+    """Where a config comes back, nothing is compiled again; another size has code of its own, for that size.
+
+    Also the functions behind a break in a graph, which torch compiles by themselves.
+    """
     model, optimizer = make()
+    if breaks:
+        for block in model[1:4]:  # type: ignore[index]
+            block.body[1].register_forward_pre_hook(lambda *_: torch._dynamo.graph_break())
     in_force = InForce(model, optimizer, CPU)
     counts = []
     for size in (8, 4, 8, 4):
