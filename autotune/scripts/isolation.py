@@ -167,10 +167,10 @@ class ScriptIsolation(Isolation):
 
     def _ask(self, live: Live, command: Command) -> None:
         """Sends a command in the words of the recorder."""
-        told = command.model_dump(mode="json")
+        words = command.model_dump(mode="json")
         if command.seat is not None:
-            told["changes"] = changes_of(command.seat.point.config, baseline_of(self.seen))
-        live.child.send(json.dumps({"to": live.number, "command": json.dumps(told)}))
+            words["changes"] = changes_of(command.seat.point.config, baseline_of(self.seen))
+        live.child.send(json.dumps({"to": live.number, "command": json.dumps(words)}))
 
     def _stop_whole(self, live: Live) -> None:
         """Stops a job, but not what started its ranks: it keeps their place in a rendezvous, which has deadlines."""

@@ -69,9 +69,9 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
             baseline = Point(config=runner.check(START_SECONDS).baseline)
             looked = starts(tmp_path)
             points = [Point(config=baseline.config.replace(**one)) for one in changes]
-            told = runner.challenge(baseline, points, PLAN, 90.0, lambda *_: None)
+            played = runner.challenge(baseline, points, PLAN, 90.0, lambda *_: None)
             runner.close()
-        return [burst for burst, _ in told], [pair for _, pair in told], starts(tmp_path) - looked
+        return [burst for burst, _ in played], [pair for _, pair in played], starts(tmp_path) - looked
 
     yield playing
     assert not set(psutil.Process().children(recursive=True)) - before
@@ -84,7 +84,7 @@ def starts(folder: Path) -> int:
 
 @pytest.mark.slow
 def test_one_process_plays_many_configs(play: Play) -> None:
-    """Of the loader, the process, the model and the optimizer; one that is the same under two names is as fast."""
+    """They differ in loader, process, model and optimizer; the same config under two names is as fast."""
     changes: list[dict[str, Any]] = [
         {}, {"num_workers": 2, "persistent_workers": True}, {"num_threads": 1}, {"optimizer_impl": "fused"},
         {"memory_format": "channels_last"}, {"precision": "bf16"}, {"batch_size": 32},
@@ -99,7 +99,7 @@ def test_one_process_plays_many_configs(play: Play) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("how", "changes", "outcome", "told", "started"),
+    ("how", "changes", "outcome", "reason", "started"),
     [
         ("nan", {"optimizer_impl": "fused"}, Outcome.INVALID, "the loss became nan", 1),
         ("raise", {"optimizer_impl": "fused"}, Outcome.CRASHED, "ValueError: no such luck", 2),
@@ -107,12 +107,12 @@ def test_one_process_plays_many_configs(play: Play) -> None:
     ],
 )
 def test_a_player_that_fails_is_out_and_the_others_go_on(
-    play: Play, how: str, changes: dict[str, Any], outcome: Outcome, told: str, started: int
+    play: Play, how: str, changes: dict[str, Any], outcome: Outcome, reason: str, started: int
 ) -> None:
     """What it spoils is put back; what ends the process costs another start, without it."""
     bursts, pairs, has_started = play(how, changes, {"memory_format": "channels_last"})
     assert [burst.outcome for burst in bursts] == [outcome, Outcome.OK], [burst.reason for burst in bursts]
-    assert told in (bursts[0].reason or "")
+    assert reason in (bursts[0].reason or "")
     assert bursts[0].without_effect == (("num_threads",) if how == "insists" else ())
     assert pairs[1] is not None
     assert has_started == started
@@ -127,9 +127,11 @@ def test_a_script_that_ends_early_begins_again_with_all_players(play: Play) -> N
     assert started > 1
 
 
-SAMPLES = IMAGES.replace("torch.randn(512, 3, 12, 12)", "torch.arange(512.0).reshape(-1, 1, 1, 1).expand(512, 3, 12, 12)")
+SAMPLES = IMAGES.replace(
+    "torch.randn(512, 3, 12, 12)", "torch.arange(512.0).reshape(-1, 1, 1, 1).expand(512, 3, 12, 12)"
+)
 SAMPLES = SAMPLES.replace("    loss = ", "    note(images)\n        loss = ", 1).replace(
-    'how = sys.argv[1]',
+    "how = sys.argv[1]",
     """how = sys.argv[1]
 def note(images):
     name = "fused" if optimizer.param_groups[0]["fused"] else "plain"
