@@ -35,10 +35,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 from autotune import TrainConfig, Workload
+from autotune.bursts.host import Host
 from autotune.bursts.isolation import Isolation
+from autotune.bursts.player import Player
 from autotune.bursts.protocol import Request
 from autotune.bursts.runner import ProcessRunner
-from autotune.bursts.side import Side
 from autotune.measuring import Point
 from autotune.workload.target import load_workload
 from benchmarks import charlm
@@ -169,26 +170,30 @@ class Plain:
 
 
 class Tuned:
-    """The same by autotune's own runner, stopped but for its turns."""
+<<<<<<< HEAD
+    """The same in a host of autotune's own, stopped but for its turns."""
+=======
+    """The same by a host of autotune's, stopped but for its turns."""
+>>>>>>> hosttests
 
     def __init__(self, isolation: Isolation, target: str, config: TrainConfig) -> None:
         point = Point(config=config)
-        request = Request(job="runner", target=target, device="cpu", point=point)
-        self._side = Side(isolation, request, time.monotonic() + START_SECONDS)
-        self._side.start(time.monotonic() + START_SECONDS)
+        request = Request(job="host", target=target, device="cpu", point=point)
+        self._player = Player(Host(isolation, request, time.monotonic() + START_SECONDS), request)
+        self._player.start(time.monotonic() + START_SECONDS)
         self._step_samples = config.effective_batch
 
     def turn(self, samples: int) -> float:
         """Trains so many samples; samples a second."""
         steps = max(1, samples // self._step_samples)
-        self._side.train(self._side.position + steps * self._step_samples, time.monotonic() + START_SECONDS)
-        if self._side.ended is not None:
-            raise RuntimeError(f"the runner ended: {self._side.ended}")
-        return 1 / self._side.per_sample(self._side.blocks[-1])
+        self._player.train(self._player.position + steps * self._step_samples, time.monotonic() + START_SECONDS)
+        if self._player.ended is not None:
+            raise RuntimeError(f"the host ended: {self._player.ended}")
+        return 1 / self._player.per_sample(self._player.blocks[-1])
 
     def close(self) -> None:
         """Ends it."""
-        self._side.discard()
+        self._player.host.discard()
 
 
 def alternate(sides: dict[str, Plain | Tuned], rounds: int, seed: int = 0) -> dict[str, list[float]]:

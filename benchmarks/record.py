@@ -55,7 +55,7 @@ PROCESSES = 2
 MAX_TRIES = 3
 DEADLINE_SECONDS = 120.0
 WHOLE = BurstPlan(warmup_seconds=1.4, measure_seconds=1.0, turn_seconds=TURN_SECONDS)
-PART = BurstPlan(warmup_seconds=0.8, measure_seconds=0.6, interval_target=1e-6)
+PART = BurstPlan(warmup_seconds=0.8, measure_seconds=0.6)
 
 
 class Task(NamedTuple):

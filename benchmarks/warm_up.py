@@ -25,10 +25,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from autotune.bursts.duet import LEAST_TURNS, Duet
+from autotune.bursts.host import Host
 from autotune.bursts.isolation import Isolation
+from autotune.bursts.player import Player
 from autotune.bursts.protocol import BurstPlan, Request
 from autotune.bursts.runner import ProcessRunner
-from autotune.bursts.side import Side
 from autotune.measuring import Block, Measurement, Point
 from autotune.search.stopping import confirming_plan
 from benchmarks.output import save
@@ -68,30 +69,34 @@ def recorded(target: str, seconds: float, plan: BurstPlan) -> dict[str, Any]:
         duet = Duet(plan, deadline, 0, ends=2)
         counted: list[int] = []
 
-        def enough(turns: int) -> bool:
-            spent = duet.counted_seconds() / len(duet.sides)
-            if not counted and turns >= LEAST_TURNS and spent >= plan.measure_seconds:
+        def enough() -> bool:
+            spent = duet.counted_seconds(duet.players) / len(duet.players)
+            if not counted and duet.played_turns() >= LEAST_TURNS and spent >= plan.measure_seconds:
                 counted.extend(duet.counted())
             return bool(counted) and spent >= seconds
 
         try:
             for point in points:
-                request = Request(job="runner", target=target, device="cpu", point=point, plan=plan)
-                duet.join(Side(isolation, request, deadline), deadline)
+                request = Request(job="host", target=target, device="cpu", point=point, plan=plan)
+                duet.join(Player(Host(isolation, request, deadline), request), deadline)
             duet.take_turns(enough)
-            for side in duet.standing:
-                side.end(deadline)
+            for player in duet.standing:
+                player.leave(deadline)
         finally:
-            for side in duet.sides:
-                side.discard()
-    measured = [_measurement(target, side) for side in duet.sides]
+            for player in duet.players:
+                player.host.discard()
+    measured = [_measurement(target, player) for player in duet.players]
     return described(measured, counted or duet.counted())
 
 
-def _measurement(target: str, side: Side) -> Measurement:
-    message: dict[str, Any] = (side.ended.message if side.ended is not None else None) or {}
+def _measurement(target: str, player: Player) -> Measurement:
+    message: dict[str, Any] = (player.ended.message if player.ended is not None else None) or {}
     if message.get("event") != "result":
-        raise RuntimeError(f"a side of {target} ended badly: {message.get('reason', side.ended)}")
+<<<<<<< HEAD
+        raise RuntimeError(f"a player of {target} ended badly: {message.get('reason', player.ended)}")
+=======
+        raise RuntimeError(f"a side of {target} ended badly: {message.get('reason', player.ended)}")
+>>>>>>> hosttests
     return Measurement.model_validate(message["value"])
 
 

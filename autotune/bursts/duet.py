@@ -31,6 +31,9 @@ LONGEST_BLOCK = 5
 SIZING_TURNS = 2
 """The first turns only tell how long a block should be: first steps are slow, and tell it badly. One is enough where
 all have trained before: whoever stood still for a while finds its caches cold."""
+RESIZED_TURNS = 2
+"""In a shared host a step tells the pace before the first turn: blocks are sized again by the first of them, which all
+count."""
 LEAST_TURNS, LEAST_LONG_TURNS = 5, 3
 """Of those that count in a round, which nobody looks at before its end: fewer say nothing about how they scatter. The
 second holds where they take so long that each is as good as several: a round of steps of two seconds took 28 s."""
@@ -150,7 +153,7 @@ class Duet:
         sizing = self._sizing_turns()
         turns = size = 0
         while self._goes_on(turns) and not (turns > sizing and enough()):
-            if turns <= sizing:
+            if turns <= max(sizing, RESIZED_TURNS if self.is_shared else 0):
                 size = self._block_samples()
             position += size
             order = self.active
@@ -278,19 +281,26 @@ def _compiling(players: Sequence[Player]) -> set[int]:
 
 
 def play_round(
-    isolation: Isolation, requests: Sequence[Request], plan: BurstPlan, deadline: float, seed: int
+    isolation: Isolation,
+    requests: Sequence[Request],
+    plan: BurstPlan,
+    deadline: float,
+    seed: int,
+    *,
+    in_one_host: bool = False,
 ) -> Played:
     """Starts a host for each request, lets all train in turn for as long as is planned, and ends them.
 
-    One that fails is out, and the others go on. They start in random order: who starts first shares fewer pages with
-    others, and is the oldest.
+    One that fails is out, and the others go on. They start in random order: the first shares fewer pages with others,
+    and is the oldest.
 
     Args:
         isolation: Where processes come from.
         requests: What to run.
-        plan: How long each side trains.
+        plan: How long each player trains.
         deadline: `time.monotonic()` at which all is over.
         seed: Of the order of the starts and within the turns.
+        in_one_host: Whether those that can share a host do, as where memory holds no two.
 
     Raises:
         TargetError, WorkloadError: The module can no longer be imported.
@@ -310,14 +320,18 @@ def play_round(
         for index in random.Random(seed).sample(range(len(requests)), len(requests)):
             left = START_SHARE * max(0.0, deadline - time.monotonic()) if len(requests) > 1 else math.inf
             latest = min(deadline, time.monotonic() + left)
-            players[index] = Player(Host(isolation, requests[index], latest), requests[index])
+            hosts = [player.host for player in players.values() if in_one_host and player.host.stands]
+            host = next((one for one in hosts if one.can_play(requests[index])), None)
+            host = host or Host(isolation, requests[index], latest)
+            players[index] = Player(host, requests[index])
             duet.join(players[index], latest)
         duet.warm_up()
         duet.take_turns(enough)
         for player in duet.standing:
-            if player.blocks:
+            if player.blocks and player.host.stands:
                 player.leave(deadline)
-                player.host.end(deadline)
+        for player in duet.players if not duet.standing else ():
+            player.host.end(deadline)
     finally:
         for player in duet.players:  # none may be left, stopped as it is
             player.host.discard()

@@ -65,6 +65,10 @@ class Evaluator:
     def check_weights(self) -> None:
         """They are not changed."""
 
+    def close(self) -> None:
+        """Lets go of its batches."""
+        self._batches.close()
+
     def _evaluate(self, batch: Any) -> None:
         with torch.no_grad(), self.tuned.autocast():
             self.workload.loss(self._model, self.tuned.to_device(batch))

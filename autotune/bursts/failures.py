@@ -29,3 +29,12 @@ def classify(error: BaseException, *, compiled: bool = False, device: str = "cpu
     if from_compiler or isinstance(error, (ConfigError, NotImplementedError)):
         return Outcome.UNSUPPORTED, sentence_of(error)
     return Outcome.CRASHED, sentence_of(error)
+
+
+def device_failed(error: BaseException) -> bool:
+    """Whether a GPU refuses all further work of this process, as after an illegal access: memory that ran out is none.
+
+    Torch names such errors by their device, and raises them at some later call.
+    """
+    failed = any("CUDA error" in str(cause) or "HIP error" in str(cause) for cause in causes_of(error))
+    return failed and not any(exhausted(cause, "cuda") for cause in causes_of(error))

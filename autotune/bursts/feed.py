@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Sized
 from multiprocessing import connection
 from time import perf_counter  # by name: the user's module may replace what `time` holds
 from typing import TYPE_CHECKING, Any
@@ -81,7 +81,7 @@ class Feed(Holding):
         self._batches: Iterator[Any] | None = None
         self._restarting = False
 
-    def __iter__(self) -> Iterator[tuple[int, Any]]:
+    def __iter__(self) -> Generator[tuple[int, Any], None, None]:
         end_seconds, after_epoch = 0.0, False
         while True:
             batches, samples = 0, 0
@@ -172,6 +172,11 @@ class Feed(Holding):
         length = self.stream_length
         return length is not None and self.position % max(1, length) == 0
 
+    @property
+    def has_dead_worker(self) -> bool:
+        """Whether one of its workers was ended, by a signal or by its own failure."""
+        return any(worker.exitcode for worker in self._workers)
+
     def killing_signal(self) -> int | None:
         """The signal by which a worker was ended, if one was."""
         workers = self._workers
@@ -219,7 +224,7 @@ class DeviceFeed(Feed):
         super().__init__(make_loader, clock=clock_of(tuned.device))
         self._cached = [tuned.to_device(batch) for batch in itertools.islice(self.loader, CACHED_BATCHES)]
 
-    def __iter__(self) -> Iterator[tuple[int, Any]]:
+    def __iter__(self) -> Generator[tuple[int, Any], None, None]:
         if not self._cached:
             raise NoBatchError("the loader yields no batch")
         for item in itertools.cycle(self._cached):

@@ -11,6 +11,7 @@ import dataclasses
 import gc
 import itertools
 import os
+import traceback
 from collections.abc import Iterator
 from time import perf_counter  # by name: the user's module may replace what `time` holds
 from typing import TYPE_CHECKING, Any
@@ -18,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autotune.bursts.epochs import Lap, boundary_of
-from autotune.bursts.failures import classify
+from autotune.bursts.failures import classify, device_failed
+from autotune.bursts.feed import Feed
 from autotune.bursts.learner import Learner
-from autotune.bursts.timing import Timing, epoch_samples, stepper_of
 from autotune.bursts.prepared import Prepared, prepared
 from autotune.bursts.protocol import Command, Commands, PipeLostError, Reporter, Request, Seat
-from autotune.bursts.trainer import NonFiniteLossError, make_loader, told_of_killed_workers
-from autotune.measuring import Measurement, TelemetrySummary, merged
+from autotune.bursts.timing import Timing, epoch_samples, stepper_of
+from autotune.bursts.trainer import NonFiniteLossError, Stepper, make_loader, told_of_killed_workers
+from autotune.measuring import Measurement, Outcome, TelemetrySummary, merged
 from autotune.training.ranks import this_rank
 from autotune.training.tuned import Tuned
 
@@ -71,12 +73,17 @@ class _Host:
         self._players: dict[int, _Player] = {}
         self._learner: Learner | None = None
         self._shared = False  # whether a second player has ever joined
+        self._dead: dict[int, tuple[Outcome, str]] = {}  # players that failed while others played
 
     def obey(self, command: Command) -> None:
         """Does what it is asked to; a player that fails is out.
 
-        A process of several ranks ends with its first failure: the other ranks wait in a collective operation.
+        A process of several ranks ends with its first failure: the other ranks wait in a collective operation. So does
+        one whose device has failed.
         """
+        if command.player in self._dead:
+            self._say_out(command.player, *self._dead.pop(command.player))
+            return
         try:
             if command.action == "join":
                 self._shared = True
@@ -121,26 +128,39 @@ class _Host:
         """Whether the others can go on: weights that a loss spoilt are put back."""
         if isinstance(error, NonFiniteLossError):
             return self._learner is not None and self._learner.restore()
-        return True
+        return not device_failed(error)
 
     def _out(self, command: Command, error: BaseException) -> None:
-        """The player that played fails; what it holds is freed before the others go on."""
-        player = self._players.get(command.player)
-        config = player.tuned.config if player is not None else self._ready.tuned.config
+        """The player that played fails; what it holds is freed before the others go on.
+
+        Torch raises the death of a worker wherever training happens to be: then the player whose worker it was fails,
+        and the one that played does what it was asked to once more, with a new loader.
+        """
+        number = command.player
+        dead = next((one for one, player in self._players.items() if player.feed.has_dead_worker), number)
+        config = self._players[dead].tuned.config if dead in self._players else self._ready.tuned.config
         compiled = config.compile_mode is not None
         outcome, reason = classify(error, compiled=compiled, device=self._request.device or "cpu")
-        error.__traceback__ = None  # its frames hold the player's tensors
-        del error, player
-        self._drop(command.player)
-        self._reporter.send("out", player=command.player, outcome=outcome.value, reason=reason[:2000])
+        traceback.clear_frames(error.__traceback__)  # they hold the player's tensors
+        del error
+        self._drop(dead)
+        if dead == number or command.action == "join":
+            self._say_out(number, outcome, reason)
+        else:
+            self._dead[dead] = outcome, reason
+            self._players[number].begin_anew()
+            self.obey(command)
+
+    def _say_out(self, number: int, outcome: Outcome, reason: str) -> None:
+        self._reporter.send("out", player=number, outcome=outcome.value, reason=reason[:2000])
 
     def _drop(self, number: int) -> None:
         player = self._players.pop(number, None)
         if player is not None:
             player.close()
-        del player
-        gc.collect()
+            del player
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            gc.collect()
             torch.cuda.empty_cache()
 
     def close(self) -> None:
@@ -174,9 +194,25 @@ class _Player:
         self._trains = seat.part != "evaluation"
         if learner is not None:
             learner.take(self.tuned, trains=self._trains)
-        trained = learner if seat.part != "loader" else None
-        self.timing = Timing(stepper_of(ready.workload, self.tuned, seat.part, self._stream, trained))
-        self.feed = self.timing.trainer.feed
+        self._part = seat.part
+        self.timing = Timing(self._stepper())
+
+    def _stepper(self) -> Stepper:
+        learner = self._learner if self._part != "loader" else None
+        return stepper_of(self._ready.workload, self.tuned, self._part, self._stream, learner)
+
+    @property
+    def feed(self) -> Feed:
+        """Gives the batches."""
+        return self.timing.trainer.feed
+
+    def begin_anew(self) -> None:
+        """Goes on with a new loader, from the place in the stream of samples where it is."""
+        position = self.feed.position
+        self.close()
+        self._stream.start = position
+        self.timing.trainer = self._stepper()
+        self.feed.position = position
 
     @contextlib.contextmanager
     def attended(self) -> Iterator[None]:
@@ -194,7 +230,7 @@ class _Player:
         if self._learner is not None and self._shared:
             self._learner.keep()
         began = perf_counter()
-        timing.open()
+        timing.open(leads=self._shared)
         timing.trainer.check_loss()
         timing.trainer.check_weights()
         timing.warmup_seconds = perf_counter() - began
@@ -254,11 +290,12 @@ class _Player:
             start = {"start_seconds": self._ready.start_seconds, "build_seconds": self._ready.build_seconds}
             update = {"telemetry": telemetry, **start}
         measured = timing.measurement(self._laps, first=first).model_copy(update=update)
-        return self._ready.completed(measured, self.tuned.config)
+        return self._ready.completed(measured, self.tuned.config, shared=self._shared)
 
     def close(self) -> None:
         """Ends its loader."""
         self.feed.release_workers()
+        self.timing.trainer.close()
         self.feed.close()
 
 

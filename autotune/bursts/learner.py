@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from autotune.recorder.keeping import Keeping
 
 if TYPE_CHECKING:
@@ -27,7 +29,8 @@ class Learner:
         self.optimizer = workload.make_optimizer()
         self.model, _ = tuned.prepare(workload.model, self.optimizer)
         self._own = workload.model
-        self._in_force = getattr(tuned, "in_force", None)
+        self._in_force = tuned.in_force
+        self._dtype = torch.get_default_dtype()
         self._keeping = Keeping()
 
     def take(self, tuned: Tuned, *, trains: bool) -> None:
@@ -39,6 +42,7 @@ class Learner:
         if self._in_force is not None and self._in_force.config != tuned.config:
             self._in_force.switch(tuned.config)
             tuned.exchanges(self.model)
+            torch.set_default_dtype(self._dtype)  # which the user's code may have changed while another player played
         if self.model.training != trains:
             self.model.train(trains)
 

@@ -244,6 +244,8 @@ class Player:
 
     def _ask(self, command: Command | None, patience: float, deadline: float) -> dict[str, Any] | None:
         """What comes of a command; None when it has ended instead, by itself or with its host."""
+        if not self.host.stands:  # another player has ended it
+            return None
         began = time.monotonic()
         event = self.host.ask(command, patience, deadline)
         self.seconds += time.monotonic() - began

@@ -47,11 +47,17 @@ class Prepared:
     gpu: GpuTelemetry | None
     used_before: int | None
 
-    def completed(self, measurement: Measurement, config: TrainConfig) -> Measurement:
-        """A config's measurement, with what memory it took, and how the compiler got on."""
+    def completed(self, measurement: Measurement, config: TrainConfig, *, shared: bool) -> Measurement:
+        """A config's measurement, with what memory it took, and how the compiler got on.
+
+        Args:
+            measurement: What was timed.
+            config: What was in force.
+            shared: Whether others play in this process, whose host memory cannot be divided among them.
+        """
         if config.compile_mode is not None:
             measurement = measurement.model_copy(update=compiler_counts())
-        used = {"host_memory_bytes": self.telemetry.peak_bytes()}
+        used = {"host_memory_bytes": None if shared else self.telemetry.peak_bytes()}
         device = device_memory(self.tuned, measurement, used, self.gpu, self.used_before)
         return measurement.model_copy(update=used | device)
 
@@ -94,7 +100,11 @@ def prepared(request: Request, reporter: Reporter) -> Iterator[Prepared]:
 
 
 def device_memory(
-    tuned: Tuned, measurement: Measurement, host: dict[str, int], gpu: GpuTelemetry | None, used_before: int | None
+    tuned: Tuned,
+    measurement: Measurement,
+    host: dict[str, int | None],
+    gpu: GpuTelemetry | None,
+    used_before: int | None,
 ) -> dict[str, object]:
     """The measurement's fields on device memory; on the CPU the device's memory is the host's."""
     if tuned.device.type == "cpu":

@@ -38,13 +38,9 @@ class BurstPlan(BaseModel):
 
     warmup_seconds: float = Field(default=3.0, gt=0, description="cap on warm-up, compiling apart")
     measure_seconds: float = Field(default=3.0, gt=0, description="cap on the timed blocks")
-    block_seconds: float = Field(default=0.15, gt=0, description="a block is whole steps that take about this")
     turn_seconds: float | None = Field(
         default=None, gt=0, description="of a side in a duet, about; what suits the device when None"
     )
-    min_blocks: int = Field(default=8, ge=2)
-    interval_target: float = Field(default=0.015, gt=0, description="stop at ± this share of the median")
-    steady_tolerance: float = Field(default=0.03, gt=0, description="two successive blocks agree within this")
     fastest_wins: bool = Field(
         default=True, description="whether the faster config is the better one: only then may a duet end early"
     )

@@ -14,7 +14,7 @@ from autotune.bursts.isolation import Isolation
 from autotune.bursts.protocol import BurstPlan, Request
 from autotune.errors import IsolationError, TargetError, WorkloadError
 from autotune.hardware import Cpu, DeviceKind, Gpu, Hardware, merge, probe_host
-from autotune.knobs import WorkloadFacts, exchanges_coarsely
+from autotune.knobs import WorkloadFacts, can_share_process, exchanges_coarsely
 from autotune.measuring import Agreement, Burst, Outcome, Pair, Point, Profile, worst
 from autotune.units import format_bytes
 
@@ -102,6 +102,7 @@ class ProcessRunner:
         self._ranks = ranks
         self._cache_bytes = cache_bytes
         self._same_samples = True
+        self._in_one_host = False
         self._count = 0
         self._largest_samples: tuple[int, ...] = ()
         self._worst: dict[Point, dict[str, int | None]] = {}
@@ -220,18 +221,28 @@ class ProcessRunner:
         What did not fit into memory beside the others, and what takes part in no block, is told as its outcome.
         """
         self.close()  # its memory is needed
-        return self._play(points, plan, deadline_seconds)
+        began = time.monotonic()
+        bursts = self._play(points, plan, deadline_seconds)
+        alike = all(can_share_process(point.config, points[0].config) for point in points)
+        if len(points) < 2 or not alike or not any(burst.outcome.is_memory for burst in bursts):
+            return bursts
+        self._in_one_host = True  # from now on: memory holds no two
+        return self._play(points, plan, deadline_seconds - (time.monotonic() - began))
 
     def _play(self, points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
         self._count += 1
         seed = self._request.seed + 1000 * self._count
         requests = [
-            self._request_for(point, plan, seed + (0 if self._same_samples else number))
+            self._request_for(point, plan, seed + (0 if self._same_samples else number)).model_copy(
+                update={"steady_malloc": self._in_one_host}
+            )
             for number, point in enumerate(points)
         ]
         began = time.monotonic()
         try:
-            played = play_round(self._isolation, requests, plan, began + deadline_seconds, seed)
+            played = play_round(
+                self._isolation, requests, plan, began + deadline_seconds, seed, in_one_host=self._in_one_host
+            )
         except NOT_STARTED as error:
             return [never_started(point, error, time.monotonic() - began) for point in points]
         # The players wait for each other: each is charged its share of the time that all took.

@@ -63,10 +63,13 @@ class Timing:
         self._first_update: float | None = None
         self._skipped_share = 0.0  # of the last lap that took a step of the optimizer
 
-    def open(self) -> None:
+    def open(self, *, leads: bool = False) -> None:
         """Takes the first steps, which compile and allocate.
 
         A whole optimizer step and a micro-batch, which is an ordinary one; else a slow workload stops after the step.
+
+        Args:
+            leads: Whether a micro-batch leads each block in, so that the step is enough.
         """
         began = perf_counter()
         tuned, lead = self.trainer.tuned, self.trainer.feed.clock.lead
@@ -74,7 +77,7 @@ class Timing:
         compiled = tuned.config.compile_mode is not None
         last = self._timed(lambda taken: taken < accumulation, lead)
         taken = 1 + lead / accumulation
-        least = max(accumulation + 1, COMPILED_BATCHES if compiled else 0) / accumulation
+        least = max(accumulation + (0 if leads else 1), COMPILED_BATCHES if compiled else 0) / accumulation
         # Ranks must decide alike, or some would wait for ever.
         while taken < least and (compiled or self.ranks.any(perf_counter() < began + OPENING_SECONDS)):
             last = self._timed(lambda done: done == 0, lead)

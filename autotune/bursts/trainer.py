@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -59,6 +59,9 @@ class Stepper(Protocol):
     def check_weights(self) -> None:
         """Makes sure that all ranks train the same model."""
 
+    def close(self) -> None:
+        """Lets go of its batches."""
+
 
 class Drain:
     """Draws batches as training would, and drops them: what the loader alone could reach."""
@@ -83,6 +86,10 @@ class Drain:
 
     def check_weights(self) -> None:
         """There are none."""
+
+    def close(self) -> None:
+        """Lets go of its batches."""
+        self._batches.close()
 
 
 class Trainer:
@@ -120,7 +127,7 @@ class Trainer:
         """Micro-batches of one optimizer step; returns the samples consumed."""
         return sum(self.micro_step() for _ in range(self.tuned.accumulation_steps))
 
-    def _train(self) -> Iterator[int]:
+    def _train(self) -> Generator[int, None, None]:
         for group in self.tuned.accumulate(self.feed):
             for number, (samples, batch) in enumerate(group, 1):
                 self._backward(batch, len(group))
@@ -172,6 +179,10 @@ class Trainer:
             RanksDifferError: They do not.
         """
         self._ranks.require_equal(weight for group in self.optimizer.param_groups for weight in group["params"])
+
+    def close(self) -> None:
+        """Lets go of its batches."""
+        self._steps.close()
 
 
 def make_loader(workload: Workload, tuned: Tuned, seed: int | None = None, start: int = 0) -> DataLoader[Any]:

@@ -19,10 +19,11 @@ from autotune.results.cross_file import RESULTS, Cross, OwnSide, origin_of
 from autotune.results.files import OtherKindError
 from autotune.results.result import Result, Side, WorkloadRecord, read_result
 from autotune.scripts import Script
+from autotune.search.costs import Costs
 from autotune.search.interrupts import Stop
 from autotune.search.progress import Progress
 from autotune.search.rounds import MIN_ROUNDS, Round, confirm, scored, speedup_of
-from autotune.search.stopping import Budget, burst_deadline, plan_for, predicted_seconds, round_plan
+from autotune.search.stopping import Budget, plan_for, round_plan
 from autotune.search.trials import Trial
 from autotune.search.turns import Turns
 
@@ -130,12 +131,13 @@ def run_in_turn(
     plan = round_plan(plan_for(budget.seconds, objective), budget.seconds)
     turns = Turns(runner, progress.note)
     trials: list[Trial] = []
+    costs = Costs(trials, plan)
     failed: list[Burst] = []
     rounds: list[Round] = []
 
     def deadline(point: Point) -> float:
         available = budget.remaining * (1 if trials else FIRST_BURST_SHARE)
-        return burst_deadline(point.config, trials, plan, available)
+        return costs.deadline(point.config, plan, available)
 
     def play(points: Sequence[Point], number: int) -> list[Burst]:
         bursts = turns.play(points, plan, deadline, budget.remaining)
@@ -149,7 +151,7 @@ def run_in_turn(
     def affords(points: Sequence[Point]) -> bool:
         if any(burst.point == reference for burst in failed):
             return False
-        return sum(predicted_seconds(point.config, trials, plan) for point in points) <= budget.remaining
+        return sum(costs.fresh_seconds(point.config, plan) for point in points) <= budget.remaining
 
     if others:
         confirm(reference, others, play, affords=affords, objective=objective)

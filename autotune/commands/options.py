@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from autotune.measuring import Objective
     from autotune.workload.sent import Sent
 
-SAMPLERS = ("tpe", "gp", "random")
+SAMPLERS = ("bayes", "tpe", "gp", "random")
 COMPARISON_FORMATS = ("table", "md", "csv", "json", "html")
 MOST_SAMPLES = 2**31 - 1
 """The largest effective batch: no loader's index counts further, and the divisors of more take minutes to find."""
@@ -86,7 +86,7 @@ class Options:
     max_workers: int | None = None
     explored: dict[str, tuple[Scalar, ...]] = field(default_factory=dict)
     warm_start: tuple[Path, ...] = ()
-    sampler: str = "tpe"
+    sampler: str = "bayes"
     seed: int = 0
     storage: str | None = None
     resume: bool = False

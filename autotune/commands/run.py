@@ -33,7 +33,7 @@ def run(
     allow_numerics: shared_options.AllowNumerics = False,
     max_workers: shared_options.MaxWorkers = "",
     warm_start: shared_options.WarmStart = None,
-    sampler: shared_options.Sampler = "tpe",
+    sampler: shared_options.Sampler = "bayes",
     seed: shared_options.Seed = "0",
     storage: shared_options.Storage = "",
     resume: shared_options.Resume = False,

@@ -45,7 +45,7 @@ MaxWorkers = Annotated[str, typer.Option(help="Never use more DataLoader workers
 WarmStart = Annotated[
     list[Path] | None, typer.Option(help="Try another machine's result first; may be repeated.", metavar="FILE")
 ]
-Sampler = Annotated[str, typer.Option(help="Optuna's sampler: tpe, gp or random.")]
+Sampler = Annotated[str, typer.Option(help="What proposes candidates: bayes, or Optuna's tpe, gp or random.")]
 Seed = Annotated[str, typer.Option(help="Seeds the sampler and the order of bursts.", metavar="NUMBER")]
 Storage = Annotated[str, typer.Option(help="Database URL for the trials; a file by the result when left out.")]
 AllowNumerics = Annotated[

@@ -35,7 +35,7 @@ def tune(
         list[str] | None, typer.Option(help="Values for an argument of build(); may be repeated.", metavar="NAME=A,B")
     ] = None,
     warm_start: shared_options.WarmStart = None,
-    sampler: shared_options.Sampler = "tpe",
+    sampler: shared_options.Sampler = "bayes",
     seed: shared_options.Seed = "0",
     storage: shared_options.Storage = "",
     join: shared_options.Join = "",

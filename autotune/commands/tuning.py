@@ -123,7 +123,6 @@ class Tuning:
             seed=options.seed,
             memory_limit_bytes=setting.memory_limit_bytes,
             device=setting.device,
-            cpus=setting.hardware.cpu.budget,
             numerics=self._numerics(runner, baseline),
             every_fit=options.fit,
             note=self._note,

@@ -31,7 +31,7 @@ from autotune.scripts.facts import loop_of
 from autotune.scripts.seen import SeenScript
 from autotune.search.diagnosis import Evidence, copy_ceiling, diagnose
 from autotune.search.driver import Search, StoppedBy
-from autotune.search.stages import CONFIRM
+from autotune.search.proposal import CONFIRM
 from autotune.search.stopping import sufficient_budget
 from autotune.search.trials import Trial
 from autotune.search.warm_start import Candidate, records

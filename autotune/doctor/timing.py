@@ -94,7 +94,7 @@ def _measured(clinic: Clinic, case: tuple[float, float]) -> Measurement:
     Raises:
         WorkloadError: It did not end well.
     """
-    plan = BurstPlan(warmup_seconds=0.3, measure_seconds=SECONDS, min_blocks=3)
+    plan = BurstPlan(warmup_seconds=0.3, measure_seconds=SECONDS)
     burst = clinic.runner().run(_case(*case), plan, DEADLINE_SECONDS)
     if burst.measurement is None:
         raise WorkloadError(f"a burst {burst.ending}")

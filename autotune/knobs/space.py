@@ -91,6 +91,13 @@ class Space:
         choices = {**self.choices, **self.reserve}
         return replace(self, baseline=baseline, start=self.start.replace(**changed), choices=choices, reserve={})
 
+    def holding(self, knob: str, value: Scalar) -> Space:
+        """The same space in which every candidate holds a value of a knob, which is searched no more."""
+        choices = {name: choice for name, choice in self.choices.items() if name != knob}
+        return replace(
+            self, choices=choices, preferred=_without(self.preferred, knob), pinned={**self.pinned, knob: value}
+        )
+
     def violation(self, config: TrainConfig) -> str | None:
         """Why a config must not be run, in one sentence, or None when it may."""
         if self.max_workers is not None and config.num_workers > self.max_workers:

@@ -15,7 +15,8 @@ from autotune.measuring.statistics import Interval, KnownInterval, student_t_975
 from autotune.stored import Figure, Stored, Whole
 
 Verdict = Literal["faster", "slower", "undecided"]
-LEAST_BLOCKS = 3
+LEAST_BLOCKS, LEAST_WITH_SCATTER = 3, 2
+"""Of which something follows: by themselves, and where duets before have shown how blocks scatter. One may be chance."""
 UNKNOWN = 3.0
 """Fewer blocks say nothing about how they scatter: their ratio may be off by this factor. Chosen."""
 KNOWN_WIDTH = 0.02
@@ -47,7 +48,7 @@ class Pair(Stored):
     @property
     def too_few(self) -> bool:
         """Whether there are pairs of blocks, but so few that nothing is known of how they scatter."""
-        return 0 < self.blocks < LEAST_BLOCKS
+        return 0 < self.blocks < LEAST_BLOCKS and self.doubt > 0.99 * math.log(UNKNOWN)
 
     @property
     def verdict(self) -> Verdict:
@@ -114,9 +115,10 @@ def pair_of(
     if count == 0:
         return None
     ratio = math.fsum(incumbent) / math.fsum(candidate)
-    if count < LEAST_BLOCKS:
+    scatter = scatter or Scatter()
+    if count < (LEAST_WITH_SCATTER if scatter.is_known else LEAST_BLOCKS):
         return Pair(partner=partner, ratio=ratio, ci95=Interval(ratio / UNKNOWN, ratio * UNKNOWN), blocks=count)
-    error, degrees = (scatter or Scatter()).error(incumbent, candidate)
+    error, degrees = scatter.error(incumbent, candidate)
     few = student_t_975(degrees) / student_t_975(10**6)
     half = SIMULATED * few * _at_every_look(count) * error
     interval = Interval(ratio * math.exp(-half), ratio * math.exp(half))

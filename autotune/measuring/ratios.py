@@ -35,6 +35,11 @@ class Scatter:
             self._squares += (count - 1) * count * ratio_error(before, after) ** 2
             self._degrees += count - 1
 
+    @property
+    def is_known(self) -> bool:
+        """Whether duets so far have shown as much as can be borrowed."""
+        return self._degrees >= BORROWED_DEGREES
+
     def error(self, before: Sequence[float], after: Sequence[float]) -> tuple[float, int]:
         """The standard error of the logarithm of a ratio of two sums, as `ratio_error`, and its degrees of freedom."""
         count = len(before)

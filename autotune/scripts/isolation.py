@@ -111,6 +111,10 @@ class ScriptIsolation(Isolation):
         if hint := self._protection.hint(child.stderr_tail()):
             self._note(f"the script went on without what it was denied{hint}")
         self._seen = seen
+        # What opens CUDA, or meets other ranks, is forked before that.
+        if seen.fork_unsafe_reason is not None and not (self._spawning or seen.cuda_opened or seen.opens_group):
+            self.fork_unsafe_reason = seen.fork_unsafe_reason
+            self._spawn(seen.fork_unsafe_reason)
 
     def close(self) -> None:
         """Ends whatever is left, and removes what the script has written in its layers."""

@@ -6,20 +6,16 @@ computing that is not waited for needs no faster loader (the three runs of DS-An
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable
 
 from autotune.bursts.protocol import Part
-from autotune.knobs import KNOBS, Scalar
+from autotune.knobs import KNOBS
 from autotune.measuring import Measurement, Point
 
 PARTS: tuple[Part, ...] = ("compute", "loader")
-FEEDING_MARGIN = 1.3
-"""The loader should be so many times as fast as computing: its rate varies, and workers take cores as well. Chosen, as
-are the next ones."""
-NOTABLE_GAIN = 1.1
-"""More workers that raise the loader's own rate by less are not worth their memory."""
-IDLE_WAIT, LARGE_WAIT = 0.05, 0.5
-"""Below the first share of time spent waiting for data, no loader can gain much; above the second, computing hardly."""
+LEAST_SHARE = 0.02
+"""Of the time, that is left of anything. Chosen: it keeps a bound finite, and is within the noise of a wait."""
 
 
 class Ceilings:
@@ -51,25 +47,6 @@ class Ceilings:
         """What is known of a point's parts, without running anything."""
         return {part: self._known.get(_key(point, part)) for part in PARTS}
 
-    def fewest_workers(self, point: Point, counts: Sequence[int]) -> tuple[int, str] | None:
-        """Of some counts, the fewest workers that feed a point's computing with headroom, and why; None: not known."""
-        compute = self.compute(point)
-        if compute is None:
-            return None
-        best: tuple[int, float] | None = None
-        for count in sorted(count for count in counts if count > 0):
-            rate = self.loader(with_workers(point, count))
-            if rate is None:
-                break
-            if rate >= FEEDING_MARGIN * compute:
-                return count, f"{count} workers alone load {rate / compute:.1f} × what computing takes"
-            if best is not None and rate < NOTABLE_GAIN * best[1]:
-                break
-            best = (count, rate)
-        if best is None:
-            return None
-        return best[0], f"more workers load no faster: {best[1] / compute:.1f} × what computing takes"
-
     def _rate(self, point: Point, part: Part) -> float | None:
         key = _key(point, part)
         if key not in self._known and self._affords(point):
@@ -79,32 +56,22 @@ class Ceilings:
 
 def _key(point: Point, part: Part) -> tuple[Point, Part]:
     """Points that only differ in workers are one where computing is concerned."""
-    return (point if part == "loader" else with_workers(point, 0)), part
+    return (point if part == "loader" else point.changed({"num_workers": 0})), part
 
 
-def with_workers(point: Point, count: int) -> Point:
-    """The point with some workers, which live on from epoch to epoch."""
-    changes: dict[str, Scalar] = {"num_workers": count}
-    if point.config.num_workers == 0 and count:
-        changes["persistent_workers"] = True  # that start again every epoch are a poor first impression
-    return point.model_copy(update={"config": point.config.replace(**changes)})
+def most_gain(changed: Iterable[str], measured: Measurement) -> float:
+    """What changing some knobs can gain at most, as a logarithm: all the time of the part that they make faster.
 
-
-def workers_needed(workers: int, waits: float) -> float:
-    """Workers that would feed training with some headroom, where those that it has let it wait for a share of time."""
-    computing = max(1 - waits, 1e-3)
-    return FEEDING_MARGIN * (workers / computing if workers else waits / computing)
-
-
-def unlikely_to_gain(knob: str, measured: Measurement) -> bool:
-    """Whether a knob belongs to the part that does not limit: training hardly waits for data, or does little else."""
-    part = KNOBS[knob].part if knob in KNOBS else "compute"  # arguments of build() change what is computed
-    if part == "both":
-        return False
+    Args:
+        changed: Names of knobs and arguments of `build()`.
+        measured: What they are changed in.
+    """
+    parts = {KNOBS[name].part if name in KNOBS else "compute" for name in changed}  # arguments change what is computed
+    if len(parts) != 1 or parts == {"both"}:
+        return math.inf
     waits = measured.data_wait_fraction
-    if part == "loader":
-        return waits + boundary_fraction(measured) < IDLE_WAIT
-    return waits > LARGE_WAIT
+    spared = waits + boundary_fraction(measured) if parts == {"loader"} else 1 - waits
+    return -math.log(max(1 - spared, LEAST_SHARE))
 
 
 def boundary_fraction(measured: Measurement) -> float:

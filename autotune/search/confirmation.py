@@ -12,6 +12,7 @@ from autotune.measuring import Burst, Measurement, Numerics, NumericsGuard, Outc
 from autotune.results.result import AblationRow
 from autotune.search.ablation import MIN_ABLATION_ROUNDS, ablate, ablation_rows, reverted
 from autotune.search.bursts import Bursts
+from autotune.search.proposal import ABLATION, CONFIRM
 from autotune.search.rounds import (
     LONG_RACE_ROUNDS,
     MIN_DECIDED_ROUNDS,
@@ -20,9 +21,7 @@ from autotune.search.rounds import (
     confirm,
     rank,
 )
-from autotune.search.stages import ABLATION, CONFIRM
 from autotune.search.standing import resource_cost, standings
-from autotune.search.stopping import burst_deadline, numerics_steps
 from autotune.search.turns import APART_ERROR
 
 MAX_FINALISTS = 3
@@ -218,7 +217,7 @@ class Confirmation:
             budget = self._bursts.budget
             begun = 0 < len(self._bursts.rounds(ABLATION)) < MIN_ABLATION_ROUNDS  # a round alone says nothing
             available = budget.remaining if begun else budget.ablating_seconds
-            return self._bursts.rounds_seconds(points, count, ABLATION) <= available
+            return self._bursts.costs.rounds_seconds(points, count, ABLATION) <= available
 
         # What takes too long by itself, as compiling anew does, must not crowd out what is cheap.
         variants = {name: one for name, one in variants.items() if affords([winner, one], MIN_ABLATION_ROUNDS)}
@@ -316,32 +315,32 @@ class Confirmation:
         if self._numerics is None:
             return True
         if (verdict := self._numerics.known(point)) is None:
-            trials, budget = self._bursts.trials, self._bursts.budget
-            deadline = burst_deadline(point.config, trials, self._bursts.plan, budget.remaining)
+            costs, budget = self._bursts.costs, self._bursts.budget
+            deadline = costs.deadline(point.config, self._bursts.plan, budget.remaining)
             began = budget.now()
-            rounds = self._bursts.round_seconds([self._baseline, point] * MIN_DECIDED_ROUNDS)
-            steps = numerics_steps(point.config, trials, budget, rounds)
+            rounds = costs.round_seconds([self._baseline, point] * MIN_DECIDED_ROUNDS)
+            steps = costs.numerics_steps(point.config, budget, rounds)
             verdict = self._numerics.check(point, steps, deadline)
             self._checking_seconds += budget.now() - began
         return verdict.outcome != "disagrees"
 
     def _affords(self, points: Sequence[Point]) -> bool:
         """Whether there is time for these bursts, and to explain the answer afterwards."""
-        return self._bursts.round_seconds(points) <= self._confirming(points[-1])
+        return self._bursts.costs.round_seconds(points) <= self._confirming(points[-1])
 
     def _affords_next(self, points: Sequence[Point]) -> bool:
         """Whether there is time for another round; until there are enough to decide, nothing else is worth as much."""
         together = sum({*points} <= measured.keys() for measured in self._bursts.rounds(CONFIRM))
         remaining = self._bursts.budget.remaining
         available = remaining if together < MIN_DECIDED_ROUNDS else self._confirming(points[-1])
-        return self._bursts.round_seconds(points) <= available
+        return self._bursts.costs.round_seconds(points) <= available
 
     def _confirming(self, finalist: Point) -> float:
         """Seconds for rounds: with those that are kept for explaining the answer, where there is nothing to explain."""
         budget = self._bursts.budget
         if not self._explains or not any(one.speedup.confirmed for one in self.confirmed()):
             return budget.ablating_seconds
-        least = self._bursts.rounds_seconds([finalist] * 2, MIN_ABLATION_ROUNDS, ABLATION)
+        least = self._bursts.costs.rounds_seconds([finalist] * 2, MIN_ABLATION_ROUNDS, ABLATION)
         confirming = budget.confirming_seconds
         return confirming if least <= budget.ablating_seconds - confirming else budget.ablating_seconds
 

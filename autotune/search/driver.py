@@ -1,4 +1,4 @@
-"""The search loop: the stages, then the sampler, then the race of the finalists, inside a budget.
+"""The search loop: what the sampler proposes, several at a time, then the race of the finalists, inside a budget.
 
 It knows bursts only as a `Runner`, and time only as a `Budget`, so that the very same code runs on recorded surfaces
 with a virtual clock.
@@ -6,25 +6,27 @@ with a virtual clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
+
+import optuna
 
 from autotune.bursts.runner import Runner
 from autotune.hardware import DeviceKind
-from autotune.knobs import Space
+from autotune.knobs import Space, buying_memory
 from autotune.measuring import Headroom, MemoryModel, NumericsGuard, Point
 from autotune.results.summary import headroom_text
-from autotune.search.ahead import Ahead
 from autotune.search.bursts import Bursts
 from autotune.search.ceilings import Ceilings
+from autotune.search.choice import Chooser
 from autotune.search.confirmation import Confirmation
 from autotune.search.fitting import fit
 from autotune.search.progress import Progress
+from autotune.search.proposal import ALLOCATOR, BASELINE, GAIN, Proposal
 from autotune.search.refusals import refusal
 from autotune.search.rounds import MIN_DECIDED_ROUNDS
-from autotune.search.stages import BASELINE, SAMPLER, Proposal, Stages
-from autotune.search.stopping import Budget, all_fail_alike, plateaued, sampled_enough
+from autotune.search.sampler import BayesSampler
+from autotune.search.stopping import Budget, all_fail_alike
 from autotune.search.trials import TrialLog
 
 StoppedBy = Literal["budget", "target", "plateau", "exhausted", "interrupted"]
@@ -34,6 +36,14 @@ AWAIT_BASELINE_SHARE = 0.5
 """Of the budget: so much is left when another machine's first burst is no longer waited for. Chosen."""
 HEADROOM_SHARE = 0.08
 """Of the budget, at most, for what a faster loader could bring: in shorter ones the search needs it more. Chosen."""
+ALLOCATOR_SHARE = 0.08
+"""Of the budget, at most, for two fresh processes that compare allocators. Chosen."""
+AT_ONCE = 4
+"""Candidates that play the incumbent in the same turns: a decision then costs 1.25 blocks a turn instead of 2."""
+NOTABLY_LARGER = 1.25
+"""The largest batch that memory allows is worth a burst from this many times the fastest one's. Chosen."""
+
+Asked = tuple[optuna.Trial, Proposal]
 
 
 class Search:
@@ -52,12 +62,9 @@ class Search:
         seed: Of the confirmation's order.
         memory_limit_bytes: The memory target, for which the largest batch is predicted.
         device: The kind of device.
-        cpus: Processors that may be used; where some are to spare, what compiles does so beside others.
         numerics: Checks finalists against eager fp32; None trusts them, as where recordings are replayed.
         every_fit: Whether all changes are measured that make a baseline fit into memory, rather than the first.
         note: Told what the result should say as well; the progress alone when None.
-        staged: Whether stages come before the sampler; without, only the baseline does.
-        sampled: Whether a sampler comes after them.
         headroom: Whether the search begins by asking what a faster loader could bring at most.
 
     Attributes:
@@ -80,39 +87,28 @@ class Search:
         seed: int = 0,
         memory_limit_bytes: int | None = None,
         device: DeviceKind = "cpu",
-        cpus: int = 1,
         numerics: NumericsGuard | None = None,
         every_fit: bool = False,
         note: Callable[[str], None] | None = None,
-        staged: bool = True,
-        sampled: bool = True,
         headroom: bool = False,
     ) -> None:
         self.space = space
         self.baseline = baseline
         self.log = log
+        self._seed = seed
         self._note, self._numerics, self._every_fit = note or progress.note, numerics, every_fit
-        self._bursts = Bursts(baseline, runner, log, budget, progress, note=self._note, seed=seed)
+        self._bursts = Bursts(baseline, runner, log, budget, progress, note=self._note, seed=seed, device=device)
         self.ceilings = Ceilings(self._bursts.part_rate, self._affordable)
         self._at_least = at_least
         self.confirmation = self._confirmation()
         self._budget = budget
         self._utilization_target = utilization_target
-        self._stages = Stages(
-            space,
-            baseline,
-            self._refuse_for_now,
-            first=first,
-            largest_batch=self._largest_batch,
-            fewest_workers=self._fewest_workers,
-            seconds_of=self._bursts.seconds_of,
-            seconds_left=lambda: self._bursts.searching_seconds,
-        )
         self._memory_limit_bytes, self._device = memory_limit_bytes, device
-        self._staged, self._sampled = staged, sampled
         self.headroom: Headroom | None = None
         self._asks_headroom, self._progress = headroom, progress
-        self._ahead = Ahead(self._bursts, cpus, device, memory_limit_bytes)
+        self._first = list(first)
+        self._waiting: Asked | None = None
+        self._chooser = self._make_chooser(space)
         self._searched = False
         self.confirms = True
 
@@ -141,27 +137,109 @@ class Search:
             self.ceilings.compute(answer)
             self.ceilings.loader(answer)
 
-    def _fewest_workers(self, point: Point, counts: Sequence[int]) -> tuple[int, str] | None:
-        """Of some counts, the fewest that feed a point's computing; not known while a compiler slows what is timed."""
-        return None if self._ahead.is_compiling else self.ceilings.fewest_workers(point, counts)
-
     def _search(self) -> StoppedBy:
         self.log.await_first(lambda: self._budget.remaining > AWAIT_BASELINE_SHARE * self._budget.seconds)
+        if all(trial.burst.point != self.baseline for trial in self.log.trials):
+            self._bursts.search(Proposal(self.baseline, BASELINE, "what you train with today"))
         self._fit()  # of an interrupted run the baseline's end is known
-        if self.log.trials:
-            self._look_for_headroom()
-        while (proposal := self._ahead.next(self._affordable_proposal)) is not None:
-            self._bursts.search(proposal.point, proposal.stage, proposal.reason)
-            if proposal.stage == BASELINE:
-                self._fit()
-                self._look_for_headroom()
+        self._look_for_headroom()
+        self._settle_allocator()
+        while True:
+            self.log.sync()
             if all_fail_alike(self.log.trials):
                 return "exhausted"
-        if not self._affordable(self.baseline):
-            return "budget"
-        if self._reaches_target():
-            return "target"
-        return self._sample() if self._sampled else "exhausted"
+            if not self._bursts.affords(self.baseline):  # as cheap as any
+                return "budget"
+            if self._is_past_the_bundle and self._reaches_target():
+                return "target"
+            turn = self._next_turn()
+            if not turn:
+                return self._chooser.ended if self._is_bayes else "exhausted"
+            self._bursts.challenge(turn)
+
+    def _next_turn(self) -> list[Asked]:
+        """What challenges the incumbent next: several that share its host, or one that needs its own, or compiles."""
+        turn = [self._waiting] if self._waiting is not None else []
+        self._waiting = None
+        while len(turn) < AT_ONCE and not (turn and self._plays_alone(turn[0][1].point)):
+            asked = self._next([proposal.point for _, proposal in turn])
+            if asked is None:
+                break
+            if turn and self._plays_alone(asked[1].point):
+                self._waiting = asked
+                break
+            turn.append(asked)
+        return turn
+
+    def _plays_alone(self, point: Point) -> bool:
+        """Whether a candidate takes long to begin: others would wait for it."""
+        best, costs = self._bursts.incumbent, self._bursts.costs
+        return best is None or not costs.shares_host(point, best) or not costs.is_compiled(point.config)
+
+    def _next(self, playing: Sequence[Point]) -> Asked | None:
+        """The next proposal, with its open trial: of other machines' results, else of the sampler."""
+        while self._first:
+            proposal = self._first.pop(0)
+            tried = {trial.burst.point for trial in self.log.trials} | {*playing}
+            if proposal.point not in tried and self._refuse_for_now(proposal.point) is None:
+                return self.log.ask(proposal.point), proposal
+        if self._is_bayes:
+            chosen = self._chooser.next(self.log.trials, playing)
+            return None if chosen is None else (self.log.ask(chosen.point), chosen)
+
+        def refuse(point: Point) -> str | None:
+            return "it plays already" if point in playing else self._refuse_for_now(point)
+
+        proposed = self.log.propose(refuse, SAMPLER_TRIES)
+        if proposed is None:
+            return None
+        asked, point = proposed
+        return asked, Proposal(point, GAIN, f"proposed by {type(self.log.study.sampler).__name__}")
+
+    def _make_chooser(self, space: Space) -> Chooser:
+        """What the search proposes in a space; the study's sampler, if it is ours, draws the same."""
+        bursts = self._bursts
+        chooser = Chooser(
+            space, self.baseline, bursts.costs, self._refuse_for_now, self._larger_batch,
+            lambda: bursts.searching_seconds, self._seed,
+        )  # fmt: skip
+        sampler = self.log.study.sampler
+        self._is_bayes = isinstance(sampler, BayesSampler)
+        if isinstance(sampler, BayesSampler):
+            sampler.follow(
+                lambda: chooser.next(self.log.trials),
+                lambda proposal: self.log.parameters(proposal.point),
+                self.log.distributions,
+            )
+        return chooser
+
+    @property
+    def _is_past_the_bundle(self) -> bool:
+        return any(trial.stage == GAIN for trial in self.log.trials)
+
+    def _settle_allocator(self) -> None:
+        """On a CPU malloc's state is the history of a process: fresh ones compare allocators once, and one is held."""
+        choices = self.space.choices.get("allocator")
+        if self._device != "cpu" or choices is None or self.log.measurement(self.baseline) is None:
+            return
+        held = self.space.preferred.get("allocator", self.baseline.config.allocator)
+        tuned = Point(
+            config=self.space.changed(self.baseline.config, {"allocator": held}), parameters=self.baseline.parameters
+        )
+        known = next(
+            (trial for trial in self.log.trials if trial.stage == ALLOCATOR and trial.burst.point == tuned), None
+        )
+        pair = known.pair if known is not None else None
+        seconds = self._bursts.costs.round_seconds([self.baseline, tuned], ALLOCATOR)
+        if known is None and tuned != self.baseline and seconds <= ALLOCATOR_SHARE * self._budget.seconds:
+            pair = self._bursts.compare_fresh(tuned, ALLOCATOR, "fresh processes tell what malloc's settings are worth")
+            known = self.log.trials[-1]
+        failed = known is not None and not known.burst.ok
+        if failed or (pair is not None and pair.verdict == "slower"):
+            held = self.baseline.config.allocator
+        space = self.space.holding("allocator", held)
+        self.log.move_to(space)
+        self._chooser = self._make_chooser(space)
 
     def _fit(self) -> None:
         """Where the baseline ran out of memory: goes on from the smallest change to it that trains."""
@@ -174,15 +252,14 @@ class Search:
         if fitted is not None:
             self.baseline = self._bursts.baseline = fitted
             self.space = self.space.around(fitted.config)
-            self.log.widen(self.space)
+            self.log.move_to(self.space)
             self.confirmation = self._confirmation()
-            self._stages = replace(self._stages, space=self.space, baseline=fitted)
+            self._chooser = self._make_chooser(self.space)
 
     def _look_for_headroom(self) -> None:
         """Tells, before the search spends its time, what a faster loader could bring at most."""
-        plan, known = self._bursts.plan, self.log.measurement(self.baseline)
-        both = self._bursts.round_seconds([self.baseline] * 2)
-        seconds = max(both, self._bursts.seconds_of(self.baseline) + plan.measure_seconds)
+        known = self.log.measurement(self.baseline)
+        seconds = self._bursts.costs.round_seconds([self.baseline] * 2)
         if not self._asks_headroom or known is None or seconds > HEADROOM_SHARE * self._budget.seconds:
             return
         self.headroom = self._bursts.headroom(self.baseline)
@@ -195,35 +272,6 @@ class Search:
         return Confirmation(
             self.baseline, self._bursts, self._refuse, knobs=knobs, numerics=self._numerics, at_least=self._at_least
         )
-
-    def _affordable_proposal(self) -> Proposal | None:
-        """What the stages ask for next; None when that is nothing, or costs too much: a sampler may know cheaper."""
-        self.log.sync()
-        proposal = self._stages.next(self.log.trials)
-        if proposal is None or not (self._staged or proposal.stage == BASELINE):
-            return None
-        return proposal if self._affordable(proposal.point) else None
-
-    def _sample(self) -> StoppedBy:
-        """Lets the sampler propose until the budget, a plateau, or nothing new."""
-        while self._affordable(self.baseline):  # as cheap as any
-            self.log.sync()
-            if plateaued(self.log.trials) or self._is_better_proven():
-                return "plateau"
-            proposed = self.log.propose(self._refuse_or_unaffordable, SAMPLER_TRIES)
-            if proposed is None:
-                return "exhausted"
-            asked, point = proposed
-            self._bursts.show_stage(SAMPLER)
-            burst, pair = self._bursts.measure(point)
-            self.log.finish(asked, SAMPLER, f"proposed by {type(self.log.study.sampler).__name__}", burst, pair)
-            self._bursts.tell(burst)
-        return "budget"
-
-    def _is_better_proven(self) -> bool:
-        """Whether something was found, and the time that is left is worth more to its proof than to the sampler."""
-        best, affordable = self.log.incumbent(), self._bursts.searching_seconds / self._bursts.seconds_of(self.baseline)
-        return best is not None and best.burst.point != self.baseline and sampled_enough(self.log.trials, affordable)
 
     def _reaches_target(self) -> bool:
         """Whether the best keeps the GPU as busy as was asked, and comes as close to what its computing could reach.
@@ -244,16 +292,37 @@ class Search:
         return ceiling is not None and best.burst.rate >= self._utilization_target * ceiling
 
     def _affordable(self, point: Point) -> bool:
-        first = not self.log.trials  # the baseline runs whatever it costs: without it there is nothing to compare
+        """Whether there is time for a burst of a point by itself."""
         available = self._budget.remaining if self._searched else self._bursts.affordable_seconds(point)
-        return first or self._bursts.seconds_of(point) <= available
+        return self._bursts.costs.fresh_seconds(point.config, self._bursts.plan) <= available
 
     def _memory(self) -> MemoryModel | None:
         if self._memory_limit_bytes is None:
             return None
         return MemoryModel([trial.burst for trial in self.log.trials], self._memory_limit_bytes, self._device)
 
+    def _larger_batch(self, point: Point) -> Iterator[tuple[Point, str]]:
+        """Where the effective batch is free: the largest batch that memory allows with a point's other knobs, and why.
+
+        Where it is not the largest that is searched, one for which memory must be bought comes next.
+        """
+        choices, largest = self.space.choices.get("batch_size"), self._largest_batch(point)
+        if self.space.effective_batch is not None or choices is None or largest is None:
+            return
+        most = max(int(size or 0) for size in choices.values)
+        batch = min(largest - largest % 8 if largest >= 8 else largest, most)
+        if batch >= NOTABLY_LARGER * point.config.batch_size:
+            changed = self.space.changed(point.config, {"batch_size": batch})
+            yield Point(config=changed, parameters=point.parameters), f"memory allows a batch of {largest}"
+        for knob in buying_memory() if batch < most else ():
+            bought = self.space.choices[knob].values[-1] if knob in self.space.choices else None
+            if bought is not None and getattr(point.config, knob) != bought:
+                changed = self.space.changed(point.config, {knob: bought, "batch_size": min(2 * batch, most)})
+                why = f"memory allows no more than {largest}, and {knob}={bought} may leave room for twice that"
+                yield Point(config=changed, parameters=point.parameters), why
+
     def _largest_batch(self, point: Point) -> int | None:
+        """The largest batch that memory allows with a point's other knobs; None where it is not known."""
         memory = self._memory()
         line = memory.line(point) if memory is not None else None
         if memory is None or line is None or line.sample_bytes > 0:
@@ -267,10 +336,9 @@ class Search:
         return refusal(point, self.space, self.log.trials, self._memory())
 
     def _refuse_for_now(self, point: Point) -> str | None:
-        """Passes over what takes too long to compile: cheaper proposals may follow."""
-        expensive = point.config.compile_mode is not None and not self._affordable(point)
-        too_long = "compiling it would take longer than there is" if expensive else None
-        return self._refuse(point) or self._ahead.refusal(point) or self.log.elsewhere(point) or too_long
+        """Why a point must not run, or not now."""
+        too_long = None if self._bursts.affords(point) else "it would take longer than there is"
+        return self._refuse(point) or self.log.elsewhere(point) or too_long
 
     def _has_raced(self) -> bool:
         """Whether rounds hold the best point: another machine may have confirmed before it was found."""
@@ -282,11 +350,4 @@ class Search:
         """Whether there is time to wait for another machine's rounds: should it be gone, this one needs some itself."""
         best = self.log.incumbent()
         points = [self.baseline] if best is None else [self.baseline, best.burst.point]
-        return self._bursts.round_seconds(points * MIN_DECIDED_ROUNDS) < self._budget.remaining
-
-    def _refuse_or_unaffordable(self, point: Point) -> str | None:
-        return (
-            self._refuse(point)
-            or self.log.elsewhere(point)
-            or (None if self._affordable(point) else "it would take longer than the budget")
-        )
+        return self._bursts.costs.round_seconds(points * MIN_DECIDED_ROUNDS) < self._budget.remaining

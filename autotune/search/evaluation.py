@@ -42,7 +42,7 @@ def evaluation_batch(
     runner.close()
     turns = Turns(runner, note)
     point = answer.changed({"accumulation_steps": 1})
-    first, _ = turns.challenge(None, point, plan, EVALUATION.deadline(budget), lambda _: None)
+    ((first, _),) = turns.challenge(None, [point], plan, EVALUATION.deadline(budget), lambda _point, _pair: None)
     if first.rate is None:
         return None
     tried = [_row(point, first.outcome, first.rate, None)]
@@ -52,7 +52,7 @@ def evaluation_batch(
         if (most is not None and size > most) or EVALUATION.is_spent(budget, plan):
             break
         point = answer.changed({"accumulation_steps": 1, "batch_size": size})
-        burst, pair = turns.challenge(best, point, plan, EVALUATION.deadline(budget), lambda _: None)
+        ((burst, pair),) = turns.challenge(best, [point], plan, EVALUATION.deadline(budget), lambda _point, _pair: None)
         gained = pair.ratio if pair is not None else None
         tried.append(_row(point, burst.outcome, burst.rate, gained))
         if gained is not None and gained >= LEAST_GAIN:

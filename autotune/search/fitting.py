@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from autotune.knobs import HALF, Scalar, Space, divisors
 from autotune.measuring import Burst, Outcome, Point
 from autotune.search.bursts import Bursts
-from autotune.search.stages import FIT
+from autotune.search.proposal import FIT, Proposal
 from autotune.units import format_bytes
 
 Rung = tuple[Point, str]
@@ -41,7 +41,7 @@ def fit(
         if bursts.searching_seconds <= 0 or (found is not None and (spent or not every)):
             break
         known = next((trial.burst for trial in bursts.trials if trial.burst.point == point), None)
-        burst = known or bursts.search(point, FIT, reason)
+        burst = known or bursts.search(Proposal(point, FIT, reason))
         told.append(f"{point.changes_text(baseline)}: {_came_of(burst)}")
         if found is None and burst.ok and agrees(point):
             found = point

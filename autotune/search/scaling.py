@@ -65,7 +65,7 @@ def scaling(
         if SCALING.is_spent(budget, plan):
             break
         point = Point(config=config, parameters=answer.parameters)
-        burst, pair = turns.challenge(before, point, plan, SCALING.deadline(budget), lambda _: None)
+        ((burst, pair),) = turns.challenge(before, [point], plan, SCALING.deadline(budget), lambda _point, _pair: None)
         ratio = 1.0 if before is None else pair.ratio if pair is not None else None
         ran = burst.outcome is Outcome.OK and ratio is not None
         speed = speed * ratio if ran and ratio is not None else speed

@@ -21,23 +21,35 @@ differed by as much, and no more than the noise of their turns explained."""
 
 def incumbent_of(trials: Iterable[Trial]) -> Trial | None:
     """The trial that made the best point of some trials the incumbent: each was promoted over the one before."""
-    incumbent: Trial | None = None
+    return next(reversed(incumbents(trials)), None)
+
+
+def incumbents(trials: Iterable[Trial]) -> list[Trial]:
+    """All trials that made their point the incumbent, in order."""
+    found: list[Trial] = []
     for trial in trials:
-        if trial.round is None and trial.score is not None and _takes_over(trial, incumbent):
-            incumbent = trial
-    return incumbent
+        if trial.round is None and trial.score is not None and _takes_over(trial, found[-1] if found else None):
+            found.append(trial)
+    return found
 
 
 def _takes_over(trial: Trial, incumbent: Trial | None) -> bool:
     """Whether a trial makes its point the incumbent.
 
-    Where machines share a study, it may have played against an earlier one: then it must score higher than this one.
+    It may have played against an earlier one, beside another candidate or on another machine: then the score that it
+    reaches surely must be higher than this one's.
     """
     pair = trial.pair
     if incumbent is None or pair is None:
         return incumbent is None
-    behind = pair.partner != incumbent.burst.point and (trial.score or 0.0) <= (incumbent.score or 0.0)
+    behind = pair.partner != incumbent.burst.point and _sure_score(trial) <= _sure_score(incumbent)
     return pair.promotes and not behind
+
+
+def _sure_score(trial: Trial) -> float:
+    """A score, less its standard error: of two that few blocks speak for, the luckier one is not the better one."""
+    error = trial.pair.error if trial.pair is not None else 0.0
+    return (trial.score or 0.0) * math.exp(-error)
 
 
 def resource_cost(config: TrainConfig) -> tuple[bool, int]:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from autotune.bursts.duet import LEAST_TURNS
 from autotune.bursts.protocol import BurstPlan
-from autotune.bursts.player import COMPILING_SECONDS
-from autotune.knobs import TrainConfig, affecting
-from autotune.measuring import FEWEST_STEPS, MOST_STEPS, SAMPLES_PER_SECOND, Burst, Objective
+from autotune.measuring import SAMPLES_PER_SECOND, Objective
 from autotune.results.result import ABLATION_MIN_BUDGET_SECONDS
 from autotune.search.rounds import MIN_DECIDED_ROUNDS
-from autotune.search.stages import SAMPLER
 from autotune.search.trials import Trial
 
 FINISHING_SECONDS = 2.0
@@ -25,16 +21,8 @@ PREPARATION_SHARE, PREPARATION_MIN_SECONDS = 0.5, 4.0
 CONFIRM_SHARE, CONFIRM_MAX_SECONDS = 0.3, 120.0
 ABLATION_SHARE, ABLATION_MAX_SECONDS = 0.15, 90.0
 """Kept back for confirming, and for explaining. Chosen: less would leave short budgets too few rounds to decide."""
-PLATEAU_BURSTS, PLATEAU_SHARE, PLATEAU_GAIN = 48, 0.5, 0.01
-"""The sampler has nothing more to find when the last half of all bursts, so many at least, raised the best by less.
-With a dozen, replayed searches of 120 configs ended after a fifth of the budget, behind random search at its end."""
-ENOUGH_CHALLENGES, IDLE_SAMPLES = 25, 10
-"""A search that has no time for as many samples is over after so many challenges, when so many samples in a row have
-taken nobody's place: what is left of its time narrows the interval of what was found. Of two minutes on the digits 28
-samples took half a minute and found nothing, and ± 8 % were left of the claim."""
-NUMERICS_SHARE, NUMERICS_MAX_SECONDS = 0.05, 30.0
 PROFILE_SHARE, PROFILE_MAX_SECONDS, PROFILE_MIN_BUDGET_SECONDS = 0.07, 20.0, 30.0
-"""What checking and profiling may take of the budget. Chosen."""
+"""What profiling may take of the budget. Chosen."""
 HOPELESS_BURSTS = 4
 """So many bursts that fail alike, one after the other, end a search in which nothing has worked. Chosen."""
 FEWEST_BURSTS = 2 + 2 * MIN_DECIDED_ROUNDS
@@ -43,17 +31,6 @@ SHORTEST_ROUND, LONGEST_ROUND, ROUND_SHARE = 0.5, 2.0, 1 / 27
 """Seconds that a side trains in it; and that as a share of the time for all rounds, so that seven of two sides fit: one
 of 1 s took 3.7 s on two cores. Of few the interval is wide; but what is young is slow, so that the shortest claim too
 little (`bursts.duet.ROUND_WARMUP_SHARE`)."""
-COMPILE_SECONDS: Mapping[str, float] = {
-    "cudagraphs": 4.0, "blocks": 14.0, "default": 20.0, "loss": 20.0, "reduce-overhead": 20.0,
-    "max-autotune-no-cudagraphs": 120.0, "max-autotune": 120.0,
-}  # fmt: skip
-"""What a first compile is expected to cost before one was seen, and what modes cost beside each other afterwards: CUDA
-graphs are recorded in a step or two, and blocks took two thirds of the whole on a CPU
-(benchmarks/regional_compile.py). The rest is chosen."""
-LONGEST_COMPILE = 6.0
-"""A mode's first compile may take so many times what is expected of it, or `COMPILING_SECONDS`. Chosen."""
-CACHE_SAVES = 0.7
-"""Of the compiling, at least, when the same code has been compiled before: 0.8 to 0.9 were measured on a CPU."""
 
 
 class Budget:
@@ -163,7 +140,7 @@ def plan_for(budget_seconds: float, objective: Objective = SAMPLES_PER_SECOND) -
 
     Of an objective that needs longer turns, as many fewer.
     """
-    seconds = max(min(4.0, max(0.8, budget_seconds / 90)), LEAST_TURNS * (objective.turn_seconds or 0.0))
+    seconds = max(min(1.0, max(0.8, budget_seconds / 90)), LEAST_TURNS * (objective.turn_seconds or 0.0))
     return BurstPlan(
         warmup_seconds=1.25 * seconds,
         measure_seconds=seconds,
@@ -195,82 +172,6 @@ def ablating_plan(budget_seconds: float, objective: Objective = SAMPLES_PER_SECO
     return round_plan(plan_for(budget_seconds, objective), Budget(budget_seconds).variants_seconds)
 
 
-def predicted_seconds(config: TrainConfig, trials: Sequence[Trial], plan: BurstPlan) -> float:
-    """What a burst of a config will take: the longest of its kind so far, else what the plan allows.
-
-    Each mode of compiling is a kind. One that was not seen yet takes what it is expected to beside those that were.
-    """
-    compiled = config.compile_mode is not None
-    if compiled and (warm := [burst for burst in compiled_alike(config, trials) if burst.ok]):
-        cached = warm[0].seconds - CACHE_SAVES * _compile_seconds(warm[:1])
-        return min(burst.seconds for burst in warm) if len(warm) > 1 else cached
-    alike = [trial.burst.seconds for trial in trials if trial.burst.point.config.compile_mode == config.compile_mode]
-    if alike:
-        return max(alike) if compiled else max(sorted(alike)[: max(1, len(alike) * 9 // 10)])
-    planned = plan.warmup_seconds + plan.measure_seconds
-    return planned + (first_compile_seconds(config.compile_mode, trials) if config.compile_mode is not None else 1.0)
-
-
-def first_compile_seconds(mode: str, trials: Sequence[Trial]) -> float:
-    """What compiling takes in a mode for the first time: more or less than usual, as it was in modes that were seen."""
-    seen = [
-        trial.burst.measurement.compile_seconds / COMPILE_SECONDS[known]
-        for trial in trials
-        if trial.burst.measurement is not None
-        and trial.burst.measurement.compile_seconds
-        and (known := trial.burst.point.config.compile_mode) is not None
-    ]
-    return COMPILE_SECONDS[mode] * max(seen, default=1.0)
-
-
-def compiled_alike(config: TrainConfig, trials: Sequence[Trial]) -> list[Burst]:
-    """Bursts whose compiled code serves a config, out of the cache."""
-    code = config.pick(affecting("compiled code"))
-    return [trial.burst for trial in trials if trial.burst.point.config.pick(affecting("compiled code")) == code]
-
-
-def _compile_seconds(bursts: Sequence[Burst]) -> float:
-    """What compiling took at most; 0 where nothing was compiled."""
-    return max((burst.measurement.compile_seconds or 0.0 for burst in bursts if burst.measurement), default=0.0)
-
-
-def numerics_steps(config: TrainConfig, trials: Sequence[Trial], budget: Budget, kept_seconds: float) -> int:
-    """Steps that a numerics check of a config can take in its share of the budget; 0 when there is no time for it.
-
-    Each step trains one micro-batch three times, two of them about as fast as the baseline. A check takes more than its
-    share only where the confirmation's rounds keep the `kept_seconds` that they need.
-    """
-    rates = [rate for trial in trials if (rate := trial.burst.rate)]
-    if not rates:
-        return 0
-    step_seconds = 3 * config.micro_batch / min(rates[0], statistics.median(rates))
-    share = min(NUMERICS_MAX_SECONDS, NUMERICS_SHARE * budget.seconds)
-    alike = compiled_alike(config, trials)
-    compiling = (1 - CACHE_SAVES) * _compile_seconds(alike)
-    if FEWEST_STEPS * step_seconds + compiling > max(share, budget.confirming_seconds - kept_seconds):
-        return 0
-    return min(MOST_STEPS, max(FEWEST_STEPS, int(share / step_seconds)))
-
-
-def burst_deadline(config: TrainConfig, trials: Sequence[Trial], plan: BurstPlan, available: float) -> float:
-    """Seconds after which a burst is killed, of those available: generous, but a hang must not eat the budget.
-
-    Later bursts are expected to take about as long as the first.
-    """
-    if not trials:
-        return available  # the baseline: without it there is nothing to compare
-    finished = [trial.burst.seconds for trial in trials if trial.burst.ok]
-    planned = plan.warmup_seconds + plan.measure_seconds
-    if config.compile_mode is not None:
-        expected = LONGEST_COMPILE * first_compile_seconds(config.compile_mode, trials)
-        usual = max(COMPILING_SECONDS, expected, 5 * planned)
-    elif finished:
-        usual = max(5 * min(finished), 3 * planned + 3.0)
-    else:
-        usual = 0.6 * available
-    return min(usual, available)
-
-
 def sufficient_budget(prepared_seconds: float, start_seconds: float) -> float:
     """A budget that holds a small search: the baseline, a candidate, and the race of both.
 
@@ -293,24 +194,3 @@ def all_fail_alike(trials: Sequence[Trial]) -> bool:
         return False
     last = [trial.burst for trial in trials[-HOPELESS_BURSTS:]]
     return not last[0].outcome.is_memory and len({(burst.outcome, burst.reason) for burst in last}) == 1
-
-
-def sampled_enough(trials: Sequence[Trial], affordable: float) -> bool:
-    """Whether the sampler, which has time for so many samples more, is too late for a plateau, and finds nothing."""
-    challenges = [trial for trial in trials if trial.round is None]
-    sampled = [trial for trial in challenges if trial.stage == SAMPLER]
-    idle = not any(trial.pair is not None and trial.pair.promotes for trial in sampled[-IDLE_SAMPLES:])
-    is_short = len(sampled) + affordable < PLATEAU_BURSTS
-    return is_short and len(challenges) >= ENOUGH_CHALLENGES and len(sampled) >= IDLE_SAMPLES and idle
-
-
-def plateaued(trials: Sequence[Trial]) -> bool:
-    """Whether the sampler has tried as much as was tried before it, and has not raised the best score by a percent."""
-    sampled = [trial for trial in trials if trial.stage == SAMPLER]
-    patience = max(PLATEAU_BURSTS, round(PLATEAU_SHARE * len(trials)))
-    if len(sampled) < patience:
-        return False
-    recent = {id(trial) for trial in sampled[-patience:]}
-    before = max((t.score or 0.0 for t in trials if id(t) not in recent and t.round is None), default=0.0)
-    after = max((t.score or 0.0 for t in sampled[-patience:]), default=0.0)
-    return after < (1 + PLATEAU_GAIN) * before

@@ -17,6 +17,7 @@ from optuna.storages.journal import JournalFileBackend
 
 from autotune.errors import UsageError
 from autotune.hardware import running, this_process
+from autotune.search.sampler import BayesSampler
 
 LOCK_SECONDS = 15.0
 """A line is written in milliseconds: whoever holds the lock for so long is stuck."""
@@ -45,7 +46,7 @@ def open_study(
         name: Of a new study.
         storage: URL of a relational database; None for the journal.
         journal: Its file.
-        sampler: ``tpe``, ``gp`` or ``random``.
+        sampler: ``bayes``, ``tpe``, ``gp`` or ``random``.
         seed: Of the sampler.
         attributes: What a study must agree in to be resumed: the objective, the workload's fingerprint, …
         resume: Whether to continue an earlier study.
@@ -138,7 +139,8 @@ def _without_password(text: str, url: str) -> str:
 
 def make_sampler(name: str, seed: int) -> BaseSampler:
     """An Optuna sampler by its short name."""
-    sampler: BaseSampler = {"tpe": TPESampler, "gp": GPSampler, "random": RandomSampler}[name](seed=seed)
+    samplers = {"bayes": BayesSampler, "tpe": TPESampler, "gp": GPSampler, "random": RandomSampler}
+    sampler: BaseSampler = samplers[name](seed=seed)
     return sampler
 
 

@@ -1,6 +1,7 @@
 """Every burst as a trial of one Optuna study, so that Optuna's own tools apply and a killed run resumes.
 
-Ask and tell: the stages enqueue their points, the sampler proposes the rest, and every end, a failure too, is told.
+Ask and tell: what the search begins with is enqueued, the sampler proposes the rest, and every end, a failure too, is
+told.
 A failure is told as a finite, pessimistic value with a violated constraint: every sampler learns from it, whereas
 trials that FAIL are ignored and come again.
 """
@@ -30,7 +31,7 @@ from autotune.measuring import (
 )
 from autotune.search.distributions import PARAMETER_PREFIX, differing, holds, make_distributions, nearest, takes
 from autotune.search.sharing import POLL_SECONDS, Alone, Shared
-from autotune.search.standing import incumbent_of
+from autotune.search.standing import incumbent_of, incumbents
 from autotune.search.storage import beside
 
 Kept = TypeVar("Kept")
@@ -97,7 +98,7 @@ class TrialLog:
         self.study = study
         self.objective = objective
         self._offered = make_distributions(space)
-        self._distributions = dict(self._offered)
+        self.distributions = dict(self._offered)
         self._space = space
         self._note = note
         self._in_memory = False
@@ -111,7 +112,7 @@ class TrialLog:
         earlier = [trial for frozen in known if (trial := _trial_from(frozen, objective)) is not None]
         # What the budget of then cut off says nothing now.
         self.trials += [trial for trial in earlier if trial.burst.outcome is not Outcome.TIMEOUT]
-        if not all(takes(frozen, self._distributions) for frozen in known):
+        if not all(takes(frozen, self.distributions) for frozen in known):
             try:
                 self._move_to(beside(study))
             except Exception as error:  # noqa: BLE001 - each kind of storage has its own errors
@@ -135,8 +136,8 @@ class TrialLog:
     def _agree(self) -> None:
         """Draws by the categories with which other machines have begun the study: it takes no others."""
         theirs = self._others.distributions
-        if names := differing(theirs, self._distributions):
-            self._distributions |= {name: theirs[name] for name in names}
+        if names := differing(theirs, self.distributions):
+            self.distributions |= {name: theirs[name] for name in names}
             self._note(
                 f"the study was begun with other choices of {', '.join(names)}: what is not on offer here is left to "
                 "other machines, and what is not on offer there is tried without the sampler"
@@ -144,13 +145,13 @@ class TrialLog:
 
     def elsewhere(self, point: Point) -> str | None:
         """Why a point must not run now: another machine is running it."""
-        return "another machine is trying it" if self._others.is_under_way(self._parameters(point)) else None
+        return "another machine is trying it" if self._others.is_under_way(self.parameters(point)) else None
 
-    def widen(self, space: Space) -> None:
-        """Goes on in a space that has more knobs, or another start."""
-        new = {name: one for name, one in make_distributions(space).items() if name not in self._distributions}
+    def move_to(self, space: Space) -> None:
+        """Goes on in a space that has more knobs, another start, or a knob that is held."""
+        new = {name: one for name, one in make_distributions(space).items() if name not in self.distributions}
         self._offered |= new
-        self._distributions |= new
+        self.distributions |= new
         self._space = space
         self._agree()
 
@@ -163,10 +164,14 @@ class TrialLog:
         *,
         round_number: int | None = None,
     ) -> Trial:
-        """Runs a point that a stage chose, as a trial."""
-        asked = self._kept(lambda: self._ask(point))
+        """Runs a point that the search chose, as a trial."""
+        asked = self.ask(point)
         burst, pair = measure()
         return self.finish(asked, stage, reason, burst, pair, round_number=round_number)
+
+    def ask(self, point: Point) -> optuna.Trial:
+        """Opens a trial of a point, to be ended by `finish`."""
+        return self._kept(lambda: self._ask(point))
 
     def propose(self, refuse: Callable[[Point], str | None], tries: int) -> tuple[optuna.Trial, Point] | None:
         """A new point from the sampler; what is refused or known is told to it and not run.
@@ -182,7 +187,7 @@ class TrialLog:
 
     def _propose(self, refuse: Callable[[Point], str | None], tries: int) -> tuple[optuna.Trial, Point] | None:
         for _ in range(tries):
-            asked = self._opened(self.study.ask(self._distributions))
+            asked = self._opened(self.study.ask(self.distributions))
             if not all(holds(self._offered[name], value) for name, value in asked.params.items()):
                 self.study.tell(asked, state=TrialState.FAIL)  # of another machine's choices, which may run it
                 continue
@@ -233,12 +238,12 @@ class TrialLog:
         return incumbent_of(self.trials)
 
     def _ask(self, point: Point) -> optuna.Trial:
-        parameters = self._parameters(point)
+        parameters = self.parameters(point)
         if parameters is None:  # outside what is searched, e.g. a baseline under pins
             return self._opened(self.study.ask())
         while True:
             self.study.enqueue_trial(parameters)
-            asked = self._opened(self.study.ask(self._distributions))
+            asked = self._opened(self.study.ask(self.distributions))
             if asked.params == parameters or not isinstance(self._others, Shared):
                 return asked
             self.study.tell(asked, state=TrialState.FAIL)  # another machine has taken what was meant for this one
@@ -269,14 +274,15 @@ class TrialLog:
 
     def _chained(self, burst: Burst, pair: Pair | None) -> tuple[Pair | None, float | None]:
         """The pair by the objective, which is in proportion to the rate; and the score that follows from it."""
-        incumbent = self.incumbent()
-        if pair is None or incumbent is None or incumbent.score is None:
+        before = reversed(incumbents(self.trials))
+        partner = next((one for one in before if pair is not None and one.burst.point == pair.partner), None)
+        if pair is None or partner is None or partner.score is None:
             return pair, None
-        mine, theirs = (self._per_rate(one.measurement) for one in (burst, incumbent.burst))
+        mine, theirs = (self._per_rate(one.measurement) for one in (burst, partner.burst))
         if mine is None or theirs is None:
             return pair, None
         pair = pair.scaled(mine / theirs)
-        return pair, pair.ratio * incumbent.score
+        return pair, pair.ratio * partner.score
 
     def _per_rate(self, measured: Measurement | None) -> float | None:
         """The score of each sample per second."""
@@ -342,19 +348,21 @@ class TrialLog:
         asked.set_constraint("memory", 1.0 if outcome.is_memory else 0.0)
         asked.set_constraint("runs", 0.0 if outcome is Outcome.OK or outcome.is_memory else 1.0)
 
-    def _parameters(self, point: Point) -> dict[str, Scalar] | None:
+    def parameters(self, point: Point) -> dict[str, Scalar] | None:
         """The study's parameters of a point; None when the point lies outside its distributions."""
-        values = {knob: getattr(point.config, knob) for knob in self._space.choices}
-        values |= {
-            PARAMETER_PREFIX + name: point.parameters.get(name, choices[0])
-            for name, choices in self._space.parameters.items()
-        }
-        for name, distribution in self._distributions.items():
+        values: dict[str, Scalar] = {}
+        for name, distribution in self.distributions.items():
             offered = self._offered[name]
-            if isinstance(offered, IntDistribution) and values[name] is None:
-                values[name] = offered.low  # without workers there is no prefetching: any value will do
-            if not holds(distribution, values[name]):
+            if name.startswith(PARAMETER_PREFIX):
+                argument = name.removeprefix(PARAMETER_PREFIX)
+                value = point.parameters.get(argument, self._space.parameters[argument][0])
+            else:
+                value = getattr(point.config, name)
+            if isinstance(offered, IntDistribution) and value is None:
+                value = offered.low  # without workers there is no prefetching: any value will do
+            if not holds(distribution, value):
                 return None
+            values[name] = value
         return values
 
     def _point(self, parameters: dict[str, Any]) -> Point:
@@ -365,8 +373,9 @@ class TrialLog:
             if name.startswith(PARAMETER_PREFIX):
                 arguments[name.removeprefix(PARAMETER_PREFIX)] = value
             else:
-                ordered = isinstance(self._distributions[name], IntDistribution)
-                choices, logarithmic = self._space.choices[name].values, KNOBS[name].scale == "logarithmic"
+                logarithmic = KNOBS[name].scale == "logarithmic"
+                choices = self._space.choices[name].values if name in self._space.choices else (value,)  # held
+                ordered = isinstance(self.distributions[name], IntDistribution)
                 knobs[name] = nearest(value, choices, logarithmic=logarithmic) if ordered else value
         return Point(config=self._space.config(knobs), parameters=arguments)
 

@@ -1,4 +1,4 @@
-"""Points side by side where they can live so, else one after the other: candidates as well as whole rounds."""
+"""Points in turn where they can live side by side, else one after the other: candidates as well as whole rounds."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from collections.abc import Callable, Sequence
 
 from autotune.bursts.protocol import BurstPlan
 from autotune.bursts.runner import Runner
+from autotune.hardware import DeviceKind
+from autotune.knobs import can_share_process
 from autotune.measuring import Burst, Interval, Outcome, Pair, Point
 
-LOST_PARTNERS = 2
-"""So many candidates in a row whose partner was gone when they were to play, and memory is taken to be too small for
-two: on a CPU the system kills whom it likes. Chosen: one may have died for a reason of its own."""
 NO_ROOM = "there is no memory for all sides at once: whole bursts take turns, which is less certain"
-NOT_BOTH = "two of it cannot train at once ({}): whole bursts take turns, which is less certain"
 APART_ERROR = 0.1
 """What a ratio of two bursts that ran one after the other may be off by, either way: one config's bursts were measured
 to differ by as much on a shared machine."""
+
+Played = tuple[Burst, Pair | None]
+"""A candidate's burst, and its speed over the incumbent's; None where too little was seen of that."""
 
 
 class Turns:
@@ -27,19 +28,17 @@ class Turns:
         runner: Runs points side by side, and alone.
         note: Told when whole bursts must take turns.
         seed: Of the order of whole bursts.
-
-    Attributes:
-        side_by_side: Whether a candidate can live beside the incumbent, for all that is known.
+        device: The kind of device; None where it makes no difference.
     """
 
-    def __init__(self, runner: Runner, note: Callable[[str], None], seed: int = 0) -> None:
+    def __init__(
+        self, runner: Runner, note: Callable[[str], None], seed: int = 0, device: DeviceKind | None = None
+    ) -> None:
         self._runner = runner
+        self._device = device
         self._note = note
         self._rng = random.Random(seed)
-        self.side_by_side = True
         self._rounds_fit = True
-        self._lost_partners = 0
-        self._lived_together = False
         self._alone: dict[Point, float] = {}
 
     def play(
@@ -60,7 +59,7 @@ class Turns:
             bursts = self._runner.play(points, plan, min(sum(map(deadline, points)), available))
             if not any(burst.outcome.is_memory for burst in bursts):
                 return bursts
-            self._tell()
+            self._note(NO_ROOM)
             self._rounds_fit = False
         self._runner.close()
         run = {p: self._runner.run(p, plan, deadline(p)) for p in self._rng.sample(list(points), len(points))}
@@ -69,59 +68,55 @@ class Turns:
     def challenge(
         self,
         incumbent: Point | None,
-        candidate: Point,
+        candidates: Sequence[Point],
         plan: BurstPlan,
         deadline_seconds: float,
-        told: Callable[[Pair], None],
-    ) -> tuple[Burst, Pair | None]:
-        """A candidate against the incumbent, as `Runner.challenge`; what does not fit beside it runs again alone.
+        told: Callable[[Point, Pair], None],
+    ) -> list[Played]:
+        """Candidates against the incumbent, as `Runner.challenge`.
 
-        So does what crashes where no two have lived together yet: a lock, a port or a database may be for one alone.
+        One that needs a process of its own, and ran out of memory or crashed beside the incumbent's, runs again alone:
+        there may be no room for two, and a lock, a port or a database may be for one.
         """
-        if not self.side_by_side:
-            return self._apart(incumbent, candidate, plan, deadline_seconds)
-        burst, pair = self._runner.challenge(incumbent, candidate, plan, deadline_seconds, told)
-        left = deadline_seconds - burst.seconds
-        lost_partner = burst.ok and pair is None and left > plan.measure_seconds
-        if pair is not None:
-            self._lost_partners, self._lived_together = 0, True  # there is room for two
-        may_disturb = burst.outcome is Outcome.CRASHED and not self._lived_together
-        if incumbent is None or left <= 0 or not (burst.outcome.is_memory or lost_partner or may_disturb):
-            return burst, pair
-        spent, reason = burst.seconds, burst.reason
-        burst, pair = self._apart(incumbent, candidate, plan, left)
-        if may_disturb and burst.ok:
-            self._note(NOT_BOTH.format(reason))
-            self.side_by_side = self._rounds_fit = False
-        self._lost_partners += lost_partner
-        # What is too large beside the incumbent says nothing of the next, unless that must play against it.
-        if (pair is not None and pair.promotes) or self._lost_partners >= LOST_PARTNERS:
-            self._tell()
-            self.side_by_side = False
-        return burst.model_copy(update={"seconds": burst.seconds + spent}), pair
+        played = self._runner.challenge(incumbent, candidates, plan, deadline_seconds, told)
+        left = deadline_seconds - sum(burst.seconds for burst, _ in played)
+        return [
+            self._apart(incumbent, burst, plan, left)
+            if incumbent is not None and left > 0 and self._may_be_too_close(burst, incumbent)
+            else (burst, pair)
+            for burst, pair in played
+        ]
 
-    def _tell(self) -> None:
-        """Once, that memory forces whole bursts."""
-        if self.side_by_side and self._rounds_fit:
-            self._note(NO_ROOM)
+    def _may_be_too_close(self, burst: Burst, incumbent: Point) -> bool:
+        """Whether a burst may have failed by what lived beside it alone."""
+        failed = burst.outcome.is_memory or burst.outcome is Outcome.CRASHED
+        return failed and not shares_host(burst.point, incumbent, self._device)
 
-    def _apart(
-        self, incumbent: Point | None, candidate: Point, plan: BurstPlan, deadline_seconds: float
-    ) -> tuple[Burst, Pair | None]:
+    def _apart(self, incumbent: Point, failed: Burst, plan: BurstPlan, deadline_seconds: float) -> Played:
         """Whole bursts: the candidate's, and the incumbent's where it has had none."""
         self._runner.close()
-        burst = self._runner.run(candidate, plan, deadline_seconds)
-        rate = burst.rate
-        if rate is None:
-            return burst, None
-        self._alone[candidate] = rate
-        if incumbent is not None and incumbent not in self._alone and burst.seconds < deadline_seconds:
+        began = failed.seconds
+        burst = self._runner.run(failed.point, plan, deadline_seconds)
+        spent = began + burst.seconds
+        if burst.rate is not None and incumbent not in self._alone and burst.seconds < deadline_seconds:
             other = self._runner.run(incumbent, plan, deadline_seconds - burst.seconds)
-            burst = burst.model_copy(update={"seconds": burst.seconds + other.seconds})
+            spent += other.seconds
             if other.rate is not None:
                 self._alone[incumbent] = other.rate
-        if incumbent is None or incumbent not in self._alone:
+        rate, burst = burst.rate, burst.model_copy(update={"seconds": spent})
+        if rate is None or incumbent not in self._alone:
             return burst, None
-        ratio = rate / self._alone[incumbent]
-        interval = Interval(ratio * math.exp(-APART_ERROR), ratio * math.exp(APART_ERROR))
-        return burst, Pair(partner=incumbent, ratio=ratio, ci95=interval, blocks=0)
+        self._alone[burst.point] = rate
+        return burst, pair_apart(incumbent, rate / self._alone[incumbent])
+
+
+def pair_apart(partner: Point, ratio: float) -> Pair:
+    """What two bursts that ran one after the other say."""
+    interval = Interval(ratio * math.exp(-APART_ERROR), ratio * math.exp(APART_ERROR))
+    return Pair(partner=partner, ratio=ratio, ci95=interval, blocks=0)
+
+
+def shares_host(point: Point, other: Point, device: DeviceKind | None = None) -> bool:
+    """Whether one live process can play both; on a CPU, malloc's settings are the host's, whatever configs say."""
+    config = point.config.replace(allocator=other.config.allocator) if device == "cpu" else point.config
+    return point.parameters == other.parameters and can_share_process(config, other.config)

@@ -11,7 +11,7 @@ from autotune.hardware import DeviceKind, Hardware
 from autotune.knobs import Choices, Scalar, Space, TrainConfig, affecting, format_scalar
 from autotune.measuring import Point
 from autotune.results.result import Result, WarmStartRecord, read_result
-from autotune.search.stages import WARM, Proposal
+from autotune.search.proposal import WARM, Proposal
 from autotune.search.trials import Trial
 from autotune.wording import percent
 

@@ -43,6 +43,7 @@ class Tuned:
         result: What it came from, if it was loaded.
         source: The file of that.
         strict: Whether another model or optimizer than the measured one is an error.
+        in_force: The settings of the model that was prepared last.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Tuned:
         self._placed: list[tuple[Any, Any, PlacedDataset]] = []
         self._exchange = Exchange()
         self.strict = strict
+        self.in_force: InForce | None = None
 
     @property
     def batch_size(self) -> int:
@@ -174,7 +176,8 @@ class Tuned:
 
     def apply(self, model: nn.Module, optimizer: Optimizer | None = None) -> None:
         """What `prepare` does in a single process; for whoever puts the model on all ranks themselves."""
-        InForce(model, optimizer, self.device).switch(self.config)
+        self.in_force = InForce(model, optimizer, self.device)
+        self.in_force.switch(self.config)
 
     def compiled_loss(self, loss: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         """A function of the model and a batch, to be called in its place; as it is unless ``compile_mode=loss``.

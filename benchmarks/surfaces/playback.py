@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import random
 import statistics
@@ -17,10 +18,15 @@ from autotune.knobs.space import Space, build_space
 from autotune.measuring.pairs import Pair, pair_of
 from autotune.measuring.ratios import Scatter
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point, pool
+from autotune.search.turns import shares_host
 from benchmarks.surfaces import GRIDS, Record, Surface, compute_part, graph_of, loader_part
 
-COLD_TURNS = 1
-"""Turns of a duet that do not count, since both sides find their caches cold, as in the product."""
+FIRST_STEPS = 3
+"""That a config takes in a host before its first block counts."""
+HOST_SPREAD = 0.015
+"""Of the logarithm of a config's speed, from host to host: what fresh processes confirmed of switched configs."""
+LOADER_SECONDS = 0.3
+"""Of starting a loader's workers, where the recording crossed no epoch's end, which would tell."""
 
 
 class VirtualClock:
@@ -38,7 +44,8 @@ class VirtualClock:
 class RecordedSpace(Space):
     """A space that ends where the recording does: what was not recorded stands for the nearest config that was.
 
-    The nearest differs in the fewest knobs, and of those in the ones of the least expected effect.
+    The nearest differs in the fewest knobs, and of those in the allocator, whose state is the host's and not the
+    config's, else in the ones of the least expected effect.
 
     Attributes:
         recorded: All configs of the recording.
@@ -58,14 +65,17 @@ class RecordedSpace(Space):
         return self._nearest(wanted, having or self.recorded)
 
     def _nearest(self, wanted: TrainConfig, among: Collection[TrainConfig]) -> TrainConfig:
+        """Of some recorded configs the nearest to a config."""
         if wanted in among:
             return wanted
 
         def distance(known: TrainConfig) -> tuple[object, ...]:
             differing = [
-                -position for position, knob in enumerate(self.choices) if getattr(known, knob) != getattr(wanted, knob)
+                -position
+                for position, knob in enumerate(self.choices)
+                if knob != "allocator" and getattr(known, knob) != getattr(wanted, knob)
             ]
-            return len(differing), differing, repr(known)
+            return len(differing) + (known.allocator != wanted.allocator) / 2, differing, repr(known)
 
         return min(among, key=distance)
 
@@ -120,6 +130,36 @@ def reference_rate(surface: Surface) -> float:
     return pool(measured).samples_per_second
 
 
+@dataclasses.dataclass
+class _Entrant:
+    """A candidate of a challenge: its process, what it has cost, and its blocks, as logarithms over the baseline."""
+
+    point: Point
+    record: Record
+    seconds: float
+    step_seconds: float = 0.0
+    compile_seconds: float = 0.0
+    drawn: list[float] = dataclasses.field(default_factory=list)
+    pair: Pair | None = None
+
+    @functools.cached_property
+    def scatter(self) -> list[float]:
+        """By how much each recorded block was off its process, so that their seconds add up to what they are on the whole."""
+        levels = self.record.levels()
+        whole = -math.log(statistics.fmean(math.exp(-level) for level in levels))
+        return [level - whole for level in levels]
+
+    def blocks(self, against: float) -> tuple[list[float], list[float]]:
+        """Seconds of the incumbent's blocks and its own, in units of the incumbent's."""
+        return [1.0] * len(self.drawn), [math.exp(against - one) for one in self.drawn]
+
+
+def in_host(config: TrainConfig, records: Collection[tuple[TrainConfig, Part]]) -> TrainConfig:
+    """What was recorded of a config under malloc's settings, as hosts run; where that was not, the config itself."""
+    tuned = config.replace(allocator="tuned")
+    return tuned if (tuned, "all") in records else config
+
+
 class Playback:
     """A `Runner` over a surface.
 
@@ -140,7 +180,7 @@ class Playback:
         self._rng = random.Random(seed)
         self._records: dict[tuple[TrainConfig, Part], list[Record]] = defaultdict(list)
         self._compiling: dict[tuple[Scalar, ...], list[tuple[bool, float]]] = defaultdict(list)
-        self._living: tuple[Point, float] | None = None
+        self._living: dict[Point, float] = {}
         self._reference = reference_rate(surface)
         self._scatter = Scatter()
         self._compiled: set[tuple[Scalar, ...]] = set()
@@ -189,66 +229,116 @@ class Playback:
     def challenge(
         self,
         incumbent: Point | None,
-        candidate: Point,
+        candidates: Sequence[Point],
         plan: BurstPlan,
         deadline_seconds: float,
-        told: Callable[[Pair], None],
-    ) -> tuple[Burst, Pair | None]:
-        """A candidate's recorded process against the incumbent's, which stays the same while it is the incumbent.
+        told: Callable[[Point, Pair], None],
+    ) -> list[tuple[Burst, Pair | None]]:
+        """Recorded processes of the candidates against the incumbent's, which stays the same while it is the incumbent.
 
-        A block's ratio is how the candidate did in one of its blocks, over how the incumbent's process did on the
-        whole, both in turn with the baseline: so it scatters as pairs do.
+        All play as in one host: with malloc's settings, whatever their allocator, where that was recorded; and as fast
+        as their recorded processes were on the whole, since what tells processes apart is the host's, for all alike.
+        Each of the candidate's blocks scatters as one of a recorded process did, in turn with the baseline.
+
+        What is charged: three steps at the recorded rate, the start of a loader with workers, the first compile of a
+        graph as it was recorded (later ones are free), for each block a step that leads in, and to each an equal share
+        of the incumbent's blocks. What needs a process of its own costs its recorded start, compiling included, as do
+        all where there is no incumbent yet.
         """
-        record = self._rng.choice(self._records[candidate.config, "all"])
-        spent = self._start_seconds(record)
-        if record.burst.measurement is None or spent > deadline_seconds:
-            return self._told(candidate, record, deadline_seconds), None
-        turn, levels = self._turn_seconds(plan), record.levels()
+        joins = incumbent is not None
         against = self._level_of(incumbent) if incumbent is not None else None
-        drawn: list[float] = []
-        pair = None
-        spent += 0.0 if against is None else COLD_TURNS * 2 * turn
-        while len(drawn) * turn < plan.measure_seconds and spent < deadline_seconds:
-            drawn.append(self._rng.choice(levels))
-            spent += turn
-            if incumbent is not None and against is not None:
-                spent += turn
-                pair = pair_of(incumbent, [1.0] * len(drawn), [math.exp(against - one) for one in drawn], self._scatter)
-                if pair is not None:
-                    told(pair)
-                    if pair.decided and plan.fastest_wins:
-                        break
-        if against is not None:
-            self._scatter.add([1.0] * len(drawn), [math.exp(against - one) for one in drawn])
-        if incumbent is None or (pair is not None and pair.promotes and plan.fastest_wins):
-            self._living = (candidate, statistics.fmean(levels))
-        return self._played(candidate, record, self._blocks(drawn, turn), spent), pair
+        entrants = [self._entrant(point, incumbent) for point in candidates]
+        turn, spent = self._turn_seconds(plan), sum(one.seconds for one in entrants)
+        playing = [one for one in entrants if one.record.burst.measurement is not None]
+        own = self._own_step_seconds(incumbent)
+        for _ in range(max(1, round(plan.measure_seconds / turn))):
+            if not playing or spent >= deadline_seconds:
+                break
+            share = (turn + own) / len(playing) if joins else 0.0
+            for one in tuple(playing):
+                one.drawn.append(self._level_of(one.point) + self._rng.choice(one.scatter))
+                one.seconds += turn + share + (one.step_seconds if joins else 0.0)
+                spent += turn + share + (one.step_seconds if joins else 0.0)
+                if incumbent is not None and against is not None:
+                    one.pair = pair_of(incumbent, *one.blocks(against), self._scatter)
+                    if one.pair is not None:
+                        told(one.point, one.pair)
+                        if one.pair.decided and plan.fastest_wins:
+                            playing.remove(one)
+        for one in entrants:
+            if against is not None and one.drawn:
+                self._scatter.add(*one.blocks(against))
+        self.clock.now += min(spent, max(deadline_seconds, 0.0)) if not all(one.drawn for one in entrants) else spent
+        return [(self._challenged(one, turn, deadline_seconds), one.pair) for one in entrants]
 
-    def prepare(self, candidate: Point, plan: BurstPlan) -> None:
-        """Nothing is started beforehand."""
-
-    @property
-    def is_prepared(self) -> bool:
-        """Never."""
-        return False
+    def _challenged(self, one: _Entrant, turn: float, deadline_seconds: float) -> Burst:
+        """How an entrant ended; the time has passed already."""
+        measured = one.record.burst.measurement
+        if measured is None:
+            burst = one.record.burst.model_copy(update={"point": one.point, "seconds": one.seconds})
+        elif not one.drawn:
+            burst = Burst(point=one.point, outcome=Outcome.TIMEOUT, reason="too slow", seconds=deadline_seconds)
+        else:
+            wait = measured.data_wait_fraction
+            blocks = self._blocks(one.drawn, turn, wait)
+            changed = {"blocks": blocks, "telemetry": None, "compile_seconds": one.compile_seconds or None}
+            measured = measured.model_copy(update=changed)
+            burst = one.record.burst.model_copy(
+                update={"point": one.point, "measurement": measured, "seconds": one.seconds}
+            )
+        self.ran.append((self.clock.now, burst, "all"))
+        return burst
 
     def close(self) -> None:
-        """The incumbent's process ends: another one is drawn when it is needed again."""
-        self._living = None
+        """Hosts end: other processes are drawn when they are needed again."""
+        self._living.clear()
 
-    def _level_of(self, incumbent: Point) -> float:
-        """How the incumbent's process that lives does, over the baseline, as a logarithm."""
-        if self._living is None or self._living[0] != incumbent:
-            known = [record for record in self._records[incumbent.config, "all"] if record.burst.ok]
-            self._living = (incumbent, statistics.fmean(self._rng.choice(known).levels()))
-        return self._living[1]
+    def _level_of(self, point: Point) -> float:
+        """How a point does in the host that lives, over the baseline, as a logarithm."""
+        if point not in self._living:
+            records = self._records[in_host(point.config, self._records), "all"]
+            known = [level for record in records if record.burst.ok for level in record.levels()]
+            self._living[point] = statistics.fmean(known) + self._rng.gauss(0, HOST_SPREAD)
+        return self._living[point]
 
-    def _blocks(self, levels: Sequence[float], turn_seconds: float) -> tuple[Block, ...]:
+    def _entrant(self, point: Point, incumbent: Point | None) -> _Entrant:
+        """A candidate, and what it takes until it has begun."""
+        record = self._rng.choice(self._records[in_host(point.config, self._records), "all"])
+        measured = record.burst.measurement
+        if measured is None:
+            return _Entrant(point, record, record.burst.seconds)
+        compiling, step = self._compiling_in_host(point.config), self._step_seconds(record)
+        if incumbent is not None and shares_host(point, incumbent, "cpu"):
+            loader = (measured.epoch_boundary_seconds or LOADER_SECONDS) if point.config.num_workers else 0.0
+            start = loader + FIRST_STEPS * point.config.effective_batch / measured.samples_per_second
+        else:
+            start = record.burst.seconds - measured.measure_seconds - _compile_seconds(measured)
+        return _Entrant(point, record, start + compiling, step, compiling)
+
+    def _compiling_in_host(self, config: TrainConfig) -> float:
+        """What a graph costs to compile: nothing where the host has compiled it before."""
+        graph = graph_of(config)
+        if graph is None or graph in self._compiled:
+            return 0.0
+        self._compiled.add(graph)
+        cold = [seconds for first, seconds in self._compiling[graph] if first]
+        return statistics.fmean(cold or [seconds for _, seconds in self._compiling[graph]])
+
+    def _step_seconds(self, record: Record) -> float:
+        """Of a micro-step, which leads in to a block."""
+        measured = record.burst.measurement
+        return record.burst.point.config.micro_batch / measured.samples_per_second if measured is not None else 0.0
+
+    def _own_step_seconds(self, incumbent: Point | None) -> float:
+        return self._step_seconds(self._records[incumbent.config, "all"][0]) if incumbent is not None else 0.0
+
+    def _blocks(self, levels: Sequence[float], turn_seconds: float, wait: float = 0.0) -> tuple[Block, ...]:
         """Blocks of as many samples each, at these speeds over the baseline."""
         samples = max(1, round(self._reference * turn_seconds))
         usual = samples / self._reference
         return tuple(
-            Block(samples=samples, seconds=usual * math.exp(-level), data_wait_seconds=0.0) for level in levels
+            Block(samples=samples, seconds=seconds, data_wait_seconds=wait * seconds)
+            for seconds in (usual * math.exp(-level) for level in levels)
         )
 
     def _played(self, point: Point, record: Record, blocks: tuple[Block, ...], seconds: float) -> Burst:

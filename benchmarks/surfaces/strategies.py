@@ -48,20 +48,19 @@ Strategy = Callable[[Surface, RecordedSpace, float, int], Played]
 
 
 def autotune(
-    surface: Surface, space: RecordedSpace, budget_seconds: float, seed: int, *, stages: bool = True,
-    sampler: str | None = "tpe",
-) -> Played:  # fmt: skip
-    """The product's own search; without its stages, or without a sampler after them.
+    surface: Surface, space: RecordedSpace, budget_seconds: float, seed: int, *, sampler: str = "bayes"
+) -> Played:
+    """The product's own search, or another sampler in its place.
 
     Until it ends its choice is the fastest so far; in the end it is what it recommends.
     """
     clock = VirtualClock()
     playback = Playback(surface, clock, seed)
-    study = optuna.create_study(sampler=make_sampler(sampler or "random", seed), direction="maximize")
+    study = optuna.create_study(sampler=make_sampler(sampler, seed), direction="maximize")
     log = TrialLog(study, space)
     search = Search(
         space, Point(config=space.baseline), playback, log, Budget(budget_seconds, clock=clock), Quiet(),
-        seed=seed, staged=stages, sampled=sampler is not None,
+        seed=seed,
     )  # fmt: skip
     search.run()
     choices: list[tuple[float, TrainConfig]] = []
@@ -162,8 +161,7 @@ def _fastest_of(space: RecordedSpace, playback: Playback) -> Played:
 
 STRATEGIES: dict[str, Strategy] = {
     OURS: autotune,
-    "our stages without TPE": lambda *of: autotune(*of, sampler=None),
-    "TPE without our stages": lambda *of: autotune(*of, stages=False),
+    "TPE in our hosts": lambda *of: autotune(*of, sampler="tpe"),
     "Optuna TPE": lambda *of: sampled("tpe", *of),
     "Optuna GP": lambda *of: sampled("gp", *of),
     "random": in_turn(shuffled),

@@ -18,7 +18,7 @@ from benchmarks import aa, digits, output
 from benchmarks.aa_turns import turn_lengths
 from tests.conftest import RunnerOf
 
-SHORT = BurstPlan(warmup_seconds=0.1, measure_seconds=0.2, block_seconds=0.01)
+SHORT = BurstPlan(warmup_seconds=0.1, measure_seconds=0.2)
 TINY = "tests.workloads.tiny:build"
 
 

@@ -17,8 +17,7 @@ from torch.utils.data import Dataset
 from autotune.bursts.clock import EventClock, HostClock, clock_of
 from autotune.bursts.epochs import Lap
 from autotune.bursts.feed import Feed
-from autotune.bursts.loop import Timing
-from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.timing import Timing
 from autotune.bursts.trainer import Trainer, make_loader
 from autotune.knobs.config import TrainConfig
 from autotune.training.tuned import Tuned
@@ -128,7 +127,7 @@ def timing_of(
     )  # fmt: skip
     tuned = Tuned(config)
     feed = Feed(lambda: make_loader(workload, tuned), clock=EventClock(device.event, device.synchronize))
-    timing = Timing(Trainer(workload, tuned, feed), BurstPlan())
+    timing = Timing(Trainer(workload, tuned, feed))
     timing.open()
     return timing
 

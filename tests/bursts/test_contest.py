@@ -1,4 +1,8 @@
-"""The incumbent lives between challenges; candidates train the samples that it trains, and winners stay."""
+"""The incumbent lives between challenges; candidates train the samples that it trains, and winners stay.
+
+What takes each config its time is an argument of `build()`: each has a host of its own. `test_hosts` has those that share
+one.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from autotune.measuring.records import Burst, Outcome, Point
 from tests.conftest import RunnerOf
 
 SECONDS = 60.0
-PLAN = BurstPlan(warmup_seconds=0.3, measure_seconds=0.6, block_seconds=0.03)
+PLAN = BurstPlan(warmup_seconds=0.3, measure_seconds=0.6)
 SLEEPY = "tests.workloads.sleepy:build"
 
 
@@ -38,12 +42,21 @@ def runner(runner_of: RunnerOf) -> Iterator[ProcessRunner]:
     runner.close()
 
 
-def challenge(runner: ProcessRunner, incumbent: Point | None, candidate: Point) -> tuple[Burst, Pair | None]:
-    """A challenge, of which nobody is told."""
-    return runner.challenge(incumbent, candidate, PLAN, SECONDS, lambda _: None)
+def challenge(
+    runner: ProcessRunner,
+    incumbent: Point | None,
+    candidate: Point,
+    plan: BurstPlan = PLAN,
+    looks: list[Pair] | None = None,
+    seconds: float = SECONDS,
+) -> tuple[Burst, Pair | None]:
+    """A challenge of one candidate; `looks` takes what is known of it after each turn."""
+    seen: list[Pair] = [] if looks is None else looks
+    ((burst, pair),) = runner.challenge(incumbent, [candidate], plan, seconds, lambda _, pair: seen.append(pair))
+    return burst, pair
 
 
-def runners() -> set[int]:
+def hosts() -> set[int]:
     """Process ids of all that live below the forkserver."""
     return {one.pid for child in psutil.Process().children() for one in child.children(recursive=True)}
 
@@ -53,44 +66,43 @@ def test_the_first_becomes_the_incumbent_and_lives(runner: ProcessRunner) -> Non
     burst, pair = challenge(runner, None, SLOW)
     assert burst.outcome is Outcome.OK
     assert pair is None
-    assert len(runners()) == 1
+    assert len(hosts()) == 1
 
 
 def test_a_faster_candidate_takes_the_incumbents_place(runner: ProcessRunner) -> None:
-    """It is beyond doubt, its own process lives on, and the other one has gone."""
+    """It is beyond doubt, and its own process lives on; the other one's ends when the next challenge begins."""
     challenge(runner, None, SLOW)
-    before = runners()
+    before = hosts()
     burst, pair = challenge(runner, SLOW, FAST)
     assert burst.ok
     assert pair is not None
     assert pair.verdict == "faster"
     assert pair.ratio > 2  # 4, but for what a busy machine adds to each step
-    after = runners()
-    assert len(after) == 1
-    assert not after & before
+    winner = hosts() - before
+    assert len(winner) == 1
     challenge(runner, FAST, SLOW)
-    assert runners() == after
+    assert hosts() == winner
 
 
 def test_a_clear_loser_is_let_go_early(runner: ProcessRunner) -> None:
     """Long before its time is spent, and the incumbent lives on."""
     challenge(runner, None, FAST)
-    before = runners()
+    before = hosts()
     looks: list[Pair] = []
-    burst, pair = runner.challenge(FAST, SLOW, PLAN.model_copy(update={"measure_seconds": 6.0}), SECONDS, looks.append)
+    burst, pair = challenge(runner, FAST, SLOW, PLAN.model_copy(update={"measure_seconds": 6.0}), looks)
     assert burst.ok
     assert pair is not None
     assert pair.verdict == "slower"
     assert looks[-1] == pair
     assert burst.seconds < 2 * 6
-    assert runners() == before
+    assert hosts() == before
 
 
 def test_long_blocks_are_played_until_they_say_something(runner: ProcessRunner) -> None:
     """The planned time holds a block or two, of which nothing would follow; four times the speed shows in three."""
     plan = PLAN.model_copy(update={"measure_seconds": 0.3})
-    runner.challenge(None, sleeping(0.4), plan, SECONDS, lambda _: None)
-    burst, pair = runner.challenge(sleeping(0.4), sleeping(0.1), plan, SECONDS, lambda _: None)
+    challenge(runner, None, sleeping(0.4), plan)
+    burst, pair = challenge(runner, sleeping(0.4), sleeping(0.1), plan)
     assert burst.ok
     assert pair is not None
     assert pair.verdict == "faster"
@@ -100,28 +112,28 @@ def test_a_candidate_warms_up_alone(runner: ProcessRunner) -> None:
     """Its first turn beside the incumbent counts at once, but for one in which both find their caches cold."""
     plan = PLAN.model_copy(update={"turn_seconds": 0.05, "fastest_wins": False})
     looks: list[Pair] = []
-    runner.challenge(None, SLOW, plan, SECONDS, lambda _: None)
-    runner.challenge(SLOW, sleeping(0.021), plan, SECONDS, looks.append)
+    challenge(runner, None, SLOW, plan)
+    challenge(runner, SLOW, sleeping(0.021), plan, looks)
     assert len(looks) >= 5  # a quarter of the plan's time, three turns, would have been lost for both
 
 
 def test_where_the_faster_need_not_be_the_better_nothing_ends_early(runner: ProcessRunner) -> None:
     """All the planned time is spent, and the incumbent stays: what is better is judged elsewhere."""
     plan = PLAN.model_copy(update={"fastest_wins": False, "measure_seconds": 0.75, "turn_seconds": 0.05})
-    runner.challenge(None, SLOW, plan, SECONDS, lambda _: None)
-    before = runners()
-    burst, pair = runner.challenge(SLOW, FAST, plan, SECONDS, lambda _: None)
+    challenge(runner, None, SLOW, plan)
+    before = hosts()
+    burst, pair = challenge(runner, SLOW, FAST, plan)
     assert burst.ok
     assert pair is not None
     assert pair.verdict == "faster"
     assert pair.blocks >= 6  # it was clear after three, of fifteen, half of which may be cut as warm-up
-    assert runners() == before
+    assert hosts() == before
 
 
 def test_an_incumbent_that_was_killed_is_started_again(runner: ProcessRunner) -> None:
     """Somebody's kill costs a start, and no candidate is blamed for it."""
     challenge(runner, None, SLOW)
-    (alive,) = runners()
+    (alive,) = hosts()
     psutil.Process(alive).kill()
     time.sleep(0.2)
     challenge(runner, SLOW, FAST)
@@ -133,11 +145,11 @@ def test_an_incumbent_that_was_killed_is_started_again(runner: ProcessRunner) ->
 
 def test_computing_alone_is_no_incumbent_for_the_whole(runner: ProcessRunner) -> None:
     """Should the incumbent have died beside it, what computes alone lives on: a new whole one plays the next."""
-    runner.challenge(None, SLOW, PLAN.model_copy(update={"part": "compute"}), SECONDS, lambda _: None)
-    before = runners()
+    challenge(runner, None, SLOW, PLAN.model_copy(update={"part": "compute"}))
+    before = hosts()
     challenge(runner, SLOW, sleeping(0.025))
-    assert len(runners()) == 1
-    assert not runners() & before
+    assert len(hosts()) == 1
+    assert not hosts() & before
 
 
 @pytest.mark.parametrize(("seconds", "outcome"), [(-1.0, Outcome.CRASHED), (1000.0, Outcome.TIMEOUT)])
@@ -146,42 +158,11 @@ def test_a_candidate_that_fails_leaves_the_incumbent_alone(
 ) -> None:
     """It ends as what befell it, and nothing of it is left; the incumbent plays on against the next."""
     challenge(runner, None, SLOW)
-    before = runners()
-    burst, pair = runner.challenge(SLOW, sleeping(seconds), PLAN, 4.0, lambda _: None)
+    before = hosts()
+    burst, pair = challenge(runner, SLOW, sleeping(seconds), seconds=4.0)
     assert burst.outcome is outcome
     assert pair is None
-    assert runners() == before
-    assert challenge(runner, SLOW, FAST)[0].ok
-
-
-def test_a_candidate_takes_its_first_steps_while_others_play(runner: ProcessRunner) -> None:
-    """It is ready when it is challenged with, and the duets meanwhile are what they would be without it."""
-    late = sleeping(0.5)
-    challenge(runner, None, SLOW)
-    runner.prepare(late, PLAN)
-    assert not runner.is_prepared
-    _, pair = challenge(runner, SLOW, FAST)
-    assert pair is not None
-    assert pair.verdict == "faster"
-    deadline = time.monotonic() + SECONDS
-    while not runner.is_prepared and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert len(runners()) == 2
-    burst, pair = challenge(runner, FAST, late)
-    assert burst.ok
-    assert pair is not None
-    assert pair.verdict == "slower"
-    assert len(runners()) == 1
-
-
-def test_what_fails_beside_others_is_told_when_its_turn_comes(runner: ProcessRunner) -> None:
-    """Its crash is its own outcome; the incumbent plays on."""
-    challenge(runner, None, SLOW)
-    runner.prepare(sleeping(-1.0), PLAN)
-    challenge(runner, SLOW, sleeping(0.03))
-    burst, pair = challenge(runner, SLOW, sleeping(-1.0))
-    assert burst.outcome is Outcome.CRASHED
-    assert pair is None
+    assert hosts() == before
     assert challenge(runner, SLOW, FAST)[0].ok
 
 
@@ -192,13 +173,14 @@ def test_an_interruption_ends_both_sides() -> None:
         runner = ProcessRunner(isolation, "cpu")
         challenge(runner, None, SLOW)
         with pytest.raises(Interrupted):
-            runner.challenge(SLOW, FAST, PLAN, SECONDS, lambda _: isolation.interrupt())
-        assert runners() == set()
+            runner.challenge(SLOW, [FAST], PLAN, SECONDS, lambda *_: isolation.interrupt())
+        assert hosts() == set()
 
 
 def test_closing_ends_all(runner: ProcessRunner) -> None:
-    """Neither the incumbent nor what was being prepared lives on."""
+    """Neither the incumbent nor a candidate that may take its place lives on."""
     challenge(runner, None, SLOW)
-    runner.prepare(FAST, PLAN)
+    challenge(runner, SLOW, FAST)
+    assert hosts() != set()
     runner.close()
-    assert runners() == set()
+    assert hosts() == set()

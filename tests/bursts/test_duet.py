@@ -9,31 +9,32 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from autotune.bursts.duet import TURN_SECONDS, Duet, Played, play_round
+from autotune.bursts.host import Host
 from autotune.bursts.isolation import Isolation
+from autotune.bursts.player import Player
 from autotune.bursts.protocol import BurstPlan, Request
-from autotune.bursts.side import Side
 from autotune.errors import Interrupted
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Block, Outcome, Point
+from tests.bursts.solo import ReadyHost
 from tests.conftest import RunnerOf
 from tests.processes import ROOT
 
-PLAN = BurstPlan(warmup_seconds=0.2, measure_seconds=0.4, block_seconds=0.03)
+PLAN = BurstPlan(warmup_seconds=0.2, measure_seconds=0.4)
 SECONDS = 60.0
 TINY = "tests.workloads.tiny:build"
 SLOW, FAST = (Point(config=TrainConfig(batch_size=size, accumulation_steps=32 // size)) for size in (4, 32))
 
 
 def request(target: str, config: TrainConfig | None = None) -> Request:
-    """A runner of a target."""
+    """A host of a target."""
     return Request(
-        job="runner", target=target, device="cpu", plan=PLAN, point=Point(config=config or TrainConfig(batch_size=32))
+        job="host", target=target, device="cpu", plan=PLAN, point=Point(config=config or TrainConfig(batch_size=32))
     )
 
 
@@ -114,26 +115,24 @@ def test_an_epochs_end_is_charged_where_its_length_shows_only_then(forkserver: I
     """An iterable data set without a length, whose worker is started anew each epoch: no sample comes free of that."""
     asked = request("tests.workloads.lengths:build_iterable", TrainConfig(batch_size=8, num_workers=1))
     deadline = time.monotonic() + SECONDS
-    side = Side(forkserver, asked, deadline)
-    side.start(deadline)
-    side.train(4 * 256, deadline)
-    (block,) = side.blocks
-    side.discard()
-    assert side.epoch_samples is None
-    assert side.per_sample(block) > block.seconds / block.samples
+    player = Player(Host(forkserver, asked, deadline), asked)
+    player.start(deadline)
+    player.train(4 * 256, deadline)
+    (block,) = player.blocks
+    player.host.discard()
+    assert player.epoch_samples is None
+    assert player.per_sample(block) > block.seconds / block.samples
 
 
-def duet_of(*sides: list[int], compiled: int | None = None) -> Duet:
-    """A duet of sides that have trained blocks of so many samples; the first one compiled something in one of them."""
+def duet_of(*counts: list[int], compiled: int | None = None) -> Duet:
+    """A duet of players that have trained blocks of so many samples; the first compiled something in one of them."""
     duet = Duet(PLAN, math.inf, seed=0, ends=1)
-    for number, counts in enumerate(sides):
-        side = SimpleNamespace(
-            blocks=[Block(samples=count, seconds=0.1, data_wait_seconds=0.0) for count in counts],
-            taken=[0.0] * len(counts),
-            compiled=[number == 0 and turn == compiled for turn in range(len(counts))],
-            per_sample=lambda block: block.seconds / block.samples,
-        )
-        duet.sides.append(side)  # type: ignore[arg-type]
+    for number, samples in enumerate(counts):
+        player = Player(ReadyHost(), request(TINY))  # type: ignore[arg-type]
+        player.blocks = [Block(samples=count, seconds=0.1, data_wait_seconds=0.0) for count in samples]
+        player.taken = [0.0] * len(samples)
+        player.compiled = [number == 0 and turn == compiled for turn in range(len(samples))]
+        duet.players.append(player)
     return duet
 
 
@@ -154,10 +153,10 @@ def test_a_side_that_has_failed_takes_no_blocks_of_the_others_along() -> None:
 
 def test_a_loader_that_starts_slowly_is_no_hang(runner_of: RunnerOf, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 0.06 s, in which workers start who take 0.7 s for it: at a restart, and at each epoch's end."""
-    monkeypatch.setattr("autotune.bursts.side.HANG_SECONDS", 0.3)
-    monkeypatch.setattr("autotune.bursts.side.HANG_BLOCKS", 2)
+    monkeypatch.setattr("autotune.bursts.player.HANG_SECONDS", 0.3)
+    monkeypatch.setattr("autotune.bursts.player.HANG_BLOCKS", 2)
     # A busy machine's workers were seen to take the 5 s until their loader kills them, as they end before a restart.
-    monkeypatch.setattr("autotune.bursts.side.LOADER_STARTS", 15)
+    monkeypatch.setattr("autotune.bursts.player.LOADER_STARTS", 15)
     config = TrainConfig(batch_size=4, num_workers=1)
     point = Point(config=config, parameters={"start_seconds": 0.7, "samples": 64})
     (burst, _) = runner_of("tests.workloads.sleepy:build").play([point, point], PLAN, SECONDS)

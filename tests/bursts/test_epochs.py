@@ -28,11 +28,9 @@ def crossing(samples: int, seconds: float, start_seconds: float, **changes: Any)
     return lap(samples, seconds, starts=1, start_seconds=start_seconds, **changes)
 
 
-def charge(
-    laps: Sequence[Lap], starts: Sequence[Start], config: TrainConfig, after_restart: Sequence[Lap] = ()
-) -> tuple[list[Block], float]:
+def charge(laps: Sequence[Lap], starts: Sequence[Start], config: TrainConfig) -> tuple[list[Block], float]:
     """The laps as blocks, and what an epoch's end costs."""
-    boundary = boundary_of(laps, starts, config, after_restart)
+    boundary = boundary_of(laps, starts, config)
     return [boundary.block(lap) for lap in laps], boundary.seconds
 
 
@@ -83,13 +81,13 @@ def test_a_start_that_the_device_did_not_notice_costs_nothing() -> None:
     assert rate(laps, [AT_AN_END], WORKERS, 100) == pytest.approx(10 / 1.0)
 
 
-def test_the_restart_of_the_warm_up_stands_in_for_an_epochs_end() -> None:
+def test_a_restart_stands_in_for_an_epochs_end() -> None:
     """Where no epoch ended: workers that do not persist start then as they would; those that do would only fetch."""
-    laps, warm_up = [lap(10, 1.0)] * 4, [crossing(8, 2.0, 0.5), lap(10, 1.0)]
+    usual, restarted = [lap(10, 1.0)] * 4, crossing(10, 2.2, 0.5, restarts=1, restart_seconds=0.5)
     starts = [AT_THE_BEGINNING, AT_THE_BEGINNING]
-    assert charge(laps, starts, WORKERS, warm_up)[1] == pytest.approx(1.2)
-    assert charge(laps, starts, PERSISTENT, warm_up)[1] == pytest.approx(0.2)
-    assert charge(laps, starts, TrainConfig(), warm_up)[1] == pytest.approx(0.3)
+    assert charge([restarted, *usual], starts, WORKERS)[1] == pytest.approx(1.2)
+    assert charge([restarted, *usual], starts, PERSISTENT)[1] == pytest.approx(0.2)
+    assert charge([restarted, *usual], starts, TrainConfig())[1] == pytest.approx(0.3)
 
 
 def test_reading_the_only_batch_is_no_cost_of_a_restart_without_workers() -> None:

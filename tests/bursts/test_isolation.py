@@ -22,7 +22,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
 from tests.conftest import RunnerOf
 
-PLAN = BurstPlan(warmup_seconds=0.3, measure_seconds=0.3, block_seconds=0.02)
+PLAN = BurstPlan(warmup_seconds=0.3, measure_seconds=0.3)
 DEADLINE_SECONDS = 20.0
 POINT = Point(config=TrainConfig())
 
@@ -139,12 +139,12 @@ def test_a_forkserver_that_is_killed_again_before_a_burst_is_an_error() -> None:
     assert after.outcome is Outcome.OK
 
 
-def runner_of_tiny(isolation: Isolation) -> Live:
+def host_of_tiny(isolation: Isolation) -> Live:
     """A job that lives, once it has taken its first steps; in a new forkserver where the old one was killed."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while isolation._live and isolation._live[0].child.alive and time.monotonic() < deadline:
         time.sleep(0.01)  # until its end is seen
-    live = isolation.open(Request(job="runner", target=isolation.target, device="cpu", point=POINT), DEADLINE_SECONDS)
+    live = isolation.open(Request(job="host", target=isolation.target, device="cpu", point=POINT), DEADLINE_SECONDS)
     event = isolation.wait(live, time.monotonic() + DEADLINE_SECONDS)
     assert event is not None
     assert event["event"] == "ready"
@@ -155,11 +155,11 @@ def test_the_end_of_what_lost_its_forkserver_leaves_the_new_one_alone() -> None:
     """The incumbent died with the old one; the candidate lives below the new one, and trains on."""
     with Isolation("tests.workloads.tiny:build") as isolation:
         isolation.start(DEADLINE_SECONDS)
-        incumbent = runner_of_tiny(isolation)
+        incumbent = host_of_tiny(isolation)
         kill_forkserver(isolation)
-        candidate = runner_of_tiny(isolation)
+        candidate = host_of_tiny(isolation)
         isolation.end(incumbent, time.monotonic() + DEADLINE_SECONDS)
-        isolation.command(candidate, Command(until=64))
+        isolation.command(candidate, Command(action="train", until=64))
         event = isolation.wait(candidate, time.monotonic() + DEADLINE_SECONDS)
         assert event is not None
         assert event["event"] == "block"
@@ -170,17 +170,17 @@ def test_discarding_what_lost_its_forkserver_leaves_an_idle_new_one_alone() -> N
     """It carries the run's mark as well."""
     with Isolation("tests.workloads.tiny:build") as isolation:
         isolation.start(DEADLINE_SECONDS)
-        incumbent = runner_of_tiny(isolation)
+        incumbent = host_of_tiny(isolation)
         kill_forkserver(isolation)
-        candidate = runner_of_tiny(isolation)
+        candidate = host_of_tiny(isolation)
         isolation.discard(candidate)
         isolation.discard(incumbent)
-        assert runner_of_tiny(isolation).child is candidate.child
+        assert host_of_tiny(isolation).child is candidate.child
 
 
 def test_killing_a_job_spares_one_that_is_just_starting(forkserver: Isolation) -> None:
     """Its process may be there before anybody has heard of it."""
-    request = Request(job="runner", target="tests.workloads.tiny:build", device="cpu", point=POINT)
+    request = Request(job="host", target="tests.workloads.tiny:build", device="cpu", point=POINT)
     first = forkserver.open(request, DEADLINE_SECONDS)
     second = forkserver.open(request, DEADLINE_SECONDS)
     forkserver.discard(first)
@@ -200,7 +200,7 @@ def test_what_another_job_printed_is_not_taken_for_ones_own(forkserver: Isolatio
 
     def opened(name: str) -> Live:
         target = f"{tmp_path / name}.py:build"
-        return forkserver.open(Request(job="runner", target=target, device="cpu", point=POINT), DEADLINE_SECONDS)
+        return forkserver.open(Request(job="host", target=target, device="cpu", point=POINT), DEADLINE_SECONDS)
 
     incumbent = opened("talks")
     assert forkserver.wait(incumbent, time.monotonic() + DEADLINE_SECONDS) is not None
@@ -217,7 +217,7 @@ def test_closing_ends_what_was_spawned() -> None:
     """It hangs below no forkserver."""
     isolation = Isolation("tests.workloads.tiny:build")
     isolation._spawning = True
-    live = isolation.open(Request(job="runner", target=isolation.target, device="cpu", point=POINT), DEADLINE_SECONDS)
+    live = isolation.open(Request(job="host", target=isolation.target, device="cpu", point=POINT), DEADLINE_SECONDS)
     assert live.child.alive
     isolation.close()
     assert not live.child.alive

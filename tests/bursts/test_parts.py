@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.bursts.feed import NoBatchError
-from autotune.bursts.loop import measure_burst
 from autotune.bursts.protocol import BurstPlan, Part
-from autotune.measuring.records import Measurement
-from autotune.training.tuned import Tuned
+from autotune.measuring.records import Measurement, Outcome
 from autotune.workload.workload import Workload
+from tests.bursts import solo
 from tests.plain_training import agreeing, rate_of_reading, rate_of_steps
 from tests.workloads import mistakes, sleepy
 
 
+def plan_of(part: Part) -> BurstPlan:
+    """A short burst of a part."""
+    return BurstPlan(measure_seconds=0.3, turn_seconds=0.05, part=part)
+
+
 def burst(workload: Workload, part: Part) -> Measurement:
-    """A short burst of a part of the workload's baseline."""
-    plan = BurstPlan(warmup_seconds=0.3, measure_seconds=0.3, block_seconds=0.03, part=part)
-    return measure_burst(workload, Tuned(workload.baseline_config), plan, start_seconds=0.0, build_seconds=0.0)
+    """What a burst of a part of the workload's baseline measures."""
+    return solo.measured(workload, plan_of(part))
 
 
 def test_computing_alone_costs_no_reading() -> None:
@@ -44,5 +46,6 @@ def test_workers_raise_the_ceiling_of_the_loader() -> None:
 @pytest.mark.parametrize("part", ["compute", "loader"])
 def test_a_ceiling_of_an_empty_loader_is_told(part: Part) -> None:
     """As for a whole burst."""
-    with pytest.raises(NoBatchError):
-        burst(mistakes.workload(dataset=mistakes.Stream(0)), part)
+    found = solo.burst_of(mistakes.workload(dataset=mistakes.Stream(0)), plan_of(part))
+    assert found.outcome is Outcome.CRASHED
+    assert "the loader yields no batch" in (found.reason or "")

@@ -16,7 +16,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
 from tests.conftest import RunnerOf
 
-PLAN = BurstPlan(warmup_seconds=0.2, measure_seconds=0.4, block_seconds=0.03)
+PLAN = BurstPlan(warmup_seconds=0.2, measure_seconds=0.4)
 SECONDS = 60.0
 SHARED = "tests.workloads.shared:build"
 DDP = {"ddp_bucket_cap_mb": 1, "gradient_as_bucket_view": True, "static_graph": True}
@@ -73,18 +73,18 @@ def test_ranks_share_out_the_stream_that_one_process_reads(runner_of: RunnerOf, 
         assert sorted(alone[batch : batch + 16]) == sorted(together[batch : batch + 16])
 
 
-def test_a_killed_rank_ends_its_runner_at_once_and_leaves_nothing(runner_of: RunnerOf, forkserver: Isolation) -> None:
+def test_a_killed_rank_ends_its_host_at_once_and_leaves_nothing(runner_of: RunnerOf, forkserver: Isolation) -> None:
     """From outside, in the middle of a duet: within seconds, told as what it was, and no process is left."""
     runner_of(SHARED)
     live = forkserver.open(
-        Request(job="runner", target=SHARED, device="cpu", plan=PLAN, point=Point(config=pair(8))), SECONDS
+        Request(job="host", target=SHARED, device="cpu", plan=PLAN, point=Point(config=pair(8))), SECONDS
     )
     assert forkserver.wait(live, time.monotonic() + SECONDS) is not None  # it is ready
     tree = live.processes()
     launcher = next(process for process in tree if process.pid == live.pid)
     ranks = launcher.children()
     assert len(ranks) == 2
-    forkserver.command(live, Command(start=0, until=10**9))
+    forkserver.command(live, Command(action="train", start=0, until=10**9))
     time.sleep(0.3)
     began = time.monotonic()
     ranks[1].send_signal(signal.SIGKILL)
@@ -95,14 +95,14 @@ def test_a_killed_rank_ends_its_runner_at_once_and_leaves_nothing(runner_of: Run
     assert not [process for process in tree if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_a_stopped_runner_stops_all_its_ranks_and_goes_on(runner_of: RunnerOf, forkserver: Isolation) -> None:
+def test_a_stopped_host_stops_all_its_ranks_and_goes_on(runner_of: RunnerOf, forkserver: Isolation) -> None:
     """What takes turns must take nothing in its partner's; what it was stopped in the middle of goes on."""
     runner_of(SHARED)
     point = Point(config=pair(8, num_workers=1))
-    live = forkserver.open(Request(job="runner", target=SHARED, device="cpu", plan=PLAN, point=point), SECONDS)
+    live = forkserver.open(Request(job="host", target=SHARED, device="cpu", plan=PLAN, point=point), SECONDS)
     assert forkserver.wait(live, time.monotonic() + SECONDS) is not None
-    forkserver.command(live, Command(start=0, until=960))
-    forkserver.stop(live)
+    forkserver.command(live, Command(action="train", start=0, until=960))
+    live.stop()
     time.sleep(3.0)  # longer than a rank may be stopped by somebody else; on a busy machine the signal takes a moment
     # Whoever has ended takes nothing either.
     assert {process.status() for process in live.processes()} - {psutil.STATUS_ZOMBIE} == {psutil.STATUS_STOPPED}
@@ -111,10 +111,12 @@ def test_a_stopped_runner_stops_all_its_ranks_and_goes_on(runner_of: RunnerOf, f
     event = forkserver.wait(live, time.monotonic() + SECONDS)
     assert event is not None
     assert event["block"]["samples"] >= 960
-    forkserver.command(live, Command())
-    ended = forkserver.end(live, time.monotonic() + SECONDS)
-    assert ended.message is not None
-    assert ended.message["event"] == "result"
+    forkserver.command(live, Command(action="leave"))
+    event = forkserver.wait(live, time.monotonic() + SECONDS)
+    assert event is not None
+    assert event["value"]["blocks"]
+    forkserver.command(live, Command(action="end"))
+    assert forkserver.end(live, time.monotonic() + SECONDS).status == 0
 
 
 def test_memory_is_that_of_all_ranks(runner_of: RunnerOf) -> None:

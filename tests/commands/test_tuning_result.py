@@ -14,8 +14,8 @@ from autotune.measuring.pairs import Pair
 from autotune.measuring.records import Burst, Outcome
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
+from autotune.search.proposal import CONFIRM
 from autotune.search.rounds import Confirmed
-from autotune.search.stages import CONFIRM
 from autotune.search.trials import Trial
 from tests.factories import make_burst
 

@@ -12,10 +12,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.faults.scenarios import IMPORTING, SCENARIOS, STAGES
+from tests.faults.scenarios import IMPORTING, PLAYERS, SCENARIOS, STAGES
 
 README = Path(__file__).parent / "README.md"
-MODULES = ("test_bursts", "test_imports", "test_commands", "test_storage")
+MODULES = ("test_bursts", "test_players", "test_imports", "test_commands", "test_storage")
 TITLES = {
     "memory": "Memory that runs out",
     "ends": "Processes that end",
@@ -58,6 +58,7 @@ def sections() -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     for module, scenarios in groupby(SCENARIOS, key=lambda scenario: scenario.module):
         found[TITLES[module]] = [Row(one.what, one.ends, f"test_bursts [{one.where}]") for one in scenarios]
+    found["Players that share a process"] = [Row(one.what, one.ends, f"test_players [{one.where}]") for one in PLAYERS]
     found["Imports"] = [Row(one.what, one.ends, f"test_imports [{one.module}]") for one in IMPORTING]
     found["Signals to the command"] = [
         Row(f"{signal.name} while {stage.what}", stage.ends, f"test_commands [{stage.name or 'writing'}]")

@@ -25,7 +25,7 @@ from tests.faults.residue import Residue
 from tests.faults.scenarios import PACKAGE, SCENARIOS, Scenario, fault
 from tests.search.surface import make_space
 
-PLAN = BurstPlan(warmup_seconds=0.3, measure_seconds=0.3, block_seconds=0.02)
+PLAN = BurstPlan(warmup_seconds=0.3, measure_seconds=0.3)
 START_SECONDS = 60.0
 OVERRUN_SECONDS = 5.0
 PARTNER_SECONDS = 20.0
@@ -123,7 +123,7 @@ def test_a_fault_beside_a_partner_is_no_harm_to_it(
     sides = [(scenario.target, config), (f"{PACKAGE}.base:healthy", TrainConfig(batch_size=32))]
     requests = [
         Request(
-            job="runner", target=target, device="cpu", plan=PLAN, point=Point(config=config),
+            job="host", target=target, device="cpu", plan=PLAN, point=Point(config=config),
             memory_limit_bytes=scenario.memory_limit_bytes,
         )
         for target, config in sides

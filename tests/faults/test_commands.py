@@ -273,7 +273,7 @@ def test_a_run_is_not_resumed_while_it_goes_on(tmp_path: Path) -> None:
     second.mkdir()
     arguments = ["--model", f"{COMMANDED}:hangs_at_another_batch", "--only", "batch_size", "--budget", "60s"]
     command = Run([*arguments, "--out", str(tmp_path / "r.json")], first)
-    command.wait_for_stage("one knob at a time")
+    command.wait_for_stage("expected gain")
     refused = run([*arguments, "--out", str(tmp_path / "r.json"), "--resume"], second)
     assert refused.status == 2, refused.err
     assert f"process {command.process.pid}" in refused.err

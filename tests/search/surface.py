@@ -20,7 +20,7 @@ from autotune.measuring.pairs import Pair, pair_of
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
 from autotune.measuring.telemetry_summary import TelemetrySummary
 from autotune.search.driver import Search
-from autotune.search.stages import Proposal
+from autotune.search.proposal import Proposal
 from autotune.search.stopping import Budget
 from autotune.search.storage import make_sampler
 from autotune.search.trials import TrialLog
@@ -66,8 +66,8 @@ class SurfaceRunner:
         self.failing: Point | None = None  # alone
         self.ran: list[Point] = []
         self.parts: list[str] = []
+        self.turns: list[list[Point]] = []
         self._longest_round = 0.0
-        self.prepared: dict[Point, float] = {}
         self._compiled: set[tuple[object, ...]] = set()
         self._rng = random.Random(seed)
 
@@ -76,8 +76,6 @@ class SurfaceRunner:
         self.ran.append(point)
         self.parts.append(plan.part)
         compiling = self._compiling_seconds(point.config)
-        if point in self.prepared:
-            compiling = max(0.0, compiling - (self.clock() - self.prepared.pop(point)))
         cost = self.cost + compiling
         spent = min(cost, deadline_seconds)
         self.clock.now += spent
@@ -96,7 +94,7 @@ class SurfaceRunner:
             blocks=blocks, steady=True, start_seconds=0.1, build_seconds=0.1, warmup_seconds=spent / 4,
             telemetry=TelemetrySummary(seconds=1.0, sm_activity_fraction=self.activity),
             device_memory_bytes=round(self.bytes_of(point.config)) if self.bytes_of else None,
-            compile_seconds=compiling or None,
+            compile_seconds=compiling if point.config.compile_mode is not None else None,
         )  # fmt: skip
         return Burst(point=point, outcome=Outcome.OK, measurement=measurement, phase="done", seconds=spent)
 
@@ -112,12 +110,24 @@ class SurfaceRunner:
     def challenge(
         self,
         incumbent: Point | None,
+        candidates: Sequence[Point],
+        plan: BurstPlan,
+        deadline_seconds: float,
+        told: Callable[[Point, Pair], None],
+    ) -> list[tuple[Burst, Pair | None]]:
+        """A burst of each candidate, beside the incumbent at its own rate: processes differ by chance, blocks less."""
+        deadline = self.clock() + deadline_seconds
+        self.turns.append(list(candidates))
+        return [self._against(incumbent, one, plan, deadline - self.clock(), told) for one in candidates]
+
+    def _against(
+        self,
+        incumbent: Point | None,
         candidate: Point,
         plan: BurstPlan,
         deadline_seconds: float,
-        told: Callable[[Pair], None],
+        told: Callable[[Point, Pair], None],
     ) -> tuple[Burst, Pair | None]:
-        """A burst of the candidate, beside the incumbent at its own rate: processes differ by chance, blocks less."""
         burst = self.run(candidate, plan, deadline_seconds)
         if incumbent is None or burst.measurement is None:
             return burst, None
@@ -126,17 +136,8 @@ class SurfaceRunner:
         theirs = [block.samples / (rate * self._rng.gauss(1, 0.005)) for block in burst.measurement.blocks]
         pair = pair_of(incumbent, theirs, burst.measurement.block_seconds)
         if pair is not None:
-            told(pair)
+            told(candidate, pair)
         return burst, pair
-
-    def prepare(self, candidate: Point, plan: BurstPlan) -> None:
-        """Compiling begins now, on the virtual clock, beside whatever runs."""
-        self.prepared[candidate] = self.clock()
-
-    @property
-    def is_prepared(self) -> bool:
-        """Whether compiling would be over."""
-        return any(self.clock() >= began + self.compile_cost for began in self.prepared.values())
 
     def close(self) -> None:
         """Nothing lives on."""
@@ -182,11 +183,11 @@ def make_space(*, effective_batch: int | None = 64, facts: Mapping[str, object] 
 
 
 def make_search(
-    rate: Rate, *, budget_seconds: float = 60.0, space: Space | None = None, seed: int = 0, sampler: str = "tpe",
+    rate: Rate, *, budget_seconds: float = 60.0, space: Space | None = None, seed: int = 0, sampler: str = "bayes",
     storage: optuna.storages.BaseStorage | None = None, utilization_target: float = 0.95,
     at_least: float | None = None,
     memory_limit_bytes: int | None = None, numerics: NumericsGuard | None = None, first: Sequence[Proposal] = (),
-    objective: Objective = SAMPLES_PER_SECOND, cpus: int = 1, every_fit: bool = False,
+    objective: Objective = SAMPLES_PER_SECOND, every_fit: bool = False,
     note: Callable[[str], None] | None = None, headroom: bool = False,
     **runner: object,
 ) -> tuple[Search, SurfaceRunner]:  # fmt: skip
@@ -203,7 +204,7 @@ def make_search(
         space, Point(config=space.baseline), surface, TrialLog(study, space, objective=objective), budget,
         Quiet(),
         utilization_target=utilization_target, at_least=at_least, seed=seed, memory_limit_bytes=memory_limit_bytes,
-        numerics=numerics, first=first, cpus=cpus, every_fit=every_fit, note=note, headroom=headroom,
+        numerics=numerics, first=first, every_fit=every_fit, note=note, headroom=headroom,
     )  # fmt: skip
     return search, surface
 

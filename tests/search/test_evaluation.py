@@ -8,8 +8,10 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from autotune.bursts.evaluator import evaluated
-from autotune.bursts.loop import measure_burst, stepper_of
+from autotune.bursts.learner import Learner
 from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.timing import stepper_of
+from autotune.bursts.trainer import make_loader
 from autotune.errors import WorkloadError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
@@ -21,6 +23,7 @@ from autotune.training.tuned import Tuned
 from autotune.workload.target import adapt
 from autotune.workload.workload import Workload
 from benchmarks.surfaces.playback import VirtualClock
+from tests.bursts import solo
 from tests.conftest import RunnerOf
 from tests.factories import make_result
 from tests.search.surface import SurfaceRunner
@@ -94,22 +97,22 @@ def workload() -> Workload:
 def test_only_forward_passes_run_in_evaluation_mode_on_the_data_for_it() -> None:
     """Without gradients; weights stay as they are, and the optimizer's state lies in memory as in training."""
     built = workload()
-    stepper = stepper_of(built, Tuned(TrainConfig(batch_size=8)), "evaluation")
+    tuned = Tuned(TrainConfig(batch_size=8))
+    learner = Learner(built, tuned)
+    learner.take(tuned, trains=False)
+    stepper = stepper_of(built, tuned, "evaluation", make_loader, learner)
     before = [weight.clone() for weight in built.model.state_dict().values()]
     assert stepper.micro_step() == 8
     stepper.train_on_worst([0, 1])
     assert built.seen == [(False, False, True), (False, False, False)]  # type: ignore[attr-defined]
     assert all(map(torch.equal, before, built.model.state_dict().values()))
-    optimizer = stepper._optimizer  # type: ignore[attr-defined]
-    assert all("exp_avg" in state for state in optimizer.state.values())
+    assert all("exp_avg" in state for state in learner.optimizer.state.values())
     assert all(weight.grad is None for weight in built.model.parameters())
 
 
 def test_a_burst_of_it_is_measured() -> None:
     """As any other part of training."""
-    plan = BurstPlan(warmup_seconds=0.05, measure_seconds=0.05, block_seconds=0.01, part="evaluation")
-    tuned = Tuned(TrainConfig(batch_size=8))
-    measured = measure_burst(workload(), tuned, plan, start_seconds=0.0, build_seconds=0.0)
+    measured = solo.measured(workload(), BurstPlan(measure_seconds=0.05, turn_seconds=0.01, part="evaluation"))
     assert measured.samples_per_second > 0
     assert measured.final_loss is None
     assert measured.epoch_samples == 32

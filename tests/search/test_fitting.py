@@ -13,7 +13,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
 from autotune.search.driver import Search
 from autotune.search.fitting import rungs
-from autotune.search.stages import BASELINE, FIT, SAMPLER
+from autotune.search.proposal import BASELINE, FIT, GAIN
 from tests.search.surface import SurfaceRunner, example_rate, make_search, make_space
 
 FITS = 20
@@ -147,7 +147,7 @@ def test_once_it_was_needed_checkpointing_is_searched() -> None:
     search.run()
     assert search.baseline.config.checkpointing == "blocks"
     assert search.space.choices["checkpointing"].values == ("none", "blocks")
-    sampled = [trial.burst for trial in search.log.trials if trial.stage == SAMPLER]
+    sampled = [trial.burst for trial in search.log.trials if trial.stage == GAIN]
     assert sampled
     assert "blocks" in {burst.point.config.checkpointing for burst in sampled}
     assert TrainConfig(batch_size=1) in {point.config for point in runner.ran}

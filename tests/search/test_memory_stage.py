@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome
-from autotune.search.stages import LARGEST
+from autotune.search.proposal import LARGEST
 from tests.search.surface import make_search, make_space
 
 MIB = 2**20

@@ -108,19 +108,19 @@ def test_of_equals_the_cheapest_is_recommended() -> None:
 
 def test_of_equals_the_one_that_took_notably_less_memory_in_the_rounds_is_recommended() -> None:
     """A few megabytes more are worth no speed; what other processes took while they lived alone does not count."""
-    for frugal, expected in ((0.9, "tuned"), (0.5, "default")):
+    for frugal, expected in ((0.9, "channels_last"), (0.5, "contiguous")):
 
         def rate(config: TrainConfig) -> float:
             gain = 2.0 if config.precision == "bf16" else 1.0
-            return 1000.0 * gain * (1.012 if config.allocator == "tuned" else 1.0)
+            return 1000.0 * gain * (1.012 if config.memory_format == "channels_last" else 1.0)
 
         def taken(config: TrainConfig, frugal: float = frugal) -> float:
-            return 1e9 * (1.0 if config.allocator == "tuned" else frugal)
+            return 1e9 * (1.0 if config.memory_format == "channels_last" else frugal)
 
-        space = make_space(only=("precision", "allocator"))
-        search, _ = make_search(rate, budget_seconds=300, noise=0.01, space=space, bytes_of=taken, seed=2)
+        space = make_space(only=("precision", "memory_format"))
+        search, _ = make_search(rate, budget_seconds=300, noise=0.01, space=space, bytes_of=taken, seed=0)
         search.run()
-        assert judge(search)[0].config.allocator == expected
+        assert judge(search)[0].config.memory_format == expected
 
 
 def test_a_baseline_that_scatters_more_than_others_widens_the_interval() -> None:

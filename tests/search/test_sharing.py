@@ -13,8 +13,8 @@ from autotune.errors import UsageError
 from autotune.knobs import Choices, Space
 from autotune.measuring import Outcome
 from autotune.search import sharing
+from autotune.search.proposal import CONFIRM
 from autotune.search.sharing import Shared
-from autotune.search.stages import CONFIRM
 from autotune.search.storage import open_study
 from autotune.search.trials import TrialLog
 from tests.factories import make_burst

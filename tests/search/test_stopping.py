@@ -4,59 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.bursts.protocol import BurstPlan
 from autotune.commands.options import Options
 from autotune.commands.tuning_result import Findings, Setting, make_result
 from autotune.errors import NothingFeasibleError
-from autotune.knobs.config import TrainConfig
-from autotune.measuring.records import Burst, Outcome, Point
-from autotune.search.stopping import burst_deadline, plan_for, predicted_seconds, sufficient_budget
+from autotune.measuring.records import Burst, Outcome
+from autotune.search.stopping import plan_for, sufficient_budget
 from autotune.search.trials import Trial
-from tests.factories import make_measurement
 from tests.search.surface import example_rate, make_facts, make_hardware, make_search
-
-
-def compiled(mode: str, seconds: float, *, compiling: float | None = None) -> Trial:
-    """A burst in a mode of compiling, of so many seconds; None: it did not come to its end."""
-    point = Point(config=TrainConfig(compile_mode=mode))  # type: ignore[arg-type]
-    measured = make_measurement().model_copy(update={"compile_seconds": compiling}) if compiling is not None else None
-    outcome = Outcome.OK if measured is not None else Outcome.TIMEOUT
-    return Trial(Burst(point=point, outcome=outcome, measurement=measured, seconds=seconds), "", "")
-
-
-def expected(mode: str | None, *trials: Trial, batch: int = 64) -> float:
-    """What a burst of a mode is expected to take after some trials."""
-    config = TrainConfig(compile_mode=mode, batch_size=batch)  # type: ignore[arg-type]
-    return predicted_seconds(config, trials, BurstPlan())
-
-
-def test_each_mode_of_compiling_has_a_price() -> None:
-    """CUDA graphs are cheap and a thorough search is not; nothing was seen yet."""
-    modes = (None, "cudagraphs", "blocks", "default", "max-autotune")
-    prices = [expected(mode) for mode in modes]
-    assert prices == sorted(prices)
-    assert len(set(prices)) == len(prices)
-
-
-def test_what_a_mode_took_is_its_own_price() -> None:
-    """And tells of others in proportion: on a machine that compiles three times as slowly, all of them do."""
-    seen = compiled("default", 70.0, compiling=60.0)
-    assert expected("default", seen) == 70.0
-    assert expected("blocks", seen) - expected(None) == pytest.approx(3 * (expected("blocks") - expected(None)), abs=3)
-    assert expected("default", compiled("max-autotune", 400.0, compiling=360.0)) < 100
-    assert expected("max-autotune", seen) > 300
-
-
-def test_a_thorough_mode_has_longer_before_it_is_killed() -> None:
-    """A mode that searches for minutes is not hung after two; and none may take more than there is."""
-    trials = [compiled("default", 30.0, compiling=20.0)]
-    plan = BurstPlan()
-    default, thorough = (
-        burst_deadline(TrainConfig(compile_mode=mode), trials, plan, 2000.0) for mode in ("default", "max-autotune")
-    )
-    assert default == 120.0
-    assert thorough == pytest.approx(720.0)
-    assert burst_deadline(TrainConfig(compile_mode="max-autotune"), trials, plan, 50.0) == 50.0
 
 
 def late(search_seconds: float) -> Burst:

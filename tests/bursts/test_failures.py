@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.bursts.worker import classify
+from autotune.bursts.failures import classify
 from autotune.measuring.records import Outcome
 
 OUT_OF_MEMORY = [

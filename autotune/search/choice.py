@@ -1,0 +1,259 @@
+"""What to try next: the bundle of what should help, then without each setting, then what promises most a second.
+
+The next proposal follows from the trials so far, so that a resumed run goes on where it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, combinations
+from statistics import NormalDist
+from typing import Literal
+
+import numpy as np
+
+from autotune.knobs import Scalar, Space
+from autotune.measuring import Interval, Pair, Point
+from autotune.search.ceilings import most_gain
+from autotune.search.costs import Costs
+from autotune.search.model import Design, Effects
+from autotune.search.proposal import BUNDLE, ELIMINATION, GAIN, LARGEST, Proposal
+from autotune.search.standing import incumbent_of
+from autotune.search.trials import Trial
+from autotune.units import format_seconds
+
+NOTABLE = 0.05
+"""The least chance of a gain by which a setting of the bundle is taken out to see. Chosen."""
+LEAST_GAIN = 0.001
+"""A candidate that is expected to gain less, as a logarithm, is not worth a block. Of 0.0005 to 0.004, the larger ones
+ended replayed searches early, behind the best by 5 %."""
+PRICE = 0.04
+"""What all the time that is left for searching must be expected to gain, as a logarithm; of a part of it, its share."""
+MOST_DOUBLES = 400
+"""Two changes at once that are looked at; beyond, those of the first knobs."""
+MOST_GROWTH = 2
+"""Times the largest batch that ran: what no memory model speaks for is at most so large."""
+LEAPS = 8
+"""Draws of all effects, each of which proposes what would be the best by it. Chosen."""
+FANCIED_ERROR = 0.03
+"""The standard error that what still plays is taken to be measured with."""
+_UNIT = NormalDist()
+
+
+class Chooser:
+    """Proposes points by what they are expected to gain a second.
+
+    Args:
+        space: What is searched.
+        baseline: What the user trains with today.
+        costs: What candidates cost.
+        refuse: Why a point must not run, or None.
+        larger: Points with the largest batch that memory allows, each with why, at a point's other knobs.
+        seconds_left: What there is for searching.
+        seed: Of what is drawn.
+
+    Attributes:
+        ended: Why there was nothing to propose: all has been tried, or nothing is worth its time.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        baseline: Point,
+        costs: Costs,
+        refuse: Callable[[Point], str | None],
+        larger: Callable[[Point], Iterable[tuple[Point, str]]],
+        seconds_left: Callable[[], float],
+        seed: int = 0,
+    ) -> None:
+        self._space = space
+        self._baseline = baseline
+        self._costs = costs
+        self._refuse = refuse
+        self._larger = larger
+        self._seconds_left = seconds_left
+        self._design = Design(space, baseline)
+        self._generator = np.random.default_rng(seed)
+        self._changes: dict[tuple[Point, str, Scalar], Point] = {}
+        self.ended: Literal["exhausted", "plateau"] = "exhausted"
+
+    def next(self, trials: Sequence[Trial], playing: Sequence[Point] = ()) -> Proposal | None:
+        """The next proposal; None when nothing is left, or worth its time.
+
+        Args:
+            trials: All so far.
+            playing: What was proposed and has not ended.
+        """
+        incumbent = incumbent_of(trials)
+        tried = {trial.burst.point for trial in trials} | {*playing}
+        guesses = [Point(config=config, parameters=self._baseline.parameters) for config in self._space.suggested()]
+        if not any(trial.stage == BUNDLE and trial.burst.ok for trial in trials):
+            for point in guesses:
+                cheap = self._costs.is_compiled(point.config) or incumbent is None
+                if point not in tried and cheap and self._refuse(point) is None:
+                    return Proposal(point, BUNDLE, "what this hardware suggests, all at once")
+        if incumbent is None:
+            return None
+        best = incumbent.burst.point
+        effects = self._effects(trials, best, playing)
+        if incumbent.stage in {BUNDLE, ELIMINATION} and (found := self._elimination(best, effects, tried)) is not None:
+            return found
+        larger = dict(self._larger(best))
+        again = (trial.burst.point for trial in trials if trial.round is None and trial.burst.ok)
+        ideas = dict.fromkeys(chain(self._changes_of(best), self._leaps(best, effects), guesses, larger, again))
+        out = {best, *playing} | {trial.burst.point for trial in trials if not trial.burst.ok}
+        return self._most_promising([point for point in ideas if point not in out], best, effects, larger, trials)
+
+    def _effects(self, trials: Sequence[Trial], best: Point, playing: Sequence[Point]) -> Effects:
+        """What is known of all settings; what plays now counts as if it came out as expected."""
+        seen = [
+            (trial.burst.point, trial.pair)
+            for trial in trials
+            if trial.pair is not None and trial.round is None and not trial.pair.too_few
+        ]
+        effects = Effects(self._design, seen)
+        if not playing:
+            return effects
+        expected = effects.beside(playing, best).mean
+        fancied = (_fancied(best, float(gain)) for gain in expected)
+        return Effects(self._design, [*seen, *zip(playing, fancied, strict=True)])
+
+    def _elimination(self, best: Point, effects: Effects, tried: set[Point]) -> Proposal | None:
+        """The bundle without one of its settings: the most doubtful first."""
+        names = best.changes_from(self._baseline)
+        without = {
+            self._change(best, name, was): name
+            for name, (was, _) in names.items()
+            if name in self._space.choices or name in self._space.parameters
+        }
+        points = [point for point in without if point not in tried and point != best]
+        if not points:
+            return None
+        beliefs = effects.beside(points, best)
+        for index in sorted(range(len(points)), key=lambda index: -beliefs.mean[index]):
+            mean, deviation = float(beliefs.mean[index]), float(beliefs.deviation[index])
+            if _UNIT.cdf(mean / deviation) >= NOTABLE and self._refuse(points[index]) is None:
+                name = without[points[index]]
+                reason = f"the bundle without {name}, which is expected to gain {_percent(-mean, deviation)}"
+                return Proposal(points[index], ELIMINATION, reason)
+        return None
+
+    def _most_promising(
+        self, points: list[Point], best: Point, effects: Effects, larger: dict[Point, str], trials: Sequence[Trial]
+    ) -> Proposal | None:
+        """The point that is expected to gain most a second, if it is worth its time."""
+        self.ended = "exhausted"
+        if not points:
+            return None
+        beliefs = effects.beside(points, best)
+        known = MOST_GROWTH * max(trial.burst.point.config.batch_size for trial in trials if trial.burst.ok)
+        chances = _Chances(trials, self._baseline)
+        left = max(self._seconds_left(), 1e-3)
+        measured = next(trial.burst.measurement for trial in reversed(trials) if trial.burst.point == best)
+        ranked: list[tuple[float, float, int]] = []
+        for index, point in enumerate(points):
+            gain = expected_gain(float(beliefs.mean[index]), float(beliefs.deviation[index])) * chances.of(point)
+            if measured is not None:
+                gain = min(gain, most_gain(point.changes_from(best), measured))
+            ranked.append((gain, self._costs.challenge_seconds(point, best), index))
+        for gain, seconds, index in sorted(ranked, key=lambda one: one[0] / one[1], reverse=True):
+            point = points[index]
+            if seconds > left or gain < max(LEAST_GAIN, PRICE * seconds / left):
+                self.ended = "plateau"
+                continue
+            too_large = point.config.batch_size > known and point not in larger
+            if not too_large and self._refuse(point) is None:
+                promise = _percent(float(beliefs.mean[index]), float(beliefs.deviation[index]))
+                reason = f"expected to gain {promise}, costs {format_seconds(seconds)}"
+                if point in larger:
+                    return Proposal(point, LARGEST, f"{larger[point]}; {reason}")
+                return Proposal(point, GAIN, reason)
+        return None
+
+    def _changes_of(self, best: Point) -> Iterator[Point]:
+        """The incumbent with one setting changed, or two."""
+        single = self._singles(best)
+        yield from (self._change(best, *one) for one in single)
+        doubles = [(one, other) for one, other in combinations(single, 2) if one[0] != other[0]]
+        for one, other in doubles[:MOST_DOUBLES]:
+            yield self._change(self._change(best, *one), *other)
+
+    def _leaps(self, best: Point, effects: Effects) -> Iterator[Point]:
+        """What would be the best, uphill from the incumbent, if effects were as they are drawn."""
+        for _ in range(LEAPS):
+            worth, here = effects.drawn(self._generator), best
+            while True:
+                around = [here, *(self._change(here, *one) for one in self._singles(here))]
+                there = around[int(worth(around).argmax())]
+                if there == here:
+                    break
+                here = there
+            yield here
+
+    def _singles(self, point: Point) -> list[tuple[str, Scalar]]:
+        """All that may be changed in a point."""
+        names = {name: choices.values for name, choices in self._space.choices.items()} | dict(self._space.parameters)
+        held = point.values
+        return [(name, value) for name, values in names.items() for value in values if value != held.get(name)]
+
+    def _change(self, point: Point, name: str, value: Scalar) -> Point:
+        if (point, name, value) not in self._changes:
+            self._changes[point, name, value] = self._made(point, name, value)
+        return self._changes[point, name, value]
+
+    def _made(self, point: Point, name: str, value: Scalar) -> Point:
+        if name in self._space.parameters:
+            return Point(config=point.config, parameters={**point.parameters, name: value})
+        values: dict[str, Scalar] = {name: value}
+        if (
+            name == "num_workers"
+            and value
+            and not point.config.num_workers
+            and "persistent_workers" in self._space.choices
+        ):
+            values["persistent_workers"] = True  # that start again every epoch are a poor first impression
+        return Point(config=self._space.changed(point.config, values), parameters=point.parameters)
+
+
+class _Chances:
+    """How likely points are to run: as often as what else held their values did."""
+
+    def __init__(self, trials: Sequence[Trial], baseline: Point) -> None:
+        self._baseline = baseline
+        self._failed: Counter[tuple[str, Scalar]] = Counter()
+        self._ran: Counter[tuple[str, Scalar]] = Counter()
+        for trial in trials:
+            if trial.round is None and not trial.burst.outcome.is_memory:
+                counter = self._ran if trial.burst.ok else self._failed
+                counter.update(trial.burst.point.new_values(baseline).items())
+
+    def of(self, point: Point) -> float:
+        """Of a point: that of its most suspicious setting."""
+        if not self._failed:
+            return 1.0
+        return min(
+            (
+                (self._ran[one] + 1) / (self._ran[one] + self._failed[one] + 1)
+                for one in point.new_values(self._baseline).items()
+            ),
+            default=1.0,
+        )
+
+
+def expected_gain(mean: float, deviation: float) -> float:
+    """What is expected of keeping the better of two, where the gain of one is normal (Mockus, 1975)."""
+    beyond = mean / deviation
+    return mean * _UNIT.cdf(beyond) + deviation * _UNIT.pdf(beyond)
+
+
+def _fancied(partner: Point, gain: float) -> Pair:
+    half = 3 * FANCIED_ERROR
+    interval = Interval(math.exp(gain - half), math.exp(gain + half))
+    return Pair(partner=partner, ratio=math.exp(gain), ci95=interval, blocks=0)
+
+
+def _percent(mean: float, deviation: float) -> str:
+    """A gain and its standard deviation, from logarithms."""
+    return f"{100 * math.expm1(mean):.0f} % (± {100 * deviation:.0f} %)"

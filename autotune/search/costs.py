@@ -1,0 +1,229 @@
+"""What a config costs besides its gain: seconds to start, to compile, and for each sample, by what ran so far."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from autotune.bursts.duet import LEAST_LONG_TURNS, ROUND_WARMUP_SHARE
+from autotune.bursts.protocol import BurstPlan
+from autotune.hardware import DeviceKind
+from autotune.knobs import Scalar, TrainConfig, affecting
+from autotune.measuring import FEWEST_STEPS, MOST_STEPS, Point
+from autotune.search.proposal import CONFIRM
+from autotune.search.stopping import Budget
+from autotune.search.trials import Trial
+from autotune.search.turns import shares_host
+
+START_SECONDS = 1.0
+"""Of a process, until one was seen."""
+OPENING_STEPS = 3
+"""That a config takes before its first block: one to see that it trains, one that tells its pace, one that leads in."""
+COMPILE_SECONDS: Mapping[str, float] = {
+    "cudagraphs": 4.0, "blocks": 14.0, "default": 20.0, "loss": 20.0, "reduce-overhead": 20.0,
+    "max-autotune-no-cudagraphs": 120.0, "max-autotune": 120.0,
+}  # fmt: skip
+"""What a first compile is expected to cost before one was seen, and what modes cost beside each other afterwards: CUDA
+graphs are recorded in a step or two, and blocks took two thirds of the whole on a CPU
+(benchmarks/regional_compile.py). The rest is chosen."""
+CACHE_SAVES = 0.7
+"""Of the compiling, at least, when another process has compiled the same code: 0.8 to 0.9 were measured on a CPU."""
+GENEROUS, LEAST_PLANS = 5.0, 3
+"""A deadline is that many times what is expected, and for each config that many plans and seconds at least: a hang must
+not eat the budget. Chosen."""
+NUMERICS_SHARE, NUMERICS_MAX_SECONDS = 0.05, 30.0
+"""What checking numerics may take of the budget. Chosen."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a config costs in a process of its own.
+
+    Attributes:
+        start_seconds: Until its first block, but for compiling.
+        compile_seconds: 0 where nothing is compiled, or the code is there.
+        sample_seconds: Of each sample that it trains.
+    """
+
+    start_seconds: float
+    compile_seconds: float
+    sample_seconds: float
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What some trials have shown of costs: where nothing ended well, None or 0."""
+
+    start_seconds: float | None
+    joined_seconds: float | None
+    codes: frozenset[tuple[Scalar, ...]]
+    compiler_slowness: float
+    sample_seconds: Mapping[TrainConfig, float]
+    usual_sample_seconds: float
+
+
+class Costs:
+    """The one model of cost: what a config takes to start, to compile, and to train a sample.
+
+    Args:
+        trials: All so far; the same list as it grows.
+        plan: Of a challenge.
+        device: The kind of device.
+        round_plans: Of the rounds of each stage that plays some.
+    """
+
+    def __init__(
+        self,
+        trials: Sequence[Trial],
+        plan: BurstPlan,
+        device: DeviceKind = "cpu",
+        round_plans: Mapping[str, BurstPlan] = {},
+    ) -> None:
+        self._trials = trials
+        self._plan = plan
+        self._device = device
+        self._round_plans = round_plans
+        self._known: tuple[int, _Seen] | None = None
+
+    def __call__(self, config: TrainConfig) -> Cost:
+        """What a config costs in a process of its own."""
+        seen = self._seen()
+        compiling = (1 - CACHE_SAVES if self.is_compiled(config) else 1.0) * self._first_compile_seconds(config)
+        start = START_SECONDS + self._plan.warmup_seconds if seen.start_seconds is None else seen.start_seconds
+        return Cost(start, compiling, seen.sample_seconds.get(config, seen.usual_sample_seconds))
+
+    def shares_host(self, point: Point, other: Point) -> bool:
+        """Whether one live process can play both."""
+        return shares_host(point, other, self._device)
+
+    def is_compiled(self, config: TrainConfig) -> bool:
+        """Whether a config is eager, or its code has been compiled before."""
+        return config.compile_mode is None or _code(config) in self._seen().codes
+
+    def challenge_seconds(self, point: Point, partner: Point | None) -> float:
+        """What a candidate costs that challenges a partner: its first steps, its blocks, and a start if it needs one."""
+        cost = self(point.config)
+        joins = partner is not None and self.shares_host(point, partner)
+        steps = OPENING_STEPS * point.config.effective_batch * cost.sample_seconds
+        usual = self._seen().joined_seconds or steps + self._plan.measure_seconds
+        there = joins and self.is_compiled(point.config)
+        return usual + (0.0 if there else cost.compile_seconds) + (0.0 if joins else cost.start_seconds)
+
+    def round_seconds(self, points: Sequence[Point], stage: str = CONFIRM) -> float:
+        """What a round of these points costs: as the last of that stage did, else by start, compiling and steps."""
+        block_samples = max(point.config.micro_batch for point in points)
+        return sum(self._side_seconds(point, block_samples, stage) for point in points)
+
+    def rounds_seconds(self, points: Sequence[Point], count: int, stage: str) -> float:
+        """What so many rounds of these points cost: code is compiled in the first, and kept."""
+        once = sum(
+            CACHE_SAVES * self._first_compile_seconds(one.config) for one in points if not self.is_compiled(one.config)
+        )
+        return count * self.round_seconds(points, stage) - (count - 1) * once
+
+    def deadline(self, config: TrainConfig, plan: BurstPlan, available: float) -> float:
+        """Seconds after which a process of its own is killed, of those available."""
+        return self._deadline([config], plan, self.fresh_seconds(config, plan), available)
+
+    def challenge_deadline(self, points: Sequence[Point], partner: Point | None, available: float) -> float:
+        """Seconds after which a challenge is over, of those available; a first compile may take all of them."""
+        expected = sum(self.challenge_seconds(point, partner) for point in points)
+        return self._deadline([point.config for point in points], self._plan, expected, available)
+
+    def fresh_seconds(self, config: TrainConfig, plan: BurstPlan) -> float:
+        """What a burst in a process of its own costs."""
+        cost = self(config)
+        return cost.start_seconds + cost.compile_seconds + plan.measure_seconds
+
+    def numerics_steps(self, config: TrainConfig, budget: Budget, kept_seconds: float) -> int:
+        """Steps that a numerics check of a config can take in its share of the budget; 0 when there is no time for it.
+
+        Each step trains one micro-batch three times, two of them about as fast as the baseline. A check takes more than
+        its share only where the confirmation's rounds keep the `kept_seconds` that they need.
+        """
+        rates = [rate for trial in self._trials if (rate := trial.burst.rate)]
+        if not rates:
+            return 0
+        step_seconds = 3 * config.micro_batch / min(rates[0], statistics.median(rates))
+        share = min(NUMERICS_MAX_SECONDS, NUMERICS_SHARE * budget.seconds)
+        compiling = self(config).compile_seconds if self.is_compiled(config) else 0.0
+        if FEWEST_STEPS * step_seconds + compiling > max(share, budget.confirming_seconds - kept_seconds):
+            return 0
+        return min(MOST_STEPS, max(FEWEST_STEPS, int(share / step_seconds)))
+
+    def _deadline(self, configs: Collection[TrainConfig], plan: BurstPlan, expected: float, available: float) -> float:
+        unknown = not self._seen().sample_seconds
+        if not self._trials or any(not self.is_compiled(config) for config in configs):
+            return available
+        if unknown:
+            return 0.6 * available
+        least = LEAST_PLANS * len(configs) * (plan.warmup_seconds + plan.measure_seconds + 1.0)
+        return min(available, max(GENEROUS * expected, least))
+
+    def _first_compile_seconds(self, config: TrainConfig) -> float:
+        """What compiling takes for the first time: more or less than usual, as it was in modes that were seen."""
+        if config.compile_mode is None:
+            return 0.0
+        return COMPILE_SECONDS[config.compile_mode] * self._seen().compiler_slowness
+
+    def _side_seconds(self, point: Point, block_samples: int, stage: str) -> float:
+        """A point's share of a round."""
+        played = (trial for trial in reversed(self._trials) if trial.burst.point == point and trial.round is not None)
+        last = next(played, None)
+        if last is not None and last.stage == stage:
+            return last.burst.seconds
+        if last is not None:
+            return last.burst.seconds + self._trained_seconds(stage) - self._trained_seconds(last.stage)
+        cost = self(point.config)
+        samples = OPENING_STEPS * point.config.effective_batch + LEAST_LONG_TURNS * block_samples
+        trained = max(self._trained_seconds(stage), samples * cost.sample_seconds)
+        return cost.start_seconds + cost.compile_seconds + trained
+
+    def _trained_seconds(self, stage: str) -> float:
+        """That a side trains in a round of a stage, warming up included."""
+        return (1 + ROUND_WARMUP_SHARE) * self._round_plans.get(stage, self._plan).measure_seconds
+
+    def _seen(self) -> _Seen:
+        """What the trials so far have shown, looked at again when there are more."""
+        if self._known is None or self._known[0] != len(self._trials):
+            self._known = len(self._trials), self._look()
+        return self._known[1]
+
+    def _look(self) -> _Seen:
+        fresh: list[float] = []
+        joined: list[float] = []
+        slowness: list[float] = []
+        codes: set[tuple[Scalar, ...]] = set()
+        sample_seconds: dict[TrainConfig, float] = {}
+        for trial in self._trials:
+            config, measured = trial.burst.point.config, trial.burst.measurement
+            if not trial.burst.ok or measured is None:
+                continue
+            compiling = measured.compile_seconds or 0.0
+            sample_seconds[config] = 1 / measured.samples_per_second
+            codes.add(_code(config))
+            if measured.compile_seconds is not None and config.compile_mode is not None and trial.round is None:
+                slowness.append(compiling / COMPILE_SECONDS[config.compile_mode])
+            if not self._has_joined(trial):
+                fresh.append(measured.start_seconds + measured.build_seconds + measured.warmup_seconds - compiling)
+            elif config.compile_mode is None:
+                joined.append(trial.burst.seconds)
+        return _Seen(
+            start_seconds=max(0.0, statistics.median(fresh)) if fresh else None,
+            joined_seconds=statistics.median(joined) if joined else None,
+            codes=frozenset(codes),
+            compiler_slowness=max(slowness, default=1.0),
+            sample_seconds=sample_seconds,
+            usual_sample_seconds=statistics.median(sample_seconds.values()) if sample_seconds else 0.0,
+        )
+
+    def _has_joined(self, trial: Trial) -> bool:
+        """Whether a trial was played by a host that was alive."""
+        pair = trial.pair
+        return trial.round is None and pair is not None and self.shares_host(trial.burst.point, pair.partner)
+
+
+def _code(config: TrainConfig) -> tuple[Scalar, ...]:
+    """What decides which code the compiler writes."""
+    return config.pick(affecting("compiled code"))

@@ -1,0 +1,20 @@
+"""What the search is asked to run, and the names of its stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.measuring import Point
+
+BASELINE, FIT, HEADROOM, ALLOCATOR, WARM = "baseline", "fitting into memory", "headroom", "allocator", "warm start"
+BUNDLE, ELIMINATION, GAIN, LARGEST = "bundle", "elimination", "expected gain", "largest batch"
+CONFIRM, ABLATION = "confirm", "ablation"
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A point to run, the stage of the search that asks for it, and why, in one sentence."""
+
+    point: Point
+    stage: str
+    reason: str

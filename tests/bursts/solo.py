@@ -1,0 +1,139 @@
+"""Bursts in this process: of workloads that hold closures, or whose weights a test looks at.
+
+All parts are the real ones, but for the process: commands go straight to the host's job.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+from autotune.bursts.failures import classify
+from autotune.bursts.host_job import FIRST, _Host
+from autotune.bursts.isolation import Isolation
+from autotune.bursts.live import Ended, Live
+from autotune.bursts.prepared import Prepared
+from autotune.bursts.protocol import BurstPlan, Command, Reporter, Request
+from autotune.bursts.runner import ProcessRunner
+from autotune.bursts.telemetry import Unwatched
+from autotune.measuring.records import Burst, Measurement, Point
+from autotune.training.tuned import Tuned
+from autotune.workload.workload import Workload
+
+SECONDS = 120.0
+
+
+class SoloIsolation:
+    """Runs hosts of one workload in this process, as `Isolation` runs them in others.
+
+    Args:
+        workload: What they train.
+    """
+
+    target = "this process"
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._jobs: dict[int, tuple[_Host, Reporter]] = {}
+
+    def open(self, request: Request, _: float) -> Live:
+        """A host that has taken its first steps, or has failed."""
+        live = Live(len(self._jobs) + 1, cast(Any, None), forked=True, began=time.monotonic(), kills_before=0)
+        tuned = Tuned((request.point or Point(config=self._workload.baseline_config)).config)
+        reporter = Reporter(cast(Any, _Lines(live)), live.number)
+        host = _Host(request, Prepared(self._workload, tuned, cast(Any, Unwatched()), 0.0, 0.0, None, None), reporter)
+        self._jobs[live.number] = host, reporter
+        self._do(live, lambda: host.join(FIRST, request.seat))
+        return live
+
+    def command(self, live: Live, command: Command) -> None:
+        """Does at once what a host is asked to."""
+        host, _ = self._jobs[live.number]
+        if command.action == "end":
+            host.close()
+            live.over = True
+        elif not live.over:
+            self._do(live, lambda: host.obey(command))
+
+    def wait(self, live: Live, *_: float) -> dict[str, Any] | None:
+        """What came of it."""
+        return live.inbox.popleft() if live.inbox else None
+
+    def rest(self, _: Live) -> None:
+        """Nothing is stopped."""
+
+    def end(self, live: Live, _: float) -> Ended:
+        """How it ended."""
+        self.discard(live)
+        return live.finished("")
+
+    def discard(self, live: Live) -> None:
+        """Lets go of its players, and so of their workers."""
+        live.over = True
+        host, reporter = self._jobs[live.number]
+        for number in list(host._players):
+            host._drop(number)
+
+    def _do(self, live: Live, work: Callable[[], None]) -> None:
+        """Does some work of a host, and tells what ends it, as its process would."""
+        host, reporter = self._jobs[live.number]
+        try:
+            work()
+        except Exception as error:
+            compiled = any(player.tuned.config.compile_mode is not None for player in host._players.values())
+            reporter.failure(*classify(error, compiled=compiled))
+            live.over = True
+
+
+class _Lines:
+    """A pipe whose other end is here."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+
+    def write(self, line: bytes) -> None:
+        """An event."""
+        self._live.note(json.loads(line))
+
+    def flush(self) -> None:
+        """There is nothing to wait for."""
+
+
+def runner_of(workload: Workload) -> ProcessRunner:
+    """Runs bursts of a workload in this process."""
+    return ProcessRunner(cast(Isolation, SoloIsolation(workload)), "cpu")
+
+
+def burst_of(workload: Workload, plan: BurstPlan) -> Burst:
+    """A burst of the workload's baseline."""
+    return runner_of(workload).run(Point(config=workload.baseline_config), plan, SECONDS)
+
+
+def measured(workload: Workload, plan: BurstPlan) -> Measurement:
+    """What a burst of the workload's baseline measures.
+
+    Raises:
+        AssertionError: It did not end well.
+    """
+    burst = burst_of(workload, plan)
+    assert burst.measurement is not None, burst.reason
+    return burst.measurement
+
+
+class ReadyHost:
+    """A host whose only player has taken its first steps; what it says of them is made up."""
+
+    stands = True
+
+    def __init__(self, **event: Any) -> None:
+        self._event = {"event": "ready", "epoch_samples": 512, "reads_batches": True, **event}
+
+    def seat(self) -> int:
+        """The first."""
+        return 0
+
+    def ask(self, *_: Any) -> dict[str, Any]:
+        """What it says."""
+        return self._event

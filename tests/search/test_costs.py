@@ -1,0 +1,73 @@
+"""What configs cost: starts, compiling and samples, by what ran so far."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.bursts.protocol import BurstPlan
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.pairs import Pair
+from autotune.measuring.records import Burst, Outcome, Point
+from autotune.measuring.statistics import Interval
+from autotune.search.costs import COMPILE_SECONDS, Costs
+from autotune.search.trials import Trial
+from tests.factories import make_measurement
+
+BASELINE = Point(config=TrainConfig(batch_size=64))
+
+
+def trial(point: Point, seconds: float, *, compiling: float | None = None, partner: Point | None = None) -> Trial:
+    """A burst that ended well, beside a partner perhaps."""
+    measured = make_measurement().model_copy(update={"compile_seconds": compiling})
+    pair = Pair(partner=partner, ratio=1.0, ci95=Interval(0.9, 1.1), blocks=9) if partner is not None else None
+    return Trial(Burst(point=point, outcome=Outcome.OK, measurement=measured, seconds=seconds), "", "", pair=pair)
+
+
+def compiled(mode: str, **changes: object) -> Point:
+    """The baseline in a mode of compiling."""
+    return Point(config=BASELINE.config.replace(compile_mode=mode, **changes))
+
+
+def test_each_mode_of_compiling_has_a_price() -> None:
+    """CUDA graphs are cheap and a thorough search is not; nothing was seen yet."""
+    costs = Costs([], BurstPlan())
+    prices = [
+        costs(compiled(mode).config).compile_seconds for mode in ("cudagraphs", "blocks", "default", "max-autotune")
+    ]
+    assert prices == sorted(set(prices))
+    assert costs(BASELINE.config).compile_seconds == 0.0
+
+
+def test_what_a_mode_took_tells_of_others_in_proportion() -> None:
+    """On a machine that compiles three times as slowly, all modes do."""
+    costs = Costs([trial(compiled("default"), 70.0, compiling=60.0)], BurstPlan())
+    assert costs(compiled("blocks").config).compile_seconds == 3 * COMPILE_SECONDS["blocks"]
+
+
+def test_a_host_compiles_the_same_code_once() -> None:
+    """Then a candidate costs its blocks; another process takes what the cache does not save."""
+    played = [trial(BASELINE, 4.0), trial(compiled("default"), 30.0, compiling=20.0, partner=BASELINE)]
+    costs = Costs(played, BurstPlan())
+    same = compiled("default", optimizer_impl="fused")
+    assert costs.challenge_seconds(same, BASELINE) < 20.0 < costs.challenge_seconds(compiled("blocks"), BASELINE) + 10
+    assert 0 < costs(same.config).compile_seconds < 20.0
+
+
+def test_only_what_needs_a_process_costs_a_start() -> None:
+    """What switches in a live host does not; on a CPU nor does the allocator, which is the host's."""
+    played = [
+        trial(BASELINE, 4.0),
+        trial(Point(config=BASELINE.config.replace(precision="bf16")), 0.5, partner=BASELINE),
+    ]
+    tuned = Point(config=BASELINE.config.replace(allocator="tuned"))
+    on_cpu, on_gpu = (Costs(played, BurstPlan(), device) for device in ("cpu", "cuda"))
+    assert on_cpu.challenge_seconds(tuned, BASELINE) == 0.5
+    assert on_gpu.challenge_seconds(tuned, BASELINE) > 0.5
+
+
+@pytest.mark.parametrize(("mode", "whole"), [(None, False), ("max-autotune", True)])
+def test_a_first_compile_is_given_all_that_there_is(mode: str | None, whole: bool) -> None:
+    """What is killed before its end was for nothing; a hang of anything else must not eat the budget."""
+    point = compiled(mode) if mode is not None else BASELINE
+    deadline = Costs([trial(BASELINE, 4.0)], BurstPlan()).challenge_deadline([point], BASELINE, 2000.0)
+    assert (deadline == 2000.0) is whole
