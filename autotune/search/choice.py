@@ -18,7 +18,7 @@ from autotune.knobs import Scalar, Space
 from autotune.measuring import Interval, Pair, Point
 from autotune.search.ceilings import most_gain
 from autotune.search.costs import Costs
-from autotune.search.model import Design, Effects
+from autotune.search.model import Beliefs, Design, Effects
 from autotune.search.proposal import BUNDLE, ELIMINATION, GAIN, LARGEST, Proposal
 from autotune.search.standing import incumbent_of
 from autotune.search.trials import Trial
@@ -26,11 +26,12 @@ from autotune.units import format_seconds
 
 NOTABLE = 0.05
 """The least chance of a gain by which a setting of the bundle is taken out to see. Chosen."""
-LEAST_GAIN = 0.001
-"""A candidate that is expected to gain less, as a logarithm, is not worth a block. Of 0.0005 to 0.004, the larger ones
-ended replayed searches early, behind the best by 5 %."""
+LEAST_GAIN = 1e-4
+"""A new candidate that is expected to gain less, as a logarithm, is not worth a block: 0.01 % is nil. Chosen."""
+AGAIN = 0.005
+"""The same for one that has played: only this much can change an answer to which 2 % make no difference. Chosen."""
 PRICE = 0.04
-"""What all the time that is left for searching must be expected to gain, as a logarithm; of a part of it, its share."""
+"""What all the time left for searching must be expected to gain, as a logarithm; a first compile, its share. Chosen."""
 MOST_DOUBLES = 400
 """Two changes at once that are looked at; beyond, those of the first knobs."""
 MOST_GROWTH = 2
@@ -136,7 +137,7 @@ class Chooser:
             mean, deviation = float(beliefs.mean[index]), float(beliefs.deviation[index])
             if _UNIT.cdf(mean / deviation) >= NOTABLE and self._refuse(points[index]) is None:
                 name = without[points[index]]
-                reason = f"the bundle without {name}, which is expected to gain {_percent(-mean, deviation)}"
+                reason = f"the bundle without {name}: expected {_between(mean, deviation)}"
                 return Proposal(points[index], ELIMINATION, reason)
         return None
 
@@ -152,21 +153,26 @@ class Chooser:
         chances = _Chances(trials, self._baseline)
         left = max(self._seconds_left(), 1e-3)
         measured = next(trial.burst.measurement for trial in reversed(trials) if trial.burst.point == best)
+        tried = {trial.burst.point for trial in trials}
         ranked: list[tuple[float, float, int]] = []
-        for index, point in enumerate(points):
-            gain = expected_gain(float(beliefs.mean[index]), float(beliefs.deviation[index])) * chances.of(point)
+        for index, (point, mean, deviation) in enumerate(zip(points, *_as_floats(beliefs), strict=True)):
+            gain = expected_gain(mean, deviation) * chances.of(point)
+            if gain < (AGAIN if point in tried else LEAST_GAIN):
+                continue
             if measured is not None:
                 gain = min(gain, most_gain(point.changes_from(best), measured))
             ranked.append((gain, self._costs.challenge_seconds(point, best), index))
+        self.ended = "exhausted" if ranked else "plateau"
         for gain, seconds, index in sorted(ranked, key=lambda one: one[0] / one[1], reverse=True):
             point = points[index]
-            if seconds > left or gain < max(LEAST_GAIN, PRICE * seconds / left):
+            compiles = not self._costs.is_compiled(point.config)
+            if seconds > left or (compiles and gain < PRICE * seconds / left):
                 self.ended = "plateau"
                 continue
             too_large = point.config.batch_size > known and point not in larger
             if not too_large and self._refuse(point) is None:
-                promise = _percent(float(beliefs.mean[index]), float(beliefs.deviation[index]))
-                reason = f"expected to gain {promise}, costs {format_seconds(seconds)}"
+                promise = _between(float(beliefs.mean[index]), float(beliefs.deviation[index]))
+                reason = f"expected {promise}, costs {format_seconds(seconds)}"
                 if point in larger:
                     return Proposal(point, LARGEST, f"{larger[point]}; {reason}")
                 return Proposal(point, GAIN, reason)
@@ -254,6 +260,11 @@ def _fancied(partner: Point, gain: float) -> Pair:
     return Pair(partner=partner, ratio=math.exp(gain), ci95=interval, blocks=0)
 
 
-def _percent(mean: float, deviation: float) -> str:
-    """A gain and its standard deviation, from logarithms."""
-    return f"{100 * math.expm1(mean):.0f} % (± {100 * deviation:.0f} %)"
+def _between(mean: float, deviation: float) -> str:
+    """Where a gain lies, two times in three, from logarithms."""
+    low, high = (round(100 * math.expm1(mean + side * deviation)) for side in (-1, 1))
+    return f"between {low} % and {high} %"
+
+
+def _as_floats(beliefs: Beliefs) -> tuple[list[float], list[float]]:
+    return beliefs.mean.tolist(), beliefs.deviation.tolist()

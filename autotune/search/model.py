@@ -44,6 +44,8 @@ INTERACTIONS = frozenset(
 )  # fmt: skip
 MISFIT = 0.02
 """Of a config's logarithm of speed, what no sum of effects explains. Chosen near what processes of one differ by."""
+LEAST_VARIANCE = 1e-12
+"""Of a gain: rounding must leave none below."""
 BORROWED_BLOCKS = 10.0
 """What all pairs show of a block's noise counts as much as so many blocks of a pair's own."""
 
@@ -151,9 +153,10 @@ class Effects:
     def beside(self, points: Sequence[Point], other: Point) -> Beliefs:
         """What points are believed to gain over another one, as logarithms."""
         rows = self._rows(points) - self._rows([other])
-        covariance = (rows * self._prior) @ rows.T - (rows @ self._gain) @ (self._seen @ rows.T)
+        known = ((rows @ self._gain) * (rows @ self._seen.T)).sum(axis=1)
         unseen = np.array([0.0 if point in self._own else MISFIT**2 for point in points])
-        return Beliefs(rows @ self.mean, covariance + np.diag(unseen))
+        variance = rows**2 @ self._prior - known + unseen
+        return Beliefs(rows @ self.mean, np.sqrt(np.maximum(variance, LEAST_VARIANCE)))
 
     def drawn(self, generator: np.random.Generator) -> Callable[[Sequence[Point]], Array]:
         """What points may be worth, as one draw of all effects has it (Thompson, 1933), by Matheron's rule."""
@@ -177,16 +180,11 @@ class Beliefs:
 
     Attributes:
         mean: Of each.
-        covariance: Of all.
+        deviation: The standard deviation of each.
     """
 
     mean: Array
-    covariance: Array
-
-    @property
-    def deviation(self) -> Array:
-        """The standard deviation of each."""
-        return np.sqrt(np.maximum(np.diag(self.covariance), 1e-12))
+    deviation: Array
 
 
 def _variances(pairs: Sequence[Pair]) -> Array:
