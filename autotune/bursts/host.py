@@ -70,6 +70,8 @@ class Host:
         Raises:
             Interrupted: Asked to end.
         """
+        if not self.stands:
+            return None
         if command is not None:
             self._isolation.command(self._live, command)
         self._live.resume()

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import psutil
 import torch
+
+from autotune.recorder.keeping import Keeping
 
 if TYPE_CHECKING:
     from autotune.training.tuned import Tuned
     from autotune.workload.workload import Workload
-
-KEPT_SHARE = 0.125
-"""Of the memory that is available, for a copy of weights and optimizer state. Chosen: where they are larger, a loss
-that is not finite ends the host, which starts again without the player."""
 
 
 class Learner:
@@ -35,7 +31,7 @@ class Learner:
         self._own = workload.model
         self._in_force = tuned.in_force
         self._dtype = torch.get_default_dtype()
-        self._kept: list[torch.Tensor] | None = None
+        self._keeping = Keeping()
 
     def take(self, tuned: Tuned, *, trains: bool) -> None:
         """Switches to a config, and to training or evaluation.
@@ -52,29 +48,9 @@ class Learner:
 
     def keep(self) -> None:
         """Copies weights and optimizer state, so that `restore` can put them back; not where memory is short."""
-        tensors = list(self._tensors())
-        size = sum(tensor.nbytes for tensor in tensors)
-        if size > KEPT_SHARE * psutil.virtual_memory().available:
-            self._kept = None
-        elif self._kept is not None and len(self._kept) == len(tensors):
-            for kept, tensor in zip(self._kept, tensors, strict=True):
-                kept.copy_(tensor)
-        else:
-            self._kept = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
+        self._keeping.keep([self._own], [self.optimizer])
 
     def restore(self) -> bool:
         """Puts back what was kept; returns whether there was something."""
-        tensors = list(self._tensors())
-        if self._kept is None or len(self._kept) != len(tensors):
-            return False
         self.optimizer.zero_grad(set_to_none=True)
-        with torch.no_grad():
-            for tensor, kept in zip(tensors, self._kept, strict=True):
-                tensor.copy_(kept)
-        return True
-
-    def _tensors(self) -> Iterator[torch.Tensor]:
-        yield from (weight.data for weight in self._own.parameters())
-        yield from self._own.buffers()
-        for state in self.optimizer.state.values():
-            yield from (value for value in state.values() if isinstance(value, torch.Tensor))
+        return self._keeping.restore([self._own], [self.optimizer])

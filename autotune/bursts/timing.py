@@ -23,7 +23,7 @@ from autotune.bursts.ranks import Ranks
 from autotune.bursts.trainer import Drain, Stepper, Trainer
 from autotune.measuring import Measurement
 from autotune.recorder.effects import compiled_graphs
-from autotune.recorder.gate import COMPILED_BATCHES, FILLS, WAITED_SHARE
+from autotune.recorder.player import COMPILED_BATCHES, FILLS, WAITED_SHARE
 from autotune.training.placement import placement_seconds
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload

@@ -13,7 +13,7 @@ from .copies import Copies
 from .layout import follow_weights
 from .naming import batches_of, is_own_batch_sampler
 from .ranks import exchange_by
-from .undo import Undo, in_reverse, kept_on
+from .undo import Undo, in_reverse, kept_on, never
 
 if TYPE_CHECKING:
     import torch
@@ -99,7 +99,8 @@ class Changes:
         """Tells torch what holds for the whole process; again, where the script may have said otherwise meanwhile."""
         for function, value in self._process:
             undo = getattr(telling, function)(value, device)
-            self._undos.setdefault(function, undo)
+            if undo is not never:  # all players of a process share it
+                self._undos.setdefault(function, undo)
 
     def on_copies(self) -> None:
         """From here on copies of batches do not wait, where that was chosen; to be called once before each `undo`."""
@@ -115,7 +116,7 @@ class Changes:
             if not any(model is one for one in known):
                 known.append(model)
                 undos = [getattr(telling, function)(model, self.knobs) for function in self._model]
-                kept_on(model)[self] = in_reverse(undos)
+                kept_on(model)[self] = in_reverse([undo for undo in undos if undo is not never])
         self._models = [weakref.ref(model) for model in known]
         self._found_models |= bool(models)
 
@@ -135,10 +136,7 @@ class Changes:
     def undo(self) -> None:
         """Takes back what was changed in optimizers, models, copies and the process; it can be changed again then.
 
-        Loaders stay as they were made, and so does what ranks have agreed on.
-
-        Raises:
-            RuntimeError: Something was changed that a process keeps until its end.
+        Loaders stay as they were made, and so does what ranks have agreed on, and what only a new process takes back.
         """
         for known in reversed(self.switched):
             if (optimizer := known()) is not None:

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 from .copies import is_pinned
 from .naming import tensors_in
 from .precision import HALF, matmul_precision, torch_dtype
+from .undo import in_reverse, put
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
     from torch.optim import Optimizer
 
     from .changes import Changes
@@ -34,6 +36,7 @@ MOST_LOSSES, MOST_NODES = 8, 20_000
 """Losses whose graphs are looked at, some of which may be of other models; and nodes of each, of which a network of a
 thousand layers has fewer."""
 OTHER_ALLOCATORS = re.compile(r"/lib(jemalloc|tcmalloc\w*|mimalloc)[^/]*\.so")
+_COMPILES = "_compiles_by_autotune"  # attribute of a compiled call, once it has compiled something
 _KERNELS = {"flash_attention": "Flash", "efficient_attention": "Efficient", "cudnn_attention": "Cudnn"}
 """Part of the name of each attention kernel's backward pass."""
 _FORMS = {"fused": "_fused_", "foreach": "_multi_tensor_"}
@@ -58,6 +61,7 @@ class Effects:
         self._losses = 0
         self._pinned: bool | None = None
         self._forms: list[tuple[Optimizer, FormWatch]] = []
+        self._is_over = False
 
     def drawn(self, batch: Any) -> None:
         """A batch is handed to the script."""
@@ -68,6 +72,8 @@ class Effects:
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """A loss of the first steps hangs on its graph: what computed it stands in there."""
+        if self._is_over:
+            return
         if self._losses < MOST_LOSSES and not self._changed.keys().isdisjoint({"precision", "sdpa_backend"}):
             self._losses += 1
             names, dtypes = graph_of(loss)
@@ -76,7 +82,7 @@ class Effects:
 
     def before_step(self) -> None:
         """An optimizer is about to step, which has been changed by now."""
-        for known in self._changes.switched[len(self._forms) :]:
+        for known in () if self._is_over else self._changes.switched[len(self._forms) :]:
             optimizer = known()
             if optimizer is not None:
                 self._forms.append((optimizer, FormWatch(optimizer, self._changes.knobs.optimizer_impl)))
@@ -105,6 +111,12 @@ class Effects:
                 found[name] = reason
         return found
 
+    def close(self) -> None:
+        """Looks no longer: what others do in this process is not this config's."""
+        self._is_over = True
+        for _, watch in reversed(self._forms):
+            watch.end()
+
     @property
     def _is_compiled(self) -> bool:
         return self._changes.knobs.compile_mode is not None
@@ -120,8 +132,14 @@ class Effects:
         return f"nothing that the loss depends on was computed in {precision}, only in {seen}"
 
     def _compiling(self, mode: str | None) -> str | None:
-        if mode is None or compiled_graphs() > self._graphs:
+        if mode is None:
             return None
+        calls = [call for model in self._changes.models if (call := _compiled_call_of(model)) is not None]
+        if compiled_graphs() > self._graphs:
+            for call in calls:
+                setattr(call, _COMPILES, True)
+        if compiled_graphs() > self._graphs or any(getattr(call, _COMPILES, False) for call in calls):
+            return None  # of code that another config has compiled before, nothing is compiled
         return f"torch.compile compiled nothing of the model ({why_not_compiled()})"
 
     def _layout(self, memory_format: str) -> str | None:
@@ -213,6 +231,7 @@ class FormWatch:
 
     Attributes:
         ran: Whether they were called; true where there is nothing to watch.
+        end: Watches no longer.
     """
 
     def __init__(self, optimizer: Optimizer, form: str) -> None:
@@ -222,8 +241,8 @@ class FormWatch:
         named = [(one, name) for one in modules for name in vars(one) if start is not None and name.startswith(start)]
         found = [(one, name) for one, name in named if callable(getattr(one, name))]
         self.ran = not found
-        for module, name in found:
-            setattr(module, name, self._watched(getattr(module, name)))
+        undos = [put(module, name, self._watched(getattr(module, name))) for module, name in found]
+        self.end = in_reverse(undos)
 
     def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -232,6 +251,12 @@ class FormWatch:
             return function(*args, **kwargs)
 
         return called
+
+
+def _compiled_call_of(model: nn.Module) -> Any:
+    """The compiled call of a model or of its first block that has one; None where nothing is to be compiled."""
+    calls = (vars(part).get("_compiled_call_impl") for part in model.modules())
+    return next((call for call in calls if call is not None), None)
 
 
 def graph_of(loss: torch.Tensor) -> tuple[set[str], set[Any]]:

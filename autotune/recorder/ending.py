@@ -77,7 +77,7 @@ def give_up(wire: Wire, error: BaseException) -> NoReturn:
     os._exit(1)
 
 
-def end_burst() -> None:
+def end_burst() -> NoReturn:
     """Leaves the script, whose ``finally`` still runs; it has a moment, unless it caught the first word of it.
 
     Raises:

@@ -1,54 +1,46 @@
-"""The gate of a script's training loop: it opens for a block at a time, and times it."""
+"""The gate of a script's training loop: it opens for a block of one player at a time."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from time import perf_counter  # by name: the script may replace what `time` holds
 from typing import TYPE_CHECKING, Any
 
-from .effects import compiled_graphs
 from .ending import BEYOND_EPOCH, TRAINING, end_burst, has_ended
 from .evaluation import Evaluation
 from .gradients import Gradients
-from .usage import MemoryWatch, Processors
+from .player import Player
+from .usage import MemoryWatch
 
 if TYPE_CHECKING:
     import torch
     from torch.optim import Optimizer
 
-    from .effects import Effects
-    from .stream import Stream
+    from .players import Players
+    from .source import Source
     from .wire import Wire
 
-COMPILED_BATCHES = 3
-"""Micro-batches after which compiled code is believed to be complete: for other sizes it may be compiled once more."""
-FILLS = 2
-"""A queue that was empty is full after so many times what its workers take for their share of it, as their first batch
-took, start included. Who has trained for as long without waiting for a batch has a loader that is faster, and a queue
-that is full as a rule: it need not be emptied first. Chosen: training and workers share the processors."""
-WAITED_SHARE = 0.05
-"""Of a lap: who waits so long for batches has emptied the loader's queue. Chosen above what handing one over takes."""
+NO_PARTS = "a script without a loader has no parts that could train alone"
 
 
 class Gate:
-    """Lets a script train as far as it is told.
+    """Lets a script train as far as the parent asks for.
 
     Args:
         wire: To the parent.
         request: The job.
         loop: What a look at the script found.
-        effects: Tells whether the changes came into effect.
+        players: Of this process.
         memory: Watches memory.
         doing: What the script is doing, in its last item.
         top: The process that all ranks hang below; None: there is one.
 
     Attributes:
-        stream: What it draws from; None in a script without a loader.
-        streams: All that the script draws from.
+        source: What the script draws from; None in a script without a loader.
         evaluation: What is no part of a block.
         last_loss: Of the last backward pass.
-        start_seconds: From the request until the loop.
     """
 
     def __init__(
@@ -56,57 +48,49 @@ class Gate:
         wire: Wire,
         request: dict[str, Any],
         loop: dict[str, Any],
-        effects: Effects,
+        players: Players,
         memory: MemoryWatch,
         doing: list[str],
         top: int | None = None,
     ) -> None:
-        self.stream: Stream | None = None
-        self.streams: list[Stream] = []
+        self.source: Source | None = None
         self.last_loss: torch.Tensor | None = None
-        self.start_seconds = 0.0
         self._wire = wire
-        self._request = request
         self._loop = loop
-        self._effects = effects
+        self._players = players
         self._memory = memory
         self._doing = doing
         self._top = top
-        self._accumulation: int = max(1, loop["accumulation"])
-        self._opened = perf_counter()
-        self._passed, self._position = 0, 0
-        self._is_open = False
-        self._until: int | None = None
-        self._lap: dict[str, Any] = {}
-        self._steps: list[tuple[float, float]] = []
+        self._until = 0
+        self._leads = self._leads_in = False
+        self._cycles = self._steps = 0
         self._step_began = 0.0
-        self._cycles = 0
-        self._updates, self._update_seconds = 0, 0.0
-        self._drawn_when_filled, self._waited = 0, False
-        self._trained_since_restart = 0.0
-        self._last_pass = self._opened
-        step_batches = self._accumulation if loop["loaders"] else 0
+        step_batches = max(1, loop["accumulation"]) if loop["loaders"] else 0
         self.evaluation = Evaluation(
             lambda phase: self._wire.send("phase", phase=phase), self._synchronise, step_batches
         )
         self._gradients = Gradients(request["trace"]) if request["job"] == "numerics" else None
-        compiled = request["changes"].get("knobs", {}).get("compile_mode") is not None
-        self._draws_ahead = loop["draws_ahead"] and request["plan"]["part"] != "loader"
         self._trained, self._passed_at = True, 0
-        passes = self._accumulation if loop["loaders"] and not self._draws_ahead else 1  # of the gate, in a step
-        self._opening = max(passes + 1, COMPILED_BATCHES if compiled else 0)
-        self._passes = passes
+        if players.playing.part != "all" and not loop["loaders"]:
+            self._fail("unsupported", NO_PARTS)
 
     def before_draw(self) -> None:
         """All that was drawn has been trained on, but for a step's first batches where the script draws all of them."""
         self.evaluation.end()  # who trains on will say so after the draw, or sets the attribute
-        if self.stream is not None:
-            if self._trained or not self._draws_ahead:
-                position = self.stream.position
-                self._pass(position, position - self._passed_at if self._draws_ahead else self.stream.last_samples)
-                self._trained, self._passed_at = False, self.stream.position  # it may begin elsewhere now
-            if self._doing[-1] == TRAINING and self.stream.has_passed_epoch:
-                self._doing.append(BEYOND_EPOCH)
+        if self.source is None:
+            return
+        self._before_draw(self.source)
+        while self._players.playing.reads_only:  # what the loader alone could reach: nobody trains on these batches
+            self.source.stream.draw()
+            self._before_draw(self.source)
+        if self._doing[-1] == TRAINING and self.source.has_passed_epoch:
+            self._doing.append(BEYOND_EPOCH)
+
+    def _before_draw(self, source: Source) -> None:
+        stream, ahead = source.stream, self._players.playing.draws_ahead
+        if self._trained or not ahead:
+            self._pass(stream.position - self._passed_at if ahead else stream.last_samples)
+            self._trained, self._passed_at = False, source.stream.position  # another stream perhaps, or place
 
     def before_step(self, optimizer: Optimizer) -> None:
         """An optimizer is about to step."""
@@ -117,14 +101,15 @@ class Gate:
 
     def after_step(self, _: Optimizer) -> None:
         """An optimizer has stepped."""
-        self._steps.append((self._step_began, perf_counter()))
+        self._players.playing.steps.append((self._step_began, perf_counter()))
         self._trace_step()
-        if not self._loop["loaders"] and len(self._steps) % self._loop["optimizers"] == 0:
+        self._steps += 1
+        if not self._loop["loaders"] and self._steps % self._loop["optimizers"] == 0:
             self._pass_step()
 
     def on_evaluation(self, by: str) -> None:
         """Something is done that belongs to evaluation, unless each step does it."""
-        self.evaluation.shows(by, self.stream.drawn if self.stream is not None else 0)
+        self.evaluation.shows(by, self.source.drawn if self.source is not None else 0)
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """A backward pass begins; a script that changes its weights by itself has done so since the one before."""
@@ -151,164 +136,121 @@ class Gate:
 
     def _pass_step(self) -> None:
         """The gate, in a loop without a loader."""
-        samples = self._loop["step_samples"] * self._accumulation * self._loop["ranks"]
-        self._position += samples
-        self._pass(self._position, samples)
+        samples = self._loop["step_samples"] * max(1, self._loop["accumulation"]) * self._loop["ranks"]
+        self._players.playing.position += samples
+        self._pass(samples)
 
-    def drain(self) -> None:
-        """Draws batches that nobody trains on, for as long as the plan says: what the loader alone could reach."""
-        while True:
-            self.before_draw()
-            if self.stream is not None:
-                self.stream.draw()
+    def _pass(self, samples: int) -> None:
+        """The gate: goes on at once while there is something to train, else tells what was trained, and waits.
 
-    def _pass(self, position: int, samples: int) -> None:
-        """The gate: goes on at once while there is something to train, else reports and waits."""
+        Args:
+            samples: Trained since the last time.
+        """
         if has_ended():
             end_burst()
         if self._gradients is not None:
             return
-        now = perf_counter()
-        if not self._is_open:
-            self._passed += 1 if samples else 0
-            seconds, self._last_pass = now - self._last_pass - self.evaluation.left_out, now
-            self._opened += self.evaluation.left_out  # as if that had come before
+        player = self._players.playing
+        if not player.is_open:
+            taken = player.pass_first(samples, self.evaluation.left_out)
             self.evaluation.left_out = 0.0
-            if self._passed < self._opening:
+            if not taken:
                 return
-            self._open(position, max(1, samples), seconds)
+            self._open(player)
+        elif self._leads:
+            self._begin(player, lead=samples)
             return
-        if self._until is not None and position < self._until:
+        elif player.place < self._until:
             return
-        self._finish(position)
-        self._go_on(position)
+        else:
+            self._finish(player)
+        self._obey()
 
-    def _open(self, position: int, samples: int, seconds: float) -> None:
+    def _open(self, player: Player) -> None:
         """The first steps are taken."""
-        self._is_open = True
         self._synchronise()
-        self._check_loss()
-        stream = self.stream
-        missing = self._effects.missing(stream, reads_only=self._request["plan"]["part"] == "loader")
+        if not self._is_loss_finite(player):
+            return
+        missing = player.effects.missing(player.stream, reads_only=player.reads_only)
+        player.effects.close()
         if missing:
             reason = "; ".join(f"{name} did not come into effect: {why}" for name, why in missing.items())
-            self._wire.send("failure", outcome="unsupported", reason=reason, without_effect=list(missing))
-            end_burst()
-        self._wire.send(
-            "ready",
-            pace=max(seconds, 1e-9) / samples,
-            epoch_samples=stream.epoch_samples if stream is not None else None,
-            reads_batches=self._loop["reads_batches"],
-            draws_ahead=self._draws_ahead,
-            loader_seconds=self._loader_seconds,
-            start_seconds=self.start_seconds,
-            opening_seconds=perf_counter() - self._opened,
-            opening_steps=self._passed / self._passes,
-        )
-        self._doing.append(TRAINING)
-        self._go_on(position)
+            self._out(player, "unsupported", reason, without_effect=list(missing))
+            return
+        player.hold_workers()
+        self._wire.send("ready", player=player.number, reads_batches=self._loop["reads_batches"], **player.ready())
+        if not self._players.is_shared:
+            self._doing.append(TRAINING)
 
-    def _go_on(self, position: int) -> None:
-        """Waits until it is told to train on; what else is asked for is answered."""
+    def _obey(self) -> None:
+        """Waits until it is asked to train on; what else is asked for is answered."""
+        asked: dict[str, Callable[[dict[str, Any]], bool]] = {
+            "join": self._join, "train": self._train, "report": self._report, "leave": self._report, "end": self._end,
+        }  # fmt: skip
         while True:
             command = self._wire.receive()
             if "command" in command:  # this process was started for the job, and has no server between
                 command = json.loads(command["command"])
-            if command["report"]:
-                self._wire.send("report", value=self._figures(), drained=self._drained)
-            elif command["until"] is None:
-                self._release_workers()
-                self._wire.send("phase", phase="end")
-                self._wire.send("result", value=self._figures())
-                end_burst()
-            else:
-                break
-        self._wire.send("phase", phase="train")
-        if command["start"] is not None:
-            position = command["start"]
-            self._release_workers()  # those of the loader that is dropped must end
-            if self.stream is not None:
-                self.stream.restart(position)
-                self._drawn_when_filled, self._waited = self.stream.drawn, False
-                self._trained_since_restart = 0.0
-            self._position = position
-        self._until = command["until"]
-        self._begin(position, leads_in=command["leads_in"])
+            if asked[command["action"]](command):
+                return
 
-    @property
-    def _loader_seconds(self) -> float:
-        """What the slowest start of the loader took until its first batch."""
-        starts = self.stream.starts if self.stream is not None else []
-        return max((created + waited for created, waited, _ in starts), default=0.0)
-
-    def _begin(self, position: int, *, leads_in: bool) -> None:
-        self._steps.clear()
+    def _join(self, command: dict[str, Any]) -> bool:
+        """Another player takes its first steps."""
+        player = Player(command["player"], {**command["seat"], "changes": command["changes"]}, self._loop)
+        self._wire.send("phase", phase="warm up")
+        self._memory.peak_bytes = 0
+        self._players.join(player)
         self.evaluation.left_out = 0.0
-        stream = self.stream
-        self._lap = {
-            "position": position,
-            "leads_in": leads_in,
-            "processors": Processors(self._top),
-            "graphs": compiled_graphs(),
-        }
-        if stream is not None:
-            self._lap |= {
-                "drawn": stream.drawn,
-                "samples": stream.samples,
-                "starts": len(stream.starts),
-                "start_seconds": stream.start_seconds,
-                "wait_seconds": stream.wait_seconds,
-            }
-        self._release_workers()
-        self._synchronise()
-        self._lap["began"] = perf_counter()
+        if player.part != "all" and not self._loop["loaders"]:
+            self._out(player, "unsupported", NO_PARTS)
+            return False
+        return True
 
-    def _finish(self, position: int) -> None:
+    def _train(self, command: dict[str, Any]) -> bool:
+        """A player trains a block; where several play, a micro-batch leads in, untimed."""
+        self._wire.send("phase", phase="train")
+        player = self._players.play(command["player"])
+        if command["start"] is not None:
+            player.restart(command["start"])
+        self._until, self._leads_in = command["until"], command["leads_in"]
+        self._leads = self._players.is_shared and not player.starts_loader
+        player.release_workers()
+        if not self._leads:
+            self._begin(player, lead=0)
+        return True
+
+    def _report(self, command: dict[str, Any]) -> bool:
+        """What is known of a player besides its blocks; it may leave then."""
+        player = self._players.of(command["player"])
+        self._wire.send("report", player=player.number, value=self._figures(player), drained=player.drained)
+        if command["action"] == "leave":
+            self._players.drop(player)
+        return False
+
+    def _end(self, _: dict[str, Any]) -> bool:
+        self._players.release_workers()
+        self._wire.send("phase", phase="end")
+        self._wire.send("done")
+        end_burst()
+
+    def _begin(self, player: Player, *, lead: int) -> None:
+        """The block's clock runs."""
+        self._leads = False
+        self.evaluation.left_out = 0.0
+        self._synchronise()
+        player.begin(self._top, lead=lead)
+
+    def _finish(self, player: Player) -> None:
         """The block is trained: tells what it took."""
         self._synchronise()
-        lap, stream = self._lap, self.stream
-        left_out = self.evaluation.left_out
-        seconds = perf_counter() - lap["began"] - left_out
-        taken = lap["processors"].taken()
-        self._check_loss()
-        for each in self.streams:
-            each.hold_workers()  # until the next block's clock runs: what they read meanwhile would flatter it
-        told: dict[str, Any] = {"samples": position - lap["position"], "starts": [], "start_seconds": 0.0}
-        told |= {"compiled": compiled_graphs() > lap["graphs"], "left_out": left_out}
-        if stream is not None:
-            batches = stream.drawn - lap["drawn"]
-            wait_seconds = stream.wait_seconds - lap["wait_seconds"]
-            told |= {
-                "samples": stream.samples - lap["samples"],
-                "batches": batches,
-                "starts": stream.starts[lap["starts"] :],
-                "start_seconds": stream.start_seconds - lap["start_seconds"],
-                "wait_seconds": wait_seconds,
-                "own_pass": stream.own_pass,
-            }
-            if stream.drawn - self._drawn_when_filled > stream.workers and wait_seconds > WAITED_SHARE * seconds:
-                self._waited = True
-            self._trained_since_restart += seconds - told["start_seconds"]
-            if self._loop["optimizers"] == 1:
-                seconds += self._missing_updates(batches)
-        told["seconds"] = max(seconds, 1e-9)
-        self._wire.send("block", lap=told, taken=taken, drained=self._drained, leads_in=lap["leads_in"])
+        told = player.finish(self.evaluation.left_out)
+        if not self._is_loss_finite(player):
+            return
+        player.hold_workers()  # until the next block's clock runs: what they read meanwhile would flatter it
+        told["lap"]["own_pass"] = self.source.own_pass if self.source is not None else None
+        self._wire.send("block", player=player.number, leads_in=self._leads_in, **told)
 
-    def _missing_updates(self, batches: int) -> float:
-        """What the optimizer's steps would take that belong to so many micro-batches, over what those seen took."""
-        self._updates += len(self._steps)
-        self._update_seconds += math.fsum(ended - began for began, ended in self._steps)
-        usual = self._update_seconds / self._updates if self._updates else 0.0
-        return usual * (batches / self._accumulation - len(self._steps))
-
-    @property
-    def _drained(self) -> bool:
-        stream = self.stream
-        if stream is None or self._waited or stream.drawn - self._drawn_when_filled >= stream.queue:
-            return True
-        return self._trained_since_restart >= FILLS * stream.prefetched * self._loader_seconds
-
-    def _figures(self) -> dict[str, Any]:
+    def _figures(self, player: Player) -> dict[str, Any]:
         """What is known besides the blocks."""
         import torch
 
@@ -318,18 +260,32 @@ class Gate:
                 "device_memory_bytes": int(torch.cuda.max_memory_reserved()),
                 "device_allocated_bytes": int(torch.cuda.max_memory_allocated()),
             }
-        loss = self.last_loss
-        return {"host_memory_bytes": self._memory.look(), "loss": None if loss is None else float(loss), **device}
+        return {"host_memory_bytes": self._memory.look(), "loss": player.loss, **device}
 
-    def _release_workers(self) -> None:
-        for stream in self.streams:
-            stream.release_workers()
+    def _is_loss_finite(self, player: Player) -> bool:
+        """Whether it is; a player for which it is not is out."""
+        loss, self.last_loss = self.last_loss, None
+        if loss is not None:
+            player.loss = float(loss)
+        if player.loss is None or math.isfinite(player.loss):
+            return True
+        self._out(player, "invalid", f"the loss became {player.loss}", spoilt=True)
+        return False
 
-    def _check_loss(self) -> None:
-        loss = self.last_loss
-        if loss is not None and not math.isfinite(value := float(loss)):
-            self._wire.send("failure", outcome="invalid", reason=f"the loss became {value}")
-            end_burst()
+    def _out(self, player: Player, outcome: str, reason: str, *, spoilt: bool = False, **more: Any) -> None:
+        """A player has failed: the others go on without it, where there are any.
+
+        Not where several ranks would have to see it alike, nor where weights are spoilt that nobody has kept.
+        """
+        alone = not self._players.is_shared or self._loop["ranks"] > 1
+        if alone or (spoilt and not self._players.restore()):
+            self._fail(outcome, reason, **more)
+        self._players.drop(player)
+        self._wire.send("out", player=player.number, outcome=outcome, reason=reason, **more)
+
+    def _fail(self, outcome: str, reason: str, **more: Any) -> None:
+        self._wire.send("failure", outcome=outcome, reason=reason, **more)
+        end_burst()
 
     def _synchronise(self) -> None:
         if self._loop["device"].startswith("cuda"):

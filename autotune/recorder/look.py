@@ -46,6 +46,7 @@ from .order import seed_start
 from .passes import Pass, Passes
 from .ranks import Meeting, count_ranks, exchange_of
 from .saving import leave_out_checkpoints
+from .server import reason_of_others
 from .sites import Sites
 from .wire import Wire
 
@@ -106,7 +107,7 @@ class Look:
         self._threads: dict[str, set[str]] = {"draw": set(), "train": set()}
         self._calls: Counter[int] = Counter()  # of each model, and under 0 backward passes; since the first step
         self._called: list[int] = []  # calls of models by each mark
-        self._facts: dict[str, Any] = {"precision": None, "attention": False}
+        self._facts: dict[str, Any] = {"precision": None, "attention": False, "fork_unsafe_reason": None}
         self._profile = StepProfile()
         self._sites = Sites()
         self._forwards = 0
@@ -132,6 +133,8 @@ class Look:
         import torch
 
         self._loaders[id(loader)] = loader
+        if torch.is_grad_enabled() and not self._draws:
+            self._facts["fork_unsafe_reason"] = reason_of_others()  # now: the loader may start processes itself
         begun = self._passes.begin(loader, trains=torch.is_grad_enabled())
         return begun.through(iterate(loader), lambda batch: self._on_draw(begun, batch))
 

@@ -74,6 +74,8 @@ class SeededSampler(Sampler[Any]):
             return iter(self._sampler)
         self._epoch += 1
         skipped, self._skipped = self._skipped, 0
+        if (own := getattr(self._sampler, "generator", None)) is not None:  # which other players draw from, too
+            own.manual_seed(epoch_seed(self._seed, self._epoch))
         with random_numbers(epoch_seed(self._seed, self._epoch)):
             # Some samplers have no end, but a length.
             return iter(list(itertools.islice(self._sampler, len(self._sampler)))[skipped:])

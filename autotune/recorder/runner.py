@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from ..sandbox.inside import announce_step, enter_layer
 from . import ending, hooks
 from .changes import Changes
-from .effects import Effects
 from .evaluation import Copies
 from .feeding import Aside, Feeding, Reader
 from .gate import Gate
@@ -26,10 +25,14 @@ from .heap import free_chunk
 from .naming import find_models, loader_key, without_length, wrapped_in
 from .opening_cuda import Opener, before_cuda, open_in_fork
 from .order import seed_all, seed_start
+from .player import Player
+from .players import Players
 from .ranks import Meeting, this_rank, top_of_run
 from .saving import leave_out_checkpoints
 from .server import serve, unsafe_reason
+from .source import Source
 from .stream import Stream
+from .telling import tune_allocator
 from .usage import MemoryWatch
 from .wire import Wire
 
@@ -59,9 +62,9 @@ class Runner:
         self._loop: dict[str, Any] = orders["loop"]
         self._wire: Wire | None = None
         self._gate: Gate | None = None
+        self._players: Players | None = None
         self._request: dict[str, Any] = {}
-        self._changes = Changes(orders.get("changes", {})).exchange()
-        self._effects = Effects(self._changes, "cpu")
+        self._exchange = Changes(orders.get("changes", {})).exchange()
         self._models: list[Any] = []
         self._copies: Copies | None = None
         self._modes: set[int] = set()  # ids of the models, and of what they only wrap: they are switched by either
@@ -69,7 +72,7 @@ class Runner:
         self._has_stepped = False
         self._trains_elsewhere = False
         self._evaluates = self._trains_so = False  # whether the model was switched to that, and trains all the same
-        self._feeding = Feeding(self._loop["loaders"], lambda: self._only_evaluates, self._stream_for)
+        self._feeding = Feeding(self._loop["loaders"], lambda: self._only_evaluates, self._source_for)
         self._doing = ["being started"]
         self._threads: int | None = None
         self._own_threads: tuple[Any, Any] = (None, None)  # torch's functions
@@ -134,31 +137,38 @@ class Runner:
             return key
         return next((known for known in keys if without_length(known) == without_length(key)), key)
 
-    def _stream_for(self, loader: DataLoader[Any], key: str) -> Stream:
-        """A stream of a loader that feeds training."""
-        gate = self._gate
-        assert gate is not None  # noqa: S101 - it was made on the way here
-        is_main = key == self._loop["loaders"][0] and gate.stream is None
-        before_draw = gate.before_draw if is_main else lambda: None
-        part = self._request["plan"]["part"]
-        is_replayed = key in self._loop["cycled"] and part != "loader"
+    def _source_for(self, loader: DataLoader[Any], key: str) -> Source:
+        """A source for a loader that feeds training."""
+        gate, players = self._gate, self._players
+        assert gate is not None  # noqa: S101 - both were made on the way here
+        assert players is not None  # noqa: S101
+        is_main = key == self._loop["loaders"][0] and gate.source is None
+        source = Source(
+            loader,
+            lambda: players.playing.streams,
+            lambda: self._stream_for(loader, players.playing, is_main=is_main, is_cycled=key in self._loop["cycled"]),
+            gate.before_draw if is_main else lambda: None,
+        )
+        if is_main:
+            gate.source = source
+        return source
+
+    def _stream_for(self, loader: DataLoader[Any], player: Player, *, is_main: bool, is_cycled: bool) -> Stream:
+        """What a player draws from, of a loader."""
+        is_replayed = is_cycled and not player.reads_only  # and kept, too: of a few batches, that takes no memory
         stream = Stream(
             loader,
-            self._changes,
-            self._request["seed"],
-            before_draw,
-            self._effects.drawn,
-            cached=part == "compute" or is_replayed,  # what is replayed is kept, too: of a few, it takes no memory
+            player.changes,
+            player.seed,
+            player.effects.drawn,
+            cached=player.part == "compute" or is_replayed,
             seeds_reading=bool((self._request["trace"] or {}).get("exact")),
             ranks=self._loop["ranks"],
             usual_samples=self._loop["usual_samples"],
             pass_batches=self._request["pass_batches"],
         )
-        gate.streams.append(stream)
         if is_main:
-            gate.stream = stream
-            if part == "loader":
-                gate.drain()
+            player.stream = stream
         return stream
 
     def _arrive_once(self) -> None:
@@ -228,7 +238,7 @@ class Runner:
         except OSError as error:
             self._wire.send("failure", outcome="crashed", reason=f"the job got no layer of its own: {error}")
             ending.leave()
-        self._changes = Changes(self._request["changes"]).exchange()
+        self._exchange = Changes(self._request["changes"]).exchange()
         import torch
 
         if self._threads is not None:
@@ -249,17 +259,20 @@ class Runner:
         memory = MemoryWatch(limit, lambda seen: _exceeded(wire, request, seen, limit))
         if request["memory_fraction"] is not None and torch.cuda.is_available():
             torch.cuda.set_per_process_memory_fraction(request["memory_fraction"])
-        self._effects = Effects(self._changes, self._loop["device"])
         free_chunk(self._loop["evaluation_bytes"])
-        self._changes.on_process(torch.device(self._loop["device"]))
-        self._changes.on_copies()
-        self._changes.on_models(self._models)
-        if self._changes.wants_models:  # they are made, or called for the first time, after the loop has begun
-            hooks.when_called(self._loop["models"], self._changes.on_models)
+        device = torch.device(self._loop["device"])
+        if request["steady_malloc"] and device.type == "cpu":
+            tune_allocator(device)
+        seat = {"changes": request["changes"], "part": request["plan"]["part"], "seed": request["seed"]}
+        first = Player(0, seat, self._loop)
+        first.changes.wrapped = self._exchange.wrapped
+        players = self._players = Players(first, self._models, device)
+        if not self._models:  # they are made, or called for the first time, after the loop has begun
+            hooks.when_called(self._loop["models"], players.on_models)
         seed_all(request["seed"] + (request["trace"] or {}).get("noise", 0))
         top = top_of_run(self._orders["socket"]) if ranks > 1 else None
-        gate = self._gate = Gate(wire, request, self._loop, self._effects, memory, self._doing, top)
-        gate.start_seconds = max(0.0, time() - request["asked_at"])
+        gate = self._gate = Gate(wire, request, self._loop, players, memory, self._doing, top)
+        first.start_seconds = max(0.0, time() - request["asked_at"])
         wire.send("phase", phase="warm up")
         return gate
 
@@ -283,9 +296,9 @@ class Runner:
     def _before_step(self, optimizer: Optimizer) -> None:
         self._arrive_once()
         self._trains_elsewhere |= self._gate is None
-        if self._gate is not None:
-            self._changes.on_optimizer(optimizer)
-            self._effects.before_step()
+        if self._gate is not None and self._players is not None:
+            self._players.on_optimizer(optimizer)
+            self._players.playing.effects.before_step()
             self._gate.before_step(optimizer)
 
     def _after_step(self, optimizer: Optimizer) -> None:
@@ -303,10 +316,10 @@ class Runner:
             self._arrive_once()
         self._trains_so |= self._evaluates
         self._feeding.trains()
-        if self._gate is not None:
+        if self._gate is not None and self._players is not None:
             self._gate.last_loss = loss.detach() if loss.numel() == 1 else None
             self._gate.before_backward(loss)
-            self._effects.before_backward(loss)
+            self._players.playing.effects.before_backward(loss)
 
     def _on_mode(self, module: Any, training: bool) -> None:
         if self._gate is None:

@@ -36,11 +36,11 @@ def unsafe_reason(try_out: Callable[[], None] | None = None) -> str | None:
         return f"{sys.platform} has no safe fork"
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return "the script has opened CUDA before its training loop"
-    return _of_others() or _canary(try_out)
+    return reason_of_others() or _canary(try_out)
 
 
-def _of_others() -> str | None:
-    """Threads and processes that a fork would not have."""
+def reason_of_others() -> str | None:
+    """Why this process cannot be forked: threads and processes that a fork would not have; None when it can."""
     import torch
 
     distributed = torch.distributed

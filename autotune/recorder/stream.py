@@ -7,6 +7,7 @@ measured. The order of samples depends on seed and epoch alone, so that two conf
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader
 
 from .naming import count_of, has_own_iterator, length_of
-from .order import MOST_LISTED, Beginning, SeededBatches, SeededSampler, epoch_seed, random_numbers
+from .order import Beginning, SeededBatches, SeededSampler, epoch_seed, random_numbers
 from .own_epoch import OwnEpoch
 from .reading import SeededCollate, seeded_reads
 
@@ -142,7 +143,8 @@ class Stream(Holding):
         start_seconds: Spent at them.
         wait_seconds: Spent waiting for all other batches.
         last_samples: Of the batch drawn last.
-        own_pass: Batches after which the script left its loader off twice in succession; None where it has not.
+        length: Samples that the sampler hands out in an epoch, to all ranks together; None where that is not known.
+        epoch_samples: Of an epoch, of all ranks together; None where that is not known.
     """
 
     def __init__(
@@ -150,7 +152,6 @@ class Stream(Holding):
         loader: DataLoader[Any],
         changes: Changes,
         seed: int,
-        before_draw: Callable[[], None],
         drawn: Callable[[Any], None] = lambda _: None,
         *,
         cached: bool = False,
@@ -166,18 +167,15 @@ class Stream(Holding):
         self.start_seconds = 0.0
         self.wait_seconds = 0.0
         self.last_samples = 0
-        self.own_pass: int | None = None
-        self._drawn_before, self._last_pass = 0, 0
         self._script_loader = loader
         self._arguments = _shortened(changes.arguments(loader), pass_batches)
         self._batched = loader.batch_sampler is not None or loader.batch_size is not None
         length = length_of(self._arguments["sampler"]) if "sampler" in self._arguments else None
-        self._length = length * ranks if length is not None and self._batched else None
+        self.length = length * ranks if length is not None and self._batched else None
         # Where the data set yields batches, its length is theirs.
-        self._epoch_samples = self._length if self._batched or length is None else length * ranks * usual_samples
+        self.epoch_samples = self.length if self._batched or length is None else length * ranks * usual_samples
         self._ranks, self._usual_samples = ranks, usual_samples
         self._seed = seed
-        self._before_draw = before_draw
         self._tell_drawn = drawn
         self._seeds_reading = seeds_reading
         self._cache: list[Any] | None = [] if cached else None
@@ -188,15 +186,6 @@ class Stream(Holding):
 
     def __iter__(self) -> Stream:
         return self
-
-    def __len__(self) -> int:
-        return len(self._script_loader)
-
-    def __getattr__(self, name: str) -> Any:
-        """What frameworks ask of torch's own iterators."""
-        if name.startswith("__") or "_batches" not in self.__dict__:
-            raise AttributeError(name)
-        return getattr(self._batches, name)
 
     @property
     def running(self) -> Iterator[Any] | None:
@@ -224,26 +213,14 @@ class Stream(Holding):
         return self._loader.prefetch_factor or 0
 
     @property
-    def epoch_samples(self) -> int | None:
-        """Samples of an epoch, of all ranks together; None where that is not known."""
-        return self._epoch_samples
-
-    @property
-    def has_passed_epoch(self) -> bool:
-        """Whether the script has drawn as much as its epoch holds: in batches, or in samples where batches are larger.
-
-        By what it has drawn itself, wherever that lies in the stream.
-        """
-        batches, samples = length_of(self._script_loader), self._length
-        in_batches = batches is not None and self.drawn >= batches
-        return in_batches or (samples is not None and self.samples + self.last_samples > samples)
-
-    def note_pass(self) -> None:
-        """The script begins its loader anew, which it has not seen come to its end."""
-        batches, self._drawn_before = self.drawn - self._drawn_before, self.drawn
-        if batches == self._last_pass and 0 < batches < (length_of(self._script_loader) or 0):
-            self.own_pass = batches
-        self._last_pass = batches
+    def is_between_epochs(self) -> bool:
+        """Whether the loader starts with the next batch, as far as that is known."""
+        if self._batches is None:
+            return True
+        if not self.length or (self._cache is not None and len(self._cache) == CACHED_BATCHES):
+            return False
+        rest = -self.position % self.length
+        return rest < (self.last_samples if self._arguments.get("drop_last") else 1)
 
     def restart(self, position: int) -> None:
         """Goes on at another place, with an empty queue."""
@@ -253,8 +230,11 @@ class Stream(Holding):
         self.position = position
         self._after_epoch, self._end_seconds = False, 0.0
 
+    def close(self) -> None:
+        """Ends its loader's workers, which must not be held."""
+        self._batches = self._loader._iterator = None
+
     def __next__(self) -> Any:
-        self._before_draw()
         return self.draw()
 
     def draw(self) -> Any:
@@ -268,7 +248,7 @@ class Stream(Holding):
         self.drawn += 1
         self.last_samples = samples * self._ranks
         self.samples += self.last_samples
-        alike = self._ranks == 1 or self._length is not None
+        alike = self._ranks == 1 or self.length is not None
         self.position += self.last_samples if alike else self._usual_samples * self._ranks
         self._tell_drawn(batch)
         return batch
@@ -281,8 +261,8 @@ class Stream(Holding):
             if item is not None:
                 self.wait_seconds += self._end_seconds
                 return item  # type: ignore[no-any-return]
-            if self._length:
-                self.position += -self.position % self._length  # an incomplete last batch was dropped
+            if self.length:
+                self.position += -self.position % self.length  # an incomplete last batch was dropped
             self._after_epoch = True
         began = perf_counter()
         self._batches = self._iterated()
@@ -308,17 +288,16 @@ class Stream(Holding):
     def _made(self, start: int) -> DataLoader[Any]:
         """The script's loader with the changes, whose samples come in an order of the seed's."""
         if has_own_iterator(self._script_loader):  # it hands out what no plain loader would
-            return self._script_loader
+            own = copy.copy(self._script_loader)
+            own._iterator = None  # of workers that persist: each player has its own
+            return own
         arguments = dict(self._arguments)
         start //= self._ranks
         if "batch_sampler" in arguments:
             arguments["batch_sampler"] = SeededBatches(arguments["batch_sampler"], self._seed, start)
-        elif self._epoch_samples is not None:
-            sampler = arguments["sampler"]
-            own = getattr(sampler, "generator", None)
-            if own is not None and self._epoch_samples <= MOST_LISTED:
-                own.manual_seed(self._seed)
-            arguments["sampler"] = SeededSampler(sampler, self._seed, start if self._length is not None else 0)
+        elif self.epoch_samples is not None:
+            start = start if self.length is not None else 0
+            arguments["sampler"] = SeededSampler(arguments["sampler"], self._seed, start)
         collate = arguments["collate_fn"]
         if self._seeds_reading and not arguments.keys().isdisjoint({"sampler", "batch_sampler"}):  # nothing iterable
             arguments["dataset"] = reads = seeded_reads(arguments["dataset"], self._seed)

@@ -40,6 +40,15 @@ def memory_bytes() -> int | None:
     return total or None
 
 
+def available_bytes() -> int | None:
+    """Memory that could be taken without swapping; None where the system does not tell."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/meminfo", "rb") as told:
+        for line in told:
+            if line.startswith(b"MemAvailable:"):
+                return 1024 * int(line.split()[1])
+    return None
+
+
 def resident_bytes() -> int:
     """Of all of them, what pages they share counted for each: no less than `memory_bytes`, and told at once."""
     total = 0

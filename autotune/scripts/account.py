@@ -10,7 +10,7 @@ from autotune.measuring import Measurement, TelemetrySummary
 
 
 class Account:
-    """Of one job.
+    """Of one player of a job.
 
     Args:
         config: What it trains with.
@@ -24,11 +24,6 @@ class Account:
         self._reported = 0
         self._ready: dict[str, Any] = {}
 
-    @property
-    def has_news(self) -> bool:
-        """Whether blocks were trained that no report holds."""
-        return len(self._laps) > self._reported
-
     def translated(self, event: dict[str, Any]) -> dict[str, Any]:
         """An event of the recorder's as one of a runner's."""
         if event["event"] == "ready":
@@ -36,16 +31,16 @@ class Account:
         elif event["event"] == "block":
             return {**event, **self._block(event)}
         elif event["event"] == "report":
-            return {**event, "value": self.measurement(event["value"])}
+            return {**event, "value": self._measurement(event["value"])}
         return event
 
-    def measurement(self, figures: dict[str, Any]) -> dict[str, Any] | None:
+    def _measurement(self, figures: dict[str, Any]) -> dict[str, Any] | None:
         """All that was measured since the last report; None where nothing was.
 
         Args:
             figures: What the recorder knows besides the blocks.
         """
-        if not self.has_news:
+        if self._reported == len(self._laps):
             return None
         boundary = self._boundary()
         first, self._reported = self._reported, len(self._laps)
@@ -89,7 +84,8 @@ class Account:
                 restarts=len(restarts),
                 restart_seconds=sum(restarts),
                 compiled=lap["compiled"],
-            )
+                lead=lap["lead"],
+            ).with_lead()
         )
         self._taken.append(event["taken"])
         boundary = self._boundary()

@@ -7,6 +7,9 @@ import dataclasses
 from autotune.bursts.live import Live
 from autotune.bursts.protocol import Command, Request
 
+FIRST = 0
+"""The player with which a job starts."""
+
 
 class Course:
     """What a job was asked for, to be asked for again.
@@ -22,24 +25,46 @@ class Course:
     def __init__(self, request: Request) -> None:
         self.request = request
         self.fruitless = True
-        self._command = Command()
-        self._begins, self._ends = 0, 0
+        self._asked: Command | None = None
+        self._begins = 0  # of the block that was asked for last
+        self._joined: dict[int, Command] = {}
+        self._first_plays = True
+        self._ends: dict[int, int] = {}  # of each player's last block, its place in the stream of samples
+        self._anew: set[int] = set()  # players whose streams have begun again, elsewhere
 
-    @property
-    def is_under_way(self) -> bool:
-        """Whether it was told to train something; before that, its first steps are its beginning anyway."""
-        return self._command.until is not None
+    def note(self, command: Command) -> Command:
+        """Takes in what it is asked; returns what it must be asked for instead, for the same."""
+        player, until = command.player, command.until
+        if until is not None:
+            self._begins = self._ends.get(player, 0) if command.start is None else command.start
+            self._ends[player] = until
+            if player in self._anew:
+                self._anew.discard(player)
+                command = command.model_copy(update={"start": self._begins})
+        elif command.action == "join":
+            self._joined[player] = command
+        elif command.action == "leave":
+            self.without(player)
+        self._asked = command
+        return command
 
-    def note(self, command: Command) -> None:
-        """Takes in what it is told to train."""
-        if command.until is not None:
-            self._begins = self._ends if command.start is None else command.start
-            self._ends, self._command = command.until, command
+    def without(self, player: int) -> None:
+        """A player is out, or has left."""
+        self._joined.pop(player, None)
+        self._first_plays &= player != FIRST
 
-    def again(self) -> Command:
-        """The block that was not finished, from its beginning."""
+    def again(self) -> list[Command]:
+        """What a process that has begun again is asked, once its first player is ready: the last is what was asked."""
         self.fruitless = True
-        return self._command.model_copy(update={"start": self._begins})
+        if self._asked is None:
+            return []
+        asked = self._asked
+        if asked.action == "train":
+            asked = asked.model_copy(update={"start": self._begins})
+        joins = [command for command in self._joined.values() if command is not asked]
+        self._anew = {FIRST, *self._joined} - {asked.player}
+        leaves = [] if self._first_plays else [Command(action="leave", player=FIRST)]
+        return [*joins, *leaves, asked]
 
 
 def why_fruitless(error: str | None) -> str:

@@ -14,7 +14,6 @@ from typing import Any
 
 from autotune.bursts import cleanup
 from autotune.bursts.child import Child, compiler_cache
-from autotune.bursts.cleanup import GRACE_SECONDS
 from autotune.bursts.endings import LONGER, OutOfTimeError, result_of
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.live import Ended, Live
@@ -24,7 +23,7 @@ from autotune.knobs import TrainConfig, affecting
 from autotune.measuring import Point
 from autotune.sandbox.protection import Protection
 from autotune.scripts.account import Account
-from autotune.scripts.again import Course, take_over, why_fruitless
+from autotune.scripts.again import FIRST, Course, take_over, why_fruitless
 from autotune.scripts.changes import changes_of
 from autotune.scripts.child import ScriptChild
 from autotune.scripts.facts import baseline_of, facts_of, loop_of, require_trainable
@@ -35,8 +34,6 @@ from autotune.scripts.seen import SeenScript
 from autotune.units import format_seconds
 
 LOOK = "look"
-LAP_SECONDS = 0.1
-"""Of a burst that trains alone, a block."""
 
 
 class ScriptIsolation(Isolation):
@@ -58,7 +55,7 @@ class ScriptIsolation(Isolation):
         self._script = script
         self._starts = 0
         self._server_layer = ""
-        self._accounts: dict[int, Account] = {}
+        self._accounts: dict[int, dict[int, Account]] = {}  # by job and player
         self._courses: dict[int, Course] = {}
         self._traced: dict[int, dict[str, Any]] = {}
         self._without_effect: set[str] = set()
@@ -114,6 +111,10 @@ class ScriptIsolation(Isolation):
         if hint := self._protection.hint(child.stderr_tail()):
             self._note(f"the script went on without what it was denied{hint}")
         self._seen = seen
+        # What opens CUDA, or meets other ranks, is forked before that.
+        if seen.fork_unsafe_reason is not None and not (self._spawning or seen.cuda_opened or seen.opens_group):
+            self.fork_unsafe_reason = seen.fork_unsafe_reason
+            self._spawn(seen.fork_unsafe_reason)
 
     def close(self) -> None:
         """Ends whatever is left, and removes what the script has written in its layers."""
@@ -140,14 +141,8 @@ class ScriptIsolation(Isolation):
             return Ended(message={"event": "result", "value": facts}, status=0, phase="done")
         if request.job == "numerics":
             return self._numbers(request, deadline)
-        reason = None
-        if request.job == "profile":
-            reason = "where a script spends its time is not looked at"
-        elif request.plan.part != "all" and not self.seen.loaders:
-            reason = "a script without a loader has no parts that could train alone"
-        if reason is not None:
-            return Ended(message={"event": "failure", "outcome": "unsupported", "reason": reason}, status=0)
-        return self._burst(request, deadline)
+        message = {"event": "failure", "outcome": "unsupported", "reason": f"of a script there is no {request.job}"}
+        return Ended(message=message, status=0)
 
     def wait(self, live: Live, deadline: float, latest: float | None = None) -> dict[str, Any] | None:
         """The next event of a job, as a runner tells it; a script that has trained all that it trains begins again."""
@@ -157,33 +152,44 @@ class ScriptIsolation(Isolation):
             self._begin_again(live, deadline, event.get("error"))
             deadline += time.monotonic() - began
             event = super().wait(live, deadline, latest)
-        if event is not None and event["event"] == "block":
-            self._courses[live.number].fruitless = False
-            self._note_pass(event["lap"].get("own_pass"))
-        return self._accounts[live.number].translated(event) if event is not None else None
+        if event is None or "player" not in event:
+            return event
+        course, player = self._courses[live.number], event["player"]
+        if event["event"] == "block":
+            course.fruitless = False
+            self._note_pass(event["lap"]["own_pass"])
+        elif event["event"] == "out":
+            course.without(player)
+            self._tell_without_effect(event)
+        return self._accounts[live.number][player].translated(event)
 
     def command(self, live: Live, command: Command) -> None:
-        """Tells a live runner what to do next."""
-        self._courses[live.number].note(command)
-        super().command(live, command)
+        """Asks a host to do something; one that is gone already shows in its events."""
+        if command.action == "join" and command.seat is not None:
+            self._accounts[live.number][command.player] = Account(command.seat.point.config)
+        self._ask(live, self._courses[live.number].note(command))
 
-    def stop(self, live: Live) -> None:
+    def _ask(self, live: Live, command: Command) -> None:
+        """Sends a command in the words of the recorder."""
+        words = command.model_dump(mode="json")
+        if command.seat is not None:
+            words["changes"] = changes_of(command.seat.point.config, baseline_of(self.seen))
+        live.child.send(json.dumps({"to": live.number, "command": json.dumps(words)}))
+
+    def _stop_whole(self, live: Live) -> None:
         """Stops a job, but not what started its ranks: it keeps their place in a rendezvous, which has deadlines."""
         if not live.forked and not live.spared and isinstance(live.child, ScriptChild):  # once: workers go on meanwhile
             live.spared = live.child.launchers()
-        super().stop(live)
+        super()._stop_whole(live)
 
     def end(self, live: Live, deadline: float) -> Ended:
         """Waits for the end of a job, kills it at the deadline, and leaves no process of it."""
         ended = super().end(live, deadline)
-        account = self._accounts.pop(live.number)
+        self._accounts.pop(live.number)
         self._courses.pop(live.number)
         self._drop(live)
-        message = ended.message
-        self._tell_without_effect(message or {})
-        if message is None or message["event"] != "result" or "host_memory_bytes" not in message["value"]:
-            return ended
-        return dataclasses.replace(ended, message={**message, "value": account.measurement(message["value"])})
+        self._tell_without_effect(ended.message or {})
+        return ended
 
     def discard(self, live: Live) -> None:
         """Kills a job with all its processes, whatever it is doing."""
@@ -195,7 +201,7 @@ class ScriptIsolation(Isolation):
     def open(self, request: Request, deadline_seconds: float) -> Live:
         """Asks for a job; `wait` tells what comes of it, and `end` must follow."""
         live = super().open(request, deadline_seconds)
-        self._accounts[live.number] = Account(_config_of(request))
+        self._accounts[live.number] = {FIRST: Account(_config_of(request))}
         self._courses[live.number] = Course(request)
         return live
 
@@ -242,8 +248,12 @@ class ScriptIsolation(Isolation):
         take_over(live, new)
         self._accounts[live.number] = self._accounts.pop(number)
         self._courses[live.number] = self._courses.pop(number)
-        if course.is_under_way and super().wait(live, deadline) is not None:  # it has taken its first steps
-            super().command(live, course.again())
+        for command in course.again():
+            event = super().wait(live, deadline)  # the first steps of the players before
+            if event is None or event["event"] == "trained":
+                live.inbox.extend([event] if event is not None else [])
+                return
+            self._ask(live, command)
 
     def _child_for_job(self, request: Request, deadline: float) -> ScriptChild:
         """The script at its loop; a new run of it where it cannot be forked."""
@@ -349,24 +359,6 @@ class ScriptIsolation(Isolation):
 
     def _changes(self, request: Request) -> dict[str, Any]:
         return changes_of(_config_of(request), baseline_of(self.seen))
-
-    def _burst(self, request: Request, deadline: float) -> Ended:
-        """A runner that trains alone: block after block, until the plan's time is spent."""
-        live = self.open(request, max(0.0, deadline - time.monotonic()))
-        plan, position = request.plan, 0
-        ready = self.wait(live, deadline)
-        if ready is not None:
-            size = max(1, round(LAP_SECONDS / ready["pace"]))
-            # By what was trained: an evaluation, which is left out, may take longer than all of that.
-            warm, trained = min(plan.warmup_seconds, plan.measure_seconds), 0.0
-            while trained < warm + plan.measure_seconds and time.monotonic() < deadline - GRACE_SECONDS:
-                position += size
-                self.command(live, Command(until=position, leads_in=trained < warm))
-                if (event := self.wait(live, deadline)) is None:
-                    break
-                trained += event["block"]["seconds"]
-            self.command(live, Command())
-        return self.end(live, deadline)
 
     def _numbers(self, request: Request, deadline: float) -> Ended:
         """What a config computes: beside the script as it is, or its losses alone."""

@@ -13,7 +13,7 @@ from autotune.measuring import Outcome
 TORCHS_PORT = 29500
 _PORTS = ("--master-port", "--master_port", "--main-process-port", "--main_process_port")
 _ENDPOINTS = ("--rdzv-endpoint", "--rdzv_endpoint")
-_LAST = ("result", "trained")
+_LAST = ("done", "result", "trained")
 """What a rank tells last."""
 _OF_TORCHRUN = "PET_MASTER_PORT"
 """Where `torchrun` looks for its port, if its command says none."""

@@ -68,6 +68,7 @@ class SeenScript:
         thread: Of the script's own, that draws batches ahead of training.
         frameworks: That are imported.
         cuda_opened: Whether it holds a CUDA context.
+        fork_unsafe_reason: Why it could not be forked as its loader was iterated for the first time; None: it could.
         seconds_to_loop: From its start until it trains.
         device: That it trains on.
         threads: Of one operation on the CPU.
@@ -115,6 +116,7 @@ class SeenScript:
     thread: str | None
     frameworks: list[str]
     cuda_opened: bool
+    fork_unsafe_reason: str | None
     seconds_to_loop: float
     device: str
     threads: int

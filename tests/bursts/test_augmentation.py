@@ -50,7 +50,7 @@ class Backwards(BatchSampler):
 def script_stream(changes: dict[str, Any], *, exact: bool = False, **own: Any) -> Stream:
     """What a burst of a script draws from."""
     loader = DataLoader(Augmented(), **own)
-    return Stream(loader, Changes({"loader": changes}), 0, lambda: None, seeds_reading=exact)
+    return Stream(loader, Changes({"loader": changes}), 0, seeds_reading=exact)
 
 
 def epochs_of(draw: Draw, restart: Callable[[], None]) -> Iterator[dict[int, tuple[float, ...]]]:

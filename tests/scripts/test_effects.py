@@ -148,7 +148,7 @@ def test_a_model_that_was_not_found_is_told() -> None:
 def test_a_loader_that_has_what_it_was_given_is_in_effect() -> None:
     """Its own iterator is asked; one that has something else is told."""
     _, told = effects_of(num_workers=1, prefetch_factor=4, persistent_workers=True)
-    stream = Stream(DataLoader(DATA, batch_size=8), told, 0, lambda: None)
+    stream = Stream(DataLoader(DATA, batch_size=8), told, 0)
     next(stream)
     assert of_loader(told.changed, stream, pinned=None, device="cpu") == {}
     found = of_loader({"num_workers": 2, "prefetch_factor": 4}, stream, pinned=None, device="cpu")
@@ -158,7 +158,7 @@ def test_a_loader_that_has_what_it_was_given_is_in_effect() -> None:
 def test_batches_that_cannot_be_pinned_are_told() -> None:
     """On a GPU, a class of the script's own without ``pin_memory()``."""
     _, told = effects_of(pin_memory=True)
-    stream = Stream(DataLoader(DATA, batch_size=8, pin_memory=True), Changes({}), 0, lambda: None)
+    stream = Stream(DataLoader(DATA, batch_size=8, pin_memory=True), Changes({}), 0)
     next(stream)
     stream.running._pin_memory = True  # type: ignore[union-attr]  # what a machine with a GPU says
     found = of_loader(told.changed, stream, pinned=False, device="cuda")

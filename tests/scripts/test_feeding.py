@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from autotune.recorder.changes import Changes
 from autotune.recorder.feeding import Feeding, Reader
+from autotune.recorder.source import Source
 from autotune.recorder.stream import ITERATE, Stream
 
 KEY = "alike"
@@ -24,7 +25,7 @@ class Burst:
         self.feeding = Feeding([KEY] * keys, lambda: self.evaluates, self._made)
         self.evaluates = False
         self.drawn_aside = 0
-        self.streams: list[Stream] = []
+        self.sources: list[Source] = []
 
     def loader(self, mark: int) -> DataLoader[Any]:
         """One of two batches."""
@@ -37,9 +38,10 @@ class Burst:
     def _draws_aside(self) -> None:
         self.drawn_aside += 1
 
-    def _made(self, loader: DataLoader[Any], key: str) -> Stream:
-        self.streams.append(Stream(loader, Changes({}), 0, lambda: None))
-        return self.streams[-1]
+    def _made(self, loader: DataLoader[Any], key: str) -> Source:
+        streams: dict[Source, Stream] = {}
+        self.sources.append(Source(loader, lambda: streams, lambda: Stream(loader, Changes({}), 0)))
+        return self.sources[-1]
 
 
 def marks(batches: Iterator[Any], most: int = 100) -> list[int]:
@@ -56,7 +58,7 @@ def burst() -> Burst:
 def test_training_draws_without_end(burst: Burst) -> None:
     """Epoch follows epoch; what is drawn counts."""
     assert marks(burst.reader(burst.loader(1)), 5) == [1] * 5
-    assert (burst.streams[0].drawn, burst.drawn_aside) == (5, 0)
+    assert (burst.sources[0].drawn, burst.drawn_aside) == (5, 0)
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
@@ -68,7 +70,7 @@ def test_what_is_drawn_without_gradients_is_no_training(burst: Burst, context: C
         assert marks(validation) == [2, 2]
         assert marks(training) == [1, 1]
     assert marks(training, 3) == [1] * 3
-    assert burst.streams[0].drawn == 4
+    assert burst.sources[0].drawn == 4
     assert burst.drawn_aside > 0
 
 
@@ -77,7 +79,7 @@ def test_a_loader_that_is_like_one_that_is_read_hands_out_its_own_batches(burst:
     training, validation = burst.reader(burst.loader(1)), burst.reader(burst.loader(2))
     next(training)
     assert marks(validation) == [2, 2]
-    assert (len(burst.streams), burst.streams[0].drawn) == (1, 1)
+    assert (len(burst.sources), burst.sources[0].drawn) == (1, 1)
 
 
 def test_a_loader_that_is_made_again_has_the_stream_that_nobody_reads_any_more(burst: Burst) -> None:
@@ -86,7 +88,7 @@ def test_a_loader_that_is_made_again_has_the_stream_that_nobody_reads_any_more(b
     next(training)
     training = burst.reader(burst.loader(2))
     assert marks(training, 3) == [1] * 3
-    assert (len(burst.streams), burst.streams[0].drawn) == (1, 4)
+    assert (len(burst.sources), burst.sources[0].drawn) == (1, 4)
 
 
 def test_a_loader_that_the_script_trains_on_has_the_stream(burst: Burst) -> None:
@@ -116,7 +118,7 @@ def test_two_loaders_that_are_alike_have_a_stream_each() -> None:
     for _ in range(2):
         both = [burst.reader(burst.loader(1)), burst.reader(burst.loader(2))]
         assert [marks(one, 3) for one in both] == [[1] * 3, [2] * 3]
-    assert len(burst.streams) == 2
+    assert len(burst.sources) == 2
 
 
 def test_a_pass_that_began_in_evaluation_is_its_own_until_the_script_trains_so(burst: Burst) -> None:
@@ -128,7 +130,7 @@ def test_a_pass_that_began_in_evaluation_is_its_own_until_the_script_trains_so(b
     next(evaluated)
     burst.evaluates = False
     assert marks(evaluated, 5) == [1] * 5
-    assert burst.streams[0].drawn == 5
+    assert burst.sources[0].drawn == 5
 
 
 def test_passes_that_are_left_off_are_told_by_those_that_train(burst: Burst) -> None:
@@ -139,7 +141,7 @@ def test_passes_that_are_left_off_are_told_by_those_that_train(burst: Burst) -> 
         with torch.no_grad():
             marks(burst.reader(loader))
     next(burst.reader(loader))
-    assert burst.streams[0].own_pass == 3
+    assert burst.sources[0].own_pass == 3
 
 
 def test_a_pass_has_a_length_and_what_torch_gives_its_iterators(burst: Burst) -> None:

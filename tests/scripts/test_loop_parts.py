@@ -12,7 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from autotune.bursts.protocol import Command, Request
+from autotune.bursts.protocol import Command, Request, Seat
+from autotune.knobs import TrainConfig
+from autotune.measuring import Point
 from autotune.recorder import ending, hooks
 from autotune.recorder.importing import after_import
 from autotune.recorder.loop import holders_of, merged
@@ -118,14 +120,27 @@ def test_a_few_models_are_named_and_the_rest_counted() -> None:
     assert names_of(["A", "B", "C", "D", "E"]) == "A and B and C and 2 more"
 
 
-def test_a_job_that_begins_again_trains_the_block_that_it_was_told_to() -> None:
-    """From where the block before had ended."""
-    course = Course(Request(job="runner"))
-    course.note(Command(start=10, until=20))
-    assert course.again() == Command(start=10, until=20)
-    course.note(Command(until=35, leads_in=True))
-    course.note(Command(report=True))
-    assert course.again() == Command(start=20, until=35, leads_in=True)
+def test_a_job_that_begins_again_trains_the_block_that_it_was_asked_for() -> None:
+    """From where the block before had ended, and with all players that play."""
+    course = Course(Request(job="host"))
+    assert course.again() == []
+    course.note(Command(action="train", start=10, until=20))
+    assert course.again() == [Command(action="train", start=10, until=20)]
+    joins = [Command(action="join", player=number, seat=Seat(point=Point(config=TrainConfig()))) for number in (1, 2)]
+    for join in joins:
+        course.note(join)
+    assert course.again() == joins
+    course.note(Command(action="train", player=1, start=10, until=20))
+    course.note(Command(action="train", player=2, start=10, until=20))
+    course.note(Command(action="train", player=1, until=35, leads_in=True))
+    assert course.again() == [*joins, Command(action="train", player=1, start=20, until=35, leads_in=True)]
+    assert course.note(Command(action="train", player=2, until=35)).start == 20  # its stream has begun anew
+    assert course.note(Command(action="train", player=2, until=50)).start is None
+    course.note(Command(action="leave", player=1))
+    course.without(0)
+    course.note(Command(action="train", player=2, until=60))
+    leave = Command(action="leave", player=0)
+    assert course.again() == [joins[1], leave, Command(action="train", player=2, start=50, until=60)]
 
 
 def test_a_module_that_is_only_looked_for_is_still_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,7 +176,7 @@ def test_ranks_count_the_samples_of_all_and_come_to_the_same_places(workers: int
     found = []
     for rank in range(2):
         loader = DataLoader(data, batch_size=6, num_workers=workers, sampler=DistributedSampler(data, 2, rank))
-        stream = Stream(loader, Changes({}), 0, lambda: None, ranks=2)
+        stream = Stream(loader, Changes({}), 0, ranks=2)
         places, read = [], []
         for _ in range(8):
             read += next(stream)[0].tolist()
@@ -213,9 +213,7 @@ def test_ranks_with_batches_of_different_sizes_come_to_the_same_places() -> None
     """Else one would wait for a command while the other waits for it in an exchange."""
     places = []
     for sizes in ([4, 4, 4], [4, 1, 3]):
-        stream = Stream(
-            DataLoader(Uneven(sizes), batch_size=None), Changes({}), 0, lambda: None, ranks=2, usual_samples=4
-        )
+        stream = Stream(DataLoader(Uneven(sizes), batch_size=None), Changes({}), 0, ranks=2, usual_samples=4)
         places.append([(next(stream), stream.position)[1] for _ in range(6)])
     assert places[0] == places[1] == [8, 16, 24, 32, 40, 48]
 

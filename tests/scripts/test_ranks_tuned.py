@@ -9,12 +9,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.measuring.records import Outcome
+from autotune.bursts.runner import ProcessRunner
+from autotune.measuring.records import Outcome, Point
 from autotune.results.result import read_result
 from autotune.scripts import Script, ScriptIsolation
 from autotune.scripts.changes import held_knobs
 from autotune.scripts.facts import facts_of
-from tests.example_scripts import START_SECONDS, alone, played
+from tests.example_scripts import PLAN, START_SECONDS, alone, played
 from tests.processes import budget, run
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
@@ -83,6 +84,21 @@ def test_both_sides_of_a_duet_train_on_all_ranks(tmp_path: Path, more: tuple[str
     blocks = [burst.measurement.blocks for burst in bursts if burst.measurement is not None]
     assert [block.samples for block in blocks[0]] == [block.samples for block in blocks[1]]
     assert {block.samples % 32 for block in blocks[0]} == {0}
+
+
+@pytest.mark.slow
+def test_one_process_on_each_rank_plays_several_configs(tmp_path: Path) -> None:
+    """All ranks switch at the same micro-batch: else they would wait for each other for ever."""
+    changes: list[dict[str, object]] = [{"optimizer_impl": "fused"}, {"num_workers": 1}, {}]
+    with ScriptIsolation(started(tmp_path), forks=False) as isolation:
+        isolation.start(START_SECONDS)
+        runner = ProcessRunner(isolation, "cpu")
+        baseline = runner.check(START_SECONDS).baseline
+        points = [Point(config=baseline.replace(**one)) for one in changes]
+        came = runner.challenge(Point(config=baseline), points, PLAN, 120.0, lambda *_: None)
+        runner.close()
+    assert [(burst.outcome, burst.reason) for burst, _ in came] == [(Outcome.OK, None)] * 3
+    assert all(pair is not None for _, pair in came)
 
 
 @pytest.mark.slow

@@ -106,7 +106,7 @@ def drawn(seeds_reading: bool, **changes: object) -> list[float]:
     """All figures of two epochs."""
     loader = DataLoader(Noisy(), batch_size=4, shuffle=True)
     torch.manual_seed(0)
-    stream = Stream(loader, Changes({"loader": changes}), 0, lambda: None, seeds_reading=seeds_reading)
+    stream = Stream(loader, Changes({"loader": changes}), 0, seeds_reading=seeds_reading)
     figures = [figure for batch in itertools.islice(stream, 12) for figure in batch.flatten().tolist()]
     return [*figures, torch.rand(1).item()]
 

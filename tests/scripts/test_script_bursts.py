@@ -222,7 +222,7 @@ import os, torch
 from torch import nn
 model = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
-for _ in range(400):
+for _ in range(3000):
     optimizer.zero_grad()
     model(torch.ones(8, 4)).mean().backward()
     optimizer.step()

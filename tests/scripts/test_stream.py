@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Sampler, SequentialSampler, TensorDataset
 
 from autotune.recorder.changes import Changes
+from autotune.recorder.source import Source
 from autotune.recorder.stream import Stream
 
 DATA = TensorDataset(torch.arange(40))
@@ -19,10 +20,16 @@ DATA = TensorDataset(torch.arange(40))
 
 def stream(loader: DataLoader[Any], *, seed: int = 0, **changes: Any) -> Stream:
     """A stream of a loader with some of its arguments changed."""
-    return Stream(loader, Changes({"loader": changes}), seed, lambda: None, cached=False)
+    return Stream(loader, Changes({"loader": changes}), seed, cached=False)
 
 
-def samples(of: Stream, batches: int) -> list[int]:
+def source(given: DataLoader[Any], **changes: Any) -> Source:
+    """What a script draws from that plays one config."""
+    streams: dict[Source, Stream] = {}
+    return Source(given, lambda: streams, lambda: stream(given, **changes))
+
+
+def samples(of: Stream | Source, batches: int) -> list[int]:
     """What so many batches hold."""
     return list(itertools.chain.from_iterable(batch[0].tolist() for batch in itertools.islice(of, batches)))
 
@@ -176,8 +183,8 @@ def test_batches_without_a_length_are_drawn_to_their_end() -> None:
 @pytest.mark.parametrize(("changes", "batches"), [({}, 5), ({"batch_size": 4}, 5), ({"batch_size": 20}, 2)])
 def test_a_script_has_drawn_its_epoch_by_batches_or_by_samples(changes: dict[str, Any], batches: int) -> None:
     """The script counts five batches of eight, or forty samples: whichever comes first runs out."""
-    drawn = stream(loader(), **changes)
-    drawn.restart(24)
+    drawn = source(loader(), **changes)
+    drawn.stream.restart(24)
     samples(drawn, batches - 1)
     assert not drawn.has_passed_epoch
     next(drawn)
@@ -189,7 +196,7 @@ def test_a_loader_that_is_left_off_begins_anew_after_as_many_batches(own: bool) 
     """Three of five: what each epoch begins with, and then its workers start again."""
     makes = (lambda: DataLoader(DATA, batch_sampler=Shuffled())) if own else loader
     whole = stream(makes())
-    part = Stream(makes(), Changes({"loader": {}}), 0, lambda: None, pass_batches=3)
+    part = Stream(makes(), Changes({"loader": {}}), 0, pass_batches=3)
     whole.restart(0)
     part.restart(0)
     epochs = samples(whole, 10)
@@ -200,7 +207,7 @@ def test_a_loader_that_is_left_off_begins_anew_after_as_many_batches(own: bool) 
 
 def test_an_end_before_the_end_of_the_epoch_shows_when_it_comes_twice() -> None:
     """Once it may have been a trial; a pass of no batch, or of all of them, is no end."""
-    drawn = stream(loader())
+    drawn = source(loader())
     seen = []
     for batches in (0, 5, 5, 2, 3, 3):
         drawn.note_pass()
@@ -228,7 +235,7 @@ def test_a_dropped_last_batch_counts_for_the_place_but_not_as_samples() -> None:
 
 def test_cached_batches_are_not_read_again() -> None:
     """For the computing alone: four batches, over and over."""
-    of_loader = Stream(loader(), Changes({}), 0, lambda: None, cached=True)
+    of_loader = Stream(loader(), Changes({}), 0, cached=True)
     drawn = [next(of_loader)[0].tolist() for _ in range(8)]
     assert drawn[:4] == drawn[4:]
 
@@ -244,7 +251,7 @@ def test_an_epoch_of_a_data_set_that_yields_batches_holds_their_samples() -> Non
             return torch.arange(8 * index, 8 * index + 8)
 
     given = DataLoader(Eights(), batch_size=None, shuffle=True)
-    first, second = (Stream(given, Changes({}), 3, lambda: None, usual_samples=8) for _ in range(2))
+    first, second = (Stream(given, Changes({}), 3, usual_samples=8) for _ in range(2))
     assert first.epoch_samples == 40
     drawn = [next(first).tolist() for _ in range(7)]
     assert first.position == 56

@@ -1,0 +1,63 @@
+"""Weights and optimizer state, copied so that they can be put back when a player has spoilt them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from .usage import available_bytes
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from torch.optim import Optimizer
+
+KEPT_SHARE = 0.125
+"""Of the memory that is available, for a copy of weights and optimizer state. Chosen: where they are larger, a loss
+that is not finite ends the host, which starts again without the player."""
+
+
+class Keeping:
+    """Copies of the tensors of some models and optimizers, on the host."""
+
+    def __init__(self) -> None:
+        self._kept: list[torch.Tensor] | None = None
+
+    def keep(self, models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> None:
+        """Copies them, so that `restore` can put them back; not where memory is short."""
+        tensors = list(_tensors(models, optimizers))
+        available = available_bytes()
+        if available is not None and sum(tensor.nbytes for tensor in tensors) > KEPT_SHARE * available:
+            self._kept = None
+        elif self._kept is not None and len(self._kept) == len(tensors):
+            for kept, tensor in zip(self._kept, tensors, strict=True):
+                kept.copy_(tensor)
+        else:
+            self._kept = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
+
+    def restore(self, models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> bool:
+        """Puts back what was kept; returns whether there was something."""
+        import torch
+
+        tensors = list(_tensors(models, optimizers))
+        if self._kept is None or len(self._kept) != len(tensors):
+            return False
+        with torch.no_grad():
+            for tensor, kept in zip(tensors, self._kept, strict=True):
+                tensor.copy_(kept)
+        return True
+
+
+def _tensors(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> Iterator[torch.Tensor]:
+    """Weights, each once, then buffers and the state of optimizers."""
+    import torch
+
+    models, optimizers = list(models), list(optimizers)
+    weights = [weight for model in models for weight in model.parameters()]
+    weights += [weight for one in optimizers for group in one.param_groups for weight in group["params"]]
+    yield from ({id(weight): weight.data for weight in weights}).values()
+    for model in models:
+        yield from model.buffers()
+    for one in optimizers:
+        for state in one.state.values():
+            yield from (value for value in state.values() if isinstance(value, torch.Tensor))

@@ -1,0 +1,151 @@
+"""One process of a script plays several configs: they switch at its gate, on the same samples."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.runner import ProcessRunner
+from autotune.measuring import Burst, Outcome, Pair, Point
+from autotune.scripts import Script, ScriptIsolation
+from tests.example_scripts import START_SECONDS
+
+PLAN = BurstPlan(warmup_seconds=0.3, measure_seconds=0.5)
+IMAGES = """
+import os, sys, threading
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+open("starts.txt", "a").write("started\\n")
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+how = sys.argv[1]
+torch.manual_seed(0)
+model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(8 * 64, 5))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+data = TensorDataset(torch.randn(512, 3, 12, 12), torch.randint(0, 5, (512,)))
+steps = 0
+for epoch in range(100_000):
+    for images, labels in DataLoader(data, batch_size=16, shuffle=True):
+        loss = nn.functional.cross_entropy(model(images), labels)
+        if optimizer.param_groups[0]["fused"]:
+            if how == "nan":
+                loss = loss * float("nan")
+            if how == "raise":
+                raise ValueError("no such luck")
+        if how == "insists":
+            torch.set_num_threads(2)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert torch.isfinite(loss) or how == "nan"
+        steps += 1
+        if how == "short" and steps == 150:
+            sys.exit(0)
+"""
+Play = Callable[..., tuple[list[Burst], list[Pair | None], int]]
+
+
+@pytest.fixture
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
+    """Plays configs against the script as it is; returns their bursts, pairs, and how often the script has started."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(IMAGES)
+    before = set(psutil.Process().children(recursive=True))
+
+    def playing(how: str, *changes: dict[str, Any], free: bool = False, text: str = IMAGES) -> Any:
+        (tmp_path / "train.py").write_text(text.replace('"starts.txt"', repr(str(tmp_path / "starts.txt"))))
+        command = (sys.executable, "train.py", how)
+        isolated = ScriptIsolation(Script(command, writable=(tmp_path,)), forks=False)
+        with isolated as isolation:
+            isolation.start(START_SECONDS)
+            runner = ProcessRunner(isolation, "cpu")
+            baseline = Point(config=runner.check(START_SECONDS).baseline)
+            looked = starts(tmp_path)
+            points = [Point(config=baseline.config.replace(**one)) for one in changes]
+            played = runner.challenge(baseline, points, PLAN, 90.0, lambda *_: None)
+            runner.close()
+        return [burst for burst, _ in played], [pair for _, pair in played], starts(tmp_path) - looked
+
+    yield playing
+    assert not set(psutil.Process().children(recursive=True)) - before
+
+
+def starts(folder: Path) -> int:
+    """How often the script has started."""
+    return (folder / "starts.txt").read_text().count("started")
+
+
+@pytest.mark.slow
+def test_one_process_plays_many_configs(play: Play) -> None:
+    """They differ in loader, process, model and optimizer; the same config under two names is as fast."""
+    changes: list[dict[str, Any]] = [
+        {}, {"num_workers": 2, "persistent_workers": True}, {"num_threads": 1}, {"optimizer_impl": "fused"},
+        {"memory_format": "channels_last"}, {"precision": "bf16"}, {"batch_size": 32},
+    ]  # fmt: skip
+    bursts, pairs, started = play("", *changes)
+    assert [(burst.outcome, burst.reason) for burst in bursts] == [(Outcome.OK, None)] * len(changes)
+    assert started == 1
+    assert pairs[0] is not None
+    assert 0.8 < pairs[0].ratio < 1.25
+    assert all(pair is not None for pair in pairs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "changes", "outcome", "reason", "started"),
+    [
+        ("nan", {"optimizer_impl": "fused"}, Outcome.INVALID, "the loss became nan", 1),
+        ("raise", {"optimizer_impl": "fused"}, Outcome.CRASHED, "ValueError: no such luck", 2),
+        ("insists", {"num_threads": 1}, Outcome.UNSUPPORTED, "num_threads did not come into effect", 1),
+    ],
+)
+def test_a_player_that_fails_is_out_and_the_others_go_on(
+    play: Play, how: str, changes: dict[str, Any], outcome: Outcome, reason: str, started: int
+) -> None:
+    """What it spoils is put back; what ends the process costs another start, without it."""
+    bursts, pairs, has_started = play(how, changes, {"memory_format": "channels_last"})
+    assert [burst.outcome for burst in bursts] == [outcome, Outcome.OK], [burst.reason for burst in bursts]
+    assert reason in (bursts[0].reason or "")
+    assert bursts[0].without_effect == (("num_threads",) if how == "insists" else ())
+    assert pairs[1] is not None
+    assert has_started == started
+
+
+@pytest.mark.slow
+def test_a_script_that_ends_early_begins_again_with_all_players(play: Play) -> None:
+    """Each goes on where it was in the stream of samples."""
+    bursts, pairs, started = play("short", {"memory_format": "channels_last"}, {"num_threads": 1})
+    assert [(burst.outcome, burst.reason) for burst in bursts] == [(Outcome.OK, None)] * 2
+    assert all(pair is not None and pair.blocks > 2 for pair in pairs)
+    assert started > 1
+
+
+SAMPLES = IMAGES.replace(
+    "torch.randn(512, 3, 12, 12)", "torch.arange(512.0).reshape(-1, 1, 1, 1).expand(512, 3, 12, 12)"
+)
+SAMPLES = SAMPLES.replace("    loss = ", "    note(images)\n        loss = ", 1).replace(
+    "how = sys.argv[1]",
+    """how = sys.argv[1]
+def note(images):
+    name = "fused" if optimizer.param_groups[0]["fused"] else "plain"
+    open("starts.txt" + name, "a").write(" ".join(str(int(image[0, 0, 0])) for image in images) + "\\n")
+""",
+)
+
+
+@pytest.mark.slow
+def test_players_train_the_same_samples_in_the_same_order(play: Play, tmp_path: Path) -> None:
+    """Each from its own loader, whatever its batch size: the last two epochs of both are the same."""
+    changes = {"optimizer_impl": "fused", "batch_size": 32, "num_workers": 1}
+    bursts, _, started = play("", changes, text=SAMPLES)
+    assert [(burst.outcome, started) for burst in bursts] == [(Outcome.OK, 1)]
+    plain, fused = ((tmp_path / f"starts.txt{name}").read_text().split() for name in ("plain", "fused"))
+    assert plain[-1024:] == fused[-1024:]
+    assert len(set(plain[-1024:])) == 512
