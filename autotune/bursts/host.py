@@ -78,7 +78,11 @@ class Host:
         event = self._isolation.wait(self._live, patience, deadline)
         if event is None:
             self._end(deadline)
-            return None
+            if command is not None or not self._lost_its_forkserver:
+                return None
+            self.ended = None
+            self._live = self._isolation.open(self.request, max(0.0, patience - time.monotonic()))
+            return self.ask(None, patience, deadline)
         self._isolation.rest(self._live)
         return event
 
@@ -99,6 +103,13 @@ class Host:
     def age_seconds(self) -> float:
         """Seconds since it was asked for."""
         return time.monotonic() - self._live.began
+
+    @property
+    def _lost_its_forkserver(self) -> bool:
+        """Whether that was killed before it could fork, which says nothing about this process."""
+        ended, live = self.ended, self._live
+        dead = live.forked and not live.child.alive
+        return dead and ended is not None and ended.status is not None and ended.phase == "start"
 
     def _end(self, deadline: float) -> None:
         self.ended = self._isolation.end(self._live, max(deadline, time.monotonic() + END_SECONDS))

@@ -92,6 +92,9 @@ class _Host:
                 self._go_on(self._players[command.player], command)
         except PipeLostError:
             raise
+        except MemoryError:  # there may be none left for anything else
+            self._reporter.out_of_memory()
+            os._exit(0)
         except BaseException as error:
             if not this_rank().alone or not self._survives(error):
                 raise

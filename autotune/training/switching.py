@@ -96,7 +96,8 @@ class InForce:
             settings[knob.name] = _Setting(_goes_by(knob, config), before, self._call(knob, config))
             self._verify(knob, settings[knob.name])
         for knob in same:
-            if knob.on_process is not None:  # the user's code may have told torch something else since
+            set_by_config = getattr(config, knob.name) != knob.default  # the default leaves what the user's code says
+            if knob.on_process is not None and set_by_config:  # which may have told torch something else since
                 self._call(knob, config)
                 self._verify(knob, settings[knob.name])
 

@@ -40,7 +40,7 @@ class SoloIsolation:
 
     def open(self, request: Request, _: float) -> Live:
         """A host that has taken its first steps, or has failed."""
-        live = Live(len(self._jobs) + 1, cast("Any", None), forked=True, began=time.monotonic(), kills_before=0)
+        live = Live(len(self._jobs) + 1, cast("Any", None), forked=False, began=time.monotonic(), kills_before=0)
         tuned = Tuned((request.point or Point(config=self._workload.baseline_config)).config)
         reporter = Reporter(cast("Any", _Lines(live)), live.number)
         host = _Host(request, Prepared(self._workload, tuned, cast("Any", Unwatched()), 0.0, 0.0, None, None), reporter)

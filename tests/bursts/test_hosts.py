@@ -50,9 +50,9 @@ def hosts() -> set[int]:
     return {one.pid for child in psutil.Process().children() for one in child.children()}
 
 
-def verdicts(played: list[tuple[Burst, Pair | None]]) -> list[str | None]:
-    """What each candidate is judged to be."""
-    return [pair.verdict if pair is not None else None for _, pair in played]
+def promoted(played: list[tuple[Burst, Pair | None]]) -> list[bool]:
+    """Whether each candidate may take the incumbent's place; a hopeless one leaves early."""
+    return [pair is not None and pair.promotes and pair.ratio > 1.2 for _, pair in played]
 
 
 def test_candidates_share_a_process_and_each_gets_its_own_verdict(runner: ProcessRunner) -> None:
@@ -61,7 +61,7 @@ def test_candidates_share_a_process_and_each_gets_its_own_verdict(runner: Proces
     before = hosts()
     assert len(before) == 1
     played = challenge(runner, point(16), point(8), point(32))
-    assert verdicts(played) == ["slower", "faster"]
+    assert promoted(played) == [False, True]
     assert hosts() == before
 
 
@@ -70,7 +70,7 @@ def test_a_winner_plays_on_in_the_same_process(runner: ProcessRunner) -> None:
     challenge(runner, None, point(8))
     before = hosts()
     challenge(runner, point(8), point(32))
-    assert verdicts(challenge(runner, point(32), point(8), point(16))) == ["slower", "slower"]
+    assert promoted(challenge(runner, point(32), point(8), point(16))) == [False, False]
     assert hosts() == before
 
 
