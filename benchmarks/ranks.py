@@ -170,11 +170,7 @@ class Plain:
 
 
 class Tuned:
-<<<<<<< HEAD
     """The same in a host of autotune's own, stopped but for its turns."""
-=======
-    """The same by a host of autotune's, stopped but for its turns."""
->>>>>>> hosttests
 
     def __init__(self, isolation: Isolation, target: str, config: TrainConfig) -> None:
         point = Point(config=config)

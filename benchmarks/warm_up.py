@@ -92,11 +92,7 @@ def recorded(target: str, seconds: float, plan: BurstPlan) -> dict[str, Any]:
 def _measurement(target: str, player: Player) -> Measurement:
     message: dict[str, Any] = (player.ended.message if player.ended is not None else None) or {}
     if message.get("event") != "result":
-<<<<<<< HEAD
         raise RuntimeError(f"a player of {target} ended badly: {message.get('reason', player.ended)}")
-=======
-        raise RuntimeError(f"a side of {target} ended badly: {message.get('reason', player.ended)}")
->>>>>>> hosttests
     return Measurement.model_validate(message["value"])
 
 

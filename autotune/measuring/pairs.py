@@ -16,7 +16,7 @@ from autotune.stored import Figure, Stored, Whole
 
 Verdict = Literal["faster", "slower", "undecided"]
 LEAST_BLOCKS, LEAST_WITH_SCATTER = 3, 2
-"""Of which something follows: by themselves, and where duets before have shown how blocks scatter. One may be chance."""
+"""Of which something follows: by themselves, and where duets before have shown how blocks scatter."""
 UNKNOWN = 3.0
 """Fewer blocks say nothing about how they scatter: their ratio may be off by this factor. Chosen."""
 KNOWN_WIDTH = 0.02

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from autotune.bursts.host import END_SECONDS
 from autotune.bursts.protocol import BurstPlan, Part
 from autotune.bursts.runner import Runner
-from autotune.bursts.host import END_SECONDS
 from autotune.hardware import DeviceKind
 from autotune.measuring import FEWEST_PAIRS, Burst, Headroom, Pair, Point, pair_of
 from autotune.search.costs import Costs

@@ -102,7 +102,7 @@ class Costs:
         return config.compile_mode is None or _code(config) in self._seen().codes
 
     def challenge_seconds(self, point: Point, partner: Point | None) -> float:
-        """What a candidate costs that challenges a partner: its first steps, its blocks, and a start if it needs one."""
+        """What a challenge of a partner costs a candidate: first steps, blocks, and a start if it needs one."""
         cost = self(point.config)
         joins = partner is not None and self.shares_host(point, partner)
         steps = OPENING_STEPS * point.config.effective_batch * cost.sample_seconds

@@ -1,9 +1,9 @@
 """What each setting is worth: Bayesian linear regression on the logarithms of ratios.
 
-A config's logarithm of speed over the baseline's is a sum: of an effect of each level of each knob, and of a smaller one
-of each two that meet. Every pair that has played says what a difference of two configs is worth, and how surely; so each
-block says something of all the settings in which the two differ. What is believed before comes from the declarations of
-the knobs, as the space orders and prefers them.
+The logarithm of a config's speed over the baseline's is a sum of effects: one for each level of each knob, and a
+smaller one for each two that meet. Every pair that has played measures the difference of two configs, with a known
+variance; so each block informs about all settings in which the two differ. The prior comes from the declarations of the
+knobs, as the space orders and prefers them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +34,8 @@ COMPILING = (0.05, 0.2)
 MODES_DIFFER = 0.4
 """Of what compiling gains, the standard deviation of what one mode gains beside another."""
 MEETING, KNOWN_TO_MEET = 0.25, 0.7
-"""The standard deviation of what two settings gain by each other, as a share of what the smaller of them may gain alone;
-and of those that are known to depend on each other. Chosen."""
+"""The standard deviation of what two settings gain by each other, as a share of what the smaller may gain alone; and of
+those that are known to depend on each other. Chosen."""
 INTERACTIONS = frozenset(
     map(frozenset, (
         ("compile_mode", "precision"), ("num_workers", "num_threads"), ("batch_size", "checkpointing"),
@@ -227,7 +227,7 @@ def _steps(knob: str, values: Sequence[Scalar], own: Scalar, preferred: Scalar, 
     above = sorted((v for v in values if _place(knob, v) >= _place(knob, own)), key=lambda v: _place(knob, v))
     below = sorted((v for v in values if _place(knob, v) <= _place(knob, own)), key=lambda v: -_place(knob, v))
     for side in (above, below):
-        for near, far in zip(side, side[1:], strict=False):
+        for near, far in pairwise(side):
             towards = preferred in side and side.index(preferred) >= side.index(far)
             each = deviation / math.sqrt(2)
             yield Feature(knob, (near, far), (PREFERRED if towards else DOUBTFUL) * each, each, is_step=True)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import optuna
-from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler
-from optuna.trial import FrozenTrial
 
-from autotune.search.proposal import Proposal
+if TYPE_CHECKING:
+    import optuna
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
+
+    from autotune.search.proposal import Proposal
 
 FIXED = "fixed_params"
 """Under this name Optuna keeps the parameters of a trial that was enqueued."""
@@ -46,12 +48,19 @@ class BayesSampler(BaseSampler):
         self._parameters = lambda proposal: parameters(proposal) or {}
         self._distributions = distributions
 
-    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+    def infer_relative_search_space(
+        self,
+        study: optuna.Study,  # noqa: ARG002 - Optuna's interface
+        trial: FrozenTrial,  # noqa: ARG002
+    ) -> dict[str, BaseDistribution]:
         """All that is searched: a proposal is one of whole configs."""
         return dict(self._distributions)
 
     def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+        self,
+        study: optuna.Study,  # noqa: ARG002 - Optuna's interface
+        trial: FrozenTrial,
+        search_space: dict[str, BaseDistribution],  # noqa: ARG002
     ) -> dict[str, Any]:
         """The parameters of the next proposal; none for a trial whose parameters are known."""
         if FIXED in trial.system_attrs or (proposal := self._propose()) is None:

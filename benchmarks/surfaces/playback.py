@@ -144,7 +144,7 @@ class _Entrant:
 
     @functools.cached_property
     def scatter(self) -> list[float]:
-        """By how much each recorded block was off its process, so that their seconds add up to what they are on the whole."""
+        """By how much each recorded block was off its process; the seconds of all add up to those of the whole."""
         levels = self.record.levels()
         whole = -math.log(statistics.fmean(math.exp(-level) for level in levels))
         return [level - whole for level in levels]

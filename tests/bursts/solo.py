@@ -40,10 +40,10 @@ class SoloIsolation:
 
     def open(self, request: Request, _: float) -> Live:
         """A host that has taken its first steps, or has failed."""
-        live = Live(len(self._jobs) + 1, cast(Any, None), forked=True, began=time.monotonic(), kills_before=0)
+        live = Live(len(self._jobs) + 1, cast("Any", None), forked=True, began=time.monotonic(), kills_before=0)
         tuned = Tuned((request.point or Point(config=self._workload.baseline_config)).config)
-        reporter = Reporter(cast(Any, _Lines(live)), live.number)
-        host = _Host(request, Prepared(self._workload, tuned, cast(Any, Unwatched()), 0.0, 0.0, None, None), reporter)
+        reporter = Reporter(cast("Any", _Lines(live)), live.number)
+        host = _Host(request, Prepared(self._workload, tuned, cast("Any", Unwatched()), 0.0, 0.0, None, None), reporter)
         self._jobs[live.number] = host, reporter
         self._do(live, lambda: host.join(FIRST, request.seat))
         return live
@@ -72,12 +72,12 @@ class SoloIsolation:
     def discard(self, live: Live) -> None:
         """Lets go of its players, and so of their workers."""
         live.over = True
-        host, reporter = self._jobs[live.number]
+        host, _ = self._jobs[live.number]
         for number in list(host._players):
             host._drop(number)
 
     def _do(self, live: Live, work: Callable[[], None]) -> None:
-        """Does some work of a host, and tells what ends it, as its process would."""
+        """Does some work of a host, and reports what ends it, as its process would."""
         host, reporter = self._jobs[live.number]
         try:
             work()
@@ -103,7 +103,7 @@ class _Lines:
 
 def runner_of(workload: Workload) -> ProcessRunner:
     """Runs bursts of a workload in this process."""
-    return ProcessRunner(cast(Isolation, SoloIsolation(workload)), "cpu")
+    return ProcessRunner(cast("Isolation", SoloIsolation(workload)), "cpu")
 
 
 def burst_of(workload: Workload, plan: BurstPlan) -> Burst:

@@ -1,7 +1,7 @@
 """The incumbent lives between challenges; candidates train the samples that it trains, and winners stay.
 
-What takes each config its time is an argument of `build()`: each has a host of its own. `test_hosts` has those that share
-one.
+The seconds of a step are an argument of `build()` here, so each config has a host of its own. Configs that share a host
+are in `test_hosts`.
 """
 
 from __future__ import annotations

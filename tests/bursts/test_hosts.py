@@ -39,7 +39,7 @@ def runner(runner_of: RunnerOf) -> Iterator[ProcessRunner]:
 def challenge(
     runner: ProcessRunner, incumbent: Point | None, *candidates: Point, plan: BurstPlan = PLAN
 ) -> list[tuple[Burst, Pair | None]]:
-    """A challenge, all of whose candidates end well."""
+    """A challenge; all candidates end well."""
     played = runner.challenge(incumbent, candidates, plan, SECONDS, lambda *_: None)
     assert [burst.reason for burst, _ in played] == [None] * len(candidates)
     return played
@@ -51,7 +51,7 @@ def hosts() -> set[int]:
 
 
 def verdicts(played: list[tuple[Burst, Pair | None]]) -> list[str | None]:
-    """Of each candidate."""
+    """What each candidate is judged to be."""
     return [pair.verdict if pair is not None else None for _, pair in played]
 
 

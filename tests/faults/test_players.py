@@ -1,4 +1,4 @@
-"""Faults of one player of several in one process: the others play on, and so does the incumbent in the next challenge."""
+"""Faults of one player of several in one process: the others play on, in the next challenge too."""
 
 from __future__ import annotations
 

@@ -299,7 +299,7 @@ def test_several_candidates_play_the_incumbent_at_once() -> None:
 
 def test_a_candidate_that_fails_leaves_the_others() -> None:
     """A setting that crashes is out, and the rest is found."""
-    search, surface = make_search(example_rate, budget_seconds=120, fits=lambda c: c.memory_format == "contiguous")
+    search, _ = make_search(example_rate, budget_seconds=120, fits=lambda c: c.memory_format == "contiguous")
     search.run()
     best = judge(search)[0].config
     assert best.memory_format == "contiguous"

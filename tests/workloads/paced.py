@@ -1,4 +1,4 @@
-"""A workload whose steps take as long whatever their batch, and that writes down what is read and what is trained on."""
+"""A workload whose steps take as long whatever their batch, and that writes down what it reads and trains on."""
 
 import os
 import time

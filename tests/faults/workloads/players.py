@@ -24,11 +24,11 @@ def failing(fault, batch_size=FAULTY):
     def loss(model, batch):
         nonlocal steps
         steps += len(batch[0]) == batch_size
-        found = tiny.loss(model, batch)
+        value = tiny.loss(model, batch)
         if len(batch[0]) == batch_size and steps > FIRST_STEPS:
-            changed = fault()
-            return found if changed is None else found * changed
-        return found
+            factor = fault()
+            return value if factor is None else value * factor
+        return value
 
     return base.with_loss(loss)
 
