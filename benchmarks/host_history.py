@@ -1,7 +1,7 @@
 """Does it matter what a host has played before? The same pair in one host, in two hosts, and in fresh processes.
 
     python -m benchmarks.host_history                         # four workloads, about forty minutes
-    python -m benchmarks.host_history charlm --seconds 4
+    python -m benchmarks.host_history charlm --seconds 2 --values precision=bf16 num_threads=1
 
 For each value of a knob of scope ``live`` or ``loader`` that is worth trying here, the baseline and the baseline with
 that value train the same samples in turn:
@@ -140,11 +140,11 @@ class _Ending:
             host.discard()
 
 
-def measured(target: str, seconds: float) -> dict[str, Any]:
-    """All values of a workload."""
+def measured(target: str, seconds: float, values: Sequence[str] | None) -> dict[str, Any]:
+    """Some values of a workload, all when None."""
     with Isolation(target) as isolation:
         setting = Setting(isolation, target, seconds)
-        names = list(setting.points)
+        names = [name for name in setting.points if values is None or name in values]
         one: dict[str, Ratio] = {}
         again = []
         for first in range(0, len(names), BESIDE):
@@ -207,13 +207,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Does it matter what a host has played before?")
     parser.add_argument("workloads", nargs="*", metavar="workload", help=f"of {', '.join(WORKLOADS)}")
     parser.add_argument("--seconds", type=float, default=4.0, help="that each player trains in a comparison")
+    parser.add_argument("--values", nargs="+", metavar="knob=value", help="those alone; all when left out")
     options = parser.parse_args(arguments)
     if unknown := set(options.workloads) - set(WORKLOADS):
         parser.error(f"expected some of {', '.join(WORKLOADS)}, got {', '.join(sorted(unknown))}")
     found = saved("host_history").get("workloads", {})
     for name in options.workloads or CHOSEN:
         print(name, flush=True)
-        found[name] = measured(WORKLOADS[name], options.seconds)
+        found[name] = measured(WORKLOADS[name], options.seconds, options.values)
         print(f"written to {save('host_history', {'seconds': options.seconds, 'workloads': found})}")
     return int(any(not one["holds"] for workload in found.values() for one in workload["values"]))
 
