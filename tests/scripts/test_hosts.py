@@ -27,6 +27,8 @@ open("starts.txt", "a").write("started\\n")
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 how = sys.argv[1]
 torch.manual_seed(0)
+if not how:  # figures are looked at: on two threads a neighbour makes single ratios of equals 0.2 to 4
+    torch.set_num_threads(1)
 model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(8 * 64, 5))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 data = TensorDataset(torch.randn(512, 3, 12, 12), torch.randint(0, 5, (512,)))
@@ -84,16 +86,16 @@ def starts(folder: Path) -> int:
 
 @pytest.mark.slow
 def test_one_process_plays_many_configs(play: Play) -> None:
-    """They differ in loader, process, model and optimizer; the same config under two names is as fast."""
+    """They differ in loader, process, model and optimizer; the same config under two names agrees."""
     changes: list[dict[str, Any]] = [
-        {}, {"num_workers": 2, "persistent_workers": True}, {"num_threads": 1}, {"optimizer_impl": "fused"},
+        {}, {"num_workers": 2, "persistent_workers": True}, {"num_threads": 2}, {"optimizer_impl": "fused"},
         {"memory_format": "channels_last"}, {"precision": "bf16"}, {"batch_size": 32},
     ]  # fmt: skip
     bursts, pairs, started = play("", *changes)
     assert [(burst.outcome, burst.reason) for burst in bursts] == [(Outcome.OK, None)] * len(changes)
     assert started == 1
     assert pairs[0] is not None
-    assert 0.8 < pairs[0].ratio < 1.25
+    assert pairs[0].ci95.low <= 1 <= pairs[0].ci95.high
     assert all(pair is not None for pair in pairs)
 
 
