@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, model_validator
 
+from autotune.errors import UsageError
 from autotune.hardware import DeviceKind, Hardware, Software
 from autotune.knobs import KNOBS, ModelFacts, Parameters, Scalar, TrainConfig
 from autotune.measuring import (
@@ -251,6 +252,14 @@ class Result(Document):
     def machine(self) -> str:
         """What trained: ``NVIDIA GeForce RTX 4070, 16 CPUs`` or ``Intel Xeon, 2 CPUs``; as a person calls it, if so."""
         return self.machine_name or self.hardware.machine(self.constraints.device)
+
+    @model_validator(mode="after")
+    def _knows_its_objective(self) -> Result:
+        try:
+            objective_named(self.constraints.objective, self.dollars_per_hour)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+        return self
 
     @property
     def objective(self) -> Objective:

@@ -112,8 +112,8 @@ def test_a_ratio_is_that_of_pairs(surface: Surface) -> None:
     plan = BurstPlan(measure_seconds=1.0)
     for seed in range(10):
         playback = Playback(drifting, VirtualClock(), seed)
-        first, _ = playback.challenge(None, Point(config=before), plan, 100.0, lambda _: None)
-        _, pair = playback.challenge(Point(config=before), Point(config=after), plan, 100.0, lambda _: None)
+        ((first, _),) = playback.challenge(None, [Point(config=before)], plan, 100.0, lambda *_: None)
+        ((_, pair),) = playback.challenge(Point(config=before), [Point(config=after)], plan, 100.0, lambda *_: None)
         assert first.ok
         assert pair is not None
         assert pair.ratio == pytest.approx(1.5, rel=0.05)

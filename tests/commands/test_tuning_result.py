@@ -10,7 +10,7 @@ import pytest
 
 from autotune.commands.tuning_result import judge, trial_record
 from autotune.measuring.objective import SAMPLES_PER_SECOND
-from autotune.measuring.pairs import Pair
+from autotune.measuring.pairs import UNKNOWN, Pair
 from autotune.measuring.records import Burst, Outcome
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
@@ -96,7 +96,8 @@ def test_nothing_faster_is_said_of_what_was_compared(blocks: int | None, told: s
     """Of two blocks nothing follows, and less of none."""
     trials = []
     if blocks is not None:
-        pair = Pair(partner=BASELINE.point, ratio=1.0, ci95=Interval(0.98, 1.02), blocks=blocks)
+        interval = Interval(0.98, 1.02) if blocks > 2 else Interval(1 / UNKNOWN, UNKNOWN)
+        pair = Pair(partner=BASELINE.point, ratio=1.0, ci95=interval, blocks=blocks)
         trials = [Trial(CANDIDATE, "sampler", "", pair=pair)]
     assert judge(search_of(trials=trials, incumbent=BASELINE)) == (BASELINE.point, None, told)
 
