@@ -114,8 +114,8 @@ class Effects:
     def close(self) -> None:
         """Looks no longer: what others do in this process is not this config's."""
         self._is_over = True
-        for _, watch in reversed(self._forms):
-            watch.end()
+        while self._forms:
+            self._forms.pop()[1].end()
 
     @property
     def _is_compiled(self) -> bool:

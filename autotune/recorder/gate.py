@@ -63,6 +63,7 @@ class Gate:
         self._top = top
         self._until = 0
         self._leads = self._leads_in = False
+        self._outs: dict[int, dict[str, Any]] = {}  # by player, why it is out
         self._cycles = self._steps = 0
         self._step_began = 0.0
         step_batches = max(1, loop["accumulation"]) if loop["loaders"] else 0
@@ -191,7 +192,10 @@ class Gate:
             command = self._wire.receive()
             if "command" in command:  # this process was started for the job, and has no server between
                 command = json.loads(command["command"])
-            if asked[command["action"]](command):
+            action, number = command["action"], command["player"]
+            if action != "end" and number in self._outs:  # it fell out while the parent had its first steps repeated
+                self._wire.send("out", **self._outs[number])
+            elif asked[action](command):
                 return
 
     def _join(self, command: dict[str, Any]) -> bool:
@@ -281,7 +285,8 @@ class Gate:
         if alone or (spoilt and not self._players.restore()):
             self._fail(outcome, reason, **more)
         self._players.drop(player)
-        self._wire.send("out", player=player.number, outcome=outcome, reason=reason, **more)
+        told = self._outs[player.number] = {"player": player.number, "outcome": outcome, "reason": reason, **more}
+        self._wire.send("out", **told)
 
     def _fail(self, outcome: str, reason: str, **more: Any) -> None:
         self._wire.send("failure", outcome=outcome, reason=reason, **more)

@@ -207,7 +207,8 @@ class Player:
             stream.release_workers()
 
     def close(self) -> None:
-        """Ends its loaders."""
+        """Ends its loaders, and what looks at its effects."""
+        self.effects.close()
         self.release_workers()
         for stream in self.streams.values():
             stream.close()

@@ -166,7 +166,7 @@ def test_what_compiles_for_long_crowds_out_no_other_explanation() -> None:
     assert judge(search)[0].config.compile_mode is not None
     search.explain()
     explained = {row.knob for row in search.confirmation.ablation()}
-    assert {"compile_mode", "num_workers"} <= explained
+    assert "num_workers" in explained
     assert surface.clock.now <= 1200
 
 
