@@ -86,17 +86,23 @@ def starts(folder: Path) -> int:
 
 @pytest.mark.slow
 def test_one_process_plays_many_configs(play: Play) -> None:
-    """They differ in loader, process, model and optimizer; the same config under two names agrees."""
+    """They differ in loader, process, model and optimizer."""
     changes: list[dict[str, Any]] = [
-        {}, {"num_workers": 2, "persistent_workers": True}, {"num_threads": 2}, {"optimizer_impl": "fused"},
+        {"num_workers": 2, "persistent_workers": True}, {"num_threads": 2}, {"optimizer_impl": "fused"},
         {"memory_format": "channels_last"}, {"precision": "bf16"}, {"batch_size": 32},
     ]  # fmt: skip
     bursts, pairs, started = play("", *changes)
     assert [(burst.outcome, burst.reason) for burst in bursts] == [(Outcome.OK, None)] * len(changes)
     assert started == 1
-    assert pairs[0] is not None
-    assert pairs[0].ci95.low <= 1 <= pairs[0].ci95.high
     assert all(pair is not None for pair in pairs)
+
+
+@pytest.mark.slow
+def test_equals_in_one_process_agree(play: Play) -> None:
+    """Beside another config; most intervals hold 1, since one of 95 % misses it now and then."""
+    _, pairs, started = play("", {}, {"memory_format": "channels_last"}, {}, {})
+    agree = [pair is not None and pair.ci95.low <= 1 <= pair.ci95.high for pair in (pairs[0], *pairs[2:])]
+    assert (agree.count(True) >= 2, started) == (True, 1)
 
 
 @pytest.mark.slow
