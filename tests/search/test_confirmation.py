@@ -161,7 +161,7 @@ def test_what_compiles_for_long_crowds_out_no_other_explanation() -> None:
         return example_rate(config) * (1.5 if config.compile_mode else 1.0)
 
     space = make_space(only=("num_workers", "precision", "memory_format", "compile_mode"))
-    search, surface = make_search(rate, budget_seconds=1200, cost=6.0, compile_cost=40.0, noise=0.05, space=space)
+    search, surface = make_search(rate, budget_seconds=1200, cost=6.0, compile_cost=60.0, noise=0.05, space=space)
     search.run()
     assert judge(search)[0].config.compile_mode is not None
     search.explain()
