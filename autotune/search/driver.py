@@ -161,7 +161,7 @@ class Search:
         """What challenges the incumbent next: several that share its host, or one that needs its own, or compiles."""
         turn = [self._waiting] if self._waiting is not None else []
         self._waiting = None
-        while len(turn) < AT_ONCE and not (turn and self._plays_alone(turn[0][1].point)):
+        while len(turn) < AT_ONCE and not (turn and self._plays_alone(turn[0][1].point)) and self._has_room(turn):
             asked = self._next([proposal.point for _, proposal in turn])
             if asked is None:
                 break
@@ -170,6 +170,11 @@ class Search:
                 break
             turn.append(asked)
         return turn
+
+    def _has_room(self, turn: Sequence[Asked]) -> bool:
+        """Whether there is time for one more beside those of a turn: all are cut off where one is."""
+        seconds = [self._bursts.costs.challenge_seconds(one.point, self._bursts.incumbent) for _, one in turn]
+        return not seconds or sum(seconds) + max(seconds) <= self._bursts.searching_seconds
 
     def _plays_alone(self, point: Point) -> bool:
         """Whether a candidate takes long to begin: others would wait for it."""
