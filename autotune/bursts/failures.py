@@ -36,5 +36,6 @@ def device_failed(error: BaseException) -> bool:
 
     Torch names such errors by their device, and raises them at some later call.
     """
-    failed = any("CUDA error" in str(cause) or "HIP error" in str(cause) for cause in causes_of(error))
+    told = [sentence_of(cause) for cause in causes_of(error)]  # the text of a user's error may raise itself
+    failed = any("CUDA error" in text or "HIP error" in text for text in told)
     return failed and not any(exhausted(cause, "cuda") for cause in causes_of(error))

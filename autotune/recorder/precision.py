@@ -38,21 +38,34 @@ def matmul_precision() -> str | None:
         return None
 
 
+def _convolution_in_tf32() -> bool | None:
+    """What the older interface says of convolutions; None where torch refuses to, as `matmul_precision`."""
+    import torch
+
+    try:
+        return torch.backends.cudnn.allow_tf32
+    except RuntimeError:
+        return None
+
+
 def products() -> Undo:
     """Remembers in which precision products of fp32 are computed; returns what puts that back."""
     import torch
 
-    matmul, convolution = matmul_precision(), torch.backends.cudnn.allow_tf32
+    matmul, convolution = matmul_precision(), _convolution_in_tf32()
     # The newer settings distinguish "never set" from "exact", and compiled code is cached by them.
     backends = torch.backends.cuda, torch.backends.mkldnn
     parts: list[Any] = [getattr(backend, "matmul", None) for backend in backends]
+    if convolution is None:
+        parts += [getattr(torch.backends.cudnn, name, None) for name in ("conv", "rnn")]
     newer = [part for part in parts if hasattr(part, "fp32_precision")]
     before = [part.fp32_precision for part in newer]
 
     def put_back() -> None:
         if matmul is not None:
             torch.set_float32_matmul_precision(matmul)
-        torch.backends.cudnn.allow_tf32 = convolution
+        if convolution is not None:
+            torch.backends.cudnn.allow_tf32 = convolution
         for part, precision in zip(newer, before, strict=True):
             part.fp32_precision = precision
 
