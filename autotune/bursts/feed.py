@@ -129,11 +129,6 @@ class Feed(Holding):
         length = length_of(self.loader.sampler)
         return length * self.ranks if length is not None else None
 
-    @property
-    def expected_epoch_batches(self) -> int | None:
-        """Batches of an epoch: of one that ended, else from the loader's length."""
-        return self.epoch_batches if self.epoch_batches is not None else length_of(self.loader) or None
-
     def _of_all_ranks(self, item: tuple[int, Any]) -> tuple[int, Any]:
         """A batch with the number of samples that all ranks draw while this one draws it."""
         return item if self.ranks == 1 else (item[0] * self.ranks, item[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from autotune.bursts.isolation import Isolation
+from autotune.bursts.isolation import Isolation, lost_its_forkserver
 from autotune.bursts.live import Ended
 from autotune.bursts.protocol import Command, Request
 from autotune.knobs import can_share_process
@@ -77,8 +77,8 @@ class Host:
         self._live.resume()
         event = self._isolation.wait(self._live, patience, deadline)
         if event is None:
-            self._end(deadline)
-            if command is not None or not self._lost_its_forkserver:
+            ended = self._end(deadline)
+            if command is not None or not lost_its_forkserver(self._live, ended):
                 return None
             self.ended = None
             self._live = self._isolation.open(self.request, max(0.0, patience - time.monotonic()))
@@ -104,12 +104,6 @@ class Host:
         """Seconds since it was asked for."""
         return time.monotonic() - self._live.began
 
-    @property
-    def _lost_its_forkserver(self) -> bool:
-        """Whether that was killed before it could fork, which says nothing about this process."""
-        ended, live = self.ended, self._live
-        dead = live.forked and not live.child.alive
-        return dead and ended is not None and ended.status is not None and ended.phase == "start"
-
-    def _end(self, deadline: float) -> None:
+    def _end(self, deadline: float) -> Ended:
         self.ended = self._isolation.end(self._live, max(deadline, time.monotonic() + END_SECONDS))
+        return self.ended

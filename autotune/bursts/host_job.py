@@ -27,6 +27,7 @@ from autotune.bursts.protocol import Command, Commands, PipeLostError, Reporter,
 from autotune.bursts.timing import Timing, epoch_samples, stepper_of
 from autotune.bursts.trainer import NonFiniteLossError, Stepper, make_loader, told_of_killed_workers
 from autotune.measuring import Measurement, Outcome, TelemetrySummary, merged
+from autotune.recorder.usage import forget_peaks
 from autotune.training.ranks import this_rank
 from autotune.training.tuned import Tuned
 
@@ -105,7 +106,7 @@ class _Host:
         if self._learner is None and seat.part != "loader":
             self._learner = Learner(self._ready.workload, self._ready.tuned)
         if self._shared:
-            _forget_peaks(self._ready.tuned.device)
+            forget_peaks(self._ready.tuned.device)
         player = _Player(seat, self._request, self._ready, self._learner, shared=self._shared)
         self._players[number] = player
         self._reporter.phase("warm up")
@@ -305,14 +306,6 @@ class _Player:
 def _without_retries(telemetry: TelemetrySummary | None) -> TelemetrySummary | None:
     """Retries of an allocator that players share say nothing about the config of one of them."""
     return telemetry.model_copy(update={"allocator_retries": None}) if telemetry is not None else None
-
-
-def _forget_peaks(device: torch.device) -> None:
-    """From here on the device's peak is that of the player that joins."""
-    if device.type == "cuda":
-        gc.collect()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
 
 
 class _Stream:

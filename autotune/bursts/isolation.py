@@ -113,8 +113,8 @@ class Isolation:
         while True:
             live = self.open(request, max(0.0, deadline - time.monotonic()))
             ended = self.end(live, deadline)
-            if not live.forked or live.child.alive or ended.status is None or ended.phase != "start":
-                return ended  # else it had been killed before it could fork, which says nothing about this job
+            if not lost_its_forkserver(live, ended):
+                return ended
 
     def open(self, request: Request, deadline_seconds: float) -> Live:
         """Asks for a job; `wait` tells what comes of it, and `end` must follow.
@@ -190,12 +190,6 @@ class Isolation:
                     live.ended, live.over = dataclasses.replace(live.ended, status=0), True
                 else:
                     self._hand_over(event, live.child)
-
-    def has_word(self, live: Live) -> bool:
-        """Whether `wait` would have something to tell of a job at once."""
-        while not (live.inbox or live.over) and (event := live.child.next_event(0.0)) is not None:
-            self._hand_over(event, live.child)
-        return bool(live.inbox) or live.over
 
     def discard(self, live: Live) -> None:
         """Kills a job with all its processes, whatever it is doing."""
@@ -398,3 +392,8 @@ class Isolation:
             "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
             RUN_VARIABLE: str(self._folder),
         }
+
+
+def lost_its_forkserver(live: Live, ended: Ended) -> bool:
+    """Whether a job's forkserver was killed before it could fork, which says nothing about the job."""
+    return live.forked and not live.child.alive and ended.status is not None and ended.phase == "start"

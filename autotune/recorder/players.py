@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from .keeping import Keeping
 from .player import Player
+from .usage import forget_peaks
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +43,7 @@ class Players:
         """Takes in another one, which plays next."""
         self.is_shared = True
         self._keeping.keep(self._models, self._known_optimizers)
-        self._forget_peaks()
+        forget_peaks(self._device)
         player.changes.wrapped = self.playing.changes.wrapped
         self._all[player.number] = player
         self.play(player.number)
@@ -99,12 +100,3 @@ class Players:
         changes.on_models(self._models)
         for optimizer in self._known_optimizers:
             changes.on_optimizer(optimizer)
-
-    def _forget_peaks(self) -> None:
-        """From here on the device's peak is that of the player that joins."""
-        import torch
-
-        if self._device.type == "cuda":
-            gc.collect()
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats(self._device)

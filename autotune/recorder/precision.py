@@ -38,7 +38,7 @@ def matmul_precision() -> str | None:
         return None
 
 
-def _convolution_in_tf32() -> bool | None:
+def convolution_in_tf32() -> bool | None:
     """What the older interface says of convolutions; None where torch refuses to, as `matmul_precision`."""
     import torch
 
@@ -52,7 +52,7 @@ def products() -> Undo:
     """Remembers in which precision products of fp32 are computed; returns what puts that back."""
     import torch
 
-    matmul, convolution = matmul_precision(), _convolution_in_tf32()
+    matmul, convolution = matmul_precision(), convolution_in_tf32()
     # The newer settings distinguish "never set" from "exact", and compiled code is cached by them.
     backends = torch.backends.cuda, torch.backends.mkldnn
     parts: list[Any] = [getattr(backend, "matmul", None) for backend in backends]

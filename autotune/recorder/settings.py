@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .precision import matmul_precision, products
+from .precision import convolution_in_tf32, matmul_precision, products
 from .telling import restrict_attention
 
 
@@ -49,5 +49,5 @@ def _settings() -> dict[str, Any]:
     return {
         "threads": torch.get_num_threads(),
         "search": torch.backends.cudnn.benchmark,
-        "products": (matmul_precision(), torch.backends.cudnn.allow_tf32),
+        "products": (matmul_precision(), convolution_in_tf32()),
     }

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 WATCH_SECONDS = 0.5
 """Between two glances at memory."""
@@ -56,6 +61,16 @@ def resident_bytes() -> int:
         with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/statm") as told:
             total += int(told.read().split()[1])
     return total * os.sysconf("SC_PAGESIZE")
+
+
+def forget_peaks(device: torch.device) -> None:
+    """From here on the device's peak is that of the player that joins."""
+    import torch
+
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
 
 
 def lost_fraction(foreign: float, idle: float | None) -> float:
