@@ -56,7 +56,7 @@ BUDGET_SECONDS = 120.0
 DEADLINE_SECONDS = 300.0
 COMPARISONS, SIMULATIONS, PAIRS, CYCLES = 10, 1000, 8, 10
 QUICK_COMPARISONS, QUICK_SIMULATIONS, QUICK_PAIRS, QUICK_CYCLES = 1, 20, 2, 2
-QUICK_PLAN = BurstPlan(warmup_seconds=0.5, measure_seconds=0.5)
+QUICK_PLAN = BurstPlan(measure_seconds=0.5)
 BLOCKS_OF_A_TURN, TURNS = 2, 10
 """A duet's turn is twice a plan's block, but a side has ten of them at least: what a plan must say for a given turn."""
 FIXED_PAIRS = (3, 5, 8)
@@ -228,7 +228,7 @@ def block_lengths(runner: ProcessRunner, pairs: int, seconds: float) -> list[dic
     """Pairs of processes for each length of block."""
     rows = []
     for length in BLOCK_SECONDS:
-        plan = BurstPlan(warmup_seconds=seconds, measure_seconds=max(seconds, TURNS * length), turn_seconds=length)
+        plan = BurstPlan(measure_seconds=max(seconds, TURNS * length), turn_seconds=length)
         played = [well(runner.play([FIRST, SECOND], plan, DEADLINE_SECONDS)) for _ in range(pairs)]
         found: list[Pair] = [(blocks_of(first), blocks_of(second)) for first, second in played]
         speedup = speedup_in([{FIRST: first, SECOND: second} for first, second in played], FIRST, SECOND)

@@ -50,7 +50,7 @@ BUDGET_SECONDS = 120.0
 DEADLINE_SECONDS = 300.0
 ROUNDS, TRUTH_SECONDS, TRUTH_TURNS = 8, 10.0, 4
 QUICK_EPOCHS, QUICK_ROUNDS, QUICK_TRUTH_SECONDS = (20,), 2, 2.0
-QUICK_PLAN = BurstPlan(warmup_seconds=1.0, measure_seconds=1.0)
+QUICK_PLAN = BurstPlan(measure_seconds=1.0)
 GOAL = 0.03
 
 

@@ -41,7 +41,7 @@ LARGEST = 8
 """The target is what a batch of so many times the first is expected to take, and a little more."""
 RESOLUTION = 0.01
 DEADLINE_SECONDS = 120.0
-PLAN = BurstPlan(warmup_seconds=0.5, measure_seconds=0.5)
+PLAN = BurstPlan(measure_seconds=0.5)
 
 
 def run(isolation: Isolation, config: TrainConfig, limit_bytes: int | None = None) -> Burst:

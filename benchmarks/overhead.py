@@ -22,7 +22,7 @@ from benchmarks.output import save
 
 TARGET = "benchmarks.digits:build"
 REPEATS = 10
-PLAN = BurstPlan(warmup_seconds=1.0, measure_seconds=1.0)
+PLAN = BurstPlan(measure_seconds=1.0)
 CONFIGS = {
     "no workers": TrainConfig(batch_size=64),
     "2 workers": TrainConfig(batch_size=64, num_workers=2, persistent_workers=True),

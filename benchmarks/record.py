@@ -54,8 +54,8 @@ PROCESSES = 2
 """Of a config that is not compiled. A ratio is off by 1.5 % for the process alone (`standing.PROCESS_SPREAD`)."""
 MAX_TRIES = 3
 DEADLINE_SECONDS = 120.0
-WHOLE = BurstPlan(warmup_seconds=1.4, measure_seconds=1.0, turn_seconds=TURN_SECONDS)
-PART = BurstPlan(warmup_seconds=0.8, measure_seconds=0.6)
+WHOLE = BurstPlan(measure_seconds=1.0, turn_seconds=TURN_SECONDS)
+PART = BurstPlan(measure_seconds=0.6)
 
 
 class Task(NamedTuple):

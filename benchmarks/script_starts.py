@@ -33,7 +33,7 @@ from benchmarks.ratios import Ratio, paired_ratio
 from benchmarks.replicate import at_least_two
 
 EXAMPLE = Path(__file__).with_name("wordy.py")
-PLAN = BurstPlan(warmup_seconds=0.5, measure_seconds=0.5)
+PLAN = BurstPlan(measure_seconds=0.5)
 LIMIT_SECONDS = 300.0
 """For a script to come to its training loop, and for a burst."""
 

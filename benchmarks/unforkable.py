@@ -78,9 +78,7 @@ def measure(folder: Path) -> dict[str, Any]:
             began = time.monotonic()
             if (left := deadline - time.monotonic()) <= 0:
                 break
-            played = runner.challenge(
-                baseline, points[number : number + TOGETHER], plan_for(SECONDS), left, lambda *_: None
-            )
+            played = runner.challenge(baseline, points[number : number + TOGETHER], plan_for(), left, lambda *_: None)
             print(f"{time.monotonic() - began:.1f} s", file=sys.stderr)
             for burst, pair in played:
                 outcomes.append(burst.outcome.value)

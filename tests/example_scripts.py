@@ -23,7 +23,7 @@ while True:
     optimizer.step()
 """
 """A loop without a loader, and without an end: what stands before it in a script is the test's own."""
-PLAN = BurstPlan(warmup_seconds=0.3, measure_seconds=0.5)
+PLAN = BurstPlan(measure_seconds=0.5)
 
 
 def script(name: str, *arguments: str) -> Script:

@@ -36,7 +36,6 @@ class BurstPlan(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    warmup_seconds: float = Field(default=3.0, gt=0, description="cap on warm-up, compiling apart")
     measure_seconds: float = Field(default=3.0, gt=0, description="cap on the timed blocks")
     turn_seconds: float | None = Field(
         default=None, gt=0, description="of a side in a duet, about; what suits the device when None"

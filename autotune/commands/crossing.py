@@ -128,7 +128,7 @@ def run_in_turn(
     Returns:
         What was measured in each round, and the bursts that failed.
     """
-    plan = round_plan(plan_for(budget.seconds, objective), budget.seconds)
+    plan = round_plan(plan_for(objective), budget.seconds)
     turns = Turns(runner, progress.note)
     trials: list[Trial] = []
     costs = Costs(trials, plan)

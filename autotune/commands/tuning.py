@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from autotune.bursts.isolation import Isolation
+from autotune.bursts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner, look_at_machine, make_runner
 from autotune.commands.opening import opened
 from autotune.commands.options import Options, missing_device, parse_device, ranks_on, require_energy
@@ -32,7 +33,7 @@ from autotune.search.interrupts import Stop
 from autotune.search.progress import Progress
 from autotune.search.scaling import SCALING, scaling
 from autotune.search.sharing import Shared
-from autotune.search.stopping import Budget, plan_for, sufficient_budget
+from autotune.search.stopping import EXPLAINING_SECONDS, Budget, sufficient_budget
 from autotune.search.storage import open_study
 from autotune.search.trials import TrialLog
 from autotune.search.warm_start import Candidate, candidates, read_results
@@ -228,7 +229,7 @@ class Tuning:
     def _evaluation(self, runner: ProcessRunner, search: Search, facts: WorkloadFacts) -> Evaluation | None:
         """The batch to evaluate with; None, which is told, where there was no time, or it failed."""
         self.progress.stage("evaluation")
-        plan, answer = plan_for(self.budget.seconds), search.confirmation.answer()
+        plan, answer = BurstPlan(measure_seconds=EXPLAINING_SECONDS), search.confirmation.answer()
         found = evaluation_batch(answer, runner, plan, self.budget, facts.evaluation_samples, self._note)
         if found is None:
             self._note("no batch size to evaluate with was found: there was no time for it, or evaluating failed")
@@ -237,7 +238,7 @@ class Tuning:
     def _scaling(self, runner: ProcessRunner, search: Search) -> Scaling | None:
         """How many ranks pay, as far as there is time to see it."""
         self.progress.stage("fewer ranks")
-        plan, answer = plan_for(self.budget.seconds), search.confirmation.answer()
+        plan, answer = BurstPlan(measure_seconds=EXPLAINING_SECONDS), search.confirmation.answer()
         return scaling(answer, runner, plan, self.budget, self._note)
 
     def _look_at_machine(self, isolation: Isolation, seen: SeenScript | None) -> tuple[Hardware, DeviceKind]:

@@ -13,7 +13,7 @@ from autotune.knobs import Parameters, TrainConfig
 from autotune.measuring import Point
 
 START_SECONDS, DEADLINE_SECONDS = 90.0, 90.0
-SHORT = BurstPlan(warmup_seconds=0.5, measure_seconds=0.5)
+SHORT = BurstPlan(measure_seconds=0.5)
 
 
 @dataclass

@@ -55,7 +55,7 @@ def truth(clinic: Clinic) -> Iterator[Finding]:
 
 def pairs(clinic: Clinic) -> Iterator[Finding]:
     """Two runners of one config are alike."""
-    plan = BurstPlan(warmup_seconds=0.5, measure_seconds=PAIR_SECONDS, fastest_wins=False)
+    plan = BurstPlan(measure_seconds=PAIR_SECONDS, fastest_wins=False)
     played = clinic.runner().play([_case(*PAIR)] * 2, plan, DEADLINE_SECONDS)
     first, second = (burst.measurement for burst in played)
     if first is None or second is None:
@@ -94,7 +94,7 @@ def _measured(clinic: Clinic, case: tuple[float, float]) -> Measurement:
     Raises:
         WorkloadError: It did not end well.
     """
-    plan = BurstPlan(warmup_seconds=0.3, measure_seconds=SECONDS)
+    plan = BurstPlan(measure_seconds=SECONDS)
     burst = clinic.runner().run(_case(*case), plan, DEADLINE_SECONDS)
     if burst.measurement is None:
         raise WorkloadError(f"a burst {burst.ending}")

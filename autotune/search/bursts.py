@@ -14,7 +14,7 @@ from autotune.search.costs import Costs
 from autotune.search.progress import Progress
 from autotune.search.proposal import ABLATION, ALLOCATOR, CONFIRM, HEADROOM, Proposal
 from autotune.search.rounds import Round
-from autotune.search.stopping import Budget, ablating_plan, confirming_plan, plan_for, round_plan
+from autotune.search.stopping import EXPLAINING_SECONDS, Budget, ablating_plan, confirming_plan, plan_for, round_plan
 from autotune.search.trials import Trial, TrialLog
 from autotune.search.turns import Turns, pair_apart
 
@@ -64,7 +64,7 @@ class Bursts:
         self.log = log
         self.budget = budget
         self.progress = progress
-        self.plan = plan_for(budget.seconds, log.objective)
+        self.plan = plan_for(log.objective, device)
         confirming = confirming_plan(budget.seconds, log.objective)
         ablating = ablating_plan(budget.seconds, log.objective)
         self._round_plans = {CONFIRM: confirming, ABLATION: ablating, ALLOCATOR: round_plan(self.plan, 0.0)}
@@ -186,7 +186,7 @@ class Bursts:
 
     def part_rate(self, point: Point, part: Part) -> float | None:
         """Samples per second of one part of training alone."""
-        plan = self.plan.model_copy(update={"part": part})
+        plan = self.plan.model_copy(update={"part": part, "measure_seconds": EXPLAINING_SECONDS})
         burst = self._alone(point, plan)
         if burst.outcome.is_memory:
             self._runner.close()  # the memory of what lives beside it is needed
@@ -199,7 +199,8 @@ class Bursts:
         The two play a duet where memory holds both; else it is compared with what the point was measured to do.
         """
         self.show_stage(HEADROOM)
-        plan = self.plan.model_copy(update={"part": "compute", "fastest_wins": False})
+        update = {"part": "compute", "fastest_wins": False, "measure_seconds": EXPLAINING_SECONDS}
+        plan = self.plan.model_copy(update=update)
         deadline = self.costs.deadline(point.config, plan, self.budget.remaining)
         ((burst, pair),) = self._runner.challenge(point, [point], plan, deadline, lambda _point, _pair: None)
         if burst.outcome.is_memory:

@@ -20,11 +20,11 @@ from autotune.search.ceilings import most_gain
 from autotune.search.costs import Costs
 from autotune.search.model import Beliefs, Design, Effects
 from autotune.search.proposal import BUNDLE, ELIMINATION, GAIN, LARGEST, Proposal
-from autotune.search.standing import incumbent_of
+from autotune.search.standing import pairs_of
 from autotune.search.trials import Trial
 from autotune.units import format_seconds
 
-NOTABLE = 0.05
+NOTABLE = 0.15
 """The least chance of a gain by which a setting of the bundle is taken out to see. Chosen."""
 LEAST_GAIN = 1e-4
 """A new candidate that is expected to gain less, as a logarithm, is not worth a block: 0.01 % is nil. Chosen."""
@@ -35,7 +35,7 @@ PRICE = 0.04
 MOST_DOUBLES = 400
 """Two changes at once that are looked at; beyond, those of the first knobs."""
 MOST_GROWTH = 2
-"""Times the largest batch that ran: what no memory model speaks for is at most so large."""
+"""Times the largest batch that ran: what no memory model speaks for is at most so large, and one of a turn."""
 LEAPS = 8
 """Draws of all effects, each of which proposes what would be the best by it. Chosen."""
 FANCIED_ERROR = 0.03
@@ -53,6 +53,8 @@ class Chooser:
         refuse: Why a point must not run, or None.
         larger: Points with the largest batch that memory allows, each with why, at a point's other knobs.
         seconds_left: What there is for searching.
+        incumbent: The last trial of the best point so far, if there is one.
+        design: Of all points.
         seed: Of what is drawn.
 
     Attributes:
@@ -67,6 +69,8 @@ class Chooser:
         refuse: Callable[[Point], str | None],
         larger: Callable[[Point], Iterable[tuple[Point, str]]],
         seconds_left: Callable[[], float],
+        incumbent: Callable[[], Trial | None],
+        design: Design,
         seed: int = 0,
     ) -> None:
         self._space = space
@@ -75,7 +79,8 @@ class Chooser:
         self._refuse = refuse
         self._larger = larger
         self._seconds_left = seconds_left
-        self._design = Design(space, baseline)
+        self._incumbent = incumbent
+        self._design = design
         self._generator = np.random.default_rng(seed)
         self._changes: dict[tuple[Point, str, Scalar], Point] = {}
         self.ended: Literal["exhausted", "plateau"] = "exhausted"
@@ -87,7 +92,7 @@ class Chooser:
             trials: All so far.
             playing: What was proposed and has not ended.
         """
-        incumbent = incumbent_of(trials)
+        incumbent = self._incumbent()
         tried = {trial.burst.point for trial in trials} | {*playing}
         guesses = [Point(config=config, parameters=self._baseline.parameters) for config in self._space.suggested()]
         if not any(trial.stage == BUNDLE and trial.burst.ok for trial in trials):
@@ -105,15 +110,18 @@ class Chooser:
         again = (trial.burst.point for trial in trials if trial.round is None and trial.burst.ok)
         ideas = dict.fromkeys(chain(self._changes_of(best), self._leaps(best, effects), guesses, larger, again))
         out = {best, *playing} | {trial.burst.point for trial in trials if not trial.burst.ok}
-        return self._most_promising([point for point in ideas if point not in out], best, effects, larger, trials)
+        ran = max(trial.burst.point.config.batch_size for trial in trials if trial.burst.ok)
+        known = ran if any(point.config.batch_size > ran for point in playing) else MOST_GROWTH * ran
+        leaps = larger if known > ran else {}
+
+        def may_run(point: Point) -> bool:
+            return point not in out and (point.config.batch_size <= known or point in leaps)
+
+        return self._most_promising([point for point in ideas if may_run(point)], best, effects, larger, trials)
 
     def _effects(self, trials: Sequence[Trial], best: Point, playing: Sequence[Point]) -> Effects:
         """What is known of all settings; what plays now counts as if it came out as expected."""
-        seen = [
-            (trial.burst.point, trial.pair)
-            for trial in trials
-            if trial.pair is not None and trial.round is None and not trial.pair.too_few
-        ]
+        seen = pairs_of(trials)
         effects = Effects(self._design, seen)
         if not playing:
             return effects
@@ -149,7 +157,6 @@ class Chooser:
         if not points:
             return None
         beliefs = effects.beside(points, best)
-        known = MOST_GROWTH * max(trial.burst.point.config.batch_size for trial in trials if trial.burst.ok)
         chances = _Chances(trials, self._baseline)
         left = max(self._seconds_left(), 1e-3)
         measured = next(trial.burst.measurement for trial in reversed(trials) if trial.burst.point == best)
@@ -169,8 +176,7 @@ class Chooser:
             if seconds > left or (compiles and gain < PRICE * seconds / left):
                 self.ended = "plateau"
                 continue
-            too_large = point.config.batch_size > known and point not in larger
-            if not too_large and self._refuse(point) is None:
+            if self._refuse(point) is None:
                 promise = _between(float(beliefs.mean[index]), float(beliefs.deviation[index]))
                 reason = f"expected {promise}, costs {format_seconds(seconds)}"
                 if point in larger:

@@ -21,7 +21,7 @@ from autotune.search.rounds import (
     confirm,
     rank,
 )
-from autotune.search.standing import resource_cost, standings
+from autotune.search.standing import resource_cost
 from autotune.search.turns import APART_ERROR
 
 MAX_FINALISTS = 3
@@ -88,7 +88,7 @@ class Confirmation:
 
     def _trained(self) -> Iterator[Point]:
         """What trained in the search, best first."""
-        return (standing.point for standing in standings(self._bursts.trials))
+        return (standing.point for standing in self._bursts.log.standings())
 
     def _disagreement(self, point: Point) -> Numerics | None:
         """The verdict on a point that trains something else; None where nothing speaks against it so far."""
@@ -271,7 +271,7 @@ class Confirmation:
         For whoever is the fastest for all that is certain may have had too few blocks to become the incumbent.
         """
         budget = self._bursts.budget
-        searched = standings(self._bursts.trials)
+        searched = self._bursts.log.standings()
         before = next((one.score for one in searched if one.point == self._baseline), 0.0)
         reached = before * max([1.0, *(one.speedup.ratio for one in self._fast_enough() if one.point in raced)])
         near: dict[Point, float] = {}  # and the score that is certain

@@ -16,7 +16,7 @@ from autotune.search.stopping import Budget
 from autotune.search.trials import Trial
 from autotune.search.turns import shares_host
 
-START_SECONDS = 1.0
+START_SECONDS = 2.25
 """Of a process, until one was seen."""
 OPENING_STEPS = 3
 """That a config takes before its first block: one to see that it trains, one that tells its pace, one that leads in."""
@@ -29,9 +29,9 @@ graphs are recorded in a step or two, and blocks took two thirds of the whole on
 (benchmarks/regional_compile.py). The rest is chosen."""
 CACHE_SAVES = 0.7
 """Of the compiling, at least, when another process has compiled the same code: 0.8 to 0.9 were measured on a CPU."""
-GENEROUS, LEAST_PLANS = 5.0, 3
-"""A deadline is that many times what is expected, and for each config that many plans and seconds at least: a hang must
-not eat the budget. Chosen."""
+GENEROUS, LEAST_DEADLINE_SECONDS = 5.0, 9.0
+"""A deadline is that many times what is expected, and for each config so long at least: a hang must not eat the budget.
+Chosen."""
 NUMERICS_SHARE, NUMERICS_MAX_SECONDS = 0.05, 30.0
 """What checking numerics may take of the budget. Chosen."""
 
@@ -90,7 +90,7 @@ class Costs:
         """What a config costs in a process of its own."""
         seen = self._seen()
         compiling = (1 - CACHE_SAVES if self.is_compiled(config) else 1.0) * self._first_compile_seconds(config)
-        start = START_SECONDS + self._plan.warmup_seconds if seen.start_seconds is None else seen.start_seconds
+        start = START_SECONDS if seen.start_seconds is None else seen.start_seconds
         return Cost(start, compiling, seen.sample_seconds.get(config, seen.usual_sample_seconds))
 
     def shares_host(self, point: Point, other: Point) -> bool:
@@ -124,12 +124,12 @@ class Costs:
 
     def deadline(self, config: TrainConfig, plan: BurstPlan, available: float) -> float:
         """Seconds after which a process of its own is killed, of those available."""
-        return self._deadline([config], plan, self.fresh_seconds(config, plan), available)
+        return self._deadline([config], self.fresh_seconds(config, plan), available)
 
     def challenge_deadline(self, points: Sequence[Point], partner: Point | None, available: float) -> float:
         """Seconds after which a challenge is over, of those available; a first compile may take all of them."""
         expected = sum(self.challenge_seconds(point, partner) for point in points)
-        return self._deadline([point.config for point in points], self._plan, expected, available)
+        return self._deadline([point.config for point in points], expected, available)
 
     def fresh_seconds(self, config: TrainConfig, plan: BurstPlan) -> float:
         """What a burst in a process of its own costs."""
@@ -152,14 +152,13 @@ class Costs:
             return 0
         return min(MOST_STEPS, max(FEWEST_STEPS, int(share / step_seconds)))
 
-    def _deadline(self, configs: Collection[TrainConfig], plan: BurstPlan, expected: float, available: float) -> float:
+    def _deadline(self, configs: Collection[TrainConfig], expected: float, available: float) -> float:
         unknown = not self._seen().sample_seconds
         if not self._trials or any(not self.is_compiled(config) for config in configs):
             return available
         if unknown:
             return 0.6 * available
-        least = LEAST_PLANS * len(configs) * (plan.warmup_seconds + plan.measure_seconds + 1.0)
-        return min(available, max(GENEROUS * expected, least))
+        return min(available, max(GENEROUS * expected, LEAST_DEADLINE_SECONDS * len(configs)))
 
     def _first_compile_seconds(self, config: TrainConfig) -> float:
         """What compiling takes for the first time: more or less than usual, as it was in modes that were seen."""

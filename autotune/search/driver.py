@@ -206,7 +206,7 @@ class Search:
         bursts = self._bursts
         chooser = Chooser(
             space, self.baseline, bursts.costs, self._refuse_for_now, self._larger_batch,
-            lambda: bursts.searching_seconds, self._seed,
+            lambda: bursts.searching_seconds, self.log.incumbent, self.log.design, self._seed,
         )  # fmt: skip
         sampler = self.log.study.sampler
         self._is_bayes = isinstance(sampler, BayesSampler)

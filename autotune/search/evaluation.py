@@ -37,8 +37,7 @@ def evaluation_batch(
         most: Samples that there are to evaluate on; None: not known.
         note: Told where memory forces whole bursts.
     """
-    plan = plan.model_copy(update={"part": "evaluation", "measure_seconds": min(1.0, plan.measure_seconds)})
-    plan = plan.model_copy(update={"warmup_seconds": min(plan.warmup_seconds, plan.measure_seconds)})
+    plan = plan.model_copy(update={"part": "evaluation"})
     runner.close()
     turns = Turns(runner, note)
     point = answer.changed({"accumulation_steps": 1})

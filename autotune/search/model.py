@@ -42,7 +42,7 @@ INTERACTIONS = frozenset(
         ("batch_size", "precision"), ("memory_format", "precision"), ("persistent_workers", "num_workers"),
     ))
 )  # fmt: skip
-MISFIT = 0.02
+MISFIT = 0.04
 """Of a config's logarithm of speed, what no sum of effects explains. Chosen near what processes of one differ by."""
 LEAST_VARIANCE = 1e-12
 """Of a gain: rounding must leave none below."""

@@ -1,4 +1,8 @@
-"""How points stand beside each other after a search: who the incumbent is, and what is doubtful of all the others."""
+"""How points stand beside each other: which is the incumbent, and how much is doubtful of all the others.
+
+Not the luckiest of those that have played: what the model believes after all pairs, so that each speaks for all that
+share a setting with it.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.knobs import TrainConfig
-from autotune.measuring import Point
-from autotune.search.turns import APART_ERROR
+from autotune.measuring import Pair, Point
+from autotune.search.model import Design, Effects
+from autotune.search.turns import pair_apart
 
 if TYPE_CHECKING:
     from autotune.search.trials import Trial
@@ -19,53 +24,14 @@ PROCESS_SPREAD = 0.015
 differed by as much, and no more than the noise of their turns explained."""
 
 
-def incumbent_of(trials: Iterable[Trial]) -> Trial | None:
-    """The trial that made the best point of some trials the incumbent: each was promoted over the one before."""
-    return next(reversed(incumbents(trials)), None)
-
-
-def incumbents(trials: Iterable[Trial]) -> list[Trial]:
-    """All trials that made their point the incumbent, in order."""
-    found: list[Trial] = []
-    for trial in trials:
-        if trial.round is None and trial.score is not None and _takes_over(trial, found[-1] if found else None):
-            found.append(trial)
-    return found
-
-
-def _takes_over(trial: Trial, incumbent: Trial | None) -> bool:
-    """Whether a trial makes its point the incumbent.
-
-    It may have played against an earlier one, beside another candidate or on another machine: then the score that it
-    reaches surely must be higher than this one's.
-    """
-    pair = trial.pair
-    if incumbent is None or pair is None:
-        return incumbent is None
-    behind = pair.partner != incumbent.burst.point and _sure_score(trial) <= _sure_score(incumbent)
-    return pair.promotes and not behind
-
-
-def _sure_score(trial: Trial) -> float:
-    """A score, less its standard error: of two that few blocks speak for, the luckier one is not the better one."""
-    error = trial.pair.error if trial.pair is not None else 0.0
-    return (trial.score or 0.0) * math.exp(-error)
-
-
-def resource_cost(config: TrainConfig) -> tuple[bool, int]:
-    """What a config costs besides time and memory, most expensive first: compiling, workers."""
-    return config.compile_mode is not None, config.num_workers
-
-
 @dataclass(frozen=True)
 class Standing:
-    """How a point stands at the end of a search.
+    """How a point stands.
 
     Attributes:
         point: The point.
-        score: By the objective.
-        error: The standard error of the logarithm of its score beside the last incumbent's: what is doubtful of its
-            own pair, and of those by which incumbents followed each other since.
+        score: By the objective, as the model believes it to be.
+        error: The standard error of the logarithm of its score beside the incumbent's.
     """
 
     point: Point
@@ -73,28 +39,39 @@ class Standing:
     error: float
 
 
-def standings(trials: Sequence[Trial]) -> list[Standing]:
-    """All points that ended well in the search: the last incumbent first, then by their scores."""
-    incumbent: Trial | None = None
-    variance: dict[Point, float] = {}  # of the logarithm of each incumbent's score
-    pairs: dict[Point, tuple[float, float, Point]] = {}
-    for trial in trials:
-        if trial.round is not None or trial.score is None:
-            continue
-        point, pair = trial.burst.point, trial.pair
-        # Without a pair its rate is that of a burst by itself, on a machine that may have been another one since.
-        error = pair.error if pair is not None else APART_ERROR if incumbent is not None else 0.0
-        own = PROCESS_SPREAD**2 + error**2
-        partner = pair.partner if pair is not None else point
-        pairs[point] = trial.score, own, partner
-        if _takes_over(trial, incumbent):
-            variance[point] = variance.get(partner, 0.0) + (own if incumbent is not None else 0.0)
-            incumbent = trial
-    if incumbent is None:
+def standings(trials: Iterable[Trial], design: Design) -> list[Standing]:
+    """All points that ended well in the search, the best first: that is the incumbent."""
+    played = [trial for trial in trials if _counts(trial)]
+    if not played:
         return []
-    last = incumbent.burst.point
-    found = []
-    for point, (score, own, partner) in pairs.items():
-        since = max(0.0, variance[last] - variance.get(point if point in variance else partner, 0.0))
-        found.append(Standing(point, score, math.sqrt(since + (0.0 if point in variance else own))))
-    return sorted(found, key=lambda one: (one.point == last, one.score), reverse=True)
+    first = played[0]
+    points = list(dict.fromkeys(trial.burst.point for trial in played))
+    effects = Effects(design, pairs_of(played))
+    gains = effects.beside(points, first.burst.point).mean
+    best = points[int(gains.argmax())]
+    errors = [math.hypot(error, PROCESS_SPREAD) for error in effects.beside(points, best).deviation]
+    found = [
+        Standing(point, (first.score or 0.0) * math.exp(gain), 0.0 if point == best else error)
+        for point, gain, error in zip(points, gains, errors, strict=True)
+    ]
+    return sorted(found, key=lambda one: one.score, reverse=True)
+
+
+def pairs_of(trials: Sequence[Trial]) -> list[tuple[Point, Pair]]:
+    """All that the search has seen of points beside each other: a burst by itself stands beside the first one."""
+    played = [trial for trial in trials if _counts(trial)]
+    return [
+        (trial.burst.point, trial.pair or pair_apart(played[0].burst.point, trial.score / played[0].score))
+        for trial in played
+        if trial.score and played[0].score and trial is not played[0]
+    ]
+
+
+def _counts(trial: Trial) -> bool:
+    """Whether something was learned of a point's speed in the search."""
+    return trial.round is None and trial.score is not None and not (trial.pair is not None and trial.pair.too_few)
+
+
+def resource_cost(config: TrainConfig) -> tuple[bool, int]:
+    """What a config costs besides time and memory, most expensive first: compiling, workers."""
+    return config.compile_mode is not None, config.num_workers

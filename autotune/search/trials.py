@@ -30,8 +30,9 @@ from autotune.measuring import (
     pool,
 )
 from autotune.search.distributions import PARAMETER_PREFIX, differing, holds, make_distributions, nearest, takes
+from autotune.search.model import Design
 from autotune.search.sharing import POLL_SECONDS, Alone, Shared
-from autotune.search.standing import incumbent_of, incumbents
+from autotune.search.standing import Standing, standings
 from autotune.search.storage import beside
 
 Kept = TypeVar("Kept")
@@ -100,6 +101,8 @@ class TrialLog:
         self._offered = make_distributions(space)
         self.distributions = dict(self._offered)
         self._space = space
+        self.design = Design(space, Point(config=space.baseline))
+        self._standings: tuple[int, list[Standing]] = 0, []
         self._note = note
         self._in_memory = False
         self._told_of_compiler = False
@@ -153,6 +156,7 @@ class TrialLog:
         self._offered |= new
         self.distributions |= new
         self._space = space
+        self.design, self._standings = Design(space, Point(config=space.baseline)), (0, [])
         self._agree()
 
     def run(
@@ -233,9 +237,17 @@ class TrialLog:
             time.sleep(POLL_SECONDS)
             self.sync()
 
+    def standings(self) -> list[Standing]:
+        """How all points stand that have ended well in the search, the incumbent first."""
+        if self._standings[0] != len(self.trials):
+            self._standings = len(self.trials), standings(self.trials, self.design)
+        return self._standings[1]
+
     def incumbent(self) -> Trial | None:
-        """The trial that made the best point so far the incumbent; None while nothing has ended well."""
-        return incumbent_of(self.trials)
+        """The last trial of the point that is believed to be the best; None while nothing has ended well."""
+        best = next(iter(self.standings()), None)
+        played = (trial for trial in reversed(self.trials) if trial.round is None and trial.score is not None)
+        return next((trial for trial in played if best is not None and trial.burst.point == best.point), None)
 
     def _ask(self, point: Point) -> optuna.Trial:
         parameters = self.parameters(point)
@@ -274,7 +286,7 @@ class TrialLog:
 
     def _chained(self, burst: Burst, pair: Pair | None) -> tuple[Pair | None, float | None]:
         """The pair by the objective, which is in proportion to the rate; and the score that follows from it."""
-        before = reversed(incumbents(self.trials))
+        before = (trial for trial in reversed(self.trials) if trial.score is not None)
         partner = next((one for one in before if pair is not None and one.burst.point == pair.partner), None)
         if pair is None or partner is None or partner.score is None:
             return pair, None

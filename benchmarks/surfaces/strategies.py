@@ -15,7 +15,7 @@ from autotune.commands.tuning_result import judge
 from autotune.knobs.config import Scalar, TrainConfig
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.search.driver import Search
-from autotune.search.standing import incumbent_of
+from autotune.search.standing import standings
 from autotune.search.stopping import Budget
 from autotune.search.storage import make_sampler
 from autotune.search.trials import Trial, TrialLog
@@ -69,9 +69,9 @@ def autotune(
     for at, trial in zip(ends, log.trials, strict=True):
         if trial.round is None:
             searched.append(trial)
-            best = incumbent_of(searched)
-            if best is not None and (not choices or choices[-1][1] != best.burst.point.config):
-                choices.append((at, best.burst.point.config))
+            best = next(iter(standings(searched, log.design)), None)
+            if best is not None and (not choices or choices[-1][1] != best.point.config):
+                choices.append((at, best.point.config))
     choices.append((clock.now, judge(search)[0].config))
     return Played(space.baseline, tuple(choices), tuple((at, burst) for at, burst, _ in playback.ran))
 

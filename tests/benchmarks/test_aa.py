@@ -18,7 +18,7 @@ from benchmarks import aa, digits, output
 from benchmarks.aa_turns import turn_lengths
 from tests.conftest import RunnerOf
 
-SHORT = BurstPlan(warmup_seconds=0.1, measure_seconds=0.2)
+SHORT = BurstPlan(measure_seconds=0.2)
 TINY = "tests.workloads.tiny:build"
 
 

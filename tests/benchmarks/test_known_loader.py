@@ -47,7 +47,7 @@ def test_the_plain_loop_agrees_with_arithmetic() -> None:
 @pytest.mark.slow
 def test_a_duet_claims_about_the_truth(runner_of: RunnerOf) -> None:
     """Two short rounds: far from what a queue that was filled meanwhile would give."""
-    plan = BurstPlan(warmup_seconds=0.5, measure_seconds=1.0)
+    plan = BurstPlan(measure_seconds=1.0)
     config = workers(1, prefetch=8)
     found = known_loader.claimed(runner_of(known_loader.TARGET), config, 2000, 2, plan)
     assert found["ratio"] == pytest.approx(28 / 20, rel=0.15)

@@ -22,7 +22,7 @@ from autotune.measuring.records import Burst, Outcome, Point
 from tests.conftest import RunnerOf
 
 SECONDS = 60.0
-PLAN = BurstPlan(warmup_seconds=0.3, measure_seconds=0.6)
+PLAN = BurstPlan(measure_seconds=0.6)
 SLEEPY = "tests.workloads.sleepy:build"
 
 

@@ -25,7 +25,7 @@ from tests.bursts.solo import ReadyHost
 from tests.conftest import RunnerOf
 from tests.processes import ROOT
 
-PLAN = BurstPlan(warmup_seconds=0.2, measure_seconds=0.4)
+PLAN = BurstPlan(measure_seconds=0.4)
 SECONDS = 60.0
 TINY = "tests.workloads.tiny:build"
 SLOW, FAST = (Point(config=TrainConfig(batch_size=size, accumulation_steps=32 // size)) for size in (4, 32))

@@ -22,7 +22,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
 from tests.conftest import RunnerOf
 
-PLAN = BurstPlan(warmup_seconds=0.3, measure_seconds=0.3)
+PLAN = BurstPlan(measure_seconds=0.3)
 DEADLINE_SECONDS = 20.0
 POINT = Point(config=TrainConfig())
 

@@ -13,7 +13,7 @@ from autotune.measuring.records import Outcome, Point
 from tests.conftest import RunnerOf
 from tests.workloads import lengths
 
-PLAN = BurstPlan(warmup_seconds=0.3, measure_seconds=0.3)
+PLAN = BurstPlan(measure_seconds=0.3)
 
 
 def test_the_largest_are_found_by_the_bytes_of_their_tensors() -> None:

@@ -16,7 +16,7 @@ from autotune.measuring.records import Outcome, Point
 from tests.conftest import RunnerOf
 from tests.torch_versions import needs_newer_precision
 
-PLAN = BurstPlan(warmup_seconds=0.2, measure_seconds=0.2)
+PLAN = BurstPlan(measure_seconds=0.2)
 
 
 @pytest.fixture

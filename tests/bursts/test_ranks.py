@@ -16,7 +16,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
 from tests.conftest import RunnerOf
 
-PLAN = BurstPlan(warmup_seconds=0.2, measure_seconds=0.4)
+PLAN = BurstPlan(measure_seconds=0.4)
 SECONDS = 60.0
 SHARED = "tests.workloads.shared:build"
 DDP = {"ddp_bucket_cap_mb": 1, "gradient_as_bucket_view": True, "static_graph": True}

@@ -19,7 +19,7 @@ from autotune.measuring.records import Burst, Point
 from tests.conftest import RunnerOf
 
 ONE_THREAD = Point(config=TrainConfig(num_threads=1))
-PLAN = BurstPlan(warmup_seconds=0.5, measure_seconds=1.0)
+PLAN = BurstPlan(measure_seconds=1.0)
 
 
 def seconds(at: float, *, busy: float, idle: float, own: float, stolen: float = 0.0) -> CpuSeconds:

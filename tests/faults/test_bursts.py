@@ -25,7 +25,7 @@ from tests.faults.residue import Residue
 from tests.faults.scenarios import PACKAGE, SCENARIOS, Scenario, fault
 from tests.search.surface import make_space
 
-PLAN = BurstPlan(warmup_seconds=0.3, measure_seconds=0.3)
+PLAN = BurstPlan(measure_seconds=0.3)
 START_SECONDS = 60.0
 OVERRUN_SECONDS = 5.0
 PARTNER_SECONDS = 20.0

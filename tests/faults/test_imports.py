@@ -18,7 +18,7 @@ from tests.faults.residue import Residue
 from tests.faults.scenarios import IMPORTING, PACKAGE, Importing
 from tests.processes import slowness
 
-PLAN = BurstPlan(warmup_seconds=0.3, measure_seconds=0.3)
+PLAN = BurstPlan(measure_seconds=0.3)
 BURST_SECONDS = 60.0
 GRACE_SECONDS = 5.0
 

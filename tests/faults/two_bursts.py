@@ -15,7 +15,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Point
 from tests.faults.scenarios import PACKAGE
 
-PLAN = BurstPlan(warmup_seconds=0.3, measure_seconds=0.3)
+PLAN = BurstPlan(measure_seconds=0.3)
 SECONDS = 60.0
 
 

@@ -21,7 +21,7 @@ from autotune.measuring.numerics import judge_agreement
 from autotune.measuring.records import Burst, Outcome, Point
 from tests.processes import ROOT
 
-PLAN = BurstPlan(warmup_seconds=2.0, measure_seconds=2.0)
+PLAN = BurstPlan(measure_seconds=2.0)
 DEADLINE_SECONDS = 240.0
 MIB = 2**20
 

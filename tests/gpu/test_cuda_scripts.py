@@ -15,7 +15,7 @@ from tests.example_scripts import START_SECONDS, script
 if TYPE_CHECKING:
     import pytest
 
-PLAN = BurstPlan(warmup_seconds=0.5, measure_seconds=0.5)
+PLAN = BurstPlan(measure_seconds=0.5)
 
 
 def bursts(isolation: ScriptIsolation, *changes: dict[str, object]) -> list[Burst]:

@@ -16,7 +16,7 @@ from autotune.training.tuned import Tuned
 from autotune.workload.target import adapt
 from autotune.workload.workload import Workload
 
-PLAN = BurstPlan(warmup_seconds=0.3, measure_seconds=0.3)
+PLAN = BurstPlan(measure_seconds=0.3)
 SECONDS = 90.0
 
 

@@ -21,7 +21,7 @@ from tests.example_scripts import START_SECONDS, script
 
 SELDOM = 2 * (OFTEN_STEPS + 1)
 """Batches of three steps."""
-PLAN = BurstPlan(warmup_seconds=0.3, measure_seconds=2.0)
+PLAN = BurstPlan(measure_seconds=2.0)
 """Several evaluations fit into it."""
 
 

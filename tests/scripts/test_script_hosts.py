@@ -16,7 +16,7 @@ from autotune.measuring import Burst, Outcome, Pair, Point
 from autotune.scripts import Script, ScriptIsolation
 from tests.example_scripts import START_SECONDS
 
-PLAN = BurstPlan(warmup_seconds=0.3, measure_seconds=0.5)
+PLAN = BurstPlan(measure_seconds=0.5)
 IMAGES = """
 import os, sys, threading
 import torch

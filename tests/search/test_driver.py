@@ -15,7 +15,7 @@ from autotune.measuring.profiles import Profile
 from autotune.measuring.records import Outcome, Point
 from autotune.search.proposal import ALLOCATOR, BASELINE, BUNDLE, CONFIRM, ELIMINATION, GAIN
 from autotune.search.refusals import refusal
-from autotune.search.stopping import Budget, plan_for
+from autotune.search.stopping import Budget
 from autotune.terminal.progress import Quiet
 from tests.search.surface import example_rate, journal_storage, make_search, make_space
 
@@ -210,12 +210,6 @@ def test_a_journal_cut_in_mid_line_is_read_up_to_there(tmp_path: Path) -> None:
     assert before - 1 <= len(resumed.log.trials) <= before
     resumed.run()
     assert len(resumed.log.trials) > before
-
-
-def test_plans_grow_with_the_budget() -> None:
-    """A longer budget buys longer bursts, up to a limit."""
-    assert plan_for(30).measure_seconds < plan_for(3600).measure_seconds
-    assert plan_for(3600) == plan_for(7200)
 
 
 def test_points_with_equal_content_are_equal() -> None:

@@ -18,7 +18,7 @@ from autotune.measuring.records import Outcome, Point
 from autotune.results.result import Evaluation, EvaluationBatch
 from autotune.results.summary import evaluation_text
 from autotune.search.evaluation import EVALUATION, evaluation_batch
-from autotune.search.stopping import Budget, plan_for
+from autotune.search.stopping import EXPLAINING_SECONDS, Budget
 from autotune.training.tuned import Tuned
 from autotune.workload.target import adapt
 from autotune.workload.workload import Workload
@@ -28,6 +28,7 @@ from tests.conftest import RunnerOf
 from tests.factories import make_result
 from tests.search.surface import SurfaceRunner
 
+PLAN = BurstPlan(measure_seconds=EXPLAINING_SECONDS)
 ANSWER = Point(config=TrainConfig(batch_size=16, accumulation_steps=4))
 
 
@@ -41,7 +42,7 @@ def found(most: int | None = None, seconds: float = 300.0, oom_above: int = 10**
     clock = VirtualClock()
     runner = SurfaceRunner(clock, rate, evaluation_rate=rate, noise=0.0, oom_above=oom_above, cost=2.0)
     budget = Budget(seconds, clock=clock)
-    return evaluation_batch(ANSWER, runner, plan_for(seconds), budget, most, pytest.fail)
+    return evaluation_batch(ANSWER, runner, PLAN, budget, most, pytest.fail)
 
 
 def test_it_is_doubled_while_that_is_faster() -> None:
@@ -138,7 +139,7 @@ def test_real_processes_find_a_batch(runner_of: RunnerOf) -> None:
     runner = runner_of("tests.workloads.sleepy:build")
     parameters = {"samples": 16, "step_seconds": 0.01, "batch_size": 4}
     answer = Point.model_validate({"config": {"batch_size": 4}, "parameters": parameters})
-    evaluation = evaluation_batch(answer, runner, plan_for(60.0), Budget(60.0), 16, pytest.fail)
+    evaluation = evaluation_batch(answer, runner, PLAN, Budget(60.0), 16, pytest.fail)
     assert evaluation is not None
     assert evaluation.batch_size == 16
     assert evaluation.ratio > 1.5

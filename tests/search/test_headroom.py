@@ -70,7 +70,7 @@ def test_real_processes_show_what_the_loader_costs(runner_of: RunnerOf) -> None:
     parameters = {"read_seconds": 0.005, "step_seconds": 0.01, "batch_size": 4}
     config: dict[str, Any] = {"batch_size": 4}
     point = Point.model_validate({"config": config, "parameters": parameters})
-    plan = BurstPlan(warmup_seconds=0.3, measure_seconds=0.8, fastest_wins=False)
+    plan = BurstPlan(measure_seconds=0.8, fastest_wins=False)
     runner.challenge(None, [point], plan, 30.0, lambda *_: None)
     cached = plan.model_copy(update={"part": "compute"})
     ((burst, pair),) = runner.challenge(point, [point], cached, 30.0, lambda *_: None)

@@ -165,7 +165,7 @@ def test_samples_per_joule_are_those_of_the_blocks_that_count() -> None:
 
 def test_turns_are_long_enough_for_the_counter() -> None:
     """In challenges and rounds alike, however short the budget."""
-    for plan in (plan_for(60, SAMPLES_PER_JOULE), round_plan(plan_for(60, SAMPLES_PER_JOULE), 18.0)):
+    for plan in (plan_for(SAMPLES_PER_JOULE), round_plan(plan_for(SAMPLES_PER_JOULE), 18.0)):
         assert plan.turn_seconds == SAMPLES_PER_JOULE.turn_seconds
         assert plan.measure_seconds >= LEAST_TURNS * (plan.turn_seconds or math.inf)
 
@@ -223,7 +223,7 @@ def test_samples_per_dollar_follow_the_rate_at_the_machines_price() -> None:
 )
 def test_duets_end_as_soon_as_they_are_decided_where_the_faster_is_the_better(name: str, soon: bool) -> None:
     """A dollar buys an hour, whatever is trained in it; a joule may be better spent by the slower."""
-    assert plan_for(60, objective_named(name, 2.0)).fastest_wins is soon
+    assert plan_for(objective_named(name, 2.0)).fastest_wins is soon
 
 
 def test_samples_per_dollar_need_a_price() -> None:

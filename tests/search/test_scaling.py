@@ -15,7 +15,7 @@ from autotune.search.stopping import Budget
 from tests.conftest import RunnerOf
 from tests.factories import make_measurement, make_result
 
-PLAN = BurstPlan(warmup_seconds=0.2, measure_seconds=0.4)
+PLAN = BurstPlan(measure_seconds=0.4)
 
 
 def step(ranks: int, ratio: float | None, speed: float | None, *, sure: float = 0.05) -> ScalingStep:

@@ -8,7 +8,7 @@ from autotune.commands.options import Options
 from autotune.commands.tuning_result import Findings, Setting, make_result
 from autotune.errors import NothingFeasibleError
 from autotune.measuring.records import Burst, Outcome
-from autotune.search.stopping import plan_for, sufficient_budget
+from autotune.search.stopping import USUAL_BURST_SECONDS, sufficient_budget
 from autotune.search.trials import Trial
 from tests.search.surface import example_rate, make_facts, make_hardware, make_search
 
@@ -36,8 +36,7 @@ def test_the_budget_that_would_do_holds_a_small_search(prepared: float, checked:
     """On a machine as slow as this one was: on its clock something is confirmed within it."""
     start = max(checked, late_seconds)
     enough = sufficient_budget(prepared, start)
-    plan = plan_for(enough)
-    cost = start + plan.warmup_seconds + plan.measure_seconds
+    cost = start + USUAL_BURST_SECONDS
     search, surface = make_search(example_rate, budget_seconds=enough, cost=cost)
     surface.clock.now += prepared
     search.run()

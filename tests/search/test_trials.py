@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import optuna
@@ -15,7 +14,8 @@ from autotune.measuring.pairs import Pair
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.measuring.statistics import Interval
 from autotune.search.distributions import make_distributions, nearest
-from autotune.search.standing import PROCESS_SPREAD, incumbent_of, standings
+from autotune.search.model import Design
+from autotune.search.standing import PROCESS_SPREAD, standings
 from autotune.search.storage import open_study
 from autotune.search.trials import Trial, TrialLog
 from tests.factories import make_burst
@@ -59,12 +59,12 @@ def pair(partner: Burst, ratio: float, half: float = 0.02) -> Pair:
 BASELINE, FIRST, SECOND = make_burst(1000.0), make_burst(900.0, num_workers=1), make_burst(5000.0, num_workers=2)
 
 
-@pytest.mark.parametrize(("ratio", "promoted"), [(1.1, True), (1.015, True), (1.005, False), (0.9, False)])
-def test_who_wins_or_seems_to_is_the_incumbent(ratio: float, promoted: bool) -> None:
-    """Beyond doubt, or undecided and a little ahead: whatever the machine's speed was at the time."""
-    incumbent = incumbent_of([Trial(BASELINE, "s", ""), Trial(FIRST, "s", "", pair=pair(BASELINE, ratio))])
-    assert incumbent is not None
-    assert incumbent.burst == (FIRST if promoted else BASELINE)
+@pytest.mark.parametrize(("ratio", "promoted"), [(1.1, True), (1.015, True), (0.97, False)])
+def test_the_incumbent_is_what_pairs_show(ratio: float, promoted: bool) -> None:
+    """Whatever the machine's speed was at the time of each burst."""
+    trials = [Trial(BASELINE, "s", ""), Trial(FIRST, "s", "", pair=pair(BASELINE, ratio))]
+    best = standings(trials, Design(make_space(), BASELINE.point))[0]
+    assert best.point == (FIRST if promoted else BASELINE).point
 
 
 def test_scores_are_chained_to_the_first() -> None:
@@ -76,18 +76,16 @@ def test_scores_are_chained_to_the_first() -> None:
     assert scores == pytest.approx([scores[0], 1.2 * scores[0], 1.32 * scores[0]])
 
 
-def test_errors_add_along_the_chain() -> None:
-    """Of a point that lost to an earlier incumbent it is also doubtful what has followed that one since."""
-    lost = make_burst(800.0, num_workers=3)
-    played = [(BASELINE, None), (lost, pair(BASELINE, 0.95)), (FIRST, pair(BASELINE, 1.2)), (SECOND, pair(FIRST, 0.9))]
+def test_the_luckiest_is_not_the_incumbent() -> None:
+    """Of two that play the same partner, the one whose ratio is certain stands before the one with three blocks."""
+    lucky = make_burst(1500.0, optimizer_impl="fused")
+    wide = pair(BASELINE, 1.4).model_copy(update={"ci95": Interval(0.7, 2.8)})
+    played = [(BASELINE, None), (lucky, wide), (FIRST, pair(BASELINE, 1.3))]
     trials = [Trial(burst, "s", "", pair=beside) for burst, beside in played]
-    found = {standing.point: standing.error for standing in standings(trials)}
-    assert found[FIRST.point] == 0  # the last incumbent, beside itself
-    error = {burst.point: beside.error for burst, beside in played if beside is not None}
-    own, since = (math.hypot(PROCESS_SPREAD, error[one.point]) for one in (SECOND, FIRST))
-    assert found[SECOND.point] == pytest.approx(own)
-    assert found[BASELINE.point] == pytest.approx(since)
-    assert found[lost.point] == pytest.approx(math.hypot(since, PROCESS_SPREAD, error[lost.point]))
+    found = standings(trials, Design(make_space(), BASELINE.point))
+    assert [standing.point for standing in found] == [FIRST.point, lucky.point, BASELINE.point]
+    assert found[0].error == 0
+    assert found[1].error > found[2].error > PROCESS_SPREAD
 
 
 def test_pairs_are_kept_with_their_trials() -> None:
