@@ -8,6 +8,7 @@ from typing import Any
 
 from autotune.hardware.model import Cpu, Gpu, Hardware, Memory, Peaks, Software
 from autotune.knobs.config import TrainConfig
+from autotune.measuring.pairs import Pair
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
@@ -45,6 +46,11 @@ def make_measurement(
         "final_loss": 0.7,
     }
     return Measurement(**{**fields, **changes})
+
+
+def make_pair(partner: Burst, ratio: float, half: float = 0.02) -> Pair:
+    """A candidate that played beside a burst's point, with half the width of the interval."""
+    return Pair(partner=partner.point, ratio=ratio, ci95=Interval(ratio - half, ratio + half), blocks=9)
 
 
 def make_burst(

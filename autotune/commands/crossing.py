@@ -145,7 +145,7 @@ def run_in_turn(
         failed.extend(burst for burst in bursts if not burst.ok)
         rounds.append({b.point: b.measurement for b in bursts if scored(b, objective) and b.measurement is not None})
         for burst in bursts:
-            progress.burst(burst, None, budget.remaining)
+            progress.burst(burst, None, None, budget.remaining)
         return bursts
 
     def affords(points: Sequence[Point]) -> bool:

@@ -185,10 +185,12 @@ def _measuring_fraction(trials: Sequence[Trial], seconds: float) -> float:
     """Share of a run's seconds that its bursts spent in warm-up and timed steps."""
     own = [trial for trial in trials if not trial.resumed]
     measured = sum(trial.burst.measuring_seconds for trial in own)
-    for trial in own:  # of a challenge, the burst is the candidate's: the incumbent has trained about as long
-        if trial.pair is not None and trial.pair.blocks and trial.burst.measurement is not None:
-            measured += trial.burst.measurement.measure_seconds
-    return min(1.0, measured / seconds) if seconds > 0 else 0.0
+    incumbents: dict[int, float] = {}  # one trains beside all of a turn, each block of theirs once
+    for trial in own:
+        if trial.turn is not None and trial.pair is not None and trial.burst.measurement is not None:
+            trained = trial.pair.ratio * trial.burst.measurement.measure_seconds
+            incumbents[trial.turn] = max(trained, incumbents.get(trial.turn, 0.0))
+    return min(1.0, (measured + sum(incumbents.values())) / seconds) if seconds > 0 else 0.0
 
 
 def _numerics(search: Search, best: Point) -> Numerics | None:
@@ -271,6 +273,7 @@ def trial_record(trial: Trial, baseline: Point) -> TrialRecord:
     measured = burst.measurement
     return TrialRecord(
         stage=trial.stage,
+        turn=trial.turn,
         reason=trial.reason,
         changes=burst.point.new_values(baseline),
         outcome=burst.outcome,

@@ -23,9 +23,9 @@ def history(result: Result) -> list[Block]:
         legend = f"dot: {unit} of a burst; hollow: disturbed; cross: failed; solid line: best so far; dashed: before"
         if len(result.trials) > MOST_MARKS:
             legend += f"; there are more than {MOST_MARKS:,} bursts, so only every n-th is drawn"
-        headings = ("burst", "stage", "outcome", unit, "vs before", "memory", "time", "changes and reason")
+        headings = ("burst", "turn", "stage", "outcome", unit, "vs before", "memory", "time", "changes and reason")
         rows = tuple(_row(result, number, trial) for number, trial in enumerate(result.trials, 1))
-        table = Table("All bursts, in the order in which they ran", headings, rows, frozenset(range(3, 7)), wide=True)
+        table = Table("All bursts, in the order in which they ran", headings, rows, frozenset(range(4, 8)), wide=True)
         blocks.append(Pair(Picture(svg, _finding(result), legend), _stages_table(result)))
         blocks.append(Folded("All bursts, with their reasons", (table,)))
     if search.warm_start:
@@ -71,6 +71,7 @@ def _row(result: Result, number: int, trial: TrialRecord) -> tuple[str, ...]:
         why.append(f"failed: {trial.failure}")
     return (
         str(number),
+        or_dash(trial.turn, str),
         trial.stage,
         trial.outcome.value,
         or_dash(score, result.objective.bare),

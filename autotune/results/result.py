@@ -134,6 +134,9 @@ class TrialRecord(Stored):
     """One burst of the search."""
 
     stage: str
+    turn: Whole | None = Field(
+        default=None, description="trials with the same number challenged the same partner, block by block"
+    )
     reason: str = Field(description="why it was run")
     changes: dict[str, Scalar] = Field(default_factory=dict, description="knobs and arguments unlike the baseline's")
     outcome: Outcome

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -256,6 +256,16 @@ def _beside_others(result: Result) -> str | None:
         f"beside others, who took {percent(taken)} of the CPUs: alone it may gain more or less, so tune again once "
         "they are done"
     )
+
+
+def turn_text(trials: Sequence[TrialRecord], turn: int) -> str:
+    """Who played in a turn, and how long: ``turn 3, 1.9 s: 4 against num_workers=2 (expected gain)``."""
+    playing = [trial for trial in trials if trial.turn == turn]
+    partner = next((trial.partner for trial in playing if trial.partner is not None), None)
+    against = "nothing" if partner is None else " ".join(f"{k}={knob_text(k, v)}" for k, v in partner.items())
+    stages = ", ".join(dict.fromkeys(trial.stage for trial in playing))
+    seconds = format_seconds(sum(trial.seconds for trial in playing))
+    return f"turn {turn}, {seconds}: {len(playing)} against {against or 'the baseline'} ({stages})"
 
 
 def duet_text(trial: TrialRecord) -> str | None:

@@ -124,19 +124,16 @@ class Bursts:
         self.show_stage(asked[0][1].stage)
         incumbent = self.incumbent
 
-        def told(point: Point, pair: Pair) -> None:
-            self.progress.duet(point, pair.partner, pair.ratio, pair.ci95)
-
         available = BASELINE_SHARE * self.budget.remaining
         if self.trials:
             available = max(map(self.affordable_seconds, points))
         # What was begun may go on a little: the confirmation's share is the larger one.
         available = min(available + 2 * self.plan.measure_seconds, self.budget.remaining)
         deadline = self.costs.challenge_deadline(points, incumbent, available)
-        played = self._turns.challenge(incumbent, points, self.plan, deadline, told)
+        played = self._turns.challenge(incumbent, points, self.plan, deadline, self.progress.duet)
+        turn = 1 + max((trial.turn or 0 for trial in self.trials), default=0)
         for (trial, proposal), (burst, pair) in zip(asked, played, strict=True):
-            self.log.finish(trial, proposal.stage, proposal.reason, burst, pair)
-            self.tell(burst)
+            self.tell(self.log.finish(trial, proposal.stage, proposal.reason, burst, pair, turn=turn))
 
     def release(self) -> None:
         """Ends what lives: the search is over, and others need its memory."""
@@ -156,8 +153,8 @@ class Bursts:
             self.cut_off.add((stage, number))
         for burst in bursts:
             told = reason(burst.point)
-            self.log.run(burst.point, stage, told, lambda burst=burst: (burst, None), round_number=number)  # type: ignore[misc]
-            self.tell(burst)
+            played = self.log.run(burst.point, stage, told, lambda burst=burst: (burst, None), round_number=number)  # type: ignore[misc]
+            self.tell(played)
         return bursts
 
     def compare_fresh(self, point: Point, stage: str, reason: str) -> Pair | None:
@@ -171,9 +168,9 @@ class Bursts:
                     self.baseline, own.measurement.samples_per_second / theirs.measurement.samples_per_second
                 )
         self.log.run(self.baseline, stage, reason, lambda: (theirs, None), round_number=0)
-        self.log.run(point, stage, reason, lambda: (own, pair))
-        self.tell(own)
-        return self.trials[-1].pair
+        played = self.log.run(point, stage, reason, lambda: (own, pair))
+        self.tell(played)
+        return played.pair
 
     def _play(self, points: Sequence[Point], stage: str) -> list[Burst]:
         plan = self._round_plans[stage]
@@ -222,10 +219,10 @@ class Bursts:
                 rounds.setdefault(trial.round, {})[trial.burst.point] = measured
         return list(rounds.values())
 
-    def tell(self, burst: Burst) -> None:
-        """Shows how a burst ended, beside the best so far."""
+    def tell(self, trial: Trial) -> None:
+        """Shows how a trial ended, beside the best so far."""
         best = self.log.incumbent()
-        self.progress.burst(burst, best.burst if best else None, self.budget.remaining)
+        self.progress.burst(trial.burst, trial.pair, best.burst if best else None, self.budget.remaining)
 
     def show_stage(self, stage: str) -> None:
         """Shows the part of the search that has begun, once."""

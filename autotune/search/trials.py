@@ -37,7 +37,7 @@ from autotune.search.storage import beside
 
 Kept = TypeVar("Kept")
 _BURST, _STAGE, _REASON, _ROUND = "burst", "stage", "reason", "round"
-_PAIR, _CHAINED = "pair", "chained"
+_PAIR, _CHAINED, _TURN = "pair", "chained", "turn"
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class Trial:
         pair: How it did against the incumbent of its time; None without one, in a round, or where it failed.
         chained: Beside an incumbent, their ratio times the incumbent's own score: so all scores are chained to the
             first one, and the machine's speed of the moment cancels.
+        turn: Which challenge of the incumbent it took part in, with all that have the same number; None in a round.
         resumed: Whether an earlier, interrupted run ran it, or another machine.
         objective: What it is judged by.
     """
@@ -62,6 +63,7 @@ class Trial:
     round: int | None = None
     pair: Pair | None = None
     chained: float | None = None
+    turn: int | None = None
     resumed: bool = False
     objective: Objective = SAMPLES_PER_SECOND
 
@@ -273,9 +275,11 @@ class TrialLog:
         pair: Pair | None,
         *,
         round_number: int | None = None,
+        turn: int | None = None,
     ) -> Trial:
         """Ends a trial, as one that `propose` opened."""
-        trial = Trial(burst, stage, reason, round_number, *self._chained(burst, pair), objective=self.objective)
+        chained = self._chained(burst, pair)
+        trial = Trial(burst, stage, reason, round_number, *chained, turn=turn, objective=self.objective)
         self.trials.append(trial)  # first of all: what was measured must not be lost with its storage
         try:
             self._store(asked, trial)
@@ -308,6 +312,8 @@ class TrialLog:
         asked.set_user_attr(_REASON, trial.reason)
         if trial.round is not None:
             asked.set_user_attr(_ROUND, trial.round)
+        if trial.turn is not None:
+            asked.set_user_attr(_TURN, trial.turn)
         if trial.pair is not None:
             asked.set_user_attr(_PAIR, trial.pair.model_dump(mode="json"))
         asked.set_user_attr(_CHAINED, trial.chained)
@@ -404,6 +410,7 @@ def _trial_from(frozen: FrozenTrial, objective: Objective) -> Trial | None:
         round=attributes.get(_ROUND),
         pair=Pair.model_validate(attributes[_PAIR]) if _PAIR in attributes else None,
         chained=attributes.get(_CHAINED),
+        turn=attributes.get(_TURN),
         resumed=True,
         objective=objective,
     )

@@ -11,7 +11,6 @@ import importlib.util
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
@@ -19,7 +18,7 @@ import rich.live
 from rich.table import Column, Table
 from rich.text import Text
 
-from autotune.measuring import SAMPLES_PER_SECOND, Burst, Interval, Objective, Outcome, Point
+from autotune.measuring import SAMPLES_PER_SECOND, Burst, Objective, Outcome, Pair, Point
 from autotune.results.summary import ratios
 from autotune.terminal.gauges import BudgetBar, RatioGauge, colour_of, ratio_style
 from autotune.terminal.streams import lasting
@@ -48,10 +47,10 @@ class Quiet:
     def stage(self, name: str) -> None:
         """Shows nothing."""
 
-    def burst(self, burst: Burst, best: Burst | None, remaining_seconds: float) -> None:
+    def burst(self, burst: Burst, pair: Pair | None, best: Burst | None, remaining_seconds: float) -> None:
         """Shows nothing."""
 
-    def duet(self, candidate: Point, incumbent: Point, ratio: float, interval: Interval) -> None:
+    def duet(self, candidate: Point, pair: Pair) -> None:
         """Shows nothing."""
 
     def note(self, text: str) -> None:
@@ -70,19 +69,17 @@ class Lines(Quiet):
         self._tally.stage = name
         self._print(f"{name} …")
 
-    def burst(self, burst: Burst, best: Burst | None, remaining_seconds: float) -> None:
-        """Prints number, stage, outcome or rate, changed knobs, the best so far, and the time left."""
+    def burst(self, burst: Burst, pair: Pair | None, best: Burst | None, remaining_seconds: float) -> None:
+        """Prints stage, outcome or rate, changed knobs, the best so far, and the time left."""
         tally = self._tally
-        told = tally.add(burst)
-        parts = [f"#{tally.bursts} {tally.stage}: {told}"]
+        parts = [f"{tally.stage}: {tally.add(burst, pair)}"]
         if best is not None and best != burst and best.ok:
             parts.append(f"best {tally.figure(best)}")
         parts.append(f"{_ticking(remaining_seconds)} left")
         self._print(" | ".join(parts))
 
-    def duet(self, candidate: Point, incumbent: Point, ratio: float, interval: Interval) -> None:
+    def duet(self, candidate: Point, pair: Pair) -> None:
         """Prints nothing: the line of the burst will have the last of it."""
-        self._tally.duet = Duet(candidate, incumbent, ratio, interval)
 
     def note(self, text: str) -> None:
         """Prints the note."""
@@ -114,6 +111,7 @@ class Live(Quiet):
         self._clock = clock
         self._tally = Tally(objective)
         self._last = self._best = ""
+        self._duet: tuple[Point, Pair] | None = None
         self._stages: dict[str, float] = {}  # the seconds of each, up to when the present one began
         self._since = clock()
         self._seconds = seconds
@@ -142,22 +140,21 @@ class Live(Quiet):
     def stage(self, name: str) -> None:
         """Shows the stage, and counts its time from now on."""
         self._stages, self._since = self._seconds_by_stage(), self._clock()
-        self._tally.stage, self._tally.duet = name, None
+        self._tally.stage, self._duet = name, None
         self._live.refresh()
 
-    def burst(self, burst: Burst, best: Burst | None, remaining_seconds: float) -> None:
-        """Counts the burst, and shows it, the best so far, and the budget."""
+    def burst(self, burst: Burst, pair: Pair | None, best: Burst | None, remaining_seconds: float) -> None:
+        """Counts what is decided, and shows the burst, the best so far, and the budget."""
         tally = self._tally
-        told = tally.add(burst)
-        self._last = f"#{tally.bursts} {told}"
+        self._last, self._duet = tally.add(burst, pair), None
         if best is not None and best.ok:
             self._best = tally.describe(best)
         self._deadline = self._clock() + remaining_seconds
         self._live.refresh()
 
-    def duet(self, candidate: Point, incumbent: Point, ratio: float, interval: Interval) -> None:
+    def duet(self, candidate: Point, pair: Pair) -> None:
         """Keeps what the display shows when it is drawn next: drawing now would take time from the duet."""
-        self._tally.duet = Duet(candidate, incumbent, ratio, interval)
+        self._duet = candidate, pair
 
     def note(self, text: str) -> None:
         """Prints the note above the display."""
@@ -170,13 +167,13 @@ class Live(Quiet):
         grid.add_row("stage", _stages_text(tally.stage, stages))
         counts = tally.outcomes.most_common()
         failures = "".join(f", {count} {outcome.value}" for outcome, count in counts if outcome is not Outcome.OK)
-        grid.add_row("bursts", Text.assemble(f"{tally.bursts} done", (failures, "yellow")))
+        grid.add_row("decided", Text.assemble(f"{tally.decided}", (failures, "yellow")))
         if self._best:
             grid.add_row("best", as_text(self._best, style="green"))
         if self._last:
             grid.add_row("last", as_text(self._last))
-        if (duet := tally.duet) is not None:
-            for label, shown in zip(("duet", ""), _duet_rows(duet), strict=True):
+        if self._duet is not None:
+            for label, shown in zip(("playing", ""), _duet_rows(*self._duet), strict=True):
                 grid.add_row(label, shown)
         if self._deadline is None:
             grid.add_row("time", f"{_ticking(sum(stages.values()))} elapsed")
@@ -213,38 +210,21 @@ def make_progress(
     return Lines(console, objective)
 
 
-@dataclass(frozen=True)
-class Duet:
-    """A candidate against the incumbent: its speed over the incumbent's so far."""
-
-    candidate: Point
-    incumbent: Point
-    ratio: float
-    interval: Interval
-
-    @property
-    def figure(self) -> str:
-        """The ratio with its interval: ``1.12× (0.98 – 1.27)``."""
-        return f"{ratio_text(self.ratio)} ({ratios(self.interval)})"
-
-
 class Tally:
     """What has happened so far; the first burst that went well is the baseline of all ratios."""
 
     def __init__(self, objective: Objective) -> None:
         self.stage = "starting"
-        self.bursts = 0
+        self.decided = 0
         self.outcomes: Counter[Outcome] = Counter()
-        self.duet: Duet | None = None
         self._over_baseline: dict[Point, tuple[Burst, float]] = {}  # by duets, from the baseline on
         self._objective = objective
         self._baseline_score: float | None = None
         self._baseline_point: Point | None = None
 
-    def add(self, burst: Burst) -> str:
-        """Counts a burst, and describes it, with the duet that it was one side of."""
-        duet, self.duet = self.duet, None
-        self.bursts += 1
+    def add(self, burst: Burst, pair: Pair | None) -> str:
+        """Counts a burst, and describes it, beside the incumbent that it played."""
+        self.decided += pair is not None or (not burst.ok and self._baseline_score is not None)
         self.outcomes[burst.outcome] += 1
         # Until one has gone well, knobs are compared with the first that was tried: the baseline again.
         if self._baseline_score is None and (burst.ok or self._baseline_point is None):
@@ -255,13 +235,13 @@ class Tally:
         elif burst.point == self._baseline_point and burst.ok and burst.measurement is not None:
             # In a round it comes first: others are compared with what it does now, not with what it did at first.
             self._baseline_score = self._objective.score(burst.measurement)
-        if duet is None or duet.candidate != burst.point or not burst.ok:
+        if pair is None or not burst.ok:
             return self.describe(burst)
-        if duet.incumbent in self._over_baseline:
-            self._over_baseline[burst.point] = burst, duet.ratio * self._over_baseline[duet.incumbent][1]
-        if duet.incumbent == self._baseline_point:
-            return self.describe(burst, f"{self.figure(burst, over=False)}, {duet.figure} over the baseline")
-        return self.describe(burst, f"{self.figure(burst)}, {duet.figure} over the best so far")
+        if pair.partner in self._over_baseline:
+            self._over_baseline[burst.point] = burst, pair.ratio * self._over_baseline[pair.partner][1]
+        if pair.partner == self._baseline_point:
+            return self.describe(burst, f"{self.figure(burst, over=False)}, {gain_text(pair)} over the baseline")
+        return self.describe(burst, f"{self.figure(burst)}, {gain_text(pair)} over the best so far")
 
     def describe(self, burst: Burst, figure: str = "") -> str:
         """One burst: its score, unless there is a better figure, or how it failed; and what it changed."""
@@ -302,12 +282,17 @@ def _stages_text(stage: str, stages: dict[str, float]) -> Text:
     return text
 
 
-def _duet_rows(duet: Duet) -> Iterator[RenderableType]:
-    """The two configs of a duet, and their ratio so far."""
-    changes = as_text(duet.candidate.changes_text(duet.incumbent) or "the same config")
+def _duet_rows(candidate: Point, pair: Pair) -> Iterator[RenderableType]:
+    """What a candidate changes in the incumbent, and their ratio so far."""
+    changes = as_text(candidate.changes_text(pair.partner) or "the same config")
     changes.no_wrap, changes.overflow = True, "ellipsis"
     yield changes
-    yield _beside(RatioGauge(duet.ratio, duet.interval), duet.figure, ratio_style(duet.interval))
+    yield _beside(RatioGauge(pair.ratio, pair.ci95), gain_text(pair), ratio_style(pair.ci95))
+
+
+def gain_text(pair: Pair) -> str:
+    """The ratio with its interval: ``1.12× (0.98 – 1.27)``."""
+    return f"{ratio_text(pair.ratio)} ({ratios(pair.ci95)})"
 
 
 def _beside(gauge: RenderableType, words: str, style: str = "") -> Table:

@@ -1,9 +1,9 @@
-"""Progress as one line of text that is read now and then: for whoever shows it elsewhere, such as an agent's client."""
+"""Progress as one line of text, for programs that show it elsewhere, such as an agent's client."""
 
 from __future__ import annotations
 
-from autotune.measuring import SAMPLES_PER_SECOND, Burst, Interval, Objective, Point
-from autotune.terminal.progress import Duet, Quiet, Tally
+from autotune.measuring import SAMPLES_PER_SECOND, Burst, Objective, Pair, Point
+from autotune.terminal.progress import Quiet, Tally, gain_text
 
 
 class Sentence(Quiet):
@@ -11,28 +11,25 @@ class Sentence(Quiet):
 
     def __init__(self, objective: Objective = SAMPLES_PER_SECOND) -> None:
         self._tally = Tally(objective)
-        self._best = self._last = ""
+        self._best = self._last = self._playing = ""
 
     def stage(self, name: str) -> None:
         """A part begins."""
-        self._tally.stage, self._tally.duet = name, None
+        self._tally.stage, self._playing = name, ""
 
-    def burst(self, burst: Burst, best: Burst | None, remaining_seconds: float) -> None:  # noqa: ARG002
+    def burst(self, burst: Burst, pair: Pair | None, best: Burst | None, remaining_seconds: float) -> None:  # noqa: ARG002
         """A burst has ended."""
-        self._last = f"burst {self._tally.bursts + 1}: {self._tally.add(burst)}"
+        self._playing = ""
+        self._last = f"last: {self._tally.add(burst, pair)}"
         if best is not None and best.ok:
-            self._best = self._tally.describe(best)
+            self._best = f"best so far: {self._tally.describe(best)}"
 
-    def duet(self, candidate: Point, incumbent: Point, ratio: float, interval: Interval) -> None:
-        """A duet goes on."""
-        self._tally.duet = Duet(candidate, incumbent, ratio, interval)
+    def duet(self, candidate: Point, pair: Pair) -> None:
+        """A turn goes on."""
+        changes = candidate.changes_text(pair.partner) or "the same config"
+        self._playing = f"comparing: {gain_text(pair)} for {changes}"
 
     def text(self) -> str:
-        """Stage, the comparison that runs, the best so far, the last burst."""
-        parts = [self._tally.stage]
-        if (duet := self._tally.duet) is not None:
-            changes = duet.candidate.changes_text(duet.incumbent) or "the same config"
-            parts.append(f"comparing: {duet.figure} for {changes}")
-        parts += [f"best so far: {self._best}"] if self._best else []
-        parts += [self._last] if self._last else []
-        return " | ".join(parts)
+        """Stage, how much is decided, the comparison that runs, the best so far, the last burst."""
+        decided = f"{self._tally.decided} decided" if self._tally.decided else ""
+        return " | ".join(filter(None, (self._tally.stage, decided, self._playing, self._best, self._last)))

@@ -8,25 +8,25 @@ from rich.text import Text
 
 from autotune.knobs import format_scalar
 from autotune.results.result import Result, TrialRecord
-from autotune.results.summary import duet_text, operators, sample_parts
+from autotune.results.summary import duet_text, operators, sample_parts, turn_text
 from autotune.terminal.console import plain_table
 from autotune.units import format_seconds
 from autotune.wording import as_text, ratio_text
 
 
 def trials_table(result: Result) -> RenderableType:
-    """One row per burst, in the order in which they ran, under a heading for each stage."""
+    """One row per burst, in the order in which they ran, under a heading for each stage and each turn."""
     title = as_text(f"{result.workload.name} ({result.workload.target}): {len(result.trials)} bursts", "bold")
     if not result.trials:
         return Group(title, as_text("this file does not say which bursts were run"))
     figures = ("#", "rate" if result.objective.is_rate else "score", "")
     columns = [Column(heading, justify="right", overflow="fold") for heading in figures]
     table = plain_table(*columns, Column("what and why", overflow="fold"))
-    base, stage = result.score_of(result.baseline), ""
+    base, heading = result.score_of(result.baseline), ""
     for number, trial in enumerate(result.trials, 1):
-        if trial.stage != stage:
-            stage = trial.stage
-            table.add_row("", "", "", as_text(stage, "bold"))
+        if (own := trial.stage if trial.turn is None else turn_text(result.trials, trial.turn)) != heading:
+            heading = own
+            table.add_row("", "", "", as_text(heading, "bold"))
         if (score := result.score_of(trial)) is None:
             table.add_row(str(number), as_text(trial.outcome.value, "red"), "", _what_and_why(trial))
         else:

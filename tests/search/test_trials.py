@@ -10,7 +10,6 @@ from optuna.distributions import CategoricalDistribution, IntDistribution
 
 from autotune.errors import UsageError
 from autotune.knobs.config import TrainConfig
-from autotune.measuring.pairs import Pair
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.measuring.statistics import Interval
 from autotune.search.distributions import make_distributions, nearest
@@ -18,7 +17,7 @@ from autotune.search.model import Design
 from autotune.search.standing import PROCESS_SPREAD, standings
 from autotune.search.storage import open_study
 from autotune.search.trials import Trial, TrialLog
-from tests.factories import make_burst
+from tests.factories import make_burst, make_pair
 from tests.search.surface import example_rate, make_search, make_space
 
 
@@ -51,18 +50,13 @@ def test_a_drawn_number_is_moved_to_the_nearest_choice(value: int, expected: int
     assert nearest(value, (4, 8, 16, 32, 64), logarithmic=True) == expected
 
 
-def pair(partner: Burst, ratio: float, half: float = 0.02) -> Pair:
-    """A candidate against a partner."""
-    return Pair(partner=partner.point, ratio=ratio, ci95=Interval(ratio - half, ratio + half), blocks=9)
-
-
 BASELINE, FIRST, SECOND = make_burst(1000.0), make_burst(900.0, num_workers=1), make_burst(5000.0, num_workers=2)
 
 
 @pytest.mark.parametrize(("ratio", "promoted"), [(1.1, True), (1.015, True), (0.97, False)])
 def test_the_incumbent_is_what_pairs_show(ratio: float, promoted: bool) -> None:
     """Whatever the machine's speed was at the time of each burst."""
-    trials = [Trial(BASELINE, "s", ""), Trial(FIRST, "s", "", pair=pair(BASELINE, ratio))]
+    trials = [Trial(BASELINE, "s", ""), Trial(FIRST, "s", "", pair=make_pair(BASELINE, ratio))]
     best = standings(trials, Design(make_space(), BASELINE.point))[0]
     assert best.point == (FIRST if promoted else BASELINE).point
 
@@ -70,7 +64,7 @@ def test_the_incumbent_is_what_pairs_show(ratio: float, promoted: bool) -> None:
 def test_scores_are_chained_to_the_first() -> None:
     """A machine that has become five times as fast meanwhile makes no config faster."""
     search, _ = make_search(example_rate)
-    for burst, beside in ((BASELINE, None), (FIRST, pair(BASELINE, 1.2)), (SECOND, pair(FIRST, 1.1))):
+    for burst, beside in ((BASELINE, None), (FIRST, make_pair(BASELINE, 1.2)), (SECOND, make_pair(FIRST, 1.1))):
         search.log.run(burst.point, "s", "", lambda burst=burst, beside=beside: (burst, beside))  # type: ignore[misc]
     scores = [trial.score or 0.0 for trial in search.log.trials]
     assert scores == pytest.approx([scores[0], 1.2 * scores[0], 1.32 * scores[0]])
@@ -79,8 +73,8 @@ def test_scores_are_chained_to_the_first() -> None:
 def test_the_luckiest_is_not_the_incumbent() -> None:
     """Of two that play the same partner, the one whose ratio is certain stands before the one with three blocks."""
     lucky = make_burst(1500.0, optimizer_impl="fused")
-    wide = pair(BASELINE, 1.4).model_copy(update={"ci95": Interval(0.7, 2.8)})
-    played = [(BASELINE, None), (lucky, wide), (FIRST, pair(BASELINE, 1.3))]
+    wide = make_pair(BASELINE, 1.4).model_copy(update={"ci95": Interval(0.7, 2.8)})
+    played = [(BASELINE, None), (lucky, wide), (FIRST, make_pair(BASELINE, 1.3))]
     trials = [Trial(burst, "s", "", pair=beside) for burst, beside in played]
     found = standings(trials, Design(make_space(), BASELINE.point))
     assert [standing.point for standing in found] == [FIRST.point, lucky.point, BASELINE.point]
@@ -91,7 +85,7 @@ def test_the_luckiest_is_not_the_incumbent() -> None:
 def test_pairs_are_kept_with_their_trials() -> None:
     """Partner, ratio, interval and the chained score are known when the study is resumed."""
     search, _ = make_search(example_rate)
-    beside = pair(BASELINE, 1.2)
+    beside = make_pair(BASELINE, 1.2)
     search.log.run(BASELINE.point, "s", "", lambda: (BASELINE, None))
     search.log.run(FIRST.point, "s", "", lambda: (FIRST, beside))
     resumed = TrialLog(search.log.study, search.space)

@@ -7,9 +7,8 @@ import re
 
 from rich.console import Console
 
-from autotune.measuring.statistics import Interval
 from autotune.terminal.progress import Live
-from tests.factories import make_burst
+from tests.factories import make_burst, make_pair
 
 
 class Clock:
@@ -62,8 +61,7 @@ def live_in_a_duet() -> Live:
         clock.now += seconds
     baseline, best = make_burst(1000), make_burst(1500, precision="bf16")
     candidate = make_burst(1650, precision="bf16", num_workers=2, prefetch_factor=4)
-    live.burst(baseline, baseline, 200.0)
-    live.duet(best.point, baseline.point, 1.48, Interval(1.3, 1.7))
-    live.burst(best, best, 200.0)
-    live.duet(candidate.point, best.point, 1.12, Interval(0.98, 1.27))
+    live.burst(baseline, None, baseline, 200.0)
+    live.burst(best, make_pair(baseline, 1.48, 0.2), best, 200.0)
+    live.duet(candidate.point, make_pair(best, 1.12, 0.15))
     return live

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autotune.measuring.records import Outcome
-from autotune.measuring.statistics import Interval
-from tests.factories import make_burst
+from tests.factories import make_burst, make_pair
 from tests.terminal.screens import Clock, drawn, live_at, live_in_a_duet, on_screen
 
 HOSTILE = "[bold]x[/bold] [/] \x1b[2J"
@@ -17,12 +16,12 @@ def test_live_display_shows_stage_counts_best_and_last() -> None:
     live = live_at(Clock())
     baseline, best = make_burst(1000), make_burst(1500, precision="bf16")
     live.stage("TPE")
-    live.burst(baseline, baseline, 60.0)
-    live.burst(best, best, 50.0)
-    live.burst(make_burst(None, outcome=Outcome.OOM, batch_size=512), best, 40.0)
+    live.burst(baseline, None, baseline, 60.0)
+    live.burst(best, make_pair(baseline, 1.5), best, 50.0)
+    live.burst(make_burst(None, outcome=Outcome.OOM, batch_size=512), None, best, 40.0)
     text = on_screen(live)
-    assert text.startswith("stage TPE bursts 3 done, 1 oom best 1,500 samples/s ±")
-    assert "(1.50×), precision=bf16 last #3 oom, batch_size=512 time" in text
+    assert text.startswith("stage TPE decided 2, 1 oom best 1,500 samples/s ±")
+    assert "(1.50×), precision=bf16 last oom, batch_size=512 time" in text
 
 
 def test_live_display_ticks_by_itself_between_bursts() -> None:
@@ -32,7 +31,7 @@ def test_live_display_ticks_by_itself_between_bursts() -> None:
     with live:
         assert on_screen(live).endswith("time 0 s elapsed")
         clock.now += 10
-        live.burst(make_burst(1000), None, 50.0)
+        live.burst(make_burst(1000), None, None, 50.0)
         assert on_screen(live).endswith("time 50 s left")
         clock.now += 30
         assert on_screen(live).endswith("time 20 s left")
@@ -75,25 +74,25 @@ def test_a_stage_that_comes_back_goes_on_with_its_time() -> None:
 def test_the_running_duet_is_shown_with_its_interval() -> None:
     """What the candidate changes from the incumbent, and how sure its ratio is by now."""
     live = live_in_a_duet()
-    assert "duet num_workers=2 prefetch_factor=4 1.12× (0.980 – 1.27) time" in on_screen(live)
+    assert "playing num_workers=2 prefetch_factor=4 1.12× (0.970 – 1.27) time" in on_screen(live)
 
 
 def test_a_duet_that_is_over_is_no_longer_shown() -> None:
     """Its burst has it, or the next stage has begun."""
     live = live_in_a_duet()
     live.stage("confirm")
-    assert "duet" not in on_screen(live)
+    assert "playing" not in on_screen(live)
 
 
 def test_a_burst_is_told_with_the_duet_that_it_was_one_side_of() -> None:
     """Over the best so far, and through that one over the baseline."""
     live = live_in_a_duet()
-    duet = live._tally.duet
-    assert duet is not None
-    candidate = make_burst(1650).model_copy(update={"point": duet.candidate})
-    live.burst(candidate, candidate, 150.0)
+    assert live._duet is not None
+    point, pair = live._duet
+    candidate = make_burst(1650).model_copy(update={"point": point})
+    live.burst(candidate, pair, candidate, 150.0)
     text = on_screen(live)
-    assert "(1.66×), 1.12× (0.980 – 1.27) over the best so far, precision=bf16 num_workers=2" in text
+    assert "(1.66×), 1.12× (0.970 – 1.27) over the best so far, precision=bf16 num_workers=2" in text
     assert text.count("1.66×") == 2  # as the best as well
 
 
@@ -101,8 +100,8 @@ def test_live_display_keeps_markup_of_users_as_text() -> None:
     """A stage, a reason and a parameter are shown as they are written."""
     live = live_at(Clock())
     live.stage(HOSTILE)
-    live.burst(make_burst(1000), None, 50.0)
-    live.burst(make_burst(None, outcome=Outcome.CRASHED, reason=HOSTILE, parameters={"a": HOSTILE}), None, 9.0)
+    live.burst(make_burst(1000), None, None, 50.0)
+    live.burst(make_burst(None, outcome=Outcome.CRASHED, reason=HOSTILE, parameters={"a": HOSTILE}), None, None, 9.0)
     assert on_screen(live).count(r"[bold]x[/bold] [/] \x1b[2J") == 3
 
 
@@ -132,14 +131,14 @@ def test_a_narrow_terminal_shows_every_row_and_none_too_wide(width: int) -> None
     lines = drawn(live_in_a_duet(), width).splitlines()
     assert max(map(len, lines)) <= width
     assert [line.split()[0] for line in lines if not line.startswith(" ")] == [
-        "stage", "bursts", "best", "last", "duet", "time",
+        "stage", "decided", "best", "last", "playing", "time",
     ]  # fmt: skip
-    assert (width == 20) or "1.12× (0.980 – 1.27)" in lines[-2]
+    assert (width == 20) or "1.12× (0.970 – 1.27)" in lines[-2]
 
 
 def test_a_duet_is_not_drawn_at_each_turn() -> None:
     """Turns come several times a second: drawing would take time from what is measured."""
     with live_at(Clock()) as live:
         before = live._console.file.getvalue()
-        live.duet(make_burst(1).point, make_burst(1).point, 1.1, Interval(1.0, 1.2))
+        live.duet(make_burst(1).point, make_pair(make_burst(1), 1.1))
         assert live._console.file.getvalue() == before

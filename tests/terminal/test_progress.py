@@ -13,11 +13,10 @@ import pytest
 from rich.console import Console
 
 from autotune.measuring.records import Burst, Outcome
-from autotune.measuring.statistics import Interval
 from autotune.search.progress import Progress
 from autotune.terminal.progress import Lines, Live, Quiet, make_progress
 from autotune.terminal.streams import lasting
-from tests.factories import make_burst, make_measurement
+from tests.factories import make_burst, make_measurement, make_pair
 from tests.terminal.screens import Clock, Terminal, live_at
 
 HOSTILE = "[bold]x[/bold] [/] \x1b[2J"
@@ -26,14 +25,14 @@ SHOW_ON_STDERR = """
 import time
 from autotune.terminal.console import make_console
 from autotune.terminal.progress import make_progress
-from tests.factories import make_burst
+from tests.factories import make_burst, make_pair
 
 console = make_console()
 with make_progress(console, quiet=False) as progress:
     print(type(progress).__name__, flush=True)
     for number in range(30):
         progress.stage("TPE")
-        progress.burst(make_burst(1000.0 + number), make_burst(1000.0), 60.0)
+        progress.burst(make_burst(1000.0 + number), None, make_burst(1000.0), 60.0)
         progress.note("still here")
         time.sleep(0.02)
 console.print("the end")
@@ -69,7 +68,7 @@ def lines_of(*bursts: tuple[Burst, Burst | None, float], stage: str = "TPE") -> 
     with Lines(console) as progress:
         progress.stage(stage)
         for burst, best, remaining in bursts:
-            progress.burst(burst, best, remaining)
+            progress.burst(burst, None, best, remaining)
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 
@@ -92,8 +91,8 @@ def test_every_kind_can_be_told_everything() -> None:
         with progress as entered:
             entered.stage("baseline")
             entered.note("a note")
-            entered.duet(make_burst(1100).point, make_burst(1000).point, 1.1, Interval(1.0, 1.2))
-            entered.burst(make_burst(1000), None, 10.0)
+            entered.duet(make_burst(1100).point, make_pair(make_burst(1000), 1.1))
+            entered.burst(make_burst(1000), None, None, 10.0)
             assert entered is progress
 
 
@@ -102,8 +101,8 @@ def test_quiet_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     with make_progress(Console(stderr=True), quiet=True) as progress:
         progress.stage("baseline")
         progress.note("a note")
-        progress.duet(make_burst(1100).point, make_burst(1000).point, 1.1, Interval(1.0, 1.2))
-        progress.burst(make_burst(1000), None, 10.0)
+        progress.duet(make_burst(1100).point, make_pair(make_burst(1000), 1.1))
+        progress.burst(make_burst(1000), None, None, 10.0)
     assert capfd.readouterr() == ("", "")
 
 
@@ -126,7 +125,7 @@ def test_the_line_of_the_baseline_has_its_rate_with_spread_and_the_time_left() -
     baseline = make_burst(1000)
     first, second = lines_of((baseline, baseline, 575.0), stage="baseline")
     assert first == "baseline …"
-    assert second.startswith("#1 baseline: 997 samples/s ±")
+    assert second.startswith("baseline: 997 samples/s ±")
     assert second.endswith(" %, baseline | 9 m 35 s left")
 
 
@@ -135,21 +134,19 @@ def test_a_line_has_the_changed_knobs_and_the_ratio_to_the_baseline() -> None:
     baseline = make_burst(1000, num_threads=2)
     faster = make_burst(1500, num_threads=2, precision="bf16", parameters={"max_len": 256})
     line = lines_of((baseline, baseline, 60.0), (faster, faster, 50.0))[-1]
-    assert line.startswith("#2 TPE: 1,500 samples/s ±")
+    assert line.startswith("TPE: 1,500 samples/s ±")
     assert line.endswith(" % (1.50×), precision=bf16 max_len=256 | 50 s left")
 
 
-def test_a_line_has_the_duet_that_the_burst_was_one_side_of() -> None:
-    """The last that was told of it; a duet of another point is not taken for it."""
+def test_a_line_has_the_pair_of_its_burst() -> None:
+    """What was measured in the end, not what was shown meanwhile."""
     baseline, faster, other = make_burst(1000), make_burst(1500, precision="bf16"), make_burst(900, num_workers=1)
     console = Console(file=io.StringIO())
     with Lines(console) as progress:
-        progress.burst(baseline, baseline, 60.0)
-        for ratio in (2.0, 1.4):
-            progress.duet(faster.point, baseline.point, ratio, Interval(0.9 * ratio, 1.1 * ratio))
-        progress.burst(faster, faster, 50.0)
-        progress.duet(faster.point, baseline.point, 1.4, Interval(1.3, 1.5))
-        progress.burst(other, faster, 40.0)
+        progress.burst(baseline, None, baseline, 60.0)
+        progress.duet(faster.point, make_pair(baseline, 2.0))
+        progress.burst(faster, make_pair(baseline, 1.4, 0.14), faster, 50.0)
+        progress.burst(other, None, faster, 40.0)
     _, second, third = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert ", 1.40× (1.26 – 1.54) over the baseline, precision=bf16 | 50 s left" in second
     assert "over the" not in third
@@ -169,7 +166,7 @@ def test_a_line_of_a_failed_burst_has_its_outcome_and_reason(outcome: Outcome) -
     baseline = make_burst(1000)
     failed = make_burst(None, outcome=outcome, reason="it did\nnot go\twell", batch_size=64)
     line = lines_of((baseline, baseline, 60.0), (failed, baseline, 50.0))[-1]
-    assert line.startswith(f"#2 TPE: {outcome.value}, batch_size=64: it did not go well | best 997 samples/s")
+    assert line.startswith(f"TPE: {outcome.value}, batch_size=64: it did not go well | best 997 samples/s")
 
 
 def test_a_long_reason_is_cut_to_keep_the_line_short() -> None:
@@ -185,8 +182,8 @@ def test_until_one_goes_well_knobs_are_compared_with_the_first() -> None:
     failed, also_failed = (make_burst(None, outcome=Outcome.OOM, batch_size=size) for size in (32, 16))
     smaller = make_burst(1000, batch_size=8)
     lines = lines_of((failed, None, 60.0), (also_failed, None, 50.0), (smaller, smaller, 40.0))
-    assert lines[1].startswith("#1 TPE: oom, baseline")
-    assert lines[2].startswith("#2 TPE: oom, batch_size=16")
+    assert lines[1].startswith("TPE: oom, baseline")
+    assert lines[2].startswith("TPE: oom, batch_size=16")
     assert "×" not in lines[3]
 
 
@@ -207,8 +204,8 @@ def test_lines_are_not_wrapped_and_user_text_is_not_interpreted() -> None:
     console = Console(file=io.StringIO(), width=80)
     progress = Lines(console)
     progress.note(HOSTILE)
-    progress.burst(make_burst(900), None, 9.0)
-    progress.burst(burst, None, 9.0)
+    progress.burst(make_burst(900), None, None, 9.0)
+    progress.burst(burst, None, None, 9.0)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert lines[0] == r"note: [bold]x[/bold] [/] \x1b[2J"
     assert lines[2].count(r"[bold]x[/bold] [/] \x1b[2J") == 10
@@ -222,7 +219,7 @@ def test_a_terminal_that_goes_away_does_not_end_the_tuning(kind: Any, error: Exc
     with kind(Console(file=gone)) as progress:
         progress.stage("TPE")
         progress.note("a note")
-        progress.burst(make_burst(1000), None, 10.0)
+        progress.burst(make_burst(1000), None, None, 10.0)
     assert gone.attempts > 0
 
 
@@ -234,7 +231,7 @@ def test_a_stream_that_was_closed_does_not_end_the_tuning(kind: Any) -> None:
         progress.stage("TPE")
         stream.close()
         progress.note("a note")
-        progress.burst(make_burst(1000), None, 10.0)
+        progress.burst(make_burst(1000), None, None, 10.0)
 
 
 def test_an_error_that_is_no_lost_terminal_is_not_hidden() -> None:

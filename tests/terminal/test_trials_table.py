@@ -59,3 +59,11 @@ def test_hostile_names_stay_text() -> None:
 def test_an_older_file_has_no_bursts() -> None:
     """It says so."""
     assert "does not say" in shown(make_result())
+
+
+def test_a_turn_says_who_played_and_how_long() -> None:
+    """All that challenged one partner together stand under one heading."""
+    beside = {"stage": "expected gain", "turn": 2, "partner": {"num_workers": 2}, "ratio": 1.1, "ci95": (1.0, 1.2)}
+    trials = (trial(stage="baseline", changes={}), trial(**beside), trial(**beside, changes={"precision": "fp16"}))
+    text = shown(make_result(trials=trials))
+    assert text.count("turn 2, 6 s: 2 against num_workers=2 (expected gain)") == 1
