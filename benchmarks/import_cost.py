@@ -35,7 +35,7 @@ from torch.utils.data import IterableDataset
 from autotune import Tuned, Workload
 from autotune.errors import AutotuneError, UnitError
 from autotune.hardware import probe_host
-from autotune.measuring.statistics import student_t_975
+from autotune.measuring.statistics import student_t
 from autotune.results.result import Side, read_result
 from autotune.units import parse_duration
 from autotune.workload.target import load_workload
@@ -184,7 +184,7 @@ def mean_difference(before: Sequence[float], after: Sequence[float]) -> tuple[fl
     """Mean of the pairs' differences, after less before, with Student's t interval."""
     differences = [new - old for old, new in zip(before, after, strict=True)]
     mean = statistics.fmean(differences)
-    half = student_t_975(len(differences) - 1) * statistics.stdev(differences) / math.sqrt(len(differences))
+    half = student_t(len(differences) - 1) * statistics.stdev(differences) / math.sqrt(len(differences))
     return mean, Ends(mean - half, mean + half)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from autotune.measuring.statistics import Interval, student_t_975
+from autotune.measuring.statistics import Interval, student_t
 
 RESAMPLES = 1000
 
@@ -33,7 +33,7 @@ def paired_ratio(before: Sequence[float], after: Sequence[float]) -> Ratio:
     """Geometric mean of the pairs' ratios, after over before, with Student's t interval of their logarithms."""
     logs = [math.log(new / old) for old, new in zip(before, after, strict=True)]
     centre = statistics.fmean(logs)
-    half = student_t_975(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    half = student_t(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
     return Ratio(ratio=math.exp(centre), ci95=Interval(math.exp(centre - half), math.exp(centre + half)))
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from autotune.measuring.ratios import Scatter
 from autotune.measuring.records import Point
-from autotune.measuring.statistics import Interval, KnownInterval, student_t_975
+from autotune.measuring.statistics import Interval, KnownInterval, student_t
 from autotune.stored import Figure, Stored, Whole
 
 Verdict = Literal["faster", "slower", "undecided"]
@@ -30,6 +30,7 @@ slower then costs 4 blocks (9, were it played until an interval says so), and of
 STANDARD_ERRORS = 3.0
 """Of which an interval that holds at every look is made, either way, about."""
 ERROR_RATE = 0.05
+NORMAL_975 = NormalDist().inv_cdf(1 - ERROR_RATE / 2)
 SIMULATED = 1.1
 """An asymptotic interval is too narrow for few blocks: so much wider, five of a hundred duets of equals are called
 different within thirty looks (simulated, tests/measuring/test_pair_verdicts.py)."""
@@ -119,7 +120,7 @@ def pair_of(
     if count < (LEAST_WITH_SCATTER if scatter.is_known else LEAST_BLOCKS):
         return Pair(partner=partner, ratio=ratio, ci95=Interval(ratio / UNKNOWN, ratio * UNKNOWN), blocks=count)
     error, degrees = scatter.error(incumbent, candidate)
-    few = student_t_975(degrees) / student_t_975(10**6)
+    few = student_t(degrees) / NORMAL_975
     half = SIMULATED * few * _at_every_look(count) * error
     interval = Interval(ratio * math.exp(-half), ratio * math.exp(half))
     return Pair(partner=partner, ratio=ratio, ci95=interval, blocks=count)

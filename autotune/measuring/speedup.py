@@ -12,7 +12,7 @@ from pydantic import Field
 from autotune.measuring.objective import SAMPLES_PER_SECOND, Objective
 from autotune.measuring.ratios import block_error, paired
 from autotune.measuring.records import Measurement, Point
-from autotune.measuring.statistics import Interval, KnownInterval, student_t_975
+from autotune.measuring.statistics import Interval, KnownInterval, student_t
 from autotune.measuring.telemetry_summary import bearable
 from autotune.stored import Figure, Stored, Whole
 
@@ -22,11 +22,13 @@ with 2 to 5 % noise a pair, a plain t interval then holds the truth in 92 to 95 
 it."""
 FEWEST_PAIRS = 3
 """Of processes, for a finding: two have one degree of freedom, and an interval such as 0.130 – 26.7."""
+PROCESS_SPREAD = 0.015
+"""Of the logarithm of a ratio, which no pair of processes knows of: five pairs that lived side by side for a minute
+differed by as much, and no more than the noise of their turns explained."""
 OTHERS_DEGREES = 4
-"""Of freedom, at most, that what other points scatter is worth beside what two points themselves do. Chosen: processes
-of one workload scatter alike, but workers make them scatter more; in eleven of twelve races of three points or more the
-baseline and a finalist did so by more than all points in the mean, by 15 %."""
-NORMAL_975 = NormalDist().inv_cdf(0.975)
+"""Of freedom, at most, that the scatter of other points is worth beside that of two, where the two scatter less: they
+must not look certain because they agree by chance. Chosen: processes of one workload scatter alike, but in eleven of
+twelve races of three points or more the baseline and a finalist did so by more than all points in the mean, by 15 %."""
 
 
 class Speedup(Stored):
@@ -44,31 +46,30 @@ class Speedup(Stored):
         """Whether there are pairs enough, and the whole interval lies above 1: the tuned config is faster."""
         return self.pairs >= FEWEST_PAIRS and self.ci95.low > 1.0
 
-    def best_of(self, count: int) -> Speedup:
-        """The same ratio as one of so many that a choice is made among: an interval that holds for all at once.
-
-        Bonferroni's correction, by the ratio of the normal distribution's quantiles.
-        """
-        factor = NormalDist().inv_cdf(1 - 0.025 / count) / NORMAL_975
-        low = self.ratio * (self.ci95.low / self.ratio) ** factor
-        high = self.ratio * (self.ci95.high / self.ratio) ** factor
-        return self.model_copy(update={"ci95": Interval(low, high)})
-
 
 def speedup_in(
     rounds: Sequence[Mapping[Point, Measurement]],
     before: Point,
     after: Point,
     objective: Objective = SAMPLES_PER_SECOND,
+    *,
+    among: int = 1,
 ) -> Speedup:
     """Speed-up of one point over another, with a 95 % interval, from the rounds that hold both.
 
     Each round is a fresh process for every point, and all trained the same samples in turn. What varies between
     processes (addresses, huge pages) is in the residuals of points and rounds, a randomised block design: the interval
-    is Student's t of what the two themselves scatter, moderated by what all points do that took part in the same rounds
-    (Smyth, *Statistical Applications in Genetics and Molecular Biology*, 2004). It is never narrower than what the
-    blocks inside the rounds scatter (Kalibera and Jones, ISMM 2013: repeat at the level where the variance arises).
-    Rounds in which others took notably more of the CPUs than in most are left out (`comparable`).
+    is Student's t of what the two themselves scatter, moderated by the other points of the same rounds where those
+    scatter more (Smyth, *Statistical Applications in Genetics and Molecular Biology*, 2004). It is never narrower than
+    what the blocks inside the rounds scatter (Kalibera and Jones, ISMM 2013: repeat at the level where the variance
+    arises). Rounds in which others took notably more of the CPUs than in most are left out (`comparable`).
+
+    Args:
+        rounds: What was measured in each.
+        before: The point that the other one is compared with.
+        after: That one.
+        objective: What is compared.
+        among: The points among which the faster one is chosen: the intervals of all hold at once (Bonferroni).
 
     Raises:
         ValueError: With fewer than two rounds there is no spread to judge by.
@@ -77,21 +78,59 @@ def speedup_in(
     if len(common) < 2:
         raise ValueError(f"expected 2 rounds or more for an interval, got {len(common)}")
     points = [point for point in common[0] if all(point in measured for measured in common)]
-    logs = [[math.log(objective.score(measured[point]) or math.nan) for point in points] for measured in common]
+    logs = [[_log_score(measured[point], objective) for point in points] for measured in common]
     first, second = points.index(before), points.index(after)
     differences = [row[second] - row[first] for row in logs]
     centre = statistics.fmean(differences)
     degrees = len(common) - 1
-    of_others = min(OTHERS_DEGREES, degrees * (len(points) - 2))
-    both = degrees * statistics.variance(differences, centre) + of_others * 2 * _residual_variance(logs)
-    between = student_t_975(degrees + of_others) * math.sqrt(both / (degrees + of_others) / len(common))
+    tail = 0.025 / among
+    own = statistics.variance(differences, centre)
+    others = 2 * _variance_of_others(logs, own)
+    borrowed = min(OTHERS_DEGREES, degrees * (len(points) - 2)) if others > own else 0
+    both = (degrees * own + borrowed * others) / (degrees + borrowed)
+    between = student_t(degrees + borrowed, tail) * math.sqrt(both / len(common))
     errors = [block_error(measured[before], measured[after], objective.costs) for measured in common]
-    within = NORMAL_975 * math.sqrt(math.fsum(error**2 for error in errors if error is not None)) / len(common)
+    of_rounds = math.sqrt(math.fsum(error**2 for error in errors if error is not None)) / len(common)
+    within = NormalDist().inv_cdf(1 - tail) * of_rounds
     half = EARLY_END_ALLOWANCE * max(between, within)
     interval = Interval(math.exp(centre - half), math.exp(centre + half))
     pairs = [(measured[before], measured[after]) for measured in common]
     blocks = tuple(len(mine.blocks) for mine, _ in pairs) if all(paired(*pair) for pair in pairs) else ()
     return Speedup(ratio=math.exp(centre), ci95=interval, pairs=len(common), blocks=blocks)
+
+
+def best_round_seconds(
+    rounds: Sequence[Mapping[Point, Measurement]],
+    before: Point,
+    after: Point,
+    objective: Objective,
+    start_seconds: float,
+) -> float | None:
+    """How long each point should be timed in a round, for the narrowest interval after the same time.
+
+    The longer, the less of a round is lost to starts; the shorter, the more processes there are, and with them the
+    variance between processes shrinks: sqrt(start cost x variance of blocks / variance between processes) (Kalibera and
+    Jones, *Rigorous Benchmarking in Reasonable Time*, ISMM 2013, section 6).
+
+    Args:
+        rounds: So far.
+        before: One of the two points.
+        after: The other one.
+        objective: What is compared.
+        start_seconds: What a process costs before it is timed.
+
+    Returns:
+        Seconds; None where too few rounds tell.
+    """
+    common = comparable(rounds, before, after)
+    known = [(block_error(one[before], one[after], objective.costs), one) for one in common]
+    errors = [(error**2, one[after].measure_seconds) for error, one in known if error is not None]
+    if len(errors) < FEWEST_PAIRS:
+        return None
+    logs = [_log_score(one[after], objective) - _log_score(one[before], objective) for one in common]
+    of_blocks = statistics.fmean(error * seconds for error, seconds in errors)  # of one second
+    between = statistics.variance(logs) - statistics.fmean(error for error, _ in errors)
+    return math.sqrt(start_seconds * of_blocks / max(between, PROCESS_SPREAD**2))
 
 
 def comparable(
@@ -108,9 +147,20 @@ def comparable(
     return [common[index] for index in kept] if len(kept) >= FEWEST_PAIRS else common
 
 
-def _residual_variance(logs: Sequence[Sequence[float]]) -> float:
-    """Of a table of rounds by points: what is left of each value without its round's and its point's mean."""
-    degrees = (len(logs) - 1) * (len(logs[0]) - 1)
+def _log_score(measured: Measurement, objective: Objective) -> float:
+    return math.log(objective.score(measured) or math.nan)
+
+
+def _variance_of_others(logs: Sequence[Sequence[float]], own: float) -> float:
+    """Of a table of rounds by points: of what is left of each value without its round's and its point's mean.
+
+    Args:
+        logs: The table.
+        own: The variance of the difference of two of the points, which is not counted again.
+    """
+    rounds, points = len(logs), len(logs[0])
+    if points < 3:
+        return 0.0
     of_rounds = [statistics.fmean(row) for row in logs]
     of_points = [statistics.fmean(column) for column in zip(*logs, strict=True)]
     grand = statistics.fmean(of_rounds)
@@ -119,4 +169,5 @@ def _residual_variance(logs: Sequence[Sequence[float]]) -> float:
         for row, of_round in zip(logs, of_rounds, strict=True)
         for value, of_point in zip(row, of_points, strict=True)
     )
-    return math.fsum(residual**2 for residual in residuals) / degrees
+    squares = math.fsum(residual**2 for residual in residuals) - (rounds - 1) * own / 2
+    return max(0.0, squares) / ((rounds - 1) * (points - 2))

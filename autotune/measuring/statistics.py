@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
+from statistics import NormalDist
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator
@@ -15,6 +17,9 @@ MOST_DRAWN = 2**20
 """Values at once, which take 8 MiB: a day of blocks would else take gigabytes."""
 MOST_REMEMBERED = 128
 """Values of which it is remembered how often each was drawn: 1 MB, 64 times at most."""
+
+NEARLY_NORMAL = 1000
+"""Degrees of freedom beyond which Student's t is a normal distribution to three digits."""
 
 
 class Interval(NamedTuple):
@@ -81,16 +86,31 @@ def _middle(resampled: Sequence[float]) -> Interval:
     return Interval(resampled[round(0.025 * BOOTSTRAP_RESAMPLES)], resampled[round(0.975 * BOOTSTRAP_RESAMPLES) - 1])
 
 
-def student_t_975(degrees: int) -> float:
-    """The 97.5 % quantile of Student's t: exact for 1 and 2 degrees, else within 0.8 % (Cornish-Fisher)."""
-    if degrees == 1:
-        return 12.7062
-    if degrees == 2:
-        return 4.3027
-    z = 1.959964
-    return (
-        z
-        + (z**3 + z) / (4 * degrees)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * degrees**3)
-    )
+@functools.lru_cache(maxsize=1024)
+def student_t(degrees: int, tail: float = 0.025) -> float:
+    """The quantile of Student's t above which `tail` of the distribution lies, to six digits.
+
+    By bisection of the finite series for whole degrees of freedom (Abramowitz & Stegun 26.7.3 and 26.7.4).
+    """
+    if degrees > NEARLY_NORMAL:
+        return NormalDist().inv_cdf(1 - tail)
+    low, high = 0.0, 1.0
+    while _beyond(high, degrees) > tail:
+        low, high = high, 2 * high
+    while high - low > 1e-7 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if _beyond(middle, degrees) > tail else (low, middle)
+    return high
+
+
+def _beyond(value: float, degrees: int) -> float:
+    """How much of Student's t lies above a value."""
+    angle = math.atan(value / math.sqrt(degrees))
+    odd = degrees % 2 == 1
+    term = math.cos(angle) if odd else 1.0
+    total = term if degrees > 1 else 0.0
+    for power in range(3 if odd else 2, degrees - 1, 2):
+        term *= (power - 1) / power * math.cos(angle) ** 2
+        total += term
+    within = 2 / math.pi * (angle + math.sin(angle) * total) if odd else math.sin(angle) * total
+    return (1 - within) / 2

@@ -14,7 +14,17 @@ from autotune.search.costs import Costs
 from autotune.search.progress import Progress
 from autotune.search.proposal import ABLATION, ALLOCATOR, CONFIRM, HEADROOM, Proposal
 from autotune.search.rounds import Round
-from autotune.search.stopping import EXPLAINING_SECONDS, Budget, ablating_plan, confirming_plan, plan_for, round_plan
+from autotune.search.stopping import (
+    EXPLAINING_SECONDS,
+    MOST_SECONDS,
+    OLD_ENOUGH,
+    Budget,
+    ablating_plan,
+    confirming_plan,
+    plan_for,
+    round_plan,
+    timed_for,
+)
 from autotune.search.trials import Trial, TrialLog
 from autotune.search.turns import Turns, pair_apart
 
@@ -156,6 +166,10 @@ class Bursts:
             played = self.log.run(burst.point, stage, told, lambda burst=burst: (burst, None), round_number=number)  # type: ignore[misc]
             self.tell(played)
         return bursts
+
+    def time_rounds(self, stage: str, seconds: float) -> None:
+        """From now on each side of a stage's rounds is timed for so long, within the limits of rounds."""
+        self._round_plans[stage] = timed_for(self._round_plans[stage], min(MOST_SECONDS, max(OLD_ENOUGH, seconds)))
 
     def compare_fresh(self, point: Point, stage: str, reason: str) -> Pair | None:
         """The baseline and a point in fresh processes, in turn: what a live process cannot switch."""

@@ -5,29 +5,27 @@ Only what is measured here becomes a headline: the best of the many figures that
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from autotune.measuring import Burst, Measurement, Numerics, NumericsGuard, Outcome, Point, comparable, pool
+from autotune.measuring import (
+    Burst,
+    Measurement,
+    Numerics,
+    NumericsGuard,
+    Outcome,
+    Point,
+    best_round_seconds,
+    comparable,
+    pool,
+)
 from autotune.results.result import AblationRow
 from autotune.search.ablation import MIN_ABLATION_ROUNDS, ablate, ablation_rows, reverted
 from autotune.search.bursts import Bursts
 from autotune.search.proposal import ABLATION, CONFIRM
-from autotune.search.rounds import (
-    LONG_RACE_ROUNDS,
-    MIN_DECIDED_ROUNDS,
-    Confirmed,
-    as_good_as_the_fastest,
-    confirm,
-    rank,
-)
+from autotune.search.rounds import MIN_DECIDED_ROUNDS, TIE, Confirmed, as_good_as_the_fastest, confirm, rank
 from autotune.search.standing import resource_cost
 from autotune.search.turns import APART_ERROR
 
-MAX_FINALISTS = 3
-"""Chosen: more would each have fewer rounds."""
-NEAR_ERRORS = 1.28
-"""Standard errors: a finalist has one chance in ten at least to be as fast as the best of them. Chosen."""
 CHECKING_SHARE = 0.08
 """Of the budget: what numerics checks of more finalists than one may take, a further one as much as those before.
 Chosen, not measured."""
@@ -64,7 +62,6 @@ class Confirmation:
         self._numerics, self._checking_seconds = numerics, 0.0
         self._objective = bursts.log.objective
         self._at_least = at_least
-        self._explains = True
 
     def answer(self) -> Point:
         """The point to train with: only a confirmed gain displaces the baseline, and of equals the cheapest wins.
@@ -77,9 +74,8 @@ class Confirmation:
         equals = as_good_as_the_fastest(self._fast_enough(), self._bursts.rounds(CONFIRM), self._objective)
         if not equals:
             return self._baseline
-        memory = {point: self._memory(point) for point in equals}
-        notable = NOTABLE_MEMORY * min(memory.values())
-        return min(equals, key=lambda point: (*resource_cost(point.config), memory[point] > notable))
+        memory = {point: self._memory(point, CONFIRM) for point in equals}
+        return min(equals, key=lambda point: self._expense(point, memory))
 
     @property
     def baseline_trains(self) -> bool:
@@ -152,10 +148,11 @@ class Confirmation:
         return self._numerics.known(point) if self._numerics is not None else None
 
     def race(self) -> None:
-        """Measures the finalists and the baseline again, interleaved; then those that the winner's true rate lets in.
+        """Measures what the search holds for the best and the baseline again, interleaved; then what may beat it.
 
         The first finalist may have been lucky: what seemed slower than its lucky figure, but not than its true one,
-        races against it too, while there is time.
+        races against it too, while there is time. The search has compared its candidates in one process, block by
+        block, and surer than a few rounds of fresh ones could: so all time goes to the proof of one.
         """
         self._bursts.show_stage(CONFIRM)
         if not self.baseline_trains:
@@ -170,14 +167,6 @@ class Confirmation:
             self._play(points)
             raced |= {*finalists}
 
-    def race_on(self) -> None:
-        """Goes on with the answer, or what seems faster, in the time that was kept for explaining: nobody needs it."""
-        self._explains = False
-        faster = [one.point for one in self._fast_enough() if one.speedup.ratio > 1]
-        if faster:
-            self._bursts.show_stage(CONFIRM)
-            self._play([answer if (answer := self.answer()) in faster else faster[0]])
-
     def _play(self, points: Sequence[Point]) -> None:
         """Rounds of these points and the baseline; those that all have taken part in count."""
         together = {self._baseline, *points}
@@ -186,9 +175,21 @@ class Confirmation:
 
         def play(points: Sequence[Point], number: int) -> list[Burst]:
             told = f"round {first + number + 1}"
+            self._time_rounds(points[1])
             return self._bursts.in_turn(points, first + number, CONFIRM, lambda _: told)
 
         confirm(self._baseline, points, play, affords=self._affords_next, known=known, objective=self._objective)
+
+    def _time_rounds(self, point: Point) -> None:
+        """Makes the next rounds as long as those so far say is best."""
+        sides = (trial.burst for trial in reversed(self._bursts.trials) if trial.stage == CONFIRM and trial.burst.ok)
+        last = next((burst for burst in sides if burst.point == point), None)
+        if last is not None:
+            start = self._bursts.costs.start_seconds(last)
+            rounds = self._bursts.rounds(CONFIRM)
+            best = best_round_seconds(rounds, self._baseline, point, self._objective, start)
+            if best is not None:
+                self._bursts.time_rounds(CONFIRM, best)
 
     def _next_round(self, stage: str) -> int:
         """The number of a stage's next round."""
@@ -243,54 +244,33 @@ class Confirmation:
         return {name: point for name, point in reverted(winner, self._baseline).items() if self._refuse(point) is None}
 
     def _finalists(self, raced: Collection[Point]) -> list[Point]:
-        """The last incumbent, and what is as fast for all that is known; neither the baseline nor what is slower.
+        """What is measured next: the best that has not been and may beat what has; with a floor, the fastest beside it.
 
-        Args:
-            raced: Points that were measured again already: others must have come to the best of them.
+        The rate that a floor is a share of is known from the rounds alone.
         """
         fastest, too_slow = self._by_rate()
-        finalists = self._near_the_leader(raced, too_slow)
-        if fastest is not None and finalists and fastest not in {*raced, finalists[0]}:
-            others = [point for point in finalists[1:] if point != fastest]
-            finalists = [finalists[0], fastest, *others]  # the second is what the others must keep up with
-        # Where the race would leave the winner too few rounds, more would only take time from the first; but the rate
-        # that a floor is a share of is known from the rounds alone.
-        fewest = 2 if fastest in finalists[1:2] else 1
-        while len(finalists) > fewest and not self._affords_race_of(finalists):
-            finalists.pop()
-        return finalists
+        best = self._best(raced, too_slow)
+        return list(dict.fromkeys(one for one in (best, fastest) if one is not None and one not in raced))
 
-    def _affords_race_of(self, finalists: Sequence[Point]) -> bool:
-        """Whether there is time for rounds that decide among these, and for a long race of the winner's own."""
-        together = [self._baseline, *finalists] * MIN_DECIDED_ROUNDS
-        return self._affords([*together, *[self._baseline, finalists[0]] * LONG_RACE_ROUNDS])
-
-    def _near_the_leader(self, raced: Collection[Point], too_slow: Collection[Point]) -> list[Point]:
-        """What may be as fast as the best that is still to be raced, and is sound; by the speed that is certain.
-
-        For whoever is the fastest for all that is certain may have had too few blocks to become the incumbent.
-        """
-        budget = self._bursts.budget
-        searched = self._bursts.log.standings()
-        before = next((one.score for one in searched if one.point == self._baseline), 0.0)
+    def _best(self, raced: Collection[Point], too_slow: Collection[Point]) -> Point | None:
+        """Of points that were not raced the cheapest of those that are as good as the best, and sound."""
+        searched = [one for one in self._bursts.log.standings() if one.point not in {*raced, *too_slow}]
+        before = next((one.score for one in self._bursts.log.standings() if one.point == self._baseline), 0.0)
         reached = before * max([1.0, *(one.speedup.ratio for one in self._fast_enough() if one.point in raced)])
-        near: dict[Point, float] = {}  # and the score that is certain
-        leader = 0.0
-        for standing in searched:
-            point = standing.point
-            if point in too_slow:
-                continue
-            as_fast = standing.score * math.exp(NEAR_ERRORS * standing.error) >= leader
-            if point == self._baseline or point in raced or standing.score < reached or not as_fast:
-                continue
-            if len(near) == MAX_FINALISTS:
-                break
-            if near and self.verdict(point) is None and 2 * self._checking_seconds > CHECKING_SHARE * budget.seconds:
+        faster = [one for one in searched if one.point != self._baseline and one.score >= reached]
+        as_good = [one.point for one in faster if one.score >= TIE * faster[0].score]
+        memory = {point: self._memory(point, None) for point in as_good}
+        for point in [*sorted(as_good, key=lambda one: self._expense(one, memory)), *(one.point for one in faster)]:
+            unknown = self.verdict(point) is None
+            if raced and unknown and 2 * self._checking_seconds > CHECKING_SHARE * self._bursts.budget.seconds:
                 continue  # a further finalist is not worth more of the confirmation's time
             if self.agrees(point):  # else the next in line takes its place
-                near[point] = standing.score * math.exp(-NEAR_ERRORS * standing.error)
-                leader = max(leader, standing.score)
-        return sorted(near, key=lambda point: near[point], reverse=True)
+                return point
+        return None
+
+    def _expense(self, point: Point, memory: Mapping[Point, int]) -> tuple[bool | int, ...]:
+        """What a point costs besides time, beside others with their `memory` in bytes: most expensive first."""
+        return *resource_cost(point.config), memory[point] > NOTABLE_MEMORY * min(memory.values())
 
     def _by_rate(self) -> tuple[Point | None, set[Point]]:
         """Where a share of the fastest rate must be kept: the fastest point that is sound, and those far too slow.
@@ -336,15 +316,14 @@ class Confirmation:
         return self._bursts.costs.round_seconds(points) <= available
 
     def _confirming(self, finalist: Point) -> float:
-        """Seconds for rounds: with those that are kept for explaining the answer, where there is nothing to explain."""
+        """Seconds for rounds, whatever they show; with those that explaining needs, where there is no time for it."""
         budget = self._bursts.budget
-        if not self._explains or not any(one.speedup.confirmed for one in self.confirmed()):
-            return budget.ablating_seconds
         least = self._bursts.costs.rounds_seconds([finalist] * 2, MIN_ABLATION_ROUNDS, ABLATION)
-        confirming = budget.confirming_seconds
-        return confirming if least <= budget.ablating_seconds - confirming else budget.ablating_seconds
+        confirming, changes = budget.confirming_seconds, self._variants(finalist)
+        explains = len(changes) > 1 and least <= budget.ablating_seconds - confirming
+        return confirming if explains else budget.ablating_seconds
 
-    def _memory(self, point: Point) -> int:
-        """What a point took in the rounds: how many pages others share depends on how many there are."""
-        measured = self._bursts.log.measurement(point, CONFIRM)
+    def _memory(self, point: Point, stage: str | None) -> int:
+        """What a point took, in a stage or in all: in rounds, where others share pages, by those alone."""
+        measured = self._bursts.log.measurement(point, stage)
         return (measured.device_memory_bytes if measured is not None else None) or 0

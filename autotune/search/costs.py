@@ -10,7 +10,7 @@ from autotune.bursts.duet import LEAST_LONG_TURNS, ROUND_WARMUP_SHARE
 from autotune.bursts.protocol import BurstPlan
 from autotune.hardware import DeviceKind
 from autotune.knobs import Scalar, TrainConfig, affecting
-from autotune.measuring import FEWEST_STEPS, MOST_STEPS, Point
+from autotune.measuring import FEWEST_STEPS, MOST_STEPS, Burst, Point
 from autotune.search.proposal import CONFIRM
 from autotune.search.stopping import Budget
 from autotune.search.trials import Trial
@@ -110,6 +110,12 @@ class Costs:
         there = joins and self.is_compiled(point.config)
         return usual + (0.0 if there else cost.compile_seconds) + (0.0 if joins else cost.start_seconds)
 
+    @staticmethod
+    def start_seconds(burst: Burst) -> float:
+        """What a side of a round took before it was warm and timed, and at its end."""
+        timed = burst.measurement.measure_seconds if burst.measurement is not None else 0.0
+        return max(0.0, burst.seconds - (1 + ROUND_WARMUP_SHARE) * timed)
+
     def round_seconds(self, points: Sequence[Point], stage: str = CONFIRM) -> float:
         """What a round of these points costs: as the last of that stage did, else by start, compiling and steps."""
         block_samples = max(point.config.micro_batch for point in points)
@@ -170,10 +176,8 @@ class Costs:
         """A point's share of a round."""
         played = (trial for trial in reversed(self._trials) if trial.burst.point == point and trial.round is not None)
         last = next(played, None)
-        if last is not None and last.stage == stage:
-            return last.burst.seconds
         if last is not None:
-            return last.burst.seconds + self._trained_seconds(stage) - self._trained_seconds(last.stage)
+            return self.start_seconds(last.burst) + self._trained_seconds(stage)
         cost = self(point.config)
         samples = OPENING_STEPS * point.config.effective_batch + LEAST_LONG_TURNS * block_samples
         trained = max(self._trained_seconds(stage), samples * cost.sample_seconds)

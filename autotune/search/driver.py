@@ -126,12 +126,9 @@ class Search:
         return stopped_by
 
     def explain(self) -> None:
-        """Measures what each change is worth, and what the parts of training could reach alone.
-
-        Where there is nothing to explain, or too little time, what was kept for it narrows the answer's interval.
-        """
-        if self.confirms and not self.confirmation.ablate():
-            self.confirmation.race_on()
+        """Measures what each change is worth, and what the parts of training could reach alone."""
+        if self.confirms:
+            self.confirmation.ablate()
         if self.log.incumbent() is not None:
             answer = self.confirmation.answer()
             self.ceilings.compute(answer)

@@ -6,7 +6,6 @@ measured again, block by block in turn, and only that becomes a headline.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
@@ -26,9 +25,9 @@ Student's t) to six (many) to be faster than the baseline at all. Its time is wo
 LONG_RACE_ROUNDS = 6
 """From then on a race has one finalist. Chosen."""
 TIE = 0.98
-"""A point within this share of the fastest is as good: for all that single bursts tell, and as a finalist unless it is
+"""A point within this share of the fastest is as good: for all that the search knows, and as a finalist unless it is
 slower beyond doubt. Chosen, below the 3 to 6 % by which processes of one config were measured to differ."""
-DECIDED_WIDTH = 0.03
+DECIDED_WIDTH = 0.02
 """Rounds end early once the interval is narrower than ± this share of the ratio. Chosen, not measured."""
 
 Round = dict[Point, Measurement]
@@ -61,8 +60,8 @@ def confirm(
 ) -> None:
     """Plays rounds until decided, out of rounds, or out of time.
 
-    Where intervals are narrow but one that seems faster may still be none, all rounds are played that there are: to
-    look after each of them, and to end with the first that is beyond doubt, would find a gain too often where none is.
+    What the intervals hold ends no rounds, only their width does: to end with the first that is beyond doubt would find
+    a gain too often where there is none.
 
     Args:
         baseline: What the finalists are compared with.
@@ -74,13 +73,9 @@ def confirm(
     """
     rounds = list(known)
     standing = list(finalists)
-    earlier = (rounds[:number] for number in range(MIN_DECIDED_ROUNDS, len(rounds)))
-    to_the_end = any(_is_close(baseline, finalists, played, objective) for played in earlier)
     for number in range(len(rounds), MAX_ROUNDS):
-        if len(rounds) >= MIN_DECIDED_ROUNDS and not to_the_end and _narrow(baseline, standing, rounds, objective):
-            to_the_end = _is_close(baseline, standing, rounds, objective)
-            if not to_the_end:
-                return
+        if len(rounds) >= MIN_DECIDED_ROUNDS and _narrow(baseline, standing, rounds, objective):
+            return
         order = [baseline, *standing]
         if not affords(order):
             return
@@ -107,8 +102,7 @@ def _still_racing(
 ) -> list[Point]:
     """The finalists that the fastest one has not clearly beaten, side by side in the same rounds, nor the baseline.
 
-    From some rounds on, those that seem slower go too, and in the end all but one: what is left of the time narrows the
-    interval of the answer.
+    In the end all but one go: what is left of the time narrows the interval of the answer.
     """
     found = {point: speedup_of(point, baseline, rounds, objective) for point in standing}
     if len(rounds) >= MIN_DECIDED_ROUNDS:
@@ -117,13 +111,9 @@ def _still_racing(
     if len(rounds) < MIN_RACED_ROUNDS or len(ratios) < 2:
         return list(standing)
     leader = max(ratios, key=lambda point: ratios[point])
-    least = 0.0 if len(rounds) < MIN_DECIDED_ROUNDS else TIE if len(rounds) < LONG_RACE_ROUNDS else math.inf
-    return [
-        point
-        for point in standing
-        if point == leader
-        or not (_beaten(point, leader, rounds, objective) or ratios.get(point, 0.0) < least * ratios[leader])
-    ]
+    if len(rounds) >= LONG_RACE_ROUNDS:
+        return [leader]
+    return [point for point in standing if point == leader or not _beaten(point, leader, rounds, objective)]
 
 
 def _hopeless(speedup: Speedup | None) -> bool:
@@ -172,26 +162,20 @@ def rank(
     """
     points = dict.fromkeys(point for measured in rounds for point in measured if point != baseline)
     ranked = [
-        Confirmed(point, speedup.best_of(len(points)))
+        Confirmed(point, speedup)
         for point in points
-        if point not in failed and (speedup := speedup_of(point, baseline, rounds, objective)) is not None
+        if point not in failed
+        and (speedup := speedup_of(point, baseline, rounds, objective, among=len(points))) is not None
     ]
     return sorted(ranked, key=lambda one: one.speedup.ratio, reverse=True)
 
 
 def speedup_of(
-    point: Point, baseline: Point, rounds: Sequence[Round], objective: Objective = SAMPLES_PER_SECOND
+    point: Point, baseline: Point, rounds: Sequence[Round], objective: Objective = SAMPLES_PER_SECOND, *, among: int = 1
 ) -> Speedup | None:
-    """The speed-up over all rounds that hold both; None with fewer than two."""
+    """The speed-up over all rounds that hold both, as one `among` several; None with fewer than two rounds."""
     both = [measured for measured in rounds if point in measured and baseline in measured]
-    return speedup_in(both, baseline, point, objective) if len(both) >= MIN_ROUNDS else None
-
-
-def _is_close(baseline: Point, standing: Sequence[Point], rounds: Sequence[Round], objective: Objective) -> bool:
-    """Whether every interval is narrow, and one that seems faster is not so beyond doubt."""
-    found = [one.speedup for one in rank(baseline, rounds, objective=objective) if one.point in standing]
-    in_doubt = any(speedup.ci95.low <= 1 < speedup.ratio for speedup in found)
-    return in_doubt and _narrow(baseline, standing, rounds, objective)
+    return speedup_in(both, baseline, point, objective, among=among) if len(both) >= MIN_ROUNDS else None
 
 
 def _narrow(baseline: Point, standing: Sequence[Point], rounds: Sequence[Round], objective: Objective) -> bool:

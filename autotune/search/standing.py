@@ -12,16 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.knobs import TrainConfig
-from autotune.measuring import Pair, Point
+from autotune.measuring import PROCESS_SPREAD, Pair, Point
 from autotune.search.model import Design, Effects
 from autotune.search.turns import pair_apart
 
 if TYPE_CHECKING:
     from autotune.search.trials import Trial
-
-PROCESS_SPREAD = 0.015
-"""Of the logarithm of a ratio, which no pair of processes knows of: five pairs that lived side by side for a minute
-differed by as much, and no more than the noise of their turns explained."""
 
 
 @dataclass(frozen=True)

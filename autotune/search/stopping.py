@@ -41,6 +41,9 @@ SHORTEST_ROUND, LONGEST_ROUND, ROUND_SHARE = 0.5, 2.0, 1 / 27
 of 1 s took 3.7 s on two cores. Of few the interval is wide; but what is young is slow, so that the shortest claim too
 little (`bursts.duet.ROUND_WARMUP_SHARE`)."""
 
+OLD_ENOUGH, MOST_SECONDS = 1.0, 4.0
+"""Limits for rounds whose length follows from what was measured: what is young is slow. Chosen."""
+
 
 class Budget:
     """A wall-clock budget.
@@ -161,7 +164,11 @@ def round_plan(plan: BurstPlan, rounds_seconds: float) -> BurstPlan:
         plan: Of a challenge.
         rounds_seconds: For all rounds.
     """
-    seconds = min(LONGEST_ROUND, max(SHORTEST_ROUND, ROUND_SHARE * rounds_seconds))
+    return timed_for(plan, min(LONGEST_ROUND, max(SHORTEST_ROUND, ROUND_SHARE * rounds_seconds)))
+
+
+def timed_for(plan: BurstPlan, seconds: float) -> BurstPlan:
+    """A plan under which a side is timed for so long, or for as many turns as say something."""
     return plan.model_copy(update={"measure_seconds": max(seconds, LEAST_TURNS * (plan.turn_seconds or 0.0))})
 
 

@@ -12,7 +12,7 @@ import pytest
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point, pool
 from autotune.measuring.speedup import Speedup, speedup_in
-from autotune.measuring.statistics import Interval, ratio_interval, student_t_975
+from autotune.measuring.statistics import Interval, ratio_interval, student_t
 from autotune.measuring.telemetry_summary import TelemetrySummary
 from tests.factories import make_burst, make_measurement
 
@@ -179,8 +179,8 @@ def test_outcomes_of_memory_are_those_that_a_smaller_batch_may_cure(outcome: Out
 
 @pytest.mark.parametrize(("degrees", "quantile"), STUDENT_T_975.items())
 def test_students_quantile_agrees_with_the_tables(degrees: int, quantile: float) -> None:
-    """The expansion is within 0.8 % where pairs are few, and nearer where they are many."""
-    assert student_t_975(degrees) == pytest.approx(quantile, rel=0.008 if degrees < 5 else 0.0015)
+    """To all digits that tables print."""
+    assert student_t(degrees) == pytest.approx(quantile, rel=1e-4)
 
 
 def test_bootstrap_is_the_same_for_the_same_seed() -> None:

@@ -11,10 +11,11 @@ from optuna.distributions import CategoricalDistribution, IntDistribution
 from autotune.errors import UsageError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Burst, Outcome, Point
+from autotune.measuring.speedup import PROCESS_SPREAD
 from autotune.measuring.statistics import Interval
 from autotune.search.distributions import make_distributions, nearest
 from autotune.search.model import Design
-from autotune.search.standing import PROCESS_SPREAD, standings
+from autotune.search.standing import standings
 from autotune.search.storage import open_study
 from autotune.search.trials import Trial, TrialLog
 from tests.factories import make_burst, make_pair
