@@ -34,7 +34,7 @@ from autotune.bursts.protocol import BurstPlan
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
 from benchmarks.output import save, saved
-from benchmarks.surfaces import GRIDS, HELD_OUT, Surface, read_surface, surface_path
+from benchmarks.surfaces import GRIDS, Surface, read_surface, surface_path
 from benchmarks.surfaces.playback import (
     Playback,
     RecordedSpace,
@@ -176,7 +176,6 @@ def compare(surface_name: str, seeds: int, strategies: Sequence[str], workers: i
         "best_config": max(rates, key=lambda config: rates[config]).changes_from(baseline),
         "mean_burst_seconds": cost,
         "recording_seconds": sum(record.burst.seconds for record in surface.records),
-        "held_out": surface_name == HELD_OUT,
         "regardless_of_cost": {
             "mean": statistics.fmean(regardless),
             "median": statistics.median(regardless),

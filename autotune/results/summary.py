@@ -240,8 +240,9 @@ def verdict(result: Result) -> Verdict:
     if speedup.confirmed:
         reason = "; ".join(filter(None, (found, _beside_others(result))))
         return Verdict(confirmed=True, words="confirmed speed-up", reason=reason)
-    includes_1 = None if too_few_pairs(speedup.pairs) else "the interval includes 1, so there may be no gain"
-    reasons = [reason for reason in (found, result.speedup_reason or includes_1) if reason]
+    doubt = "the interval includes 1" if speedup.ci95.low <= 1 else "the interval comes close to 1"
+    too_close = None if too_few_pairs(speedup.pairs) else f"{doubt}, so there may be no gain"
+    reasons = [reason for reason in (found, result.speedup_reason or too_close) if reason]
     return Verdict(confirmed=False, words="no confirmed speed-up", reason="; ".join(reasons))
 
 

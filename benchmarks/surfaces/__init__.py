@@ -109,9 +109,6 @@ GRIDS = {
 }  # fmt: skip
 """Bound by computing (a convolutional network), by its loader (photographs), by overhead (tiny operations), a language
 model, and lines of text that are decoded and read by a recurrent network."""
-HELD_OUT = "lines"
-"""No parameter was fitted to this one, and the search was finished when it was replayed for the first time. (Once,
-charlm was; its first replay prompted repairs.)"""
 
 
 class Header(BaseModel):

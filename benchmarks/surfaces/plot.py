@@ -38,8 +38,7 @@ def write_plot(results: dict[str, Any], budget_seconds: float) -> Path:
 
 
 def _panel(surface: str, result: dict[str, Any], budget_seconds: float) -> Iterator[str]:
-    held_out = ", held out" if result["held_out"] else ""
-    yield f'<text x="0" y="-10" font-weight="bold">{escape(surface)}{held_out}: fraction of the optimum</text>'
+    yield f'<text x="0" y="-10" font-weight="bold">{escape(surface)}: fraction of the optimum</text>'
     for share in (0.4, 0.6, 0.8, 0.95, 1.0):
         y = _y(share)
         yield f'<line x1="0" x2="{WIDTH}" y1="{y}" y2="{y}" stroke="#ddd"/><text x="-34" y="{y + 4}">{share}</text>'

@@ -20,7 +20,7 @@ WORKLOADS = {
     "landmarks": "landmarks",
     "gates": "overhead-bound network",
     "charlm": "language model",
-    "lines": "lines of text (held out)",
+    "lines": "lines of text",
 }
 LOOPS = {"lightning": "Lightning", "fabric": "Fabric", "transformers": "transformers", "accelerate": "Accelerate"}
 REPLAYED_SECONDS = 600.0
