@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     import optuna
 
 BASELINE_SHARE = 0.8
-"""Of what remains, for the first burst, should it take that long."""
+"""The largest share of the remaining budget for the first burst."""
 LEAST_CONFIRMING_SHARE = 0.25
-"""What is left for the confirmation of a config that takes long to compile: `FEWEST_PAIRS` rounds, in which it comes
-out of a cache, and so much of the budget at least. Chosen."""
+"""The least share of the budget for confirming a config that compiles for long; it holds `FEWEST_PAIRS` rounds, whose
+code comes out of a cache. Not tuned."""
 MOST_CONFIRMING_SHARE = 0.35
-"""Of the budget, kept for confirming what may yet be found, where rounds take long. Chosen."""
+"""The largest share of the budget that is kept for confirming later finds, where rounds take long. Not tuned."""
 
 
 class Bursts:

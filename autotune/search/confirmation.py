@@ -27,10 +27,10 @@ from autotune.search.standing import resource_cost
 from autotune.search.turns import APART_ERROR
 
 CHECKING_SHARE = 0.08
-"""Of the budget: what numerics checks of more finalists than one may take, a further one as much as those before.
-Chosen, not measured."""
+"""The share of the budget for numerics checks of further finalists; each is expected to take as long as all before it.
+Not tuned."""
 NOTABLE_MEMORY = 1.25
-"""Of equals one is the more expensive that takes so many times the memory of the most frugal. Chosen, not measured."""
+"""Of equals, one that takes this many times the memory of the most frugal is more expensive. Not tuned."""
 
 
 class Confirmation:
@@ -253,7 +253,7 @@ class Confirmation:
         return list(dict.fromkeys(one for one in (best, fastest) if one is not None and one not in raced))
 
     def _best(self, raced: Collection[Point], too_slow: Collection[Point]) -> Point | None:
-        """Of points that were not raced the cheapest of those that are as good as the best, and sound."""
+        """The next finalist: the cheapest sound point among those that are as good as the best not yet raced."""
         searched = [one for one in self._bursts.log.standings() if one.point not in {*raced, *too_slow}]
         before = next((one.score for one in self._bursts.log.standings() if one.point == self._baseline), 0.0)
         reached = before * max([1.0, *(one.speedup.ratio for one in self._fast_enough() if one.point in raced)])
@@ -275,7 +275,7 @@ class Confirmation:
     def _by_rate(self) -> tuple[Point | None, set[Point]]:
         """Where a share of the fastest rate must be kept: the fastest point that is sound, and those far too slow.
 
-        The rates are of bursts one after another: who is too slow by less is told by the race.
+        The rates are those of single bursts: the race decides about smaller differences.
         """
         if self._at_least is None:
             return None, set()

@@ -1,4 +1,4 @@
-"""What a config costs besides its gain: seconds to start, to compile, and for each sample, by what ran so far."""
+"""Estimates what a config costs: seconds to start, to compile, and for each sample, from what has run so far."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from autotune.search.trials import Trial
 from autotune.search.turns import shares_host
 
 START_SECONDS = 2.25
-"""Of a process, until one was seen."""
+"""The estimate for starting a process before the first one has started."""
 OPENING_STEPS = 3
-"""That a config takes before its first block: one to see that it trains, one that tells its pace, one that leads in."""
+"""Steps of a config before its first block: one shows that it trains, one shows its pace, one leads in."""
 COMPILE_SECONDS: Mapping[str, float] = {
     "cudagraphs": 4.0, "blocks": 14.0, "default": 20.0, "loss": 20.0, "reduce-overhead": 20.0,
     "max-autotune-no-cudagraphs": 120.0, "max-autotune": 120.0,
@@ -28,12 +28,13 @@ COMPILE_SECONDS: Mapping[str, float] = {
 graphs are recorded in a step or two, and blocks took two thirds of the whole on a CPU
 (benchmarks/regional_compile.py). The rest is chosen."""
 CACHE_SAVES = 0.7
-"""Of the compiling, at least, when another process has compiled the same code: 0.8 to 0.9 were measured on a CPU."""
+"""The share of compiling that a cache saves, at least, once another process has compiled the same code. 0.8 to 0.9 were
+measured on a CPU."""
 GENEROUS, LEAST_DEADLINE_SECONDS = 5.0, 9.0
-"""A deadline is that many times what is expected, and for each config so long at least: a hang must not eat the budget.
-Chosen."""
+"""A deadline is this many times the expected seconds, and at least this many seconds for each config: a hang must not
+eat the budget. Not tuned."""
 NUMERICS_SHARE, NUMERICS_MAX_SECONDS = 0.05, 30.0
-"""What checking numerics may take of the budget. Chosen."""
+"""The share of the budget for checking numerics, and its most seconds. Not tuned."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class Costs:
         return sum(self._side_seconds(point, block_samples, stage) for point in points)
 
     def rounds_seconds(self, points: Sequence[Point], count: int, stage: str) -> float:
-        """What so many rounds of these points cost: code is compiled in the first, and kept."""
+        """What `count` rounds of these points cost: the first one compiles, and the code is kept."""
         once = sum(
             CACHE_SAVES * self._first_compile_seconds(one.config) for one in points if not self.is_compiled(one.config)
         )

@@ -31,17 +31,18 @@ from autotune.search.trials import TrialLog
 
 StoppedBy = Literal["budget", "target", "plateau", "exhausted", "interrupted"]
 SAMPLER_TRIES = 50
-"""Proposals in a row that are known or refused, after which nothing new is expected of the sampler. Chosen."""
+"""After this many proposals in a row that are known or refused, the sampler is exhausted. Not tuned."""
 AWAIT_BASELINE_SHARE = 0.5
-"""Of the budget: so much is left when another machine's first burst is no longer waited for. Chosen."""
+"""The share of the budget that must remain for waiting for another machine's first burst. Not tuned."""
 HEADROOM_SHARE = 0.08
-"""Of the budget, at most, for what a faster loader could bring: in shorter ones the search needs it more. Chosen."""
+"""The largest share of the budget for measuring what a faster loader could gain; short budgets leave it out. Not
+tuned."""
 ALLOCATOR_SHARE = 0.08
-"""Of the budget, at most, for two fresh processes that compare allocators. Chosen."""
+"""The largest share of the budget for two fresh processes that compare allocators. Not tuned."""
 AT_ONCE = 4
 """Candidates that play the incumbent in the same turns: a decision then costs 1.25 blocks a turn instead of 2."""
 NOTABLY_LARGER = 1.25
-"""The largest batch that memory allows is worth a burst from this many times the fastest one's. Chosen."""
+"""The largest batch that memory allows is tried if it is this many times that of the incumbent, or more. Not tuned."""
 
 Asked = tuple[optuna.Trial, Proposal]
 

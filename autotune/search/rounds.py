@@ -20,10 +20,10 @@ MIN_RACED_ROUNDS = 3
 """Before a finalist that another one has clearly beaten drops out. Chosen: the fewest whose spread has two degrees of
 freedom."""
 HOPELESS_SHARE = 0.5
-"""Of an interval's half-width: a finalist whose ratio is that far below 1 has one chance in ten (four rounds,
-Student's t) to six (many) to be faster than the baseline at all. Its time is worth more to the next one."""
+"""A finalist whose ratio is this share of its half-width below 1 drops out. Its chance to be faster than the baseline is
+one in ten after four rounds (Student's t), one in six after many."""
 LONG_RACE_ROUNDS = 6
-"""From then on a race has one finalist. Chosen."""
+"""From this many rounds on, a race has one finalist. Not tuned."""
 TIE = 0.98
 """A point within this share of the fastest is as good: for all that the search knows, and as a finalist unless it is
 slower beyond doubt. Chosen, below the 3 to 6 % by which processes of one config were measured to differ."""

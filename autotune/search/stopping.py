@@ -18,31 +18,33 @@ from autotune.search.trials import Trial
 FINISHING_SECONDS = 2.0
 """Kept for ending the last process, and for writing the result and its page. Chosen, with room for a slow disk."""
 PREPARATION_SHARE, PREPARATION_MIN_SECONDS = 0.5, 4.0
-"""Of what remains, for importing and for checking: a big dataset takes its time to open. Chosen."""
+"""The share of the remaining budget for importing and checking, and its least seconds: large data sets open slowly. Not
+tuned."""
 CONFIRM_SHARE, CONFIRM_MAX_SECONDS = 0.3, 120.0
 ABLATION_SHARE, ABLATION_MAX_SECONDS = 0.15, 90.0
 """Kept back for confirming, and for explaining. Chosen: less would leave short budgets too few rounds to decide."""
 PROFILE_SHARE, PROFILE_MAX_SECONDS, PROFILE_MIN_BUDGET_SECONDS = 0.07, 20.0, 30.0
-"""What profiling may take of the budget. Chosen."""
+"""The share of the budget for profiling, its most seconds, and the shortest budget with a profile. Not tuned."""
 HOPELESS_BURSTS = 4
-"""So many bursts that fail alike, one after the other, end a search in which nothing has worked. Chosen."""
+"""A search in which nothing has worked ends after this many bursts in a row that fail alike. Not tuned."""
 SEARCH_SECONDS, GPU_SEARCH_SECONDS = 0.35, 1.0
-"""That a side is timed in a challenge. The model learns from all pairs, so that many short ones say more than few long
-ones: replayed on five recorded surfaces, 24 seeds, the choice after the time of 15 bursts reached 0.978 of the best
-config in the mean with 0.35 s, 0.974 with 0.6 s and 0.965 with 1 s. On a GPU, whose turns are longer: chosen."""
+"""Seconds for which a challenge times each side. The model learns from all pairs, so many short ones say more than few
+long ones. Replayed on five recorded surfaces with 24 seeds, the choice after the time of 15 bursts reached 0.978 of the
+best config in the mean with 0.35 s, 0.974 with 0.6 s and 0.965 with 1 s. The second value is for GPUs, whose turns are
+longer; it is not tuned."""
 EXPLAINING_SECONDS = 1.0
-"""That a side is timed where one figure is wanted by itself: of a part of training, of evaluation, of fewer ranks."""
+"""Seconds for which a side is timed outside the search: a part of training, evaluation, fewer ranks."""
 USUAL_BURST_SECONDS = 2.25
-"""Of a burst after its start, for telling how long a budget should be. Chosen."""
+"""Seconds of a burst after its start, for an estimate of a sufficient budget. Not tuned."""
 FEWEST_BURSTS = 2 + 2 * MIN_DECIDED_ROUNDS
-"""A search that can answer has so many at least: the baseline, a candidate, and rounds of both."""
+"""The fewest bursts of a search that can answer: the baseline, a candidate, and rounds of both."""
 SHORTEST_ROUND, LONGEST_ROUND, ROUND_SHARE = 0.5, 2.0, 1 / 27
 """Seconds that a side trains in it; and that as a share of the time for all rounds, so that seven of two sides fit: one
 of 1 s took 3.7 s on two cores. Of few the interval is wide; but what is young is slow, so that the shortest claim too
 little (`bursts.duet.ROUND_WARMUP_SHARE`)."""
 
 OLD_ENOUGH, MOST_SECONDS = 1.0, 4.0
-"""Limits for rounds whose length follows from what was measured: what is young is slow. Chosen."""
+"""Limits, in seconds, for rounds whose length follows from measurements: young processes are slow. Not tuned."""
 
 
 class Budget:
@@ -111,7 +113,7 @@ class Budget:
         return max(0.0, self.remaining - self._kept(PROFILE_SHARE, PROFILE_MAX_SECONDS, PROFILE_MIN_BUDGET_SECONDS))
 
     def shortened(self, seconds: float) -> Budget:
-        """The same, for what must leave so many seconds for something else."""
+        """The same budget, less the seconds that something else needs."""
         return Budget(max(0.0, self.seconds - seconds), clock=self._clock, started=self._started)
 
     def _kept(self, share: float, most_seconds: float, least_budget_seconds: float = 0.0) -> float:
@@ -173,7 +175,7 @@ def timed_for(plan: BurstPlan, seconds: float) -> BurstPlan:
 
 
 def confirming_plan(budget_seconds: float, objective: Objective = SAMPLES_PER_SECOND) -> BurstPlan:
-    """How long a side trains in the rounds that confirm a search of so long a budget."""
+    """How long a side trains in the rounds that confirm, for a budget in seconds."""
     return round_plan(plan_for(objective), Budget(budget_seconds).rounds_seconds)
 
 

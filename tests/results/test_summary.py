@@ -59,7 +59,7 @@ def test_changes_have_their_worth_where_it_is_known() -> None:
     assert found["num_workers"] == ""
 
 
-@pytest.mark.parametrize(("low", "confirmed"), [(1.03, True), (1.01, False), (0.99, False)])
+@pytest.mark.parametrize(("low", "confirmed"), [(1.04, True), (1.01, False), (0.99, False)])
 def test_a_gain_is_confirmed_when_1_is_well_below_the_interval(low: float, confirmed: bool) -> None:
     """Else the words say no."""
     found = verdict(make_result(speedup=Speedup(ratio=1.1, ci95=Interval(low, 1.2), pairs=3)))
