@@ -20,8 +20,8 @@ MIN_RACED_ROUNDS = 3
 """Before a finalist that another one has clearly beaten drops out. Chosen: the fewest whose spread has two degrees of
 freedom."""
 HOPELESS_SHARE = 0.5
-"""A finalist whose ratio is this share of its half-width below 1 drops out. Its chance to be faster than the baseline is
-one in ten after four rounds (Student's t), one in six after many."""
+"""A finalist whose ratio lies this share of its half-width below 1 drops out. Its chance to be faster than the baseline
+is one in ten after four rounds (Student's t), one in six after many."""
 LONG_RACE_ROUNDS = 6
 """From this many rounds on, a race has one finalist. Not tuned."""
 TIE = 0.98
