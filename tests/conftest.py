@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,7 @@ def runner_of(forkserver: Isolation) -> RunnerOf:
     The forkserver has torch and the tiny workload imported; the burst imports the rest.
     """
 
-    def make(target: str, **options: int) -> ProcessRunner:
+    def make(target: str, **options: Any) -> ProcessRunner:
         forkserver.target = target
         return ProcessRunner(forkserver, "cpu", **options)
 

@@ -8,7 +8,6 @@ from typing import Any
 from autotune.bursts.isolation import Isolation, lost_its_forkserver
 from autotune.bursts.live import Ended
 from autotune.bursts.protocol import Command, Request
-from autotune.knobs import can_share_process
 
 END_SECONDS = 1.0
 """Kept for the end of each player, which has as much at least: two steps on the largest samples, a look at memory."""
@@ -51,8 +50,7 @@ class Host:
         """Whether another player can join: it differs in nothing that only a new process has."""
         own = {"point", "plan", "seed", "largest_samples", "number", "asked_at"}
         same = self.request.model_dump(exclude=own) == request.model_dump(exclude=own)
-        mine, other = self.request.seat.point, request.seat.point
-        return same and mine.parameters == other.parameters and can_share_process(mine.config, other.config)
+        return same and self.request.seat.point.can_share_process(request.seat.point)
 
     def seat(self) -> int:
         """The number of a new player; the first is the one that the host starts with."""

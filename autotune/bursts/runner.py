@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -14,8 +15,8 @@ from autotune.bursts.isolation import Isolation
 from autotune.bursts.protocol import BurstPlan, Request
 from autotune.errors import IsolationError, TargetError, WorkloadError
 from autotune.hardware import Cpu, DeviceKind, Gpu, Hardware, merge, probe_host
-from autotune.knobs import WorkloadFacts, can_share_process, exchanges_coarsely
-from autotune.measuring import Agreement, Burst, Outcome, Pair, Point, Profile, worst
+from autotune.knobs import WorkloadFacts, exchanges_coarsely
+from autotune.measuring import Agreement, Burst, Outcome, Pair, Point, Profile, pair_apart, worst
 from autotune.units import format_bytes
 
 START_SECONDS = 10.0
@@ -28,6 +29,7 @@ UNSHARED = (
     "an iterable data set is not shared out among ranks: it must do so itself, by torch.distributed.get_rank(), or "
     "each rank trains all of it"
 )
+NO_ROOM = "there is no memory for all sides at once: whole bursts take turns, which is less certain"
 MOST_HALVINGS = 12
 """Of a batch, to look at a workload with: 4,096 samples become one."""
 MEMORY = ("device_memory_bytes", "host_memory_bytes")
@@ -42,7 +44,7 @@ class Runner(Protocol):
         """Runs one burst; it is over, whatever happens, soon after the deadline."""
 
     def play(self, points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
-        """Runs several points side by side, block by block in turn; one burst each, in the order of the points."""
+        """One round: runs several points in turn, on the same samples; one burst each, in the order of the points."""
 
     def challenge(
         self,
@@ -55,7 +57,9 @@ class Runner(Protocol):
         """Plays candidates against the incumbent in the same turns; each leaves as soon as it is decided.
 
         The incumbent lives on between challenges, and so does a candidate that may take its place. One host plays all
-        that differ in nothing that only a new process has.
+        that differ in nothing that only a new process has. Another one, which ran out of memory or crashed beside the
+        incumbent's process, runs again alone: there may be no room for two, and a lock, a port or a database may be for
+        one.
 
         Args:
             incumbent: None: the candidates train without one.
@@ -84,6 +88,7 @@ class ProcessRunner:
         device_uuid: Of the NVIDIA GPU to watch.
         cache_bytes: Memory in which the system can keep the data set's files; None where that is not known.
         ranks: Processes that train together in the baseline.
+        note: Receives a sentence where memory is too small for rounds.
     """
 
     def __init__(
@@ -97,12 +102,14 @@ class ProcessRunner:
         device_uuid: str | None = None,
         cache_bytes: int | None = None,
         ranks: int = 1,
+        note: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._isolation = isolation
+        self._note = note
         self._ranks = ranks
         self._cache_bytes = cache_bytes
         self._same_samples = True
-        self._in_one_host = False
+        self._in_one_host = self._one_by_one = False
         self._count = 0
         self._largest_samples: tuple[int, ...] = ()
         self._worst: dict[Point, dict[str, int | None]] = {}
@@ -218,16 +225,25 @@ class ProcessRunner:
     def play(self, points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
         """Runs several points side by side, block by block in turn, on the same samples.
 
-        What did not fit into memory beside the others, and what takes part in no block, is told as its outcome.
+        Memory that runs out beside others says nothing about a point alone: from then on one host plays all, where they
+        can share it, and else whole bursts alternate. What takes part in no block has its outcome.
         """
         self.close()  # its memory is needed
-        began = time.monotonic()
-        bursts = self._play(points, plan, deadline_seconds)
-        alike = all(can_share_process(point.config, points[0].config) for point in points)
-        if len(points) < 2 or not alike or not any(burst.outcome.is_memory for burst in bursts):
-            return bursts
-        self._in_one_host = True  # from now on: memory holds no two
-        return self._play(points, plan, deadline_seconds - (time.monotonic() - began))
+        deadline = time.monotonic() + deadline_seconds
+        if not self._one_by_one or len(points) == 1:
+            bursts = self._play(points, plan, deadline_seconds)
+            share = all(point.can_share_process(points[0]) for point in points)
+            if _overflows(bursts) and share and not self._in_one_host:
+                self._in_one_host = True
+                bursts = self._play(points, plan, deadline - time.monotonic())
+            if not _overflows(bursts):
+                return bursts
+            self._one_by_one = True
+            self._note(NO_ROOM)
+        ran: dict[Point, Burst] = {}
+        for point in random.Random(self._count).sample(points, len(points)):
+            ran[point] = self.run(point, plan, (deadline - time.monotonic()) / (len(points) - len(ran)))
+        return [ran[point] for point in points]
 
     def _play(self, points: Sequence[Point], plan: BurstPlan, deadline_seconds: float) -> list[Burst]:
         self._count += 1
@@ -271,7 +287,27 @@ class ProcessRunner:
             return [(never_started(point, error, time.monotonic() - began), None) for point in candidates]
         # What they did not cost by themselves, the incumbent's turns say, they share.
         rest = max(0.0, time.monotonic() - began - math.fsum(one.seconds for one in came)) / len(came)
-        return [self._judged(point, one, plan, one.seconds + rest) for point, one in zip(candidates, came, strict=True)]
+        played = [
+            self._judged(point, one, plan, one.seconds + rest) for point, one in zip(candidates, came, strict=True)
+        ]
+        return [self._alone_if_crowded(incumbent, *one, plan, began + deadline_seconds) for one in played]
+
+    def _alone_if_crowded(
+        self, incumbent: Point | None, burst: Burst, pair: Pair | None, plan: BurstPlan, deadline: float
+    ) -> tuple[Burst, Pair | None]:
+        """A candidate that may have failed by the incumbent's process beside its own alone: both by themselves."""
+        failed = burst.outcome.is_memory or burst.outcome is Outcome.CRASHED
+        spare_seconds = deadline - time.monotonic()
+        if incumbent is None or not failed or spare_seconds <= 0 or burst.point.can_share_process(incumbent):
+            return burst, pair
+        self.close()
+        own = self.run(burst.point, plan, spare_seconds)
+        seconds = burst.seconds + own.seconds
+        if own.rate is not None and own.seconds < spare_seconds:
+            theirs = self.run(incumbent, plan, spare_seconds - own.seconds)
+            seconds += theirs.seconds
+            pair = pair_apart(incumbent, own.rate / theirs.rate) if theirs.rate is not None else None
+        return own.model_copy(update={"seconds": seconds}), pair
 
     def _judged(self, point: Point, came: Challenged, plan: BurstPlan, seconds: float) -> tuple[Burst, Pair | None]:
         """A candidate's burst, and its pair."""
@@ -315,6 +351,11 @@ class ProcessRunner:
         return burst.model_copy(update={"measurement": measured.model_copy(update=memory)})
 
 
+def _overflows(bursts: Sequence[Burst]) -> bool:
+    """Whether memory ran out for one of several."""
+    return len(bursts) > 1 and any(burst.outcome.is_memory for burst in bursts)
+
+
 def _on_one_rank(point: Point) -> Point:
     """What one rank of a point computes, on its part of the CPUs; where only that is looked at."""
     config = point.config
@@ -325,7 +366,14 @@ def _on_one_rank(point: Point) -> Point:
 
 
 def make_runner(
-    isolation: Isolation, hardware: Hardware, device: DeviceKind, *, memory_target: float, seed: int = 0, ranks: int = 1
+    isolation: Isolation,
+    hardware: Hardware,
+    device: DeviceKind,
+    *,
+    memory_target: float,
+    note: Callable[[str], None],
+    seed: int = 0,
+    ranks: int = 1,
 ) -> ProcessRunner:
     """Bursts on a device of this machine that may take a share of its memory.
 
@@ -334,6 +382,7 @@ def make_runner(
         hardware: The machine.
         device: The device to train on.
         memory_target: Share of the memory that may be used.
+        note: Receives a sentence where memory is too small for rounds.
         seed: Each burst's seed is drawn from it.
         ranks: Processes that train together in the baseline.
     """
@@ -347,6 +396,7 @@ def make_runner(
         device_uuid=record.uuid if isinstance(record, Gpu) else None,
         cache_bytes=hardware.memory.available_bytes,
         ranks=ranks,
+        note=note,
     )
 
 

@@ -25,7 +25,6 @@ from autotune.search.progress import Progress
 from autotune.search.rounds import MIN_ROUNDS, Round, confirm, scored, speedup_of
 from autotune.search.stopping import Budget, plan_for, round_plan
 from autotune.search.trials import Trial
-from autotune.search.turns import Turns
 
 PROBE_SECONDS = 20.0
 """Limit for looking at the machine. Not tuned."""
@@ -89,7 +88,8 @@ def cross_result(
         hardware = look_at_machine(isolation, min(PROBE_SECONDS, budget.preparing_seconds))
         wanted = _device_here(source, device, hardware)
         require_energy(objective.name, hardware.device(wanted), source.best.config.ranks)
-        runner = make_runner(isolation, hardware, wanted, memory_target=source.constraints.memory_target)
+        target_share = source.constraints.memory_target
+        runner = make_runner(isolation, hardware, wanted, memory_target=target_share, note=progress.note)
         progress.stage("checking the workload")
         facts = runner.check(budget.preparing_seconds, arguments)
         own = against
@@ -129,7 +129,6 @@ def run_in_turn(
         What was measured in each round, and the bursts that failed.
     """
     plan = round_plan(plan_for(objective), budget.seconds)
-    turns = Turns(runner, progress.note)
     trials: list[Trial] = []
     costs = Costs(trials, plan)
     failed: list[Burst] = []
@@ -140,7 +139,7 @@ def run_in_turn(
         return costs.deadline(point.config, plan, available)
 
     def play(points: Sequence[Point], number: int) -> list[Burst]:
-        bursts = turns.play(points, plan, deadline, budget.remaining)
+        bursts = runner.play(points, plan, min(sum(map(deadline, points)), budget.remaining))
         trials.extend(Trial(burst, "in turn", f"round {number + 1}") for burst in bursts)
         failed.extend(burst for burst in bursts if not burst.ok)
         rounds.append({b.point: b.measurement for b in bursts if scored(b, objective) and b.measurement is not None})

@@ -95,8 +95,9 @@ class Tuning:
         if isinstance(options.effective_batch, int):
             share_of_rank(options.effective_batch, ranks)
         runner = make_runner(
-            isolation, hardware, device, memory_target=options.memory_target, seed=options.seed, ranks=ranks
-        )
+            isolation, hardware, device,
+            memory_target=options.memory_target, note=self._note, seed=options.seed, ranks=ranks,
+        )  # fmt: skip
         began, deadline = self.budget.elapsed, self.budget.preparing_seconds
         enough = sufficient_budget(began + 2 * deadline, 2 * deadline)
         facts = runner.check(deadline, options.explored, f"try --budget {enough:.0f}s")
@@ -230,7 +231,7 @@ class Tuning:
         """The batch to evaluate with; None, which is told, where there was no time, or it failed."""
         self.progress.stage("evaluation")
         plan, answer = BurstPlan(measure_seconds=EXPLAINING_SECONDS), search.confirmation.answer()
-        found = evaluation_batch(answer, runner, plan, self.budget, facts.evaluation_samples, self._note)
+        found = evaluation_batch(answer, runner, plan, self.budget, facts.evaluation_samples)
         if found is None:
             self._note("no batch size to evaluate with was found: there was no time for it, or evaluating failed")
         return found
@@ -239,7 +240,7 @@ class Tuning:
         """How many ranks pay, as far as there is time to see it."""
         self.progress.stage("fewer ranks")
         plan, answer = BurstPlan(measure_seconds=EXPLAINING_SECONDS), search.confirmation.answer()
-        return scaling(answer, runner, plan, self.budget, self._note)
+        return scaling(answer, runner, plan, self.budget)
 
     def _look_at_machine(self, isolation: Isolation, seen: SeenScript | None) -> tuple[Hardware, DeviceKind]:
         """The machine as host and torch see it, and the device to train on."""

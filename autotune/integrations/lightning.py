@@ -22,8 +22,8 @@ from autotune.integrations.common import Missing
 from autotune.integrations.fabric import placement
 from autotune.knobs import framework_arguments
 from autotune.recorder.blocks import repeated_blocks, without_cache
+from autotune.recorder.undo import put, remember
 from autotune.training.tuned import Tuned
-from autotune.workload.adapters.lightning import replaced, reverted
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
@@ -164,7 +164,7 @@ class _Hooks:
             refused["optimizer_impl"] = "it does not clip gradients that a fused optimizer unscales"
         for part in (*itertools.chain.from_iterable(repeated_blocks(pl_module)), *without_cache(pl_module)):
             for name in ("forward", "_compiled_call_impl"):
-                self._undo.enter_context(reverted(part, name))
+                self._undo.callback(remember(part, name))
         self._missing = common.apply(self.tuned, pl_module, trainer.optimizers, device=device, leave=leave) | refused
         if config.memory_format == "channels_last":
             self._lay_out_batches(trainer.datamodule, pl_module, device)
@@ -191,9 +191,6 @@ class _Hooks:
         """Reverts what was replaced."""
         self._undo.close()
 
-    def _replace(self, owner: Any, name: str, value: Any) -> None:
-        self._undo.enter_context(replaced(owner, name, value))
-
     def _lay_out_batches(self, datamodule: Any, pl_module: Any, device: torch.device) -> None:
         """After the hook that Lightning calls last with a batch: the data's, unless only the module has its own."""
         name = "on_after_batch_transfer"
@@ -206,7 +203,7 @@ class _Hooks:
         def on_after_batch_transfer(batch: Any, dataloader_idx: int) -> Any:
             return at_work.to_device(original(batch, dataloader_idx))
 
-        self._replace(owner, name, on_after_batch_transfer)
+        self._undo.callback(put(owner, name, on_after_batch_transfer))
 
     def _wrap_step(self, pl_module: Any, device: torch.device) -> None:
         """Compiles `training_step`, which is what Lightning calls."""
@@ -218,10 +215,10 @@ class _Hooks:
         def training_step(*args: Any, **kwargs: Any) -> Any:
             return step(*args, **kwargs)
 
-        self._replace(pl_module, "training_step", training_step)
+        self._undo.callback(put(pl_module, "training_step", training_step))
         for name in ("log", "log_dict"):  # they are the trainer's business, and no computation
             quiet = torch.compiler.disable(getattr(pl_module, name))  # type: ignore[no-untyped-call]
-            self._replace(pl_module, name, quiet)
+            self._undo.callback(put(pl_module, name, quiet))
 
 
 def _has_own(owner: Any, hook: str) -> bool:

@@ -34,6 +34,9 @@ NORMAL_975 = NormalDist().inv_cdf(1 - ERROR_RATE / 2)
 SIMULATED = 1.1
 """An asymptotic interval is too narrow for few blocks: so much wider, five of a hundred duets of equals are called
 different within thirty looks (simulated, tests/measuring/test_pair_verdicts.py)."""
+APART_ERROR = 0.1
+"""What a ratio of two bursts that ran one after the other may be off by, either way: one config's bursts were measured
+to differ by as much on a shared machine."""
 TUNED_FOR = 10
 """Blocks at which the interval that holds at every look is narrowest, against its form for other counts."""
 
@@ -124,6 +127,12 @@ def pair_of(
     half = SIMULATED * few * _at_every_look(count) * error
     interval = Interval(ratio * math.exp(-half), ratio * math.exp(half))
     return Pair(partner=partner, ratio=ratio, ci95=interval, blocks=count)
+
+
+def pair_apart(partner: Point, ratio: float) -> Pair:
+    """What two bursts say that ran one after the other."""
+    interval = Interval(ratio * math.exp(-APART_ERROR), ratio * math.exp(APART_ERROR))
+    return Pair(partner=partner, ratio=ratio, ci95=interval, blocks=0)
 
 
 def _at_every_look(count: int) -> float:

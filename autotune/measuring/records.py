@@ -14,7 +14,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, AllowInfNan, BaseModel, ConfigDict, Field, computed_field
 
-from autotune.knobs import KNOB_NAMES, Parameters, Scalar, TrainConfig, format_scalar
+from autotune.knobs import KNOB_NAMES, Parameters, Scalar, TrainConfig, can_share_process, format_scalar
 from autotune.measuring.statistics import Interval, ratio_interval
 from autotune.measuring.telemetry_summary import TelemetrySummary, merged
 from autotune.secrets import masked_text
@@ -153,6 +153,10 @@ class Point(BaseModel):
         knobs = {name: value for name, value in changes.items() if name in KNOB_NAMES}
         arguments = {name: value for name, value in changes.items() if name not in KNOB_NAMES}
         return Point(config=self.config.replace(**knobs), parameters={**self.parameters, **arguments})
+
+    def can_share_process(self, other: Point) -> bool:
+        """Whether they differ in nothing that only a new process has."""
+        return self.parameters == other.parameters and can_share_process(self.config, other.config)
 
     def changes_from(self, other: Point) -> dict[str, tuple[Scalar, Scalar]]:
         """The knobs and arguments in which this point differs from another: ``{name: (other's value, this value)}``.

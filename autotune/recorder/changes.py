@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import types
 import weakref
@@ -13,7 +14,7 @@ from .copies import Copies
 from .layout import follow_weights
 from .naming import batches_of, is_own_batch_sampler
 from .ranks import exchange_by
-from .undo import Undo, in_reverse, kept_on, never
+from .undo import Undo, in_reverse, kept_on, never, unless_changed
 
 if TYPE_CHECKING:
     import torch
@@ -71,7 +72,7 @@ class Changes:
         Args:
             suits: Whether the changes are meant for a model.
         """
-        os.environ.update(self.variables)
+        self._undos["variables"] = in_reverse([_put_variable(*one) for one in self.variables.items()])
         self.wrapped = exchange_by(dict(self.ddp.values()), suits)
         return self
 
@@ -103,8 +104,8 @@ class Changes:
                 self._undos.setdefault(function, undo)
 
     def on_copies(self) -> None:
-        """From here on copies of batches do not wait, where that was chosen; to be called once before each `undo`."""
-        if self.copies is not None:
+        """From here on copies of batches do not wait, where that was chosen."""
+        if self.copies is not None and "copies" not in self._undos:
             self._undos["copies"] = self.copies.install()
 
     def on_models(self, models: list[nn.Module]) -> None:
@@ -145,6 +146,10 @@ class Changes:
             kept_on(model).pop(self)()
         self.switched, self._models, self._known = [], [], weakref.WeakSet()
         self._found_models, self.refused_form = False, None
+        self.leave_process()
+
+    def leave_process(self) -> None:
+        """Takes back what holds for the whole process, but for what something else has changed since."""
         while self._undos:
             self._undos.popitem()[1]()
 
@@ -181,6 +186,17 @@ class Changes:
             if not _is_iterable(loader):
                 arguments["sampler"] = sampler
         return arguments
+
+
+def _put_variable(name: str, value: str) -> Undo:
+    before = os.environ.get(name)
+    os.environ[name] = value
+
+    def undo() -> None:
+        del os.environ[name]
+        os.environ.update({name: before} if before is not None else {})
+
+    return unless_changed(functools.partial(os.environ.get, name), undo)
 
 
 def _is_iterable(loader: DataLoader[Any]) -> bool:

@@ -19,7 +19,6 @@ from .naming import batches_of, find_models, has_own_iterator, is_own_batch_samp
 from .place import differences
 from .ranks import this_rank
 from .remade import StandIn
-from .settings import ProcessSettings
 from .stream import Watched
 
 if TYPE_CHECKING:
@@ -63,8 +62,8 @@ class Launched:
         self._kinds = {loader_kind(key) for key in self._loop["loaders"]}
         self._device = torch.device(self._loop["device"])
         self._changes = Changes(orders["changes"])
-        self._settings = ProcessSettings(self._begin, self._changes.variables)
-        self._changes.on_copies()
+        self._changes.exchange(self._match.is_model)  # before a process shows what it trains
+        self._enter_process()
         hooks.on_step(self._on_step, lambda _: None)
         atexit.register(self._tell)
         hooks.on_iterate(self._on_iterate)
@@ -73,10 +72,9 @@ class Launched:
         if "batch_size" in self._changes.loader:
             self._count_batches(self._changes.loader["batch_size"])
 
-    def _begin(self) -> None:
-        """What must be said before a process shows what it trains."""
-        self._changes.exchange(self._match.is_model)
+    def _enter_process(self) -> None:
         self._changes.on_process(self._device)
+        self._changes.on_copies()
 
     def _count_batches(self, size: int) -> None:
         """Has ``len(loader)`` tell how many batches of another size there are: schedules are made by it."""
@@ -164,14 +162,14 @@ class Launched:
         self._trains = self._is_measured = True
         note(self._shared, matches=True)
         self._changes.on_optimizer(optimizer)
-        self._changes.on_process(self._device)  # what the script has told torch meanwhile, a burst has overruled too
+        self._enter_process()  # what the script has told torch meanwhile, a burst has overruled too
         if self._changes.changes_models and not (self._changes.wants_models or self._changes.covers(optimizer)):
             self._changes.on_models(models_of(optimizer, self._loop["models"]))
 
     def _leave_as_it_is(self) -> None:
         """This process trains something else."""
         self._is_measured = False
-        self._settings.put_back()
+        self._changes.leave_process()
         note(self._shared, matches=False)
 
     def _compare(self) -> None:

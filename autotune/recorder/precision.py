@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from .undo import Undo, nothing
+from .undo import Undo, nothing, unless_changed
 
 if TYPE_CHECKING:
     import torch
@@ -90,4 +90,4 @@ def set_tf32(precision: str, device: torch.device) -> Undo:
         torch.set_float32_matmul_precision("highest")
     else:
         return nothing
-    return undo
+    return unless_changed(lambda: (matmul_precision(), convolution_in_tf32()), undo)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .compiled import compile_model
 from .layout import follow_weights, lay_out
 from .precision import set_tf32
-from .undo import Undo, in_reverse, never, nothing, put
+from .undo import Undo, in_reverse, never, nothing, put, unless_changed
 from .wrapping import autocast_forward, checkpoint_blocks
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def set_threads(count: int | None, _: torch.device) -> Undo:
 
     before = torch.get_num_threads()
     torch.set_num_threads(count)
-    return lambda: torch.set_num_threads(before)
+    return unless_changed(torch.get_num_threads, lambda: torch.set_num_threads(before))
 
 
 def let_cudnn_search(on: bool, device: torch.device) -> Undo:
@@ -77,7 +77,8 @@ def let_cudnn_search(on: bool, device: torch.device) -> Undo:
     if before == on or not (on or device.type == "cuda"):
         return nothing
     torch.backends.cudnn.benchmark = on
-    return lambda: setattr(torch.backends.cudnn, "benchmark", before)
+    cudnn = torch.backends.cudnn
+    return unless_changed(lambda: cudnn.benchmark, lambda: setattr(cudnn, "benchmark", before))
 
 
 def set_allocator(allocator: str, device: torch.device) -> Undo:

@@ -38,16 +38,28 @@ def in_reverse(undos: Sequence[Undo]) -> Undo:
     return undo
 
 
+def unless_changed(read: Callable[[], Any], undo: Undo) -> Undo:
+    """Takes a change back, unless something else has changed what ``read`` returns since."""
+    seen = read()
+    return lambda: undo() if read() == seen else None
+
+
 def put(owner: Any, name: str, value: Any) -> Undo:
     """Sets an attribute of an object or a class; its undo removes what the object itself did not have."""
-    before = vars(owner).get(name, _ABSENT)
+    undo = remember(owner, name)
     setattr(owner, name, value)
+    return undo
+
+
+def remember(owner: Any, name: str) -> Undo:
+    """Changes nothing yet: its undo takes back what others do to an attribute, as that of `put`."""
+    before = vars(owner).get(name, _ABSENT)
 
     def undo() -> None:
-        if before is _ABSENT:
-            delattr(owner, name)
-        else:
+        if before is not _ABSENT:
             setattr(owner, name, before)
+        elif name in vars(owner):
+            delattr(owner, name)
 
     return undo
 

@@ -9,7 +9,7 @@ from autotune.bursts.host import END_SECONDS
 from autotune.bursts.protocol import BurstPlan, Part
 from autotune.bursts.runner import Runner
 from autotune.hardware import DeviceKind
-from autotune.measuring import FEWEST_PAIRS, Burst, Headroom, Pair, Point, pair_of
+from autotune.measuring import FEWEST_PAIRS, Burst, Headroom, Pair, Point, pair_apart, pair_of
 from autotune.search.costs import Costs
 from autotune.search.progress import Progress
 from autotune.search.proposal import ABLATION, ALLOCATOR, CONFIRM, HEADROOM, Proposal
@@ -26,7 +26,6 @@ from autotune.search.stopping import (
     timed_for,
 )
 from autotune.search.trials import Trial, TrialLog
-from autotune.search.turns import Turns, pair_apart
 
 if TYPE_CHECKING:
     import optuna
@@ -49,8 +48,6 @@ class Bursts:
         log: Where they are kept.
         budget: The wall clock.
         progress: Who is told.
-        note: Told what the result should say as well.
-        seed: Of the order within rounds.
         device: The kind of device.
 
     Attributes:
@@ -60,16 +57,7 @@ class Bursts:
     """
 
     def __init__(
-        self,
-        baseline: Point,
-        runner: Runner,
-        log: TrialLog,
-        budget: Budget,
-        progress: Progress,
-        *,
-        note: Callable[[str], None],
-        seed: int = 0,
-        device: DeviceKind = "cpu",
+        self, baseline: Point, runner: Runner, log: TrialLog, budget: Budget, progress: Progress, device: DeviceKind
     ) -> None:
         self.log = log
         self.budget = budget
@@ -83,7 +71,6 @@ class Bursts:
         self.cut_off: set[tuple[str, int]] = set()
         self._runner = runner
         self._stage_shown = ""
-        self._turns = Turns(runner, note, seed, device)
 
     @property
     def trials(self) -> list[Trial]:
@@ -140,7 +127,7 @@ class Bursts:
         # What was begun may go on a little: the confirmation's share is the larger one.
         available = min(available + 2 * self.plan.measure_seconds, self.budget.remaining)
         deadline = self.costs.challenge_deadline(points, incumbent, available)
-        played = self._turns.challenge(incumbent, points, self.plan, deadline, self.progress.duet)
+        played = self._runner.challenge(incumbent, points, self.plan, deadline, self.progress.duet)
         turn = 1 + max((trial.turn or 0 for trial in self.trials), default=0)
         for (trial, proposal), (burst, pair) in zip(asked, played, strict=True):
             self.tell(self.log.finish(trial, proposal.stage, proposal.reason, burst, pair, turn=turn))
@@ -189,11 +176,9 @@ class Bursts:
     def _play(self, points: Sequence[Point], stage: str) -> list[Burst]:
         plan = self._round_plans[stage]
         self.show_stage(stage)
-
-        def deadline(point: Point) -> float:
-            return self.costs.deadline(point.config, plan, self.budget.remaining)
-
-        return self._turns.play(points, plan, deadline, self.budget.remaining)
+        left = self.budget.remaining
+        deadline = sum(self.costs.deadline(point.config, plan, left) for point in points)
+        return self._runner.play(points, plan, min(deadline, left))
 
     def part_rate(self, point: Point, part: Part) -> float | None:
         """Samples per second of one part of training alone."""

@@ -14,7 +14,6 @@ from autotune.measuring import FEWEST_STEPS, MOST_STEPS, Burst, Point
 from autotune.search.proposal import CONFIRM
 from autotune.search.stopping import Budget
 from autotune.search.trials import Trial
-from autotune.search.turns import shares_host
 
 START_SECONDS = 2.25
 """The estimate for starting a process before the first one has started."""
@@ -226,6 +225,11 @@ class Costs:
         """Whether a trial was played by a host that was alive."""
         pair = trial.pair
         return trial.round is None and pair is not None and self.shares_host(trial.burst.point, pair.partner)
+
+
+def shares_host(point: Point, other: Point, device: DeviceKind) -> bool:
+    """Whether one live process can play both; on a CPU, malloc's settings are the host's, whatever configs say."""
+    return (point.changed({"allocator": other.config.allocator}) if device == "cpu" else point).can_share_process(other)
 
 
 def _code(config: TrainConfig) -> tuple[Scalar, ...]:

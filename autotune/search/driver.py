@@ -98,7 +98,7 @@ class Search:
         self.log = log
         self._seed = seed
         self._note, self._numerics, self._every_fit = note or progress.note, numerics, every_fit
-        self._bursts = Bursts(baseline, runner, log, budget, progress, note=self._note, seed=seed, device=device)
+        self._bursts = Bursts(baseline, runner, log, budget, progress, device)
         self.ceilings = Ceilings(self._bursts.part_rate, self._affordable)
         self._at_least = at_least
         self.confirmation = self._confirmation()

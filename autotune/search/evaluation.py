@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from autotune.bursts.protocol import BurstPlan
 from autotune.bursts.runner import Runner
 from autotune.measuring import Outcome, Point
 from autotune.results.result import Evaluation, EvaluationBatch
 from autotune.search.stopping import Budget, Reserve
-from autotune.search.turns import Turns
 
 EVALUATION = Reserve(share=0.1, most_seconds=60.0, burst_seconds=20.0)
 """Where an evaluation batch is asked for. Chosen: half a dozen duets of short blocks."""
@@ -22,7 +19,7 @@ MOST_MISSES = 2
 
 
 def evaluation_batch(
-    answer: Point, runner: Runner, plan: BurstPlan, budget: Budget, most: int | None, note: Callable[[str], None]
+    answer: Point, runner: Runner, plan: BurstPlan, budget: Budget, most: int | None
 ) -> Evaluation | None:
     """The largest batch that is worth its memory, from training's own upward; None where not even that was measured.
 
@@ -35,13 +32,11 @@ def evaluation_batch(
         plan: Of a challenge.
         budget: The wall clock.
         most: Samples that there are to evaluate on; None: not known.
-        note: Told where memory forces whole bursts.
     """
     plan = plan.model_copy(update={"part": "evaluation"})
     runner.close()
-    turns = Turns(runner, note)
     point = answer.changed({"accumulation_steps": 1})
-    ((first, _),) = turns.challenge(None, [point], plan, EVALUATION.deadline(budget), lambda _point, _pair: None)
+    ((first, _),) = runner.challenge(None, [point], plan, EVALUATION.deadline(budget), lambda _point, _pair: None)
     if first.rate is None:
         return None
     tried = [_row(point, first.outcome, first.rate, None)]
@@ -51,7 +46,9 @@ def evaluation_batch(
         if (most is not None and size > most) or EVALUATION.is_spent(budget, plan):
             break
         point = answer.changed({"accumulation_steps": 1, "batch_size": size})
-        ((burst, pair),) = turns.challenge(best, [point], plan, EVALUATION.deadline(budget), lambda _point, _pair: None)
+        ((burst, pair),) = runner.challenge(
+            best, [point], plan, EVALUATION.deadline(budget), lambda _point, _pair: None
+        )
         gained = pair.ratio if pair is not None else None
         tried.append(_row(point, burst.outcome, burst.rate, gained))
         if gained is not None and gained >= LEAST_GAIN:

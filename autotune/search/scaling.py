@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from autotune.bursts.protocol import BurstPlan
 from autotune.bursts.runner import Runner
@@ -11,7 +11,6 @@ from autotune.knobs import TrainConfig, divisors
 from autotune.measuring import Outcome, Point
 from autotune.results.result import Scaling, ScalingStep
 from autotune.search.stopping import Budget, Reserve
-from autotune.search.turns import Turns
 
 SCALING = Reserve(share=0.12, most_seconds=90.0, burst_seconds=40.0)
 """Where several ranks train: a duet for each power of two, whose ranks take some seconds to find each other. Chosen."""
@@ -43,9 +42,7 @@ def fewer(config: TrainConfig) -> Iterator[TrainConfig]:
             yield found
 
 
-def scaling(
-    answer: Point, runner: Runner, plan: BurstPlan, budget: Budget, note: Callable[[str], None]
-) -> Scaling | None:
+def scaling(answer: Point, runner: Runner, plan: BurstPlan, budget: Budget) -> Scaling | None:
     """The answer's speed on 1, 2, 4 … ranks, chained from pair to pair; None where not two could be compared.
 
     Args:
@@ -53,10 +50,8 @@ def scaling(
         runner: Runs bursts.
         plan: Of a challenge.
         budget: The wall clock.
-        note: Told where memory forces whole bursts.
     """
     plan = plan.model_copy(update={"fastest_wins": False})
-    turns = Turns(runner, note)
     runner.close()
     steps: list[ScalingStep] = []
     before: Point | None = None
@@ -65,7 +60,7 @@ def scaling(
         if SCALING.is_spent(budget, plan):
             break
         point = Point(config=config, parameters=answer.parameters)
-        ((burst, pair),) = turns.challenge(before, [point], plan, SCALING.deadline(budget), lambda _point, _pair: None)
+        ((burst, pair),) = runner.challenge(before, [point], plan, SCALING.deadline(budget), lambda _point, _pair: None)
         ratio = 1.0 if before is None else pair.ratio if pair is not None else None
         ran = burst.outcome is Outcome.OK and ratio is not None
         speed = speed * ratio if ran and ratio is not None else speed

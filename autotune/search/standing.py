@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.knobs import TrainConfig
-from autotune.measuring import PROCESS_SPREAD, Pair, Point
+from autotune.measuring import PROCESS_SPREAD, Pair, Point, pair_apart
 from autotune.search.model import Design, Effects
-from autotune.search.turns import pair_apart
 
 if TYPE_CHECKING:
     from autotune.search.trials import Trial

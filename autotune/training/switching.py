@@ -121,7 +121,7 @@ class InForce:
         if knob.scope == "process":  # set for another model: it stays as long as the process
             return
         setting.undo()
-        if (now := self._read(knob)) != setting.before:
+        if (now := self._read(knob)) != setting.before and now == setting.by[0]:  # else the user has changed it since
             raise ConfigError(f"{knob.name}={setting.by[0]} could not be taken back: it is {now}, not {setting.before}")
 
     def _verify(self, knob: Knob, setting: _Setting) -> None:

@@ -18,7 +18,7 @@ from autotune.knobs.space import Space, build_space
 from autotune.measuring.pairs import Pair, pair_of
 from autotune.measuring.ratios import Scatter
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point, pool
-from autotune.search.turns import shares_host
+from autotune.search.costs import shares_host
 from benchmarks.surfaces import GRIDS, Record, Surface, compute_part, graph_of, loader_part
 
 FIRST_STEPS = 3

@@ -42,7 +42,7 @@ def found(most: int | None = None, seconds: float = 300.0, oom_above: int = 10**
     clock = VirtualClock()
     runner = SurfaceRunner(clock, rate, evaluation_rate=rate, noise=0.0, oom_above=oom_above, cost=2.0)
     budget = Budget(seconds, clock=clock)
-    return evaluation_batch(ANSWER, runner, PLAN, budget, most, pytest.fail)
+    return evaluation_batch(ANSWER, runner, PLAN, budget, most)
 
 
 def test_it_is_doubled_while_that_is_faster() -> None:
@@ -139,7 +139,7 @@ def test_real_processes_find_a_batch(runner_of: RunnerOf) -> None:
     runner = runner_of("tests.workloads.sleepy:build")
     parameters = {"samples": 16, "step_seconds": 0.01, "batch_size": 4}
     answer = Point.model_validate({"config": {"batch_size": 4}, "parameters": parameters})
-    evaluation = evaluation_batch(answer, runner, PLAN, Budget(60.0), 16, pytest.fail)
+    evaluation = evaluation_batch(answer, runner, PLAN, Budget(60.0), 16)
     assert evaluation is not None
     assert evaluation.batch_size == 16
     assert evaluation.ratio > 1.5

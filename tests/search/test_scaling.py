@@ -60,7 +60,7 @@ def test_powers_of_two_come_before_the_answers_own_number() -> None:
 def test_two_real_ranks_are_compared_with_one(runner_of: RunnerOf) -> None:
     """A pair of one and two processes, each with all of the CPUs; the speed is that of the pair."""
     answer = Point(config=TrainConfig(ranks=2, batch_size=8))
-    found = scaling(answer, runner_of("tests.workloads.shared:build"), PLAN, Budget(120), lambda _: None)
+    found = scaling(answer, runner_of("tests.workloads.shared:build"), PLAN, Budget(120))
     assert found is not None
     assert [(one.ranks, one.outcome) for one in found.steps] == [(1, Outcome.OK), (2, Outcome.OK)]
     assert found.steps[0].speed == 1.0

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 from autotune.errors import WorkloadError
 from autotune.knobs import Precision
 from autotune.recorder.naming import length_of
+from autotune.recorder.undo import put
 from autotune.workload.adapters.loaders import baseline, loader_notes, require_loader, workload_parts
 from autotune.workload.user_errors import described
 from autotune.workload.workload import Workload
@@ -178,7 +179,8 @@ def _make_optimizer(module: Any, trainer: Any, target: str, steps_of_epoch: int 
             f"{target}: expected one optimizer from configure_optimizers(), got {got}; "
             "return an autotune.Workload whose optimizer holds all parameters"
         )
-    with replaced(module, "configure_optimizers", lambda: configured):
+    with contextlib.ExitStack() as stack:
+        stack.callback(put(module, "configure_optimizers", lambda: configured))
         trainer.strategy.setup_optimizers(trainer)  # self.optimizers() and self.lr_schedulers() answer now
     trainer.fit_loop.teardown()  # estimated_stepping_batches may have begun to load
     _follow_schedules(found[0], list(trainer.lr_scheduler_configs), steps_of_epoch)
@@ -278,22 +280,3 @@ def _trainer_notes(package: Any, trainer: Any) -> list[str]:
 
 def _clips_by_value(trainer: Any) -> bool:
     return bool(trainer.gradient_clip_val and trainer.gradient_clip_algorithm == "value")
-
-
-@contextlib.contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Gives an object another attribute for a while."""
-    with reverted(owner, name):
-        setattr(owner, name, value)
-        yield
-
-
-@contextlib.contextmanager
-def reverted(owner: Any, name: str) -> Iterator[None]:
-    """Lets an object's own attribute be changed for a while."""
-    before = {key: old for key, old in vars(owner).items() if key == name}
-    try:
-        yield
-    finally:
-        vars(owner).pop(name, None)
-        vars(owner).update(before)
