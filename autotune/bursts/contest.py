@@ -23,6 +23,8 @@ from autotune.measuring import Measurement, Pair, Point, Scatter, pair_of
 PLAYING_TURNS = 3
 """Time is kept for that many turns of what a player is measured for, while a candidate's start is waited for: warming
 up and sizing blocks take turns as well."""
+SEAT_SHARE = 0.4
+"""Of a challenge's time, for first steps: candidates for which more would be needed do not play. Not tuned."""
 PROMISING = 3
 """A candidate that would take the incumbent's place, though it is not beyond doubt, plays that many times as long: all
 that come later are measured against it, and a lucky one spoils their figures. Chosen."""
@@ -79,6 +81,10 @@ class Contest:
             plan: How long each player trains at most.
             deadline: `time.monotonic()` at which all is over.
             told: Hears what is known of a candidate after each turn.
+
+        Returns:
+            What came of each candidate, in order. Where the first ones take too long to begin, the last ones are
+            missing: they did not play.
 
         Raises:
             TargetError, WorkloadError: The module can no longer be imported.
@@ -225,6 +231,7 @@ class _Match:
             self.incumbent = self._seated(self._wanted)
         if self.incumbent is not None and self.incumbent.stands:
             self.duet.join(self.incumbent, latest)
+        begun = time.monotonic()
         for number, request in enumerate(self._requests):
             known = self.candidates[number] if number < len(self.candidates) else None
             if known is None or known.is_lost:
@@ -238,6 +245,10 @@ class _Match:
             self.duet.join(player, _latest_start(self._plan, self.deadline))
             if self.duet.is_broken:
                 return False
+            is_late = time.monotonic() > begun + SEAT_SHARE * (self.deadline - begun)
+            if is_late and len(self.candidates) == number + 1:
+                self._requests = self._requests[: number + 1]
+                break
         self._warm_up()
         return not self.duet.is_broken
 

@@ -69,7 +69,8 @@ class Runner(Protocol):
             told: Hears what is known of a candidate after each turn.
 
         Returns:
-            Each candidate's burst, and its speed over the incumbent's; None where too little was seen of that.
+            Each candidate's burst, and its speed over the incumbent's; None where too little was seen of that. There
+            may be fewer than candidates: the last ones do not play where the first take too long to begin.
         """
 
     def close(self) -> None:
@@ -288,7 +289,7 @@ class ProcessRunner:
         # What they did not cost by themselves, the incumbent's turns say, they share.
         rest = max(0.0, time.monotonic() - began - math.fsum(one.seconds for one in came)) / len(came)
         played = [
-            self._judged(point, one, plan, one.seconds + rest) for point, one in zip(candidates, came, strict=True)
+            self._judged(point, one, plan, one.seconds + rest) for point, one in zip(candidates, came, strict=False)
         ]
         return [self._alone_if_crowded(incumbent, *one, plan, began + deadline_seconds) for one in played]
 

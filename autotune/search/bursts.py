@@ -129,7 +129,9 @@ class Bursts:
         deadline = self.costs.challenge_deadline(points, incumbent, available)
         played = self._runner.challenge(incumbent, points, self.plan, deadline, self.progress.duet)
         turn = 1 + max((trial.turn or 0 for trial in self.trials), default=0)
-        for (trial, proposal), (burst, pair) in zip(asked, played, strict=True):
+        for trial, _ in asked[len(played) :]:
+            self.log.withdraw(trial)
+        for (trial, proposal), (burst, pair) in zip(asked, played, strict=False):
             self.tell(self.log.finish(trial, proposal.stage, proposal.reason, burst, pair, turn=turn))
 
     def release(self) -> None:

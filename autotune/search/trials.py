@@ -179,6 +179,10 @@ class TrialLog:
         """Opens a trial of a point, to be ended by `finish`."""
         return self._kept(lambda: self._ask(point))
 
+    def withdraw(self, asked: optuna.Trial) -> None:
+        """Closes a trial whose point was not played: it may be proposed again."""
+        self._kept(lambda: self.study.tell(asked, state=TrialState.FAIL))
+
     def propose(self, refuse: Callable[[Point], str | None], tries: int) -> tuple[optuna.Trial, Point] | None:
         """A new point from the sampler; what is refused or known is told to it and not run.
 
