@@ -72,15 +72,9 @@ class Contest:
         deadline: float,
         told: Callable[[Point, Pair], None],
     ) -> list[Challenged]:
-        """Plays candidates against the incumbent until each is decided, or known well enough, or time is up.
+        """Plays as `autotune.bursts.runner.Runner.challenge` says, until `time.monotonic()` reaches the deadline.
 
-        Args:
-            incumbent: What they play against; it starts where it does not live. None: the candidates train without
-                one.
-            candidates: What joins.
-            plan: How long each player trains at most.
-            deadline: `time.monotonic()` at which all is over.
-            told: Hears what is known of a candidate after each turn.
+        The incumbent starts where it does not live.
 
         Returns:
             What came of each candidate, in order. Where the first ones take too long to begin, the last ones are

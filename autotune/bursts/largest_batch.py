@@ -23,7 +23,7 @@ MOST_SCANNED = 100_000
 WORST_STEPS = 2
 
 
-def find_largest(workload: Workload, seconds: float = SCAN_SECONDS) -> tuple[int, ...]:
+def find_largest(workload: Workload) -> tuple[int, ...]:
     """Indices of the largest samples, largest first: by `sample_size`, else by their tensors' bytes.
 
     Samples that training draws are looked at in random order until the time is up; an iterable dataset has no indices,
@@ -36,7 +36,7 @@ def find_largest(workload: Workload, seconds: float = SCAN_SECONDS) -> tuple[int
     drawn: Sequence[Any] = range(len(dataset))
     if workload.sampler is not None:
         drawn = list(dict.fromkeys(itertools.islice(workload.sampler, MOST_SCANNED)))
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + SCAN_SECONDS
     sizes: dict[Any, float] = {}
     for index in random.Random(0).sample(drawn, min(len(drawn), MOST_SCANNED)):
         if sizes and time.monotonic() > deadline:

@@ -14,8 +14,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .copies import is_pinned
+from .layout import layout_of
 from .naming import tensors_in
 from .precision import HALF, matmul_precision, torch_dtype
+from .telling import form_of
 from .undo import in_reverse, put
 
 if TYPE_CHECKING:
@@ -143,15 +145,13 @@ class Effects:
         return f"torch.compile compiled nothing of the model ({why_not_compiled()})"
 
     def _layout(self, memory_format: str) -> str | None:
+        models = self._changes.models
         if memory_format != "channels_last":
             return None
-        import torch
-
-        images = [w for model in self._changes.models for w in model.parameters() if w.dim() == 4]
-        if not images:
+        if not any(weight.dim() == 4 for model in models for weight in model.parameters()):
             return "the model has no weight of four dimensions"
-        back = sum(not weight.is_contiguous(memory_format=torch.channels_last) for weight in images)
-        return f"{back} of {len(images)} weights of four dimensions are not channels_last" if back else None
+        contiguous = any(layout_of(model) == "contiguous" for model in models)
+        return "some weights of four dimensions are not channels_last" if contiguous else None
 
     def _attention(self, backend: str) -> str | None:
         if self._is_compiled or not self._nodes or backend not in _KERNELS:
@@ -167,7 +167,7 @@ class Effects:
         if self._changes.refused_form is not None or form not in _FORMS:
             return self._changes.refused_form
         for optimizer, watch in self._forms:
-            if not all(group.get(form) for group in optimizer.param_groups):
+            if form_of(optimizer) != form:
                 return f"the script has set {type(optimizer).__name__} back from its {form} form"
             if not watch.ran:
                 return f"{type(optimizer).__name__} steps by a function of its own, which has no {form} form"

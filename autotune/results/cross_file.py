@@ -126,7 +126,7 @@ def origin_of(result: Result) -> Origin:
     )
 
 
-def default_cross_path(cross: Cross, results: Path = RESULTS) -> Path:
+def default_cross_path(cross: Cross) -> Path:
     """``results/<this machine>/cross/<workload>-<device>-from-<other machine>.json``."""
     name = f"{stem_of(cross.workload.target)}-{cross.device}-from-{cross.config_of.slug}.json"
-    return results / cross.hardware.slug / "cross" / name
+    return RESULTS / cross.hardware.slug / "cross" / name

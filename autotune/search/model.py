@@ -46,8 +46,6 @@ MISFIT = 0.04
 """Of a config's logarithm of speed, what no sum of effects explains. Chosen near what processes of one differ by."""
 LEAST_VARIANCE = 1e-12
 """Of a gain: rounding must leave none below."""
-BORROWED_BLOCKS = 10.0
-"""What all pairs show of a block's noise counts as much as so many blocks of a pair's own."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +142,7 @@ class Effects:
         believed = np.concatenate([design.mean, np.zeros(len(self._own))])
         rows = self._rows([point for point, _ in seen]) - self._rows([pair.partner for _, pair in seen])
         ratios = np.array([math.log(pair.ratio) for _, pair in seen])
-        noise = _variances([pair for _, pair in seen])
+        noise = np.array([pair.error**2 for _, pair in seen])
         self._seen = rows * self._prior
         self._gain = np.linalg.solve(self._seen @ rows.T + np.diag(noise), self._seen).T
         self.mean = believed + self._gain @ (ratios - rows @ believed)
@@ -185,20 +183,6 @@ class Beliefs:
 
     mean: Array
     deviation: Array
-
-
-def _variances(pairs: Sequence[Pair]) -> Array:
-    """Of the logarithms of ratios: few blocks hardly say how they scatter, so that each borrows what all have shown.
-
-    (Smyth, *Linear models and empirical Bayes methods*, 2004.)
-    """
-    own = np.array([pair.error**2 for pair in pairs])
-    blocks = np.array([pair.blocks for pair in pairs], dtype=float)
-    if not blocks.any():
-        return own
-    usual = float((own * blocks**2).sum() / blocks.sum())  # of a block, each counting once
-    borrowing = (blocks * own * blocks + BORROWED_BLOCKS * usual) / (blocks + BORROWED_BLOCKS)
-    return np.where(blocks > 0, borrowing / np.maximum(blocks, 1.0), own)
 
 
 def _features(knob: str, values: Sequence[Scalar], own: Scalar, deviation: float, space: Space) -> Iterable[Feature]:
