@@ -42,6 +42,7 @@ class Bursts:
         note: Told what the result should say as well.
         seed: Of the order within rounds.
         device: The kind of device.
+        memory_limit_bytes: The memory target; None where there is none.
 
     Attributes:
         baseline: What candidates are compared with.
@@ -60,6 +61,7 @@ class Bursts:
         note: Callable[[str], None],
         seed: int = 0,
         device: DeviceKind = "cpu",
+        memory_limit_bytes: int | None = None,
     ) -> None:
         self.log = log
         self.budget = budget
@@ -69,11 +71,11 @@ class Bursts:
         ablating = ablating_plan(budget.seconds, log.objective)
         self._round_plans = {CONFIRM: confirming, ABLATION: ablating, ALLOCATOR: round_plan(self.plan, 0.0)}
         self.baseline = baseline
-        self.costs = Costs(log.trials, self.plan, device, self._round_plans)
+        self.costs = Costs(log.trials, self.plan, device, self._round_plans, memory_limit_bytes)
         self.cut_off: set[tuple[str, int]] = set()
         self._runner = runner
         self._stage_shown = ""
-        self._turns = Turns(runner, note, seed, device)
+        self._turns = Turns(runner, note, self.costs.runs_alone_first, seed, device)
 
     @property
     def trials(self) -> list[Trial]:

@@ -27,16 +27,23 @@ class Turns:
     Args:
         runner: Runs points side by side, and alone.
         note: Told when whole bursts must take turns.
+        runs_alone_first: Whether a candidate may come near the memory target.
         seed: Of the order of whole bursts.
         device: The kind of device; None where it makes no difference.
     """
 
     def __init__(
-        self, runner: Runner, note: Callable[[str], None], seed: int = 0, device: DeviceKind | None = None
+        self,
+        runner: Runner,
+        note: Callable[[str], None],
+        runs_alone_first: Callable[[Point], bool] = lambda _: False,
+        seed: int = 0,
+        device: DeviceKind | None = None,
     ) -> None:
         self._runner = runner
         self._device = device
         self._note = note
+        self._runs_alone_first = runs_alone_first
         self._rng = random.Random(seed)
         self._rounds_fit = True
         self._alone: dict[Point, float] = {}
@@ -75,22 +82,34 @@ class Turns:
     ) -> list[Played]:
         """Candidates against the incumbent, as `Runner.challenge`.
 
-        One that needs a process of its own, and ran out of memory or crashed beside the incumbent's, runs again alone:
-        there may be no room for two, and a lock, a port or a database may be for one.
+        One that may come near the memory target trains in a process of its own first, while nothing else lives: only
+        what does not run out of memory there joins the incumbent. One that needs a process of its own, or has run alone
+        before, and ran out of memory or crashed beside the incumbent, runs again alone: there may be no room for two,
+        and a lock, a port or a database may be for one.
         """
-        played = self._runner.challenge(incumbent, candidates, plan, deadline_seconds, told)
+        if incumbent is None:
+            return self._runner.challenge(None, candidates, plan, deadline_seconds, told)
+        alone: dict[Point, Burst] = {}
+        for point in filter(self._runs_alone_first, candidates):
+            self._runner.close()  # its memory is needed
+            alone[point] = self._runner.run(point, plan, deadline_seconds)
+            deadline_seconds -= alone[point].seconds
+        joining = [point for point in candidates if point not in alone or alone[point].ok]
+        played = self._runner.challenge(incumbent, joining, plan, deadline_seconds, told) if joining else []
         left = deadline_seconds - sum(burst.seconds for burst, _ in played)
-        return [
-            self._apart(incumbent, burst, plan, left)
-            if incumbent is not None and left > 0 and self._may_be_too_close(burst, incumbent)
-            else (burst, pair)
-            for burst, pair in played
-        ]
+        found: dict[Point, Played] = {point: (burst, None) for point, burst in alone.items()}
+        for burst, pair in played:
+            before = alone[burst.point].seconds if burst.point in alone else 0.0
+            came = burst.model_copy(update={"seconds": before + burst.seconds})
+            too_close = left > 0 and self._may_be_too_close(burst, incumbent)
+            found[burst.point] = self._apart(incumbent, came, plan, left) if too_close else (came, pair)
+        return [found[point] for point in candidates]
 
     def _may_be_too_close(self, burst: Burst, incumbent: Point) -> bool:
         """Whether a burst may have failed by what lived beside it alone."""
         failed = burst.outcome.is_memory or burst.outcome is Outcome.CRASHED
-        return failed and not shares_host(burst.point, incumbent, self._device)
+        apart = self._runs_alone_first(burst.point) or not shares_host(burst.point, incumbent, self._device)
+        return failed and apart
 
     def _apart(self, incumbent: Point, failed: Burst, plan: BurstPlan, deadline_seconds: float) -> Played:
         """Whole bursts: the candidate's, and the incumbent's where it has had none."""

@@ -105,6 +105,19 @@ def test_what_fails_in_a_process_of_its_own_beside_the_incumbent_runs_alone(outc
     assert machine.ran == [APART, POINTS[0], APART]
 
 
+@pytest.mark.parametrize(("fits", "room", "ran"), [(True, 2, 1), (False, 2, 1), (True, 1, 3)])
+def test_what_comes_near_the_memory_target_runs_alone_first(fits: bool, room: int, ran: int) -> None:
+    """Only what fits alone joins the incumbent; where the two do not fit together, whole bursts tell."""
+    machine = Machine(room=room)
+    alone = machine.run
+    if not fits:
+        machine.run = lambda *of: alone(*of).model_copy(update={"outcome": Outcome.OOM, "measurement": None})  # type: ignore[method-assign]
+    turns = Turns(machine, list[str]().append, lambda point: point == POINTS[1])
+    ((burst, pair),) = turns.challenge(POINTS[0], POINTS[1:], PLAN, 60.0, lambda *_: None)
+    assert (burst.ok, pair is not None, machine.challenges) == (fits, fits, int(fits))
+    assert len(machine.ran) == ran
+
+
 def test_what_fails_in_the_incumbents_own_process_is_to_blame() -> None:
     """There is one process, and no neighbour that took its memory."""
     machine = Machine(room=1)
