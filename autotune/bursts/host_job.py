@@ -22,7 +22,7 @@ from autotune.bursts.epochs import Lap, boundary_of
 from autotune.bursts.failures import classify, device_failed
 from autotune.bursts.feed import Feed
 from autotune.bursts.learner import Learner
-from autotune.bursts.prepared import Prepared, prepared
+from autotune.bursts.prepared import Prepared, peak_bytes, prepared
 from autotune.bursts.protocol import Command, Commands, PipeLostError, Reporter, Request, Seat
 from autotune.bursts.timing import Timing, epoch_samples, stepper_of
 from autotune.bursts.trainer import NonFiniteLossError, Stepper, make_loader, told_of_killed_workers
@@ -122,7 +122,7 @@ class _Host:
                 block = player.train(command, leads=self._shared)
                 self._reporter.send("block", player=number, **block)
                 return
-            measured = player.report()
+            measured = player.report(beside_others=self._shared)
         if command.action == "leave":
             self._drop(number)
         value = measured.model_dump(mode="json") if measured is not None else None
@@ -195,6 +195,7 @@ class _Player:
         self._laps: list[Lap] = []
         self._watched: list[TelemetrySummary] = []
         self._reported, self._worst_seen = 0, False
+        self._peaks = 0, 0
         self._trains = seat.part != "evaluation"
         if learner is not None:
             learner.take(self.tuned, trains=self._trains)
@@ -238,6 +239,7 @@ class _Player:
         timing.trainer.check_loss()
         timing.trainer.check_weights()
         timing.warmup_seconds = perf_counter() - began
+        self._see_peaks()
         return {
             "pace": timing.opening_pace,
             "epoch_samples": self.feed.stream_length,
@@ -270,8 +272,12 @@ class _Player:
             "drained": timing.drained,
         }
 
-    def report(self) -> Measurement | None:
+    def report(self, *, beside_others: bool) -> Measurement | None:
         """What was measured since the last report; None where nothing was trained since.
+
+        Args:
+            beside_others: Whether others have played in this process: then the device's peak may be theirs, and what
+                this one took is what its first steps did, and those on the largest samples.
 
         Raises:
             NonFiniteLossError: The scaler skipped every step.
@@ -279,8 +285,13 @@ class _Player:
         timing = self.timing
         if self._largest_samples and not self._worst_seen:
             self._worst_seen = True
+            if beside_others:
+                forget_peaks(self.tuned.device)
             timing.trainer.train_on_worst(self._largest_samples)
             timing.queue_filled()
+            self._see_peaks()
+        elif not beside_others:
+            self._see_peaks()
         timing.trainer.check_weights()
         if self._reported == len(self._laps):
             return None
@@ -294,7 +305,11 @@ class _Player:
             start = {"start_seconds": self._ready.start_seconds, "build_seconds": self._ready.build_seconds}
             update = {"telemetry": telemetry, **start}
         measured = timing.measurement(self._laps, first=first).model_copy(update=update)
-        return self._ready.completed(measured, self.tuned.config, shared=self._shared)
+        return self._ready.completed(measured, self.tuned.config, self._peaks, shared=beside_others)
+
+    def _see_peaks(self) -> None:
+        reserved, allocated = peak_bytes(self.tuned.device)
+        self._peaks = max(self._peaks[0], reserved), max(self._peaks[1], allocated)
 
     def close(self) -> None:
         """Ends its loader."""

@@ -47,18 +47,21 @@ class Prepared:
     gpu: GpuTelemetry | None
     used_before: int | None
 
-    def completed(self, measurement: Measurement, config: TrainConfig, *, shared: bool) -> Measurement:
+    def completed(
+        self, measurement: Measurement, config: TrainConfig, peaks: tuple[int, int], *, shared: bool
+    ) -> Measurement:
         """A config's measurement, with what memory it took, and how the compiler got on.
 
         Args:
             measurement: What was timed.
             config: What was in force.
+            peaks: Of the device's memory, as `peak_bytes` tells them.
             shared: Whether others play in this process, whose host memory cannot be divided among them.
         """
         if config.compile_mode is not None:
             measurement = measurement.model_copy(update=compiler_counts())
         used = {"host_memory_bytes": None if shared else self.telemetry.peak_bytes()}
-        device = device_memory(self.tuned, measurement, used, self.gpu, self.used_before)
+        device = device_memory(self.tuned, measurement, used, peaks, self.gpu, self.used_before)
         return measurement.model_copy(update=used | device)
 
 
@@ -103,13 +106,14 @@ def device_memory(
     tuned: Tuned,
     measurement: Measurement,
     host: dict[str, int | None],
+    peaks: tuple[int, int],
     gpu: GpuTelemetry | None,
     used_before: int | None,
 ) -> dict[str, object]:
     """The measurement's fields on device memory; on the CPU the device's memory is the host's."""
     if tuned.device.type == "cpu":
         return {"device_memory_bytes": host["host_memory_bytes"]}
-    reserved, allocated = (int(peak) for peak in Ranks().slowest(*_peak_bytes(tuned.device)))  # of one device each
+    reserved, allocated = (int(peak) for peak in Ranks().slowest(*peaks))  # of one device each
     figures: dict[str, object] = {"device_allocated_bytes": allocated}
     if tuned.device.type == "cuda":
         stats = torch.cuda.memory_stats(tuned.device)
@@ -130,8 +134,13 @@ def allocator_retries(device: torch.device) -> int | None:
     return int(torch.cuda.memory_stats(device).get("num_alloc_retries", 0)) if device.type == "cuda" else None
 
 
-def _peak_bytes(device: torch.device) -> tuple[int, int]:
-    """What the allocator has taken of the device's memory at most, and what tensors have taken of that."""
+def peak_bytes(device: torch.device) -> tuple[int, int]:
+    """What the allocator has taken of the device's memory at most, and what tensors have taken of that.
+
+    On a CPU nothing: there is no allocator that counts.
+    """
+    if device.type == "cpu":
+        return 0, 0
     if device.type == "cuda":  # torch.accelerator has these only since 2.9
         return int(torch.cuda.max_memory_reserved(device)), int(torch.cuda.max_memory_allocated(device))
     if device.type == "mps":  # which keeps no peak

@@ -17,7 +17,9 @@ from autotune.knobs import Scalar, affecting, buying_memory
 from autotune.measuring.records import Burst, Outcome, Point
 
 MIN_MARGIN, MAX_MARGIN = 0.02, 0.2
-"""Limits of the share that is kept free, of the memory that the target leaves for samples."""
+"""Limits of the share that is kept free, of the memory that the target leaves for samples. Near the target is what may
+take of the last fifth: of five workloads, the line through two small batches missed the largest by more than that once
+(benchmarks/memory_model.py)."""
 RESIDUAL_MARGIN = 2.0
 """Ratio of the margin to the residual: larger batches mostly lie that near to the line."""
 Group = tuple[Scalar | tuple[tuple[str, Scalar], ...], ...]
@@ -69,15 +71,19 @@ class MemoryModel:
         # On a CPU both memories are one, and the kernel may be faster than the target.
         ran_out = {Outcome.OOM, Outcome.HOST_OOM} if device == "cpu" else {Outcome.OOM}
         taken: dict[Group, dict[int, float]] = {}
+        ran: dict[Group, int] = {}
         censored: dict[Group, int] = {}
         for burst in bursts:
             group, batch = self._group(burst.point), burst.point.config.batch_size
             measured = burst.measurement.device_memory_bytes if burst.measurement is not None else None
+            if burst.ok:
+                ran[group] = max(batch, ran.get(group, 0))
             if burst.ok and measured is not None:
                 points = taken.setdefault(group, {})
                 points[batch] = max(points.get(batch, 0.0), float(measured))
             elif burst.outcome in ran_out:
                 censored[group] = min(batch, censored.get(group, batch))
+        self._taken, self._ran = taken, ran
         self._lines = {
             group: fit(points, censored.get(group), limit_bytes) for group, points in taken.items() if len(points) >= 2
         }
@@ -96,9 +102,7 @@ class MemoryModel:
         Where the point's own combination is not known, the most similar one that is speaks for it: to learn its own,
         smaller batches serve as well. But none speaks for one that buys memory where it does not itself.
         """
-        group = self._group(point)
-        buying = [self._knobs.index(knob) for knob in buying_memory()]
-        speaking = [known for known in self._lines if all(known[index] == group[index] for index in buying)]
+        speaking = self._buying_alike(point, self._lines)
         if not speaking:
             return None
         expected = self._lines[self._most_like(point, speaking)].bytes_at(point.config.batch_size)
@@ -108,6 +112,26 @@ class MemoryModel:
         """The largest batch that is expected to stay under the target with a point's other knobs."""
         line = self.line(point)
         return line.largest_batch(self.limit_bytes) if line is not None else None
+
+    def is_near_limit(self, point: Point) -> bool:
+        """Whether a point may come near the target or pass it: nothing like it has trained as large a batch.
+
+        Its own line tells, else that of the most similar combination. Where there is none, a batch takes no more than
+        in proportion to a smaller one.
+        """
+        group, batch = self._group(point), point.config.batch_size
+        alike = [group] if group in self._lines else self._buying_alike(point, self._ran) or self._ran
+        if not self._taken or batch <= max(self._ran[known] for known in alike):
+            return False
+        closest = self._most_like(point, self._taken)
+        known, largest = self._lines.get(closest), max(self._taken[closest])
+        line = known or Line(0.0, self._taken[closest][largest] / largest, MAX_MARGIN)
+        return line.sample_bytes * batch > (1 - MAX_MARGIN) * (self.limit_bytes - line.base_bytes)
+
+    def _buying_alike(self, point: Point, groups: Iterable[Group]) -> list[Group]:
+        """The groups that buy memory as a point does."""
+        group, buying = self._group(point), [self._knobs.index(knob) for knob in buying_memory()]
+        return [known for known in groups if all(known[index] == group[index] for index in buying)]
 
     def _most_like(self, point: Point, groups: Iterable[Group]) -> Group:
         """The group that agrees most with a point's, which is its own where that is among them."""

@@ -64,6 +64,7 @@ class Gate:
         self._until = 0
         self._leads = self._leads_in = False
         self._outs: dict[int, dict[str, Any]] = {}  # by player, why it is out
+        self._opening_peaks: dict[int, dict[str, int]] = {}  # by player, of its first steps
         self._cycles = self._steps = 0
         self._step_began = 0.0
         step_batches = max(1, loop["accumulation"]) if loop["loaders"] else 0
@@ -170,6 +171,7 @@ class Gate:
     def _open(self, player: Player) -> None:
         """The first steps are taken."""
         self._synchronise()
+        self._opening_peaks[player.number] = self._peaks()
         if not self._is_loss_finite(player):
             return
         missing = player.effects.missing(player.stream, reads_only=player.reads_only)
@@ -202,7 +204,6 @@ class Gate:
         """Another player takes its first steps."""
         player = Player(command["player"], {**command["seat"], "changes": command["changes"]}, self._loop)
         self._wire.send("phase", phase="warm up")
-        self._memory.peak_bytes = 0
         self._players.join(player)
         self.evaluation.left_out = 0.0
         if player.part != "all" and not self._loop["loaders"]:
@@ -255,16 +256,21 @@ class Gate:
         self._wire.send("block", player=player.number, leads_in=self._leads_in, **told)
 
     def _figures(self, player: Player) -> dict[str, Any]:
-        """What is known besides the blocks."""
+        """What is known besides the blocks: where others play, of its memory what its first steps took of the GPU's."""
+        if self._players.is_shared:
+            return {"host_memory_bytes": None, "loss": player.loss, **self._opening_peaks[player.number]}
+        return {"host_memory_bytes": self._memory.look(), "loss": player.loss, **self._peaks()}
+
+    def _peaks(self) -> dict[str, int]:
+        """What was taken of a GPU's memory at most."""
+        if not self._loop["device"].startswith("cuda"):
+            return {}
         import torch
 
-        device: dict[str, int] = {}
-        if self._loop["device"].startswith("cuda"):
-            device = {
-                "device_memory_bytes": int(torch.cuda.max_memory_reserved()),
-                "device_allocated_bytes": int(torch.cuda.max_memory_allocated()),
-            }
-        return {"host_memory_bytes": self._memory.look(), "loss": player.loss, **device}
+        return {
+            "device_memory_bytes": int(torch.cuda.max_memory_reserved()),
+            "device_allocated_bytes": int(torch.cuda.max_memory_allocated()),
+        }
 
     def _is_loss_finite(self, player: Player) -> bool:
         """Whether it is; a player for which it is not is out."""

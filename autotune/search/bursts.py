@@ -49,6 +49,7 @@ class Bursts:
         budget: The wall clock.
         progress: Who is told.
         device: The kind of device.
+        memory_limit_bytes: The memory target; None where there is none.
 
     Attributes:
         baseline: What candidates are compared with.
@@ -57,7 +58,14 @@ class Bursts:
     """
 
     def __init__(
-        self, baseline: Point, runner: Runner, log: TrialLog, budget: Budget, progress: Progress, device: DeviceKind
+        self,
+        baseline: Point,
+        runner: Runner,
+        log: TrialLog,
+        budget: Budget,
+        progress: Progress,
+        device: DeviceKind,
+        memory_limit_bytes: int | None = None,
     ) -> None:
         self.log = log
         self.budget = budget
@@ -67,7 +75,7 @@ class Bursts:
         ablating = ablating_plan(budget.seconds, log.objective)
         self._round_plans = {CONFIRM: confirming, ABLATION: ablating, ALLOCATOR: round_plan(self.plan, 0.0)}
         self.baseline = baseline
-        self.costs = Costs(log.trials, self.plan, device, self._round_plans)
+        self.costs = Costs(log.trials, self.plan, device, self._round_plans, memory_limit_bytes)
         self.cut_off: set[tuple[str, int]] = set()
         self._runner = runner
         self._stage_shown = ""
@@ -127,12 +135,31 @@ class Bursts:
         # What was begun may go on a little: the confirmation's share is the larger one.
         available = min(available + 2 * self.plan.measure_seconds, self.budget.remaining)
         deadline = self.costs.challenge_deadline(points, incumbent, available)
-        played = self._runner.challenge(incumbent, points, self.plan, deadline, self.progress.duet)
+        played = self._played(incumbent, points, deadline)
         turn = 1 + max((trial.turn or 0 for trial in self.trials), default=0)
         for trial, _ in asked[len(played) :]:
             self.log.withdraw(trial)
         for (trial, proposal), (burst, pair) in zip(asked, played, strict=False):
             self.tell(self.log.finish(trial, proposal.stage, proposal.reason, burst, pair, turn=turn))
+
+    def _played(
+        self, incumbent: Point | None, points: Sequence[Point], deadline: float
+    ) -> list[tuple[Burst, Pair | None]]:
+        """A turn; what may come near the memory target trains first in a process of its own, with nothing beside it."""
+        alone: Burst | None = None
+        if incumbent is not None and self.costs.runs_alone_first(points[0]):
+            self._runner.close()  # its memory is needed
+            alone = self._runner.run(points[0], self.plan, deadline)
+            if not alone.ok:
+                return [(alone, None)]
+            deadline -= alone.seconds
+        played = self._runner.challenge(incumbent, points, self.plan, deadline, self.progress.duet)
+        if alone is None:
+            return played
+        ((burst, pair),) = played
+        seconds = alone.seconds + burst.seconds
+        kept = burst if burst.ok else alone  # there may be no room for it beside others
+        return [(kept.model_copy(update={"seconds": seconds}), pair if burst.ok else None)]
 
     def release(self) -> None:
         """Ends what lives: the search is over, and others need its memory."""

@@ -10,7 +10,7 @@ from autotune.bursts.duet import LEAST_LONG_TURNS, ROUND_WARMUP_SHARE
 from autotune.bursts.protocol import BurstPlan
 from autotune.hardware import DeviceKind
 from autotune.knobs import Scalar, TrainConfig, affecting
-from autotune.measuring import FEWEST_STEPS, MOST_STEPS, Burst, Point
+from autotune.measuring import FEWEST_STEPS, MOST_STEPS, Burst, MemoryModel, Point
 from autotune.search.proposal import CONFIRM
 from autotune.search.stopping import Budget
 from autotune.search.trials import Trial
@@ -61,6 +61,7 @@ class _Seen:
     compiler_slowness: float
     sample_seconds: Mapping[TrainConfig, float]
     usual_sample_seconds: float
+    memory: MemoryModel | None
 
 
 class Costs:
@@ -71,6 +72,7 @@ class Costs:
         plan: Of a challenge.
         device: The kind of device.
         round_plans: Of the rounds of each stage that plays some.
+        memory_limit_bytes: The memory target; None where there is none.
     """
 
     def __init__(
@@ -79,11 +81,13 @@ class Costs:
         plan: BurstPlan,
         device: DeviceKind = "cpu",
         round_plans: Mapping[str, BurstPlan] = {},
+        memory_limit_bytes: int | None = None,
     ) -> None:
         self._trials = trials
         self._plan = plan
         self._device = device
         self._round_plans = round_plans
+        self._memory_limit_bytes = memory_limit_bytes
         self._known: tuple[int, _Seen] | None = None
 
     def __call__(self, config: TrainConfig) -> Cost:
@@ -93,9 +97,21 @@ class Costs:
         start = START_SECONDS if seen.start_seconds is None else seen.start_seconds
         return Cost(start, compiling, seen.sample_seconds.get(config, seen.usual_sample_seconds))
 
+    @property
+    def memory(self) -> MemoryModel | None:
+        """What configs take of the memory target; None where there is none."""
+        return self._seen().memory
+
+    def runs_alone_first(self, point: Point) -> bool:
+        """Whether a point trains in a process of its own before it joins others.
+
+        On a CPU, memory that runs out ends a process with all its players.
+        """
+        return self._device == "cpu" and self.memory is not None and self.memory.is_near_limit(point)
+
     def shares_host(self, point: Point, other: Point) -> bool:
-        """Whether one live process can play both."""
-        return shares_host(point, other, self._device)
+        """Whether one live process can play both at once."""
+        return shares_host(point, other, self._device) and not self.runs_alone_first(point)
 
     def is_compiled(self, config: TrainConfig) -> bool:
         """Whether a config is eager, or its code has been compiled before."""
@@ -108,6 +124,8 @@ class Costs:
         steps = OPENING_STEPS * point.config.effective_batch * cost.sample_seconds
         usual = self._seen().joined_seconds or steps + self._plan.measure_seconds
         there = joins and self.is_compiled(point.config)
+        if partner is not None and self.runs_alone_first(point):
+            usual += self.fresh_seconds(point.config, self._plan)
         return usual + (0.0 if there else cost.compile_seconds) + (0.0 if joins else cost.start_seconds)
 
     @staticmethod
@@ -199,6 +217,7 @@ class Costs:
         slowness: list[float] = []
         codes: set[tuple[Scalar, ...]] = set()
         sample_seconds: dict[TrainConfig, float] = {}
+        limit = self._memory_limit_bytes
         for trial in self._trials:
             config, measured = trial.burst.point.config, trial.burst.measurement
             if not trial.burst.ok or measured is None:
@@ -219,12 +238,13 @@ class Costs:
             compiler_slowness=max(slowness, default=1.0),
             sample_seconds=sample_seconds,
             usual_sample_seconds=statistics.median(sample_seconds.values()) if sample_seconds else 0.0,
+            memory=MemoryModel((trial.burst for trial in self._trials), limit, self._device) if limit else None,
         )
 
     def _has_joined(self, trial: Trial) -> bool:
         """Whether a trial was played by a host that was alive."""
         pair = trial.pair
-        return trial.round is None and pair is not None and self.shares_host(trial.burst.point, pair.partner)
+        return trial.round is None and pair is not None and shares_host(trial.burst.point, pair.partner, self._device)
 
 
 def shares_host(point: Point, other: Point, device: DeviceKind) -> bool:

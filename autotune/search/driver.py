@@ -14,7 +14,7 @@ import optuna
 from autotune.bursts.runner import Runner
 from autotune.hardware import DeviceKind
 from autotune.knobs import Space, buying_memory
-from autotune.measuring import Headroom, MemoryModel, NumericsGuard, Point
+from autotune.measuring import Headroom, NumericsGuard, Point
 from autotune.results.summary import headroom_text
 from autotune.search.bursts import Bursts
 from autotune.search.ceilings import Ceilings
@@ -98,13 +98,13 @@ class Search:
         self.log = log
         self._seed = seed
         self._note, self._numerics, self._every_fit = note or progress.note, numerics, every_fit
-        self._bursts = Bursts(baseline, runner, log, budget, progress, device)
+        self._bursts = Bursts(baseline, runner, log, budget, progress, device, memory_limit_bytes)
         self.ceilings = Ceilings(self._bursts.part_rate, self._affordable)
         self._at_least = at_least
         self.confirmation = self._confirmation()
         self._budget = budget
         self._utilization_target = utilization_target
-        self._memory_limit_bytes, self._device = memory_limit_bytes, device
+        self._device = device
         self.headroom: Headroom | None = None
         self._asks_headroom, self._progress = headroom, progress
         self._first = list(first)
@@ -299,11 +299,6 @@ class Search:
         available = self._budget.remaining if self._searched else self._bursts.affordable_seconds(point)
         return self._bursts.costs.fresh_seconds(point.config, self._bursts.plan) <= available
 
-    def _memory(self) -> MemoryModel | None:
-        if self._memory_limit_bytes is None:
-            return None
-        return MemoryModel([trial.burst for trial in self.log.trials], self._memory_limit_bytes, self._device)
-
     def _larger_batch(self, point: Point) -> Iterator[tuple[Point, str]]:
         """Where the effective batch is free: the largest batch that memory allows with a point's other knobs, and why.
 
@@ -326,7 +321,7 @@ class Search:
 
     def _largest_batch(self, point: Point) -> int | None:
         """The largest batch that memory allows with a point's other knobs; None where it is not known."""
-        memory = self._memory()
+        memory = self._bursts.costs.memory
         line = memory.line(point) if memory is not None else None
         if memory is None or line is None or line.sample_bytes > 0:
             return memory.largest_batch(point) if memory is not None else None
@@ -336,7 +331,7 @@ class Search:
         return max(int(size or 0) for size in choices.values) if choices is not None and fits else None
 
     def _refuse(self, point: Point) -> str | None:
-        return refusal(point, self.space, self.log.trials, self._memory())
+        return refusal(point, self.space, self.log.trials, self._bursts.costs.memory)
 
     def _refuse_for_now(self, point: Point) -> str | None:
         """Why a point must not run, or not now."""

@@ -218,9 +218,9 @@ def test_speedup_is_blind_to_drift_between_the_rounds() -> None:
 
 
 def test_the_baseline_against_itself_is_rarely_a_gain() -> None:
-    """Of 100 comparisons of a config with itself, at most 5 may confirm a speed-up."""
+    """Of 100 comparisons of a config with itself, at most one may confirm a speed-up."""
     speedups = simulated_speedups(1.0, pairs=4, process_noise=0.02, seed=0)
-    assert sum(speedup.confirmed for speedup in speedups) <= 0.05 * SIMULATIONS
+    assert sum(speedup.confirmed for speedup in speedups) <= 0.01 * SIMULATIONS
 
 
 @pytest.mark.parametrize("pairs", [2, 5])
@@ -235,4 +235,4 @@ def test_the_interval_covers_the_true_ratio(pairs: int) -> None:
 def test_a_real_gain_is_confirmed() -> None:
     """The interval is not so wide that a gain of 10 % in 5 pairs goes unseen."""
     speedups = simulated_speedups(1.10, pairs=5, process_noise=0.02, seed=0)
-    assert sum(speedup.confirmed for speedup in speedups) >= 0.95 * SIMULATIONS
+    assert sum(speedup.confirmed for speedup in speedups) >= 0.9 * SIMULATIONS

@@ -139,3 +139,36 @@ def test_on_a_cpu_a_kill_by_the_kernel_is_memory_that_ran_out(device: str, large
     """The line that expected less there is mistrusted beyond the middle; a GPU's knows nothing of the host."""
     killed = Burst(point=point(batch_size=64), outcome=Outcome.HOST_OOM, seconds=1.0)
     assert model(burst(8, 180), burst(16, 260), killed, device=device).largest_batch(point()) == largest
+
+
+@pytest.mark.parametrize(
+    ("bursts", "wanted", "near"),
+    [
+        ([], {"batch_size": 999}, False),
+        ([burst(16, 260)], {"batch_size": 32}, False),
+        ([burst(16, 260)], {"batch_size": 64}, True),
+        ([burst(16, 900)], {"batch_size": 16, "num_workers": 2}, False),
+        ([burst(16, 260)], {"batch_size": 64, "precision": "bf16"}, True),
+        ([burst(8, 180), burst(16, 260)], {"batch_size": 64}, False),
+        ([burst(8, 180), burst(16, 260)], {"batch_size": 80}, True),
+        ([burst(8, 180), burst(16, 260), burst(80, 900, precision="bf16")], {"batch_size": 80}, True),
+        ([burst(16, 260), burst(64, 500, checkpointing="blocks")], {"batch_size": 64}, True),
+    ],
+    ids=[
+        "of what nothing is known", "far below in proportion", "near in proportion", "as large a batch has run",
+        "by what is most similar", "far below by its line", "near by its line", "as large, where less is taken",
+        "as large, where memory is bought",
+    ],
+)  # fmt: skip
+def test_what_is_near_the_target(bursts: list[Burst], wanted: dict[str, object], near: bool) -> None:
+    """A larger batch than any that ran, which may take of the last fifth of the memory that is left for samples."""
+    assert model(*bursts, device="cpu").is_near_limit(point(**wanted)) is near
+
+
+def test_what_ran_beside_others_is_known_to_fit() -> None:
+    """Its memory could not be told apart from theirs."""
+    beside = burst(64, 0)
+    assert beside.measurement is not None
+    untold = beside.measurement.model_copy(update={"device_memory_bytes": None})
+    ran = beside.model_copy(update={"measurement": untold})
+    assert not model(burst(16, 260), ran, device="cpu").is_near_limit(point(batch_size=64))

@@ -9,7 +9,7 @@ from pathlib import Path
 import optuna
 
 from autotune.bursts.protocol import BurstPlan
-from autotune.hardware.model import Cpu, Hardware, Memory, Software
+from autotune.hardware.model import Cpu, DeviceKind, Hardware, Memory, Software
 from autotune.knobs.config import TrainConfig
 from autotune.knobs.facts import WorkloadFacts
 from autotune.knobs.registry import affecting
@@ -188,7 +188,7 @@ def make_search(
     at_least: float | None = None,
     memory_limit_bytes: int | None = None, numerics: NumericsGuard | None = None, first: Sequence[Proposal] = (),
     objective: Objective = SAMPLES_PER_SECOND, every_fit: bool = False,
-    note: Callable[[str], None] | None = None, headroom: bool = False,
+    note: Callable[[str], None] | None = None, headroom: bool = False, device: DeviceKind = "cpu",
     **runner: object,
 ) -> tuple[Search, SurfaceRunner]:  # fmt: skip
     """A search on a made-up surface, and its runner."""
@@ -205,6 +205,7 @@ def make_search(
         Quiet(),
         utilization_target=utilization_target, at_least=at_least, seed=seed, memory_limit_bytes=memory_limit_bytes,
         numerics=numerics, first=first, every_fit=every_fit, note=note, headroom=headroom,
+        device=device,
     )  # fmt: skip
     return search, surface
 

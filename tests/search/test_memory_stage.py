@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from autotune.knobs.config import TrainConfig
-from autotune.measuring.records import Outcome
+from autotune.measuring.pairs import Pair
+from autotune.measuring.records import Burst, Outcome, Point
 from autotune.search.proposal import LARGEST
 from tests.search.surface import make_search, make_space
 
@@ -25,8 +29,8 @@ def rate(config: TrainConfig) -> float:
 def test_the_largest_batch_is_found_in_one_leap() -> None:
     """Two sizes are enough: the next burst of the stage is at what they predict, within the margin."""
     search, surface = make_search(
-        rate, space=make_space(effective_batch=None), budget_seconds=120, memory_limit_bytes=(200 + FITS) * MIB,
-        bytes_of=bytes_of, oom_above=FITS,
+        rate, space=make_space(effective_batch=None), budget_seconds=240, memory_limit_bytes=(200 + FITS) * MIB,
+        bytes_of=bytes_of, oom_above=FITS, device="cuda",
     )  # fmt: skip
     search.run()
     leaps = [trial.burst for trial in search.log.trials if trial.stage == LARGEST]
@@ -56,7 +60,7 @@ def test_where_memory_limits_the_batch_it_is_bought() -> None:
     space = make_space(effective_batch=None, facts={"recomputable_blocks": 4})
     search, _ = make_search(
         rate, space=space, budget_seconds=240, memory_limit_bytes=(200 + FITS) * MIB, bytes_of=less,
-        fits=lambda config: less(config) <= (200 + FITS) * MIB,
+        fits=lambda config: less(config) <= (200 + FITS) * MIB, device="cuda", seed=1,
     )  # fmt: skip
     search.run()
     bought = [
@@ -82,3 +86,24 @@ def test_a_held_effective_batch_takes_no_leap() -> None:
     search, _ = make_search(rate, budget_seconds=120, memory_limit_bytes=900 * MIB, bytes_of=bytes_of)
     search.run()
     assert LARGEST not in {trial.stage for trial in search.log.trials}
+
+
+def test_near_the_target_a_batch_trains_alone_before_it_joins() -> None:
+    """On a CPU, where memory that runs out ends all players; what runs out, or may win, has done so by itself."""
+    search, surface = make_search(
+        rate, space=make_space(effective_batch=None), budget_seconds=120, memory_limit_bytes=(200 + 550) * MIB,
+        bytes_of=bytes_of, oom_above=550,
+    )  # fmt: skip
+    largest: list[tuple[int, int]] = []  # of a turn, and of all that ran before
+    challenge = surface.challenge
+
+    def watched(incumbent: Point | None, candidates: Sequence[Point], *of: Any) -> list[tuple[Burst, Pair | None]]:
+        turn, before = ([one.config.batch_size for one in points] for points in (candidates, surface.ran))
+        largest.append((max(turn), max(before, default=0)))
+        return challenge(incumbent, candidates, *of)
+
+    surface.challenge = watched  # type: ignore[method-assign]
+    search.run()
+    near = [(most, before) for most, before in largest if most > 0.8 * 550]
+    assert near
+    assert all(most <= min(before, 550) for most, before in near)
