@@ -7,12 +7,11 @@ for the config's batch, all runs train on smaller ones.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,7 +25,7 @@ from autotune.bursts.trainer import make_loader
 from autotune.knobs import TrainConfig
 from autotune.measuring import Agreement, Point, Trace
 from autotune.recorder.order import seed_all
-from autotune.recorder.precision import products
+from autotune.recorder.precision import products_in
 from autotune.training.sharding import whole
 from autotune.training.tuned import Tuned
 from autotune.workload.target import load_workload
@@ -79,7 +78,7 @@ def _agreement(request: Request, reporter: Reporter, point: Point) -> Agreement:
     state = copy.deepcopy(model.state_dict())
     reporter.phase("eager fp32")
     try:
-        with _exact_fp32():
+        with products_in("fp32"):
             reference, gradients = _train(workload, exact, batches, parts, request.seed)
             model.load_state_dict(state)
             rest = random.Random(request.seed).sample(batches[parts:], k=len(batches) - parts)
@@ -181,18 +180,6 @@ def cosine(gradients: Gradients, others: Gradients) -> float:
 def _dot(gradients: Gradients, others: Gradients) -> float:
     pairs = ((a, b) for a, b in zip(gradients, others, strict=True) if a is not None and b is not None)
     return sum(float(torch.dot(a.double().reshape(-1), b.double().reshape(-1))) for a, b in pairs)
-
-
-@contextlib.contextmanager
-def _exact_fp32() -> Iterator[None]:
-    """Without TF32, whatever the user's module has set."""
-    put_back = products()
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        put_back()
 
 
 def _silence_dropout(model: nn.Module) -> None:

@@ -6,10 +6,9 @@ card can do", no benchmark.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ from autotune.hardware import DeviceKind
 from autotune.hardware.host import read_cpu, read_memory
 from autotune.hardware.nvidia import gpu_precisions
 from autotune.knobs import torch_dtype
+from autotune.recorder.precision import products_in
 
 Call = Callable[[], object]
 _MATRIX_SIZES = {"cpu": (512, 1024, 2048, 4096), "gpu": (1024, 2048, 4096, 8192)}
@@ -179,7 +179,7 @@ class _Meter:
             return lambda: torch.matmul(matrix, matrix, out=out)
 
         sizes = self._fitting(_MATRIX_SIZES["cpu" if self.kind == "cpu" else "gpu"], lambda size: 3 * 4 * size**2)
-        with fp32_matmul("tf32" if precision == "tf32" else "ieee"):
+        with products_in(precision):
             return self._rate(prepare, lambda size: 2.0 * size**3, sizes, seconds)
 
     def memory_copy(self, seconds: float) -> float:
@@ -242,21 +242,3 @@ class _Meter:
             call()
         self.synchronize()
         return max(time.perf_counter() - begun, 1e-9) / calls
-
-
-@contextlib.contextmanager
-def fp32_matmul(precision: str) -> Iterator[None]:
-    """Makes CUDA compute fp32 matrix products in ``ieee`` or ``tf32``, and reverts the setting.
-
-    Where torch has the setting `fp32_precision`, only that is touched: reading the old `allow_tf32` after the
-    two disagree raises.
-    """
-    settings: Any = torch.backends.cuda.matmul
-    newer = hasattr(settings, "fp32_precision")
-    name = "fp32_precision" if newer else "allow_tf32"
-    before = getattr(settings, name)
-    setattr(settings, name, precision if newer else precision == "tf32")
-    try:
-        yield
-    finally:
-        setattr(settings, name, before)

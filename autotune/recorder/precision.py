@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from .undo import Undo, nothing, unless_changed
@@ -70,6 +71,20 @@ def products() -> Undo:
             part.fp32_precision = precision
 
     return put_back
+
+
+@contextlib.contextmanager
+def products_in(precision: str) -> Iterator[None]:
+    """Computes products of fp32 in ``tf32``, or else exactly, for a while, whatever the user's module has set."""
+    import torch
+
+    put_back = products()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    try:
+        yield
+    finally:
+        put_back()
 
 
 def set_tf32(precision: str, device: torch.device) -> Undo:

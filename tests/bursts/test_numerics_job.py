@@ -7,14 +7,13 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from autotune.bursts.numerics_job import _exact_fp32, cosine
+from autotune.bursts.numerics_job import cosine
 from autotune.bursts.protocol import BurstPlan
 from autotune.errors import WorkloadError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.numerics import Agreement, Numerics, judge_agreement
 from autotune.measuring.records import Outcome, Point
 from tests.conftest import RunnerOf
-from tests.torch_versions import needs_newer_precision
 
 PLAN = BurstPlan(measure_seconds=0.2)
 
@@ -114,13 +113,3 @@ def test_cosines(one: list[float], other: list[float], expected: float) -> None:
     """Of gradients with as many parts as there are parameters, some without a gradient."""
     gradients = ([torch.tensor(part), None] for part in (one, other))
     assert cosine(*gradients) == pytest.approx(expected)
-
-
-@needs_newer_precision
-def test_exact_fp32_leaves_no_setting_behind() -> None:
-    """Not even "exact" where nothing was set: compiled code is cached by it, and would be compiled once more."""
-    parts = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
-    before = [part.fp32_precision for part in parts]
-    with _exact_fp32():
-        assert {part.fp32_precision for part in parts} == {"ieee"}
-    assert [part.fp32_precision for part in parts] == before

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +15,6 @@ from autotune.errors import ConfigError
 from autotune.hardware import merge, probe_host
 from autotune.hardware.host import read_cpu
 from autotune.hardware.model import Gpu, Peaks
-from tests.torch_versions import needs_newer_precision
 
 SHORT = 0.05
 
@@ -25,14 +24,6 @@ def cpu_report() -> dict[str, Any]:
     """A short report of the CPU, as it comes out of the pipe."""
     decoded: dict[str, Any] = json.loads(json.dumps(peaks.report("cpu", SHORT)))
     return decoded
-
-
-@pytest.fixture
-def tf32_setting() -> Iterator[None]:
-    """Reverts the process-wide setting, whatever a test does."""
-    before = torch.backends.cuda.matmul.fp32_precision
-    yield
-    torch.backends.cuda.matmul.fp32_precision = before
 
 
 def test_every_precision_of_the_cpu_is_measured(cpu_report: dict[str, Any]) -> None:
@@ -136,51 +127,6 @@ def test_rate_that_cannot_be_measured_does_not_cost_the_others(monkeypatch: pyte
     assert report["peaks"]["memory_bytes_per_second"] is None
     assert report["unread"]["peaks.memory_bytes_per_second"] == "no memory is left"
     assert report["peaks"]["matmul_flops_per_second"]["fp32"] > 0
-
-
-@needs_newer_precision
-@pytest.mark.usefixtures("tf32_setting")
-@pytest.mark.parametrize("before", ["none", "ieee", "tf32"])
-def test_tf32_is_switched_and_reverted(before: str) -> None:
-    """Only the new setting is touched, and the user's value comes back."""
-    settings = torch.backends.cuda.matmul
-    settings.fp32_precision = before
-    with peaks.fp32_matmul("tf32"):
-        assert settings.fp32_precision == "tf32"
-    with peaks.fp32_matmul("ieee"):
-        assert settings.fp32_precision == "ieee"
-    assert settings.fp32_precision == before
-
-
-def test_tf32_is_reverted_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A measurement that fails leaves no setting behind; older versions of torch know only the flag."""
-    older = SimpleNamespace(allow_tf32=False)
-    monkeypatch.setattr(torch.backends.cuda, "matmul", older)
-    inside = []
-
-    def fail() -> None:
-        with peaks.fp32_matmul("tf32"):
-            inside.append(older.allow_tf32)
-            raise RuntimeError("failed")
-
-    with pytest.raises(RuntimeError, match="failed"):
-        fail()
-    assert inside == [True]
-    assert older.allow_tf32 is False
-
-
-@needs_newer_precision
-def test_user_who_set_the_old_flag_is_not_broken() -> None:
-    """Mixing both settings makes torch raise when the old one is read."""
-    before = torch.backends.cuda.matmul.fp32_precision
-    try:
-        torch.backends.cuda.matmul.allow_tf32 = True
-        with peaks.fp32_matmul("ieee"):
-            pass
-        assert torch.backends.cuda.matmul.allow_tf32 is True
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = False
-        torch.backends.cuda.matmul.fp32_precision = before
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +13,7 @@ from autotune.knobs import with_what_is_in_force
 from autotune.knobs.config import TrainConfig
 from autotune.knobs.knob import Knob
 from autotune.knobs.registry import KNOBS
-from autotune.recorder.precision import matmul_precision
+from autotune.recorder.precision import matmul_precision, products_in
 from autotune.recorder.telling import tune_allocator
 from tests.torch_versions import needs_newer_precision
 
@@ -131,3 +132,27 @@ def test_what_the_environment_asks_of_the_allocator_stays(monkeypatch: pytest.Mo
     monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", told.append, raising=False)
     tune_allocator(CUDA)
     assert told == ["max_split_size_mb:128,expandable_segments:True"]
+
+
+@needs_newer_precision
+@pytest.mark.parametrize("before", ["none", "ieee", "tf32"])
+@pytest.mark.parametrize(("precision", "within"), [("fp32", "ieee"), ("tf32", "tf32")])
+def test_products_are_computed_otherwise_for_a_while(precision: str, within: str, before: str) -> None:
+    """What was set comes back after an error too, "none" included: compiled code is cached by it."""
+    parts = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    parts[0].fp32_precision = before
+    kept = [part.fp32_precision for part in parts]
+    with contextlib.suppress(RuntimeError), products_in(precision):
+        inside = parts[0].fp32_precision
+        raise RuntimeError
+    assert inside == within
+    assert [part.fp32_precision for part in parts] == kept
+
+
+@needs_newer_precision
+def test_the_older_flag_can_be_read_afterwards() -> None:
+    """Mixing both interfaces makes torch raise where it is read."""
+    torch.backends.cuda.matmul.allow_tf32 = True
+    with products_in("fp32"):
+        pass
+    assert torch.backends.cuda.matmul.allow_tf32
