@@ -31,7 +31,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from autotune import TrainConfig, Workload
-from autotune.bursts.trainer import make_loader
+from autotune.bursts.feed import make_loader
 from autotune.recorder.blocks import count_blocks
 from autotune.training.tuned import Tuned
 from benchmarks import charlm

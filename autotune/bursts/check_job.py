@@ -17,14 +17,14 @@ import torch
 from torch.utils.data import IterableDataset, default_collate
 from torch.utils.flop_counter import FlopCounterMode
 
-from autotune.bursts.clock import Clock, clock_of
 from autotune.bursts.evaluator import evaluated
+from autotune.bursts.feed import make_loader
 from autotune.bursts.largest_batch import find_largest
 from autotune.bursts.launches import pace_of
-from autotune.bursts.trainer import make_loader
 from autotune.errors import ConfigError, WorkloadError
 from autotune.knobs import WorkloadFacts, with_what_is_in_force
 from autotune.recorder.blocks import count_blocks
+from autotune.recorder.clock import Clock, clock_of
 from autotune.recorder.loop import is_compiled, small_fraction
 from autotune.recorder.naming import length_of
 from autotune.training.placement import look_at

@@ -9,7 +9,7 @@ from autotune.bursts.feed import DeviceFeed
 from autotune.bursts.prepared import prepared
 from autotune.bursts.protocol import Reporter, Request
 from autotune.bursts.ranks import Ranks
-from autotune.bursts.trainer import Trainer, make_loader
+from autotune.bursts.trainer import Trainer
 from autotune.training.tuned import Tuned
 
 PARTS = 3
@@ -28,7 +28,7 @@ def run_communication(request: Request, reporter: Reporter) -> float:
         reporter.phase("warm up")
         ranks = Ranks()
         plain = Tuned(ready.tuned.config.replace(num_workers=0, accumulation_steps=PARTS), device=ready.tuned.device)
-        feed = DeviceFeed(lambda: make_loader(ready.workload, plain, request.seed), plain)
+        feed = DeviceFeed(ready.workload, plain, request.seed)
         trainer = Trainer(ready.workload, plain, feed)
         for _ in range(WARM_STEPS):
             trainer.step()

@@ -11,34 +11,16 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from autotune.knobs import TrainConfig
 from autotune.measuring import Block
+from autotune.recorder.laps import Start
 
 LEAST_SHARE = 0.5
 """Of the usual seconds, at least, that are left of a lap: what its starts cost is an estimate, and must not eat it."""
-
-
-@dataclass(frozen=True)
-class Start:
-    """One start of the loader.
-
-    Attributes:
-        create_seconds: The end of the epoch before, and starting the workers.
-        wait_seconds: Until the first batch.
-        after_epoch: Whether an epoch had ended, as in training, rather than that the burst began or restarted it.
-    """
-
-    create_seconds: float
-    wait_seconds: float
-    after_epoch: bool
-
-    @property
-    def seconds(self) -> float:
-        """Of both."""
-        return self.create_seconds + self.wait_seconds
 
 
 @dataclass(frozen=True)
@@ -57,6 +39,24 @@ class Lap:
     compiled: bool = False  # whether something was compiled meanwhile, which is done once
     joules: float | None = None  # that the device took, where it tells
     lead: int = 0  # samples that were trained just before, untimed
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Lap:
+        """A lap of its fields and its starts, as `autotune.recorder.laps` tells them."""
+        restarts = [start.seconds for start in told["starts"] if not start.after_epoch]
+        return cls(
+            samples=told["samples"],
+            consumed=max(1, told["samples"]),
+            seconds=told["seconds"],
+            wait_seconds=told.get("wait_seconds", 0.0),
+            batches=told.get("batches", 1),
+            starts=len(told["starts"]),
+            start_seconds=told["start_seconds"],
+            restarts=len(restarts),
+            restart_seconds=sum(restarts),
+            compiled=told["compiled"],
+            lead=told["lead"],
+        )
 
     def with_lead(self) -> Lap:
         """The same, as if what led in had been timed too, at this lap's own pace.

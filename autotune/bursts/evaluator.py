@@ -45,11 +45,10 @@ class Evaluator:
         self._model, self._optimizer = learner.model, learner.optimizer
         if not self._optimizer.state:
             self._make_state()
-        self._batches = iter(feed)
 
     def micro_step(self) -> int:
         """Evaluates the next micro-batch; returns its samples."""
-        samples, batch = next(self._batches)
+        samples, batch = next(self.feed)
         self._evaluate(batch)
         return samples
 
@@ -66,8 +65,8 @@ class Evaluator:
         """They are not changed."""
 
     def close(self) -> None:
-        """Lets go of its batches."""
-        self._batches.close()
+        """Ends its loader."""
+        self.feed.close()
 
     def _evaluate(self, batch: Any) -> None:
         with torch.no_grad(), self.tuned.autocast():

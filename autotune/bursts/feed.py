@@ -1,137 +1,100 @@
-"""Batches without end, epoch after epoch, each with its number of samples; and what waiting for them cost.
-
-Samples are counted where they are collated, so that a batch may have any structure.
-"""
+"""The loader of a `build()` workload as batches without end, and how one of its workers was ended."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Sized
+from collections.abc import Sequence
 from multiprocessing import connection
-from time import perf_counter  # by name: the user's module may replace what `time` holds
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import IterableDataset, Subset
+import torch
+from torch.utils.data import DataLoader, IterableDataset, Subset, default_collate
 
-from autotune.bursts.clock import Clock, HostClock, clock_of
-from autotune.bursts.epochs import Start
+from autotune.recorder.clock import Clock, clock_of
+from autotune.recorder.endless import Counted, Endless
 from autotune.recorder.naming import length_of
-from autotune.recorder.stream import CACHED_BATCHES, Holding
-from autotune.training.ranks import this_rank
+from autotune.recorder.order import EpochOrder, SeededSampler
+from autotune.training.placement import PlacedDataset, place
+from autotune.training.ranks import SharedSampler, place_in_data, this_rank
+from autotune.training.tuned import Tuned
 
 if TYPE_CHECKING:
-    from torch.utils.data import DataLoader
-
-    from autotune.training.tuned import Tuned
+    from autotune.workload.workload import Workload
 
 DYING_SECONDS = 0.5
 """Torch may tell a worker's death before its exit status can be read, by so much at most; of all workers together."""
-RESTART_LIMIT_SECONDS = 4.0
-"""A loader that is slower than this is not restarted: torch kills a worker that does not end within five seconds."""
 
 
-class NoBatchError(Exception):
-    """The loader yields nothing."""
+def make_loader(workload: Workload, tuned: Tuned, seed: int = 0, start: int = 0) -> DataLoader[Any]:
+    """The workload's loader under a config: its own sampler, else shuffled; its batches come with their samples.
 
-
-class CountedCollate:
-    """Collates samples to ``(how many, batch)``; a class, so that workers that are spawned can unpickle it."""
-
-    def __init__(self, collate: Callable[[Any], Any]) -> None:
-        self._collate = collate
-
-    def __call__(self, samples: Any) -> tuple[int, Any]:
-        """A batch and its number of samples; a dataset that fetches by the batch may hand over columns."""
-        rows: Sized = next(iter(samples.values())) if isinstance(samples, Mapping) else samples
-        return len(rows), self._collate(samples)
-
-
-class Feed(Holding):
-    """Endless ``(samples, batch)``, epoch after epoch.
+    A data set that is to be collated once is, before anything is timed.
 
     Args:
-        make_loader: Makes a DataLoader that collates with a `CountedCollate`.
-        clock: Of the device that waits for batches.
+        workload: What is trained.
+        tuned: The config at work.
+        seed: Of the order of samples, which does not depend on the config.
+        start: Place in the stream of samples where it begins.
+
+    Raises:
+        ConfigError: It cannot be collated once.
+    """
+    rank = this_rank()
+    sampler: Any = None
+    if workload.sampler is not None:
+        sampler = SeededSampler(workload.sampler, seed, place_in_data(start, length_of(workload.sampler), rank))
+    elif not isinstance(workload.dataset, IterableDataset):
+        length = len(workload.dataset)  # type: ignore[arg-type]
+        sampler = EpochOrder(length, seed, place_in_data(start, length, rank))
+    if sampler is not None and not rank.alone:
+        sampler = SharedSampler(sampler, rank)
+    loader = tuned.loader(
+        workload.dataset,
+        sampler=sampler,
+        collate_fn=workload.collate_fn or default_collate,
+        worker_init_fn=workload.worker_init_fn,
+    )
+    if type(loader.dataset) is PlacedDataset:
+        place(loader.dataset)
+    loader.collate_fn = Counted(loader.collate_fn)
+    return loader
+
+
+class Feed(Endless):
+    """Endless ``(samples, batch)`` of a workload.
+
+    Args:
+        workload: What is trained.
+        tuned: The config at work.
+        seed: Of the order of samples; the process's own when None.
+        start: Place in the stream of samples where it begins.
+        clock: Of the device that waits for batches; the host's when None.
 
     Attributes:
-        waits: Marks of the clock before and after each wait for a batch, starts of the loader left out.
-        starts: Each start of the loader.
-        start_seconds: Spent at them.
-        epoch_batches: Batches of the last whole epoch, None before its end.
-        epoch_samples: Its samples.
-        drawn: Batches drawn so far, by this rank.
-        position: Samples of the stream that were passed, those of an incomplete last batch that was dropped included:
-            what two configs that read the same stream have in common.
+        epoch_samples: Of the last whole epoch, None before its end.
     """
 
-    def __init__(self, make_loader: Callable[[], DataLoader[Any]], clock: Clock | None = None) -> None:
-        self._make_loader = make_loader
-        self.clock: Clock = clock or HostClock()
-        self.loader = make_loader()
-        self.waits: list[tuple[Any, Any]] = []
-        self.starts: list[Start] = []
-        self.start_seconds = 0.0
-        self.epoch_batches: int | None = None
+    def __init__(
+        self, workload: Workload, tuned: Tuned, seed: int | None = None, start: int = 0, clock: Clock | None = None
+    ) -> None:
+        self._workload = workload
+        self._tuned = tuned
         self.epoch_samples: int | None = None
-        self.drawn = 0
-        self.position = 0
-        self.ranks = this_rank().count
-        self._batches: Iterator[Any] | None = None
-        self._restarting = False
-
-    def __iter__(self) -> Generator[tuple[int, Any], None, None]:
-        end_seconds, after_epoch = 0.0, False
-        while True:
-            batches, samples = 0, 0
-            length = self.stream_length
-            whole = not length or self.position % length == 0
-            began = perf_counter()
-            self._batches = iter(self.loader)
-            created = perf_counter()
-            item = next(self._batches, None)
-            # Starting workers and waiting for their first batch happens once an epoch: it is charged by the epoch.
-            waited = perf_counter() - created
-            self.starts.append(Start(end_seconds + created - began, waited, after_epoch))
-            self.start_seconds += end_seconds + created - began + waited
-            while item is not None:
-                self.drawn += 1
-                batches += 1
-                item = self._of_all_ranks(item)
-                samples += item[0]
-                # Ranks that share out their data themselves may end with batches of different sizes, but must come to
-                # one place after as many of them.
-                self.position += item[0] if length or self.ranks == 1 else self.ranks * (self.loader.batch_size or 1)
-                yield item
-                if self._restarting:
-                    break
-                asked, mark = perf_counter(), self.clock.mark()
-                item = next(self._batches, None)
-                end_seconds = perf_counter() - asked
-                if item is not None:
-                    self.waits.append((mark, self.clock.mark()))
-            if batches == 0 and whole:
-                once = " after its first epoch; an iterable dataset must begin again at each iter()"
-                raise NoBatchError(f"the loader yields no batch{once if after_epoch else ''}")
-            after_epoch = not self._restarting
-            if self._restarting:
-                end_seconds, self._restarting = 0.0, False
-            else:
-                if whole:
-                    self.epoch_batches, self.epoch_samples = batches, samples
-                if length:
-                    self.position += -self.position % length
-
-    @property
-    def stream_length(self) -> int | None:
-        """Samples that all ranks draw in an epoch; None where the loader does not know."""
+        rank = this_rank()
+        seed = torch.initial_seed() - rank.number if seed is None else seed  # one order, of which each has its part
+        super().__init__(seed, start, ranks=rank.count, clock=clock)
         length = length_of(self.loader.sampler)
-        return length * self.ranks if length is not None else None
+        self.length = length * self.ranks if length is not None else None
+        self.usual_samples = self.loader.batch_size or 1
 
-    def _of_all_ranks(self, item: tuple[int, Any]) -> tuple[int, Any]:
-        """A batch with the number of samples that all ranks draw while this one draws it."""
-        return item if self.ranks == 1 else (item[0] * self.ranks, item[1])
+    def _made(self, start: int) -> DataLoader[Any]:
+        return make_loader(self._workload, self._tuned, self.seed, start)
+
+    def _end_epoch(self, seconds: float) -> None:
+        if self._whole_from is not None:
+            self.epoch_samples = self.samples - self._whole_from
+        super()._end_epoch(seconds)
 
     @property
     def reads_batches(self) -> bool:
@@ -140,32 +103,6 @@ class Feed(Holding):
         while isinstance(dataset, Subset):  # which has the method, and calls its data set's if that has it too
             dataset = dataset.dataset
         return isinstance(dataset, IterableDataset) or hasattr(dataset, "__getitems__")
-
-    def take_wait_seconds(self) -> float:
-        """What the waits so far took, of which all have passed; they are forgotten."""
-        waits, self.waits = self.waits, []
-        return sum(self.clock.seconds(asked, came) for asked, came in waits)
-
-    def restart(self, position: int = 0) -> None:
-        """Drops what the workers have prepared, so that the next batch comes from a loader with an empty queue.
-
-        Args:
-            position: Place in the stream of samples where that loader begins, in the middle of an epoch perhaps.
-        """
-        self._batches = None
-        self.loader = self._make_loader()
-        self.position = position
-        self._restarting = True
-
-    def close(self) -> None:
-        """Ends the loader, and with it its workers."""
-        self._batches = None
-
-    @property
-    def is_between_epochs(self) -> bool:
-        """Whether the next batch is the first of an epoch, as far as that is known."""
-        length = self.stream_length
-        return length is not None and self.position % max(1, length) == 0
 
     @property
     def has_dead_worker(self) -> bool:
@@ -180,6 +117,18 @@ class Feed(Holding):
             connection.wait(ends, timeout=DYING_SECONDS)
             killed_by = _signal_of(workers)
         return killed_by if killed_by is not None else _signal_of_dead_child()
+
+
+class DeviceFeed(Feed):
+    """A few batches that stay on the device, over and over: what compute alone could reach.
+
+    No worker reads them, which would go on preparing others, and the whole data set is not placed.
+    """
+
+    def __init__(self, workload: Workload, tuned: Tuned, seed: int | None = None, start: int = 0) -> None:
+        here = Tuned(tuned.config.replace(num_workers=0, data_placement="loader"), device=tuned.device)
+        super().__init__(workload, here, seed, start, clock=clock_of(tuned.device))
+        self._cache = [tuned.to_device(item) for item in self._first_batches()]
 
 
 def _signal_of(workers: Sequence[Any]) -> int | None:
@@ -210,24 +159,3 @@ def _signal_of_dead_child() -> int | None:
         if ended is not None and ended.si_code in {os.CLD_KILLED, os.CLD_DUMPED}:
             return int(ended.si_status)
     return None
-
-
-class DeviceFeed(Feed):
-    """A few batches that stay on the device, over and over: what compute alone could reach."""
-
-    def __init__(self, make_loader: Callable[[], DataLoader[Any]], tuned: Tuned) -> None:
-        super().__init__(make_loader, clock=clock_of(tuned.device))
-        self._cached = [tuned.to_device(batch) for batch in itertools.islice(self.loader, CACHED_BATCHES)]
-
-    def __iter__(self) -> Generator[tuple[int, Any], None, None]:
-        if not self._cached:
-            raise NoBatchError("the loader yields no batch")
-        for item in itertools.cycle(self._cached):
-            self.drawn += 1
-            everyones = self._of_all_ranks(item)
-            self.position += everyones[0]
-            yield everyones
-
-    def restart(self, position: int = 0) -> None:
-        """Goes on with the same batches, at another place in the stream."""
-        self.position = position

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
-import itertools
 import os
 import traceback
 from collections.abc import Iterator
 from time import perf_counter  # by name: the user's module may replace what `time` holds
-from typing import TYPE_CHECKING, Any
-
-import torch
+from typing import Any
 
 from autotune.bursts.epochs import Lap, boundary_of
 from autotune.bursts.failures import classify, device_failed
@@ -25,16 +21,11 @@ from autotune.bursts.learner import Learner
 from autotune.bursts.prepared import Prepared, peak_bytes, prepared
 from autotune.bursts.protocol import Command, Commands, PipeLostError, Reporter, Request, Seat
 from autotune.bursts.timing import Timing, epoch_samples, stepper_of
-from autotune.bursts.trainer import NonFiniteLossError, Stepper, make_loader, told_of_killed_workers
+from autotune.bursts.trainer import NonFiniteLossError, Stepper, told_of_killed_workers
 from autotune.measuring import Measurement, Outcome, TelemetrySummary, merged
-from autotune.recorder.usage import forget_peaks
+from autotune.recorder.usage import forget_peaks, free_memory
 from autotune.training.ranks import this_rank
 from autotune.training.tuned import Tuned
-
-if TYPE_CHECKING:
-    from torch.utils.data import DataLoader
-
-    from autotune.workload.workload import Workload
 
 FIRST = 0
 """The player with which a host starts."""
@@ -163,9 +154,7 @@ class _Host:
         if player is not None:
             player.close()
             del player
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            gc.collect()
-            torch.cuda.empty_cache()
+        free_memory()
 
     def close(self) -> None:
         """Lets the workers of all players go on, so that they can end."""
@@ -190,7 +179,6 @@ class _Player:
         self._ready = ready
         self._learner = learner
         self._shared = shared
-        self._stream = _Stream(seat.seed)
         self._largest_samples = seat.largest_samples
         self._laps: list[Lap] = []
         self._watched: list[TelemetrySummary] = []
@@ -200,24 +188,21 @@ class _Player:
         if learner is not None:
             learner.take(self.tuned, trains=self._trains)
         self._part = seat.part
-        self.timing = Timing(self._stepper())
+        self.timing = Timing(self._stepper(seat.seed))
 
-    def _stepper(self) -> Stepper:
+    def _stepper(self, seed: int, start: int = 0) -> Stepper:
         learner = self._learner if self._part != "loader" else None
-        return stepper_of(self._ready.workload, self.tuned, self._part, self._stream, learner)
+        return stepper_of(self._ready.workload, self.tuned, self._part, learner, seed, start)
 
     @property
     def feed(self) -> Feed:
         """Gives the batches."""
-        return self.timing.trainer.feed
+        return self.timing.stream
 
     def begin_anew(self) -> None:
         """Goes on with a new loader, from the place in the stream of samples where it is."""
-        position = self.feed.position
         self.close()
-        self._stream.start = position
-        self.timing.trainer = self._stepper()
-        self.feed.position = position
+        self.timing.take(self._stepper(self.feed.seed, self.feed.position))
 
     @contextlib.contextmanager
     def attended(self) -> Iterator[None]:
@@ -242,7 +227,7 @@ class _Player:
         self._see_peaks()
         return {
             "pace": timing.opening_pace,
-            "epoch_samples": self.feed.stream_length,
+            "epoch_samples": self.feed.length,
             "reads_batches": self.feed.reads_batches,
             "loader_seconds": timing.loader_seconds,
         }
@@ -251,7 +236,6 @@ class _Player:
         """One block, whether an epoch ended in it, what that costs as far as is known, and what others took."""
         timing = self.timing
         if command.start is not None:
-            self._stream.start = command.start
             timing.restart(command.start)
         assert command.until is not None  # noqa: S101 - a block has an end
         self._ready.telemetry.begin()
@@ -315,27 +299,11 @@ class _Player:
         """Ends its loader."""
         self.feed.release_workers()
         self.timing.trainer.close()
-        self.feed.close()
 
 
 def _without_retries(telemetry: TelemetrySummary | None) -> TelemetrySummary | None:
     """Retries of an allocator that players share say nothing about the config of one of them."""
     return telemetry.model_copy(update={"allocator_retries": None}) if telemetry is not None else None
-
-
-class _Stream:
-    """Makes loaders, each with its own seed: after the same number of restarts all players draw the same samples.
-
-    Attributes:
-        start: Place in the stream of samples where the next one begins.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self.start = 0
-        self._seeds = itertools.count(seed)
-
-    def __call__(self, workload: Workload, tuned: Tuned) -> DataLoader[Any]:
-        return make_loader(workload, tuned, next(self._seeds), self.start)
 
 
 def _next_command(commands: Commands, own: int) -> Command:

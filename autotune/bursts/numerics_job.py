@@ -21,7 +21,6 @@ from autotune.bursts.feed import Feed
 from autotune.bursts.prepared import cap_memory, end_over_limit
 from autotune.bursts.protocol import Reporter, Request
 from autotune.bursts.telemetry import Telemetry
-from autotune.bursts.trainer import make_loader
 from autotune.knobs import TrainConfig
 from autotune.measuring import Agreement, Point, Trace
 from autotune.recorder.order import seed_all
@@ -102,8 +101,7 @@ def _agreement(request: Request, reporter: Reporter, point: Point) -> Agreement:
 
 def _batches(workload: Workload, tuned: Tuned, count: int) -> list[Any]:
     """Batches as training draws them, by as many workers, read once; epoch after epoch where there are few."""
-    feed = Feed(lambda: make_loader(workload, tuned))
-    return [batch for _, batch in itertools.islice(feed, count)]
+    return [batch for _, batch in itertools.islice(Feed(workload, tuned), count)]
 
 
 def _train(workload: Workload, tuned: Tuned, batches: Sequence[Any], parts: int, seed: int) -> tuple[Trace, Gradients]:

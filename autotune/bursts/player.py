@@ -11,7 +11,7 @@ from autotune.bursts.live import Ended
 from autotune.bursts.protocol import BlockEvent, Command, OutEvent, ReadyEvent, Request
 from autotune.knobs import TrainConfig
 from autotune.measuring import Block, Measurement
-from autotune.recorder.player import FILLS
+from autotune.recorder.laps import FILLS
 
 LEAST_SAMPLES, LEAST_BATCHES = 50, 10
 """Of each worker in one block, where reading is waiting: the wait under way when a worker is stopped still ends, half

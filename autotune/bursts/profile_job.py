@@ -27,7 +27,7 @@ from autotune.bursts.feed import DeviceFeed
 from autotune.bursts.prepared import cap_memory, end_over_limit
 from autotune.bursts.protocol import Reporter, Request
 from autotune.bursts.telemetry import Telemetry
-from autotune.bursts.trainer import Trainer, make_loader
+from autotune.bursts.trainer import Trainer
 from autotune.knobs import TrainConfig
 from autotune.measuring import Operator, Point, Profile, SampleCost, SamplePart, Synchronisation
 from autotune.training.tuned import Tuned
@@ -62,7 +62,7 @@ def run_profile(request: Request, reporter: Reporter) -> Profile:
         reporter.phase("sample")
         sample = sample_cost(workload)
         reporter.phase("operators")
-        trainer = Trainer(workload, tuned, DeviceFeed(lambda: make_loader(workload, tuned), tuned))
+        trainer = Trainer(workload, tuned, DeviceFeed(workload, tuned))
         profile = operators_of(trainer)
         # Last: what is compiled cannot be watched, and what it says of the user's lines holds for it too.
         found = synchronisations(trainer) if point.config.compile_mode is None else ()

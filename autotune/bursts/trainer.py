@@ -9,16 +9,11 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, default_collate
 
-from autotune.bursts.feed import CountedCollate, Feed
+from autotune.bursts.feed import Feed
 from autotune.bursts.largest_batch import WORST_STEPS, worst_batch
 from autotune.bursts.learner import Learner
 from autotune.bursts.ranks import Ranks
-from autotune.recorder.naming import length_of
-from autotune.recorder.order import EpochOrder, SeededSampler
-from autotune.training.placement import PlacedDataset, place
-from autotune.training.ranks import SharedSampler, place_in_data, this_rank
 
 if TYPE_CHECKING:
     from autotune.training.tuned import Tuned
@@ -60,7 +55,7 @@ class Stepper(Protocol):
         """Makes sure that all ranks train the same model."""
 
     def close(self) -> None:
-        """Lets go of its batches."""
+        """Lets go of its batches, and ends its loader."""
 
 
 class Drain:
@@ -71,11 +66,10 @@ class Drain:
         self.feed = feed
         self.scaler = torch.amp.GradScaler(enabled=False)
         self.updates: list[tuple[Any, Any]] = []
-        self._batches = iter(feed)
 
     def micro_step(self) -> int:
         """Draws a batch."""
-        samples, _ = next(self._batches)
+        samples, _ = next(self.feed)
         return samples
 
     def train_on_worst(self, largest_samples: Sequence[int]) -> None:
@@ -88,8 +82,8 @@ class Drain:
         """There are none."""
 
     def close(self) -> None:
-        """Lets go of its batches."""
-        self._batches.close()
+        """Ends its loader."""
+        self.feed.close()
 
 
 class Trainer:
@@ -181,44 +175,9 @@ class Trainer:
         self._ranks.require_equal(weight for group in self.optimizer.param_groups for weight in group["params"])
 
     def close(self) -> None:
-        """Lets go of its batches."""
+        """Lets go of its batches, and ends its loader."""
         self._steps.close()
-
-
-def make_loader(workload: Workload, tuned: Tuned, seed: int | None = None, start: int = 0) -> DataLoader[Any]:
-    """The workload's loader under a config: its own sampler, else shuffled; its batches come with their samples.
-
-    A data set that is to be collated once is, before anything is timed.
-
-    Args:
-        workload: What is trained.
-        tuned: The config at work.
-        seed: Of the order of samples, which does not depend on the config; the process's own when None.
-        start: Place in the stream of samples where it begins.
-
-    Raises:
-        ConfigError: It cannot be collated once.
-    """
-    rank = this_rank()
-    seed = torch.initial_seed() - rank.number if seed is None else seed  # one order, of which each rank has its part
-    sampler: Any = None
-    if workload.sampler is not None:
-        sampler = SeededSampler(workload.sampler, seed, place_in_data(start, length_of(workload.sampler), rank))
-    elif not isinstance(workload.dataset, IterableDataset):
-        length = len(workload.dataset)  # type: ignore[arg-type]
-        sampler = EpochOrder(length, seed, place_in_data(start, length, rank))
-    if sampler is not None and not rank.alone:
-        sampler = SharedSampler(sampler, rank)
-    loader = tuned.loader(
-        workload.dataset,
-        sampler=sampler,
-        collate_fn=workload.collate_fn or default_collate,
-        worker_init_fn=workload.worker_init_fn,
-    )
-    if type(loader.dataset) is PlacedDataset:
-        place(loader.dataset)
-    loader.collate_fn = CountedCollate(loader.collate_fn)
-    return loader
+        self.feed.close()
 
 
 @contextlib.contextmanager

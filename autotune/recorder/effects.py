@@ -214,8 +214,8 @@ def of_loader(changed: dict[str, Any], stream: Stream, *, pinned: bool | None, d
             found[name] = f"the loader that was iterated has {name}={has}, not {changed[name]}"
     if changed.get("pin_memory") and "pin_memory" not in found and pinned is False and device == "cuda":
         found["pin_memory"] = "no tensor of its batches is page-locked: their class has no pin_memory()"
-    if "batch_size" in changed and stream.batch_size not in {None, changed["batch_size"]}:
-        found["batch_size"] = f"the loader that was iterated has batch_size={stream.batch_size}"
+    if "batch_size" in changed and stream.loader.batch_size not in {None, changed["batch_size"]}:
+        found["batch_size"] = f"the loader that was iterated has batch_size={stream.loader.batch_size}"
     workers = getattr(iterator, "_workers", None)
     if "num_workers" in changed and workers is not None and not all(one.is_alive() for one in workers):
         found["num_workers"] = "a worker of the loader has ended"

@@ -83,7 +83,7 @@ class Gate:
             return
         self._before_draw(self.source)
         while self._players.playing.reads_only:  # what the loader alone could reach: nobody trains on these batches
-            self.source.stream.draw()
+            next(self.source.stream)
             self._before_draw(self.source)
         if self._doing[-1] == TRAINING and self.source.has_passed_epoch:
             self._doing.append(BEYOND_EPOCH)
@@ -103,7 +103,7 @@ class Gate:
 
     def after_step(self, _: Optimizer) -> None:
         """An optimizer has stepped."""
-        self._players.playing.steps.append((self._step_began, perf_counter()))
+        self._players.playing.updates.append((self._step_began, perf_counter()))
         self._trace_step()
         self._steps += 1
         if not self._loop["loaders"] and self._steps % self._loop["optimizers"] == 0:

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from time import perf_counter  # by name: the script may replace what `time` holds
 from typing import TYPE_CHECKING, Any
 
 from .changes import Changes
-from .effects import Effects, compiled_graphs
+from .clock import HostClock
+from .effects import Effects
+from .laps import COMPILED_BATCHES, Laps
 from .usage import Processors
 
 if TYPE_CHECKING:
     from .source import Source
     from .stream import Stream
 
-COMPILED_BATCHES = 3
-"""Micro-batches after which compiled code is believed to be complete: for other sizes it may be compiled once more."""
-FILLS = 2
-"""A queue that was empty is full after so many times what its workers take for their share of it, as their first batch
-took, start included. Who has trained for as long without waiting for a batch has a loader that is faster, and a queue
-that is full as a rule: it need not be emptied first. Chosen: training and workers share the processors."""
-WAITED_SHARE = 0.05
-"""Of a lap: who waits so long for batches has emptied the loader's queue. Chosen above what handing one over takes."""
 
-
-class Player:
+class Player(Laps):
     """What is known of one config in this process.
 
     Args:
@@ -47,10 +39,10 @@ class Player:
         passed: Of its first steps, how often it came to the gate.
         start_seconds: From the request until the loop.
         loss: Of the last backward pass of its last lap.
-        steps: Of the optimizers, since the lap began: when each began and ended.
     """
 
     def __init__(self, number: int, seat: dict[str, Any], loop: dict[str, Any]) -> None:
+        super().__init__(HostClock(), max(1, loop["accumulation"]))
         self.number = number
         self.part, self.seed = seat["part"], seat["seed"]
         self.changes = Changes(seat["changes"])
@@ -63,18 +55,12 @@ class Player:
         self.passed = 0
         self.start_seconds = 0.0
         self.loss: float | None = None
-        self.steps: list[tuple[float, float]] = []
-        self._accumulation: int = max(1, loop["accumulation"])
         self._has_one_optimizer = loop["optimizers"] == 1
         self._opened = self._last_pass = perf_counter()
         self._pace = 0.0
         self._passes = self._accumulation if loop["loaders"] and not self.draws_ahead else 1  # of the gate, in a step
         compiled = seat["changes"].get("knobs", {}).get("compile_mode") is not None
         self._least_passes = max(self._passes + 1, COMPILED_BATCHES if compiled else 0)
-        self._lap: dict[str, Any] = {}
-        self._updates, self._update_seconds = 0, 0.0
-        self._drawn_when_filled, self._waited = 0, False
-        self._trained_since_restart = 0.0
 
     @property
     def reads_only(self) -> bool:
@@ -103,11 +89,12 @@ class Player:
     def ready(self) -> dict[str, Any]:
         """What its first steps say."""
         self.is_open = True
+        self._usual_update()  # before a lap forgets them
         return {
             "pace": self._pace,
             "epoch_samples": self.stream.epoch_samples if self.stream is not None else None,
             "draws_ahead": self.draws_ahead,
-            "loader_seconds": self._loader_seconds,
+            "loader_seconds": self.loader_seconds,
             "start_seconds": self.start_seconds,
             "opening_seconds": perf_counter() - self._opened,
             "opening_steps": self.passed / self._passes,
@@ -116,10 +103,7 @@ class Player:
     def restart(self, position: int) -> None:
         """Goes on at another place in the stream of samples."""
         self.release_workers()  # those of the loader that is dropped must end
-        if self.stream is not None:
-            self.stream.restart(position)
-            self._drawn_when_filled, self._waited = self.stream.drawn, False
-            self._trained_since_restart = 0.0
+        super().restart(position)
         self.position = position
 
     @property
@@ -134,18 +118,8 @@ class Player:
             top: The process that all ranks hang below; None: there is one.
             lead: Samples that were trained just before, untimed.
         """
-        self.steps.clear()
-        stream = self.stream
-        self._lap = {"lead": lead, "position": self.place, "processors": Processors(top), "graphs": compiled_graphs()}
-        if stream is not None:
-            self._lap |= {
-                "drawn": stream.drawn,
-                "samples": stream.samples,
-                "starts": len(stream.starts),
-                "start_seconds": stream.start_seconds,
-                "wait_seconds": stream.wait_seconds,
-            }
-        self._lap["began"] = perf_counter()
+        self._lead, self._lap_place, self._processors = lead, self.place, Processors(top)
+        self.begin_lap()
 
     def finish(self, left_out: float) -> dict[str, Any]:
         """The lap has ended: what it took.
@@ -153,48 +127,12 @@ class Player:
         Args:
             left_out: Seconds of evaluation in it.
         """
-        lap, stream = self._lap, self.stream
-        seconds: float = perf_counter() - lap["began"] - left_out
-        taken = lap["processors"].taken()
-        told: dict[str, Any] = {"samples": self.place - lap["position"], "starts": [], "start_seconds": 0.0}
-        told |= {"compiled": compiled_graphs() > lap["graphs"], "left_out": left_out, "lead": lap["lead"]}
-        if stream is not None:
-            batches = stream.drawn - lap["drawn"]
-            wait_seconds = stream.wait_seconds - lap["wait_seconds"]
-            told |= {
-                "samples": stream.samples - lap["samples"],
-                "batches": batches,
-                "starts": stream.starts[lap["starts"] :],
-                "start_seconds": stream.start_seconds - lap["start_seconds"],
-                "wait_seconds": wait_seconds,
-            }
-            if stream.drawn - self._drawn_when_filled > stream.workers and wait_seconds > WAITED_SHARE * seconds:
-                self._waited = True
-            self._trained_since_restart += seconds - told["start_seconds"]
-            if self._has_one_optimizer:
-                seconds += self._missing_updates(batches)
-        return {"lap": told | {"seconds": max(seconds, 1e-9)}, "taken": taken, "drained": self.drained}
+        self._began += left_out  # as if that had come before
+        told = {"samples": self.place - self._lap_place, "left_out": left_out, "lead": self._lead, **self.end_lap()}
+        return {"lap": told, "taken": self._processors.taken(), "drained": self.drained}
 
-    def _missing_updates(self, batches: int) -> float:
-        """What the optimizer's steps would take that belong to so many micro-batches, over what those seen took."""
-        self._updates += len(self.steps)
-        self._update_seconds += math.fsum(ended - began for began, ended in self.steps)
-        usual = self._update_seconds / self._updates if self._updates else 0.0
-        return usual * (batches / self._accumulation - len(self.steps))
-
-    @property
-    def drained(self) -> bool:
-        """Whether what its loader had prepared in advance is gone."""
-        stream = self.stream
-        if stream is None or self._waited or stream.drawn - self._drawn_when_filled >= stream.queue:
-            return True
-        return self._trained_since_restart >= FILLS * stream.prefetched * self._loader_seconds
-
-    @property
-    def _loader_seconds(self) -> float:
-        """What the slowest start of the loader took until its first batch."""
-        starts = self.stream.starts if self.stream is not None else []
-        return max((created + waited for created, waited, _ in starts), default=0.0)
+    def _missing_updates(self, micro_batches: int) -> float:
+        return super()._missing_updates(micro_batches) if self._has_one_optimizer else 0.0
 
     def hold_workers(self) -> None:
         """Stops the workers of its loaders until `release_workers`."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from typing import TYPE_CHECKING
 
 from .keeping import Keeping
 from .player import Player
-from .usage import forget_peaks
+from .usage import forget_peaks, free_memory
 
 if TYPE_CHECKING:
     import torch
@@ -67,7 +66,7 @@ class Players:
     def drop(self, player: Player) -> None:
         """One leaves; its loaders end."""
         self._all.pop(player.number).close()
-        gc.collect()  # iterators of loaders, whose workers end with them
+        free_memory()
 
     def restore(self) -> bool:
         """Puts weights and optimizer state back to where they were when the last one joined; whether that is known."""

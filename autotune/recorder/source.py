@@ -51,10 +51,9 @@ class Source:
 
     def __next__(self) -> Any:
         self._before_draw()
-        stream = self.stream
-        batch = stream.draw()
+        samples, batch = next(self.stream)
         self.drawn += 1
-        self._samples += stream.last_samples
+        self._samples += samples
         return batch
 
     def __getattr__(self, name: str) -> Any:

@@ -63,13 +63,21 @@ def resident_bytes() -> int:
     return total * os.sysconf("SC_PAGESIZE")
 
 
+def free_memory() -> None:
+    """Gives back what a player that has left held: iterators of loaders, whose workers end with them, and tensors."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()
+
+
 def forget_peaks(device: torch.device) -> None:
     """From here on the device's peak is that of the player that joins."""
     import torch
 
     if device.type == "cuda":
-        gc.collect()
-        torch.cuda.empty_cache()
+        free_memory()
         torch.cuda.reset_peak_memory_stats(device)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.bursts.epochs import Boundary, Lap, Start, boundary_of
+from autotune.bursts.epochs import Boundary, Lap, boundary_of
 from autotune.knobs import TrainConfig
 from autotune.measuring import Measurement, TelemetrySummary
+from autotune.recorder.laps import Start
 
 
 class Account:
@@ -71,22 +72,7 @@ class Account:
         lap = event["lap"]
         starts = [Start(*start) for start in lap["starts"]]
         self._starts += starts
-        restarts = [start.seconds for start in starts if not start.after_epoch]
-        self._laps.append(
-            Lap(
-                samples=lap["samples"],
-                consumed=max(1, lap["samples"]),
-                seconds=lap["seconds"],
-                wait_seconds=lap.get("wait_seconds", 0.0),
-                batches=lap.get("batches", 1),
-                starts=len(starts),
-                start_seconds=lap["start_seconds"],
-                restarts=len(restarts),
-                restart_seconds=sum(restarts),
-                compiled=lap["compiled"],
-                lead=lap["lead"],
-            ).with_lead()
-        )
+        self._laps.append(Lap.of({**lap, "starts": starts}).with_lead())
         self._taken.append(event["taken"])
         boundary = self._boundary()
         if event["leads_in"]:

@@ -12,7 +12,6 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from autotune.bursts.feed import Feed
-from autotune.bursts.trainer import make_loader
 from autotune.knobs.config import TrainConfig
 from autotune.recorder.changes import Changes
 from autotune.recorder.stream import Stream
@@ -66,7 +65,7 @@ def of_script(changes: dict[str, Any], **own: Any) -> list[dict[int, tuple[float
     """Epochs of a burst of a script."""
     torch.manual_seed(0)
     stream = script_stream(changes, **own)
-    return list(epochs_of(lambda: next(stream), lambda: stream.restart(stream.position)))
+    return list(epochs_of(lambda: next(stream)[1], lambda: stream.restart(stream.position)))
 
 
 def of_workload(knobs: dict[str, Any]) -> list[dict[int, tuple[float, ...]]]:
@@ -74,10 +73,8 @@ def of_workload(knobs: dict[str, Any]) -> list[dict[int, tuple[float, ...]]]:
     torch.manual_seed(0)
     made = mistakes.workload(dataset=Augmented(), baseline=TrainConfig(batch_size=BATCH, **knobs))
     workload = Workload(**{**vars(made), "batch_size": BATCH, "collate_fn": None})
-    tuned, seeds = Tuned(workload.baseline_config), iter(range(EPOCHS))
-    feed = Feed(lambda: make_loader(workload, tuned, next(seeds)))
-    items = iter(feed)
-    return list(epochs_of(lambda: next(items)[1], lambda: feed.restart(feed.position)))
+    feed = Feed(workload, Tuned(workload.baseline_config), seed=0)
+    return list(epochs_of(lambda: next(feed)[1], lambda: feed.restart(feed.position)))
 
 
 def require_drawn_anew(epochs: list[dict[int, tuple[float, ...]]]) -> None:

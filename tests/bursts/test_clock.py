@@ -14,12 +14,12 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from autotune.bursts.clock import EventClock, HostClock, clock_of
 from autotune.bursts.epochs import Lap
 from autotune.bursts.feed import Feed
 from autotune.bursts.timing import Timing
-from autotune.bursts.trainer import Trainer, make_loader
+from autotune.bursts.trainer import Trainer
 from autotune.knobs.config import TrainConfig
+from autotune.recorder.clock import EventClock, HostClock, clock_of
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload
 
@@ -126,7 +126,7 @@ def timing_of(
         optimizer=lambda parameters: Updating(parameters, device, update, first_update), baseline=config,
     )  # fmt: skip
     tuned = Tuned(config)
-    feed = Feed(lambda: make_loader(workload, tuned), clock=EventClock(device.event, device.synchronize))
+    feed = Feed(workload, tuned, clock=EventClock(device.event, device.synchronize))
     timing = Timing(Trainer(workload, tuned, feed))
     timing.open()
     return timing

@@ -17,9 +17,9 @@ import torch
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import Dataset, Subset, default_collate
 
-from autotune.bursts.feed import CountedCollate, DeviceFeed, Feed
-from autotune.bursts.trainer import make_loader
+from autotune.bursts.feed import DeviceFeed, Feed
 from autotune.knobs.config import TrainConfig
+from autotune.recorder.endless import Counted
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload
 from tests.workloads import mistakes, sleepy
@@ -27,8 +27,7 @@ from tests.workloads import mistakes, sleepy
 
 def feed_of(workload: Workload) -> Feed:
     """The feed of a workload's baseline."""
-    tuned = Tuned(workload.baseline_config)
-    return Feed(lambda: make_loader(workload, tuned))
+    return Feed(workload, Tuned(workload.baseline_config))
 
 
 def drawn_from(feed: Feed, batches: int) -> list[tuple[int, Any]]:
@@ -43,7 +42,7 @@ def test_an_iterable_dataset_is_counted_as_it_comes() -> None:
     workload = Workload(**{**vars(workload), "batch_size": 4})
     feed = feed_of(workload)
     assert sorted(samples for samples, _ in drawn_from(feed, 7)[:6]) == [2, 2, 4, 4, 4, 4]
-    assert (feed.epoch_batches, feed.epoch_samples) == (6, 20)
+    assert feed.epoch_samples == 20
 
 
 class Rows(Dataset[Any]):
@@ -95,8 +94,8 @@ def test_waiting_is_told_apart_from_starting() -> None:
     drawn_from(feed, 12)
     assert len(feed.starts) == 3
     assert [start.after_epoch for start in feed.starts] == [False, True, True]
-    assert feed.start_seconds == pytest.approx(3 * 0.04, rel=0.3)
-    assert feed.take_wait_seconds() == pytest.approx(9 * 0.04, rel=0.3)
+    assert sum(start.seconds for start in feed.starts) == pytest.approx(3 * 0.04, rel=0.3)
+    assert sum(came - asked for asked, came in feed.waits) == pytest.approx(9 * 0.04, rel=0.3)
 
 
 def test_a_restart_empties_the_queue_and_ends_no_epoch() -> None:
@@ -106,13 +105,13 @@ def test_a_restart_empties_the_queue_and_ends_no_epoch() -> None:
     next(items)
     old = {process.pid for process in multiprocessing.active_children()}
     time.sleep(0.6)
-    feed.restart()
+    feed.restart(0)
     assert not any(psutil.pid_exists(pid) for pid in old)
     began = time.perf_counter()
     next(items)
     assert time.perf_counter() - began > 0.06
     assert [start.after_epoch for start in feed.starts] == [False, False]
-    assert feed.epoch_batches is None
+    assert feed.epoch_samples is None
 
 
 def test_a_restart_replaces_workers_that_persist() -> None:
@@ -122,7 +121,7 @@ def test_a_restart_replaces_workers_that_persist() -> None:
     items = iter(feed)
     next(items)
     old = {process.pid for process in multiprocessing.active_children()}
-    feed.restart()
+    feed.restart(0)
     next(items)
     assert not old & {process.pid for process in multiprocessing.active_children()}
 
@@ -133,7 +132,7 @@ def test_batches_on_the_device_need_no_workers() -> None:
     tuned = Tuned(workload.baseline_config)
     moved: list[Any] = []
     tuned.to_device = lambda batch: moved.append(batch) or batch  # type: ignore[method-assign,func-returns-value]
-    feed = DeviceFeed(lambda: make_loader(workload, tuned), tuned)
+    feed = DeviceFeed(workload, tuned)
     drawn = drawn_from(feed, 10)
     assert len(moved) == 4
     assert [id(batch) for _, batch in drawn[:4]] == [id(batch) for _, batch in drawn[4:8]]
@@ -143,7 +142,7 @@ def test_batches_on_the_device_need_no_workers() -> None:
 
 def test_the_collation_can_be_sent_to_a_spawned_worker() -> None:
     """What wraps the user's collation must be picklable where theirs is."""
-    again = pickle.loads(pickle.dumps(CountedCollate(default_collate)))  # noqa: S301 - our own bytes
+    again = pickle.loads(pickle.dumps(Counted(default_collate)))  # noqa: S301 - our own bytes
     samples, batch = again([torch.ones(2), torch.ones(2)])
     assert (samples, tuple(batch.shape)) == (2, (2, 2))
 
@@ -195,7 +194,7 @@ def feed_with_workers(request: pytest.FixtureRequest) -> Iterator[Feed]:
     """A feed whose loader has workers as told."""
     workers = Workers(*request.param)
     feed = feed_of(sleepy.build(batch_size=4))
-    feed._batches = workers  # type: ignore[assignment]
+    feed.running = workers  # type: ignore[assignment]
     yield feed
     workers.close()
 

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 
 from autotune.bursts.feed import DeviceFeed
 from autotune.bursts.profile_job import operators_of, sample_cost, synchronisations
-from autotune.bursts.trainer import Trainer, make_loader
+from autotune.bursts.trainer import Trainer
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Point
 from autotune.training.tuned import Tuned
@@ -60,7 +60,7 @@ def make_workload(dataset: Any, loss: Any = None) -> Workload:
 def trainer_of(workload: Workload) -> Trainer:
     """Its baseline, eager."""
     tuned = Tuned(workload.baseline_config)
-    return Trainer(workload, tuned, DeviceFeed(lambda: make_loader(workload, tuned), tuned))
+    return Trainer(workload, tuned, DeviceFeed(workload, tuned))
 
 
 @pytest.mark.parametrize("wrap", [lambda data: data, lambda data: Subset(data, range(32))])

@@ -21,13 +21,12 @@ import torch
 from torch import nn
 from torch.utils.data import IterableDataset
 
-from autotune.bursts.clock import HostClock
 from autotune.bursts.learner import Learner
 from autotune.bursts.protocol import BurstPlan
 from autotune.bursts.timing import Timing, stepper_of
-from autotune.bursts.trainer import make_loader
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Measurement, Outcome
+from autotune.recorder.clock import HostClock
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload
 from tests.bursts import solo
@@ -93,7 +92,7 @@ def test_batches_that_come_in_bunches_are_timed_by_the_round() -> None:
 def opened(workload: Workload) -> Timing:
     """What a player times, its first steps taken."""
     tuned = Tuned(workload.baseline_config)
-    timing = Timing(stepper_of(workload, tuned, "all", make_loader, Learner(workload, tuned)))
+    timing = Timing(stepper_of(workload, tuned, "all", Learner(workload, tuned), seed=0))
     timing.open()
     return timing
 

@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import default_collate
 
 from autotune.bursts.feed import Feed
-from autotune.bursts.trainer import Trainer, make_loader
+from autotune.bursts.trainer import Trainer
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload
 from tests.workloads import mistakes
@@ -27,8 +27,8 @@ def test_a_step_is_that_of_a_plain_loop() -> None:
         )  # fmt: skip
 
     workload = make()
-    tuned, trained = Tuned(workload.baseline_config), workload
-    trainer = Trainer(workload, tuned, Feed(lambda: make_loader(trained, tuned)))
+    tuned = Tuned(workload.baseline_config)
+    trainer = Trainer(workload, tuned, Feed(workload, tuned))
     assert [trainer.step(), trainer.step()] == [12, 12]
     weights.append(workload.model.weight.detach())
     workload = make()

@@ -8,7 +8,7 @@ from autotune.bursts.feed import Feed
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner
-from autotune.bursts.trainer import Trainer, make_loader
+from autotune.bursts.trainer import Trainer
 from autotune.knobs.config import TrainConfig
 from autotune.knobs.facts import WorkloadFacts
 from autotune.measuring.records import Burst, Point
@@ -28,7 +28,7 @@ def of(value: Any) -> Workload:
 def train(workload: Workload, steps: int, **knobs: Any) -> Trainer:
     """Some optimizer steps as a burst takes them, without workers unless they are asked for."""
     setting = Tuned(workload.baseline_config.replace(**{"num_workers": 0, **knobs}))
-    trainer = Trainer(workload, setting, Feed(lambda: make_loader(workload, setting)))
+    trainer = Trainer(workload, setting, Feed(workload, setting))
     for _ in range(steps):
         trainer.step()
     return trainer

@@ -179,11 +179,11 @@ def test_ranks_count_the_samples_of_all_and_come_to_the_same_places(workers: int
         stream = Stream(loader, Changes({}), 0, ranks=2)
         places, read = [], []
         for _ in range(8):
-            read += next(stream)[0].tolist()
+            read += next(stream)[1][0].tolist()
             places.append(stream.position)
         found.append((places, read, stream.samples, stream.epoch_samples))
         stream.restart(12)
-        assert next(stream)[0].numel() == 6
+        assert next(stream)[1][0].numel() == 6
     assert found[0][0] == found[1][0] == [12, 24, 36, 40, 52, 64, 76, 80]
     assert sorted(found[0][1][:20] + found[1][1][:20]) == list(range(40))
     assert found[0][2:] == (80, 40)

@@ -107,7 +107,7 @@ def drawn(seeds_reading: bool, **changes: object) -> list[float]:
     loader = DataLoader(Noisy(), batch_size=4, shuffle=True)
     torch.manual_seed(0)
     stream = Stream(loader, Changes({"loader": changes}), 0, seeds_reading=seeds_reading)
-    figures = [figure for batch in itertools.islice(stream, 12) for figure in batch.flatten().tolist()]
+    figures = [figure for _, batch in itertools.islice(stream, 12) for figure in batch.flatten().tolist()]
     return [*figures, torch.rand(1).item()]
 
 

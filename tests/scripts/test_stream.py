@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Sampler, SequentialSampler, TensorDataset
 
 from autotune.recorder.changes import Changes
+from autotune.recorder.endless import NoBatchError
 from autotune.recorder.source import Source
 from autotune.recorder.stream import Stream
 
@@ -29,9 +30,15 @@ def source(given: DataLoader[Any], **changes: Any) -> Source:
     return Source(given, lambda: streams, lambda: stream(given, **changes))
 
 
+def batches_of(drawn: Stream | Source, count: int) -> list[Any]:
+    """So many batches; a source gives a script what it expects, without their samples."""
+    batches = itertools.islice(drawn, count)
+    return [batch for _, batch in batches] if isinstance(drawn, Stream) else list(batches)
+
+
 def samples(of: Stream | Source, batches: int) -> list[int]:
     """What so many batches hold."""
-    return list(itertools.chain.from_iterable(batch[0].tolist() for batch in itertools.islice(of, batches)))
+    return list(itertools.chain.from_iterable(batch[0].tolist() for batch in batches_of(of, batches)))
 
 
 def loader(**arguments: Any) -> DataLoader[Any]:
@@ -134,7 +141,7 @@ def test_own_batches_are_kept() -> None:
 
     given = DataLoader(DATA, batch_sampler=Pairs(SequentialSampler(DATA), 2, drop_last=False))
     drawn = stream(given)
-    assert [next(drawn)[0].tolist() for _ in range(3)] == [[0, 1], [2, 3, 4], [0, 1]]
+    assert [batch[0].tolist() for batch in batches_of(drawn, 3)] == [[0, 1], [2, 3, 4], [0, 1]]
     assert drawn.position == 7
 
 
@@ -151,7 +158,7 @@ def test_own_batches_of_which_there_are_none_are_told() -> None:
     """No epoch holds the place that is looked for."""
     drawn = stream(DataLoader(DATA, batch_sampler=BatchesOf([])))
     drawn.restart(16)
-    with pytest.raises(RuntimeError, match="yields no batch"):
+    with pytest.raises(NoBatchError):
         next(drawn)
 
 
@@ -236,7 +243,7 @@ def test_a_dropped_last_batch_counts_for_the_place_but_not_as_samples() -> None:
 def test_cached_batches_are_not_read_again() -> None:
     """For the computing alone: four batches, over and over."""
     of_loader = Stream(loader(), Changes({}), 0, cached=True)
-    drawn = [next(of_loader)[0].tolist() for _ in range(8)]
+    drawn = [batch[0].tolist() for batch in batches_of(of_loader, 8)]
     assert drawn[:4] == drawn[4:]
 
 
@@ -253,9 +260,9 @@ def test_an_epoch_of_a_data_set_that_yields_batches_holds_their_samples() -> Non
     given = DataLoader(Eights(), batch_size=None, shuffle=True)
     first, second = (Stream(given, Changes({}), 3, usual_samples=8) for _ in range(2))
     assert first.epoch_samples == 40
-    drawn = [next(first).tolist() for _ in range(7)]
+    drawn = [batch.tolist() for batch in batches_of(first, 7)]
     assert first.position == 56
-    assert drawn == [next(second).tolist() for _ in range(7)]
+    assert drawn == [batch.tolist() for batch in batches_of(second, 7)]
     assert sorted(row for batch in drawn[:5] for row in batch) == list(range(40))
 
 
@@ -304,7 +311,7 @@ def test_a_loader_that_makes_its_own_iterator_is_streamed_as_it_is(workers: int)
 
     def drawn() -> tuple[list[list[int]], set[str], int]:
         made = stream(Filtering(DATA, batch_size=16, shuffle=True, num_workers=workers), seed=3)
-        batches = list(itertools.islice(made, 6))
+        batches = batches_of(made, 6)
         return [batch[0].tolist() for batch in batches], {batch[1] for batch in batches}, made.position
 
     first, filtered, position = drawn()

@@ -11,7 +11,6 @@ from autotune.bursts.evaluator import evaluated
 from autotune.bursts.learner import Learner
 from autotune.bursts.protocol import BurstPlan
 from autotune.bursts.timing import stepper_of
-from autotune.bursts.trainer import make_loader
 from autotune.errors import WorkloadError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
@@ -101,7 +100,7 @@ def test_only_forward_passes_run_in_evaluation_mode_on_the_data_for_it() -> None
     tuned = Tuned(TrainConfig(batch_size=8))
     learner = Learner(built, tuned)
     learner.take(tuned, trains=False)
-    stepper = stepper_of(built, tuned, "evaluation", make_loader, learner)
+    stepper = stepper_of(built, tuned, "evaluation", learner, seed=0)
     before = [weight.clone() for weight in built.model.state_dict().values()]
     assert stepper.micro_step() == 8
     stepper.train_on_worst([0, 1])

@@ -1,0 +1,155 @@
+"""The laps of a player, a config that takes turns with others: what they take, and whether its loader's queue is empty.
+
+What starting the loader costs is kept apart, and a lap is charged its share of the optimizer's steps, wherever it ends.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .effects import compiled_graphs
+
+if TYPE_CHECKING:
+    from .clock import Clock
+    from .endless import Endless
+
+COMPILED_BATCHES = 3
+"""Micro-batches after which compiled code is believed to be complete: for other sizes it may be compiled once more."""
+FILLS = 2
+"""A queue that was empty is full after so many times what its workers take for their share of it, as their first batch
+took, start included. Who has trained for as long without waiting for a batch has a loader that is faster, and a queue
+that is full as a rule: it need not be emptied first. Chosen: training and workers share the processors."""
+WAITED_SHARE = 0.05
+"""Of a lap: who waits so long for batches has emptied the loader's queue. Chosen above what handing one over takes."""
+
+
+class Start(NamedTuple):
+    """One start of the loader.
+
+    Attributes:
+        create_seconds: The end of the epoch before, and starting the workers.
+        wait_seconds: Until the first batch.
+        after_epoch: Whether an epoch had ended, as in training, rather than that the burst began or restarted it.
+    """
+
+    create_seconds: float
+    wait_seconds: float
+    after_epoch: bool
+
+    @property
+    def seconds(self) -> float:
+        """Of both."""
+        return self.create_seconds + self.wait_seconds
+
+
+class Laps:
+    """Times laps, one after the other.
+
+    Args:
+        clock: Of the device that trains.
+        accumulation: Micro-batches of a step of the optimizer.
+
+    Attributes:
+        clock: Of the device that trains.
+        stream: What is drawn from; None before the first batch, and in a loop without a loader.
+        updates: Marks of the clock before and after each step of the optimizer, since the lap began.
+    """
+
+    def __init__(self, clock: Clock, accumulation: int) -> None:
+        self.clock = clock
+        self.stream: Endless | None = None
+        self.updates: list[tuple[Any, Any]] = []
+        self._accumulation = accumulation
+        self._drawn_when_filled, self._waited = 0, False
+        self._trained_since_restart: float | None = None
+        self._updates, self._update_seconds = 0, 0.0
+        self._first_update: float | None = None
+        self._began: Any = None
+        self._before = (0, 0, 0)
+        self._graphs = 0
+
+    def restart(self, position: int) -> None:
+        """Goes on at another place in the stream of samples, with an empty queue."""
+        if self.stream is not None:
+            self.stream.restart(position)
+            self.queue_filled()
+            self._trained_since_restart = 0.0
+
+    def queue_filled(self) -> None:
+        """Notes that the loader's queue may hold what it prepared while nothing was timed."""
+        self._drawn_when_filled, self._waited = self.stream.drawn if self.stream is not None else 0, False
+        self._trained_since_restart = None
+
+    @property
+    def drained(self) -> bool:
+        """Whether what the loader had prepared in advance is gone: a batch was waited for, or as many were drawn.
+
+        Or it was restarted, and could have filled its queue again since: then that is full in training too.
+        """
+        if self.stream is None or self._waited:
+            return True
+        loader, since = self.stream.loader, self._trained_since_restart
+        prefetched = loader.prefetch_factor or 0
+        if self.stream.drawn - self._drawn_when_filled >= loader.num_workers * prefetched:
+            return True
+        return since is not None and since >= FILLS * prefetched * self.loader_seconds
+
+    @property
+    def loader_seconds(self) -> float:
+        """What the slowest start of the loader took until its first batch."""
+        starts = self.stream.starts if self.stream is not None else []
+        return max((start.seconds for start in starts), default=0.0)
+
+    def begin_lap(self) -> None:
+        """A lap begins; the device was waited for."""
+        self.updates.clear()
+        if (stream := self.stream) is not None:
+            stream.waits.clear()
+            self._before = stream.drawn, stream.samples, len(stream.starts)
+        self._graphs = compiled_graphs()
+        self._began = self.clock.mark()
+
+    def end_lap(self) -> dict[str, Any]:
+        """What the lap took, once the device is done: fields of an `autotune.bursts.epochs.Lap`, and its starts."""
+        seconds, stream = self.clock.seconds(self._began, self.clock.finish()), self.stream
+        compiled = compiled_graphs() > self._graphs
+        if stream is None:
+            return {"seconds": max(seconds, 1e-9), "starts": [], "start_seconds": 0.0, "compiled": compiled}
+        drawn, samples, known = self._before
+        batches, starts = stream.drawn - drawn, stream.starts[known:]
+        seconds, wait_seconds, start_seconds = self._slowest(
+            seconds + self._missing_updates(batches),
+            sum(self.clock.seconds(asked, came) for asked, came in stream.waits),
+            sum(start.seconds for start in starts),
+        )
+        # The first batch of each worker may be waited for, however fast they are: they begin at the same time.
+        fresh = stream.drawn - self._drawn_when_filled <= stream.loader.num_workers
+        self._waited |= not fresh and wait_seconds > WAITED_SHARE * seconds
+        if self._trained_since_restart is not None:
+            self._trained_since_restart += seconds - start_seconds
+        return {
+            "samples": stream.samples - samples,
+            "seconds": max(seconds, 1e-9),
+            "wait_seconds": wait_seconds,
+            "batches": batches,
+            "starts": starts,
+            "start_seconds": start_seconds,
+            "compiled": compiled,
+        }
+
+    def _slowest(self, *seconds: float) -> tuple[float, ...]:
+        """What all ranks together took: as long as the slowest of them."""
+        return seconds
+
+    def _missing_updates(self, micro_batches: int) -> float:
+        """What the optimizer's steps would take that belong to so many micro-batches, over what those seen took."""
+        return (micro_batches / self._accumulation - len(self.updates)) * self._usual_update()
+
+    def _usual_update(self) -> float:
+        """What a step of the optimizer usually takes, by those since the lap began too."""
+        took = [self.clock.seconds(began, ended) for began, ended in self.updates]
+        if took and self._first_update is None:  # it makes the optimizer's state, and stands for others until one came
+            self._first_update = took.pop(0)
+        self._updates += len(took)
+        self._update_seconds += sum(took)
+        return self._update_seconds / self._updates if self._updates else self._first_update or 0.0
