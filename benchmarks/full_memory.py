@@ -2,9 +2,9 @@
 
     python -m benchmarks.full_memory              # about three minutes
 
-A workload keeps a gigabyte of images, and takes some more for a step. The target is set so that the baseline takes the
-one share of it, then the other. In both, the baseline's host plays a config that it can switch to, several times over.
-What counts is how wide the interval of their ratio is, and whether one process has played both.
+A workload keeps 600 MB of images in memory, and a step takes as much again. The target is set so that the baseline
+takes the one share of it, then the other. In both, the baseline's host plays a config that it can switch to, several
+times over. What counts is how wide the interval of their ratio is, and whether one process has played both.
 
 Writes benchmarks/output/full_memory.json.
 """
@@ -29,7 +29,7 @@ from autotune.measuring import Point
 from benchmarks.output import save
 
 SHARES = (0.9, 0.3)
-IMAGES, BATCH = 90_000, 128
+IMAGES, BATCH = 50_000, 1024
 DEADLINE_SECONDS = 60.0
 
 

@@ -83,9 +83,10 @@ class Turns:
         """Candidates against the incumbent, as `Runner.challenge`.
 
         One that may come near the memory target trains in a process of its own first, while nothing else lives: only
-        what does not run out of memory there joins the incumbent. One that needs a process of its own, or has run alone
-        before, and ran out of memory or crashed beside the incumbent, runs again alone: there may be no room for two,
-        and a lock, a port or a database may be for one.
+        what does not run out of memory there joins the incumbent. One that needs a process of its own, and ran out of
+        memory or crashed beside the incumbent's, runs again alone: there may be no room for two, and a lock, a port or
+        a database may be for one. On a CPU so does what ran out of memory in the incumbent's process: a heap that
+        several share was seen to hold four times what the largest step takes.
         """
         if incumbent is None:
             return self._runner.challenge(None, candidates, plan, deadline_seconds, told)
@@ -106,10 +107,11 @@ class Turns:
         return [found[point] for point in candidates]
 
     def _may_be_too_close(self, burst: Burst, incumbent: Point) -> bool:
-        """Whether a burst may have failed by what lived beside it alone."""
-        failed = burst.outcome.is_memory or burst.outcome is Outcome.CRASHED
-        apart = self._runs_alone_first(burst.point) or not shares_host(burst.point, incumbent, self._device)
-        return failed and apart
+        """Whether a burst may have failed by what lived beside it alone: a CPU's memory is that of all in a process."""
+        apart = not shares_host(burst.point, incumbent, self._device)
+        if burst.outcome.is_memory:
+            return apart or self._device == "cpu"
+        return apart and burst.outcome is Outcome.CRASHED
 
     def _apart(self, incumbent: Point, failed: Burst, plan: BurstPlan, deadline_seconds: float) -> Played:
         """Whole bursts: the candidate's, and the incumbent's where it has had none."""

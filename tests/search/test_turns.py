@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from autotune.bursts.protocol import BurstPlan
+from autotune.hardware.model import DeviceKind
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.pairs import Pair
 from autotune.measuring.records import Burst, Outcome, Point
@@ -112,19 +113,26 @@ def test_what_comes_near_the_memory_target_runs_alone_first(fits: bool, room: in
     alone = machine.run
     if not fits:
         machine.run = lambda *of: alone(*of).model_copy(update={"outcome": Outcome.OOM, "measurement": None})  # type: ignore[method-assign]
-    turns = Turns(machine, list[str]().append, lambda point: point == POINTS[1])
+    turns = Turns(machine, list[str]().append, lambda point: point == POINTS[1], device="cpu")
     ((burst, pair),) = turns.challenge(POINTS[0], POINTS[1:], PLAN, 60.0, lambda *_: None)
     assert (burst.ok, pair is not None, machine.challenges) == (fits, fits, int(fits))
     assert len(machine.ran) == ran
 
 
-def test_what_fails_in_the_incumbents_own_process_is_to_blame() -> None:
-    """There is one process, and no neighbour that took its memory."""
-    machine = Machine(room=1)
-    ((burst, pair),) = Turns(machine, list[str]().append).challenge(POINTS[0], POINTS[1:], PLAN, 60.0, lambda *_: None)
-    assert burst.outcome is Outcome.OOM
-    assert pair is None
-    assert machine.ran == []
+@pytest.mark.parametrize(
+    ("device", "outcome", "again"),
+    [("cuda", Outcome.OOM, False), ("cpu", Outcome.CRASHED, False), ("cpu", Outcome.OOM, True)],
+)
+def test_what_fails_in_the_incumbents_own_process_is_to_blame_but_for_a_heap_that_all_share(
+    device: DeviceKind, outcome: Outcome, again: bool
+) -> None:
+    """A GPU's memory is told apart; on a CPU the candidate runs again alone, and then the incumbent."""
+    machine = Machine(room=1, outcome=outcome)
+    turns = Turns(machine, list[str]().append, device=device)
+    ((burst, pair),) = turns.challenge(POINTS[0], POINTS[1:], PLAN, 60.0, lambda *_: None)
+    assert burst.outcome is (Outcome.OK if again else outcome)
+    assert (pair is not None) is again
+    assert machine.ran == (POINTS[::-1] if again else [])
 
 
 def test_one_that_fails_leaves_the_others() -> None:
