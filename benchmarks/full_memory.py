@@ -46,7 +46,7 @@ def pairs(isolation: Isolation, baseline: Point, limit_bytes: int | None, count:
     """Challenges of the baseline by the same config under a target, all in the host that the first one started.
 
     Raises:
-        RuntimeError: A config ended, or there was too little to tell a ratio from.
+        RuntimeError: A config ended, or its blocks were too few for a ratio.
     """
     other = Point(config=baseline.config.replace(optimizer_impl="foreach"))
     plan = BurstPlan(measure_seconds=seconds, fastest_wins=False)
@@ -57,7 +57,7 @@ def pairs(isolation: Isolation, baseline: Point, limit_bytes: int | None, count:
         for _ in range(count):
             ((played, pair),) = runner.challenge(baseline, [other], plan, DEADLINE_SECONDS, lambda *_: None)
             if pair is None or pair.too_few:
-                raise RuntimeError(f"nothing was told of {other.changes_text(baseline)}: {played.reason}")
+                raise RuntimeError(f"{other.changes_text(baseline)} has no ratio: {played.reason}")
             widths.append(math.log(pair.ci95.high / pair.ci95.low))
             ratios.append(pair.ratio)
         same = hosts() == before and len(before) == 1

@@ -225,8 +225,8 @@ def _memory_bytes(process: psutil.Process) -> int:
     PSS and RSS are of one look: what a step takes comes and goes between two, and would count twice, or not at all.
     """
     try:
-        told = _told_bytes(process, "smaps_rollup")
-        resident, proportional = told["Rss:"], told["Pss:"]
+        rollup = _bytes_by_name(process, "smaps_rollup")
+        resident, proportional = rollup["Rss:"], rollup["Pss:"]
     except (OSError, KeyError):
         full = process.memory_full_info()
         resident, proportional = full.rss, getattr(full, "pss", full.rss)
@@ -244,15 +244,15 @@ def _high_water_bytes(process: psutil.Process) -> int | None:
         return int(process.memory_info().peak_wset)
     if sys.platform != "linux":
         return None
-    return _told_bytes(process, "status").get("VmHWM:")
+    return _bytes_by_name(process, "status").get("VmHWM:")
 
 
-def _told_bytes(process: psutil.Process, file: str) -> dict[str, int]:
-    """What Linux tells of a process's memory in one file, by name.
+def _bytes_by_name(process: psutil.Process, file: str) -> dict[str, int]:
+    """What one of Linux's files says of a process's memory.
 
     Raises:
         OSError: The process has gone, or the system has no such file.
     """
-    with open(f"/proc/{process.pid}/{file}", encoding="utf-8", errors="replace") as told:
-        lines = (line.split() for line in told)
+    with open(f"/proc/{process.pid}/{file}", encoding="utf-8", errors="replace") as file_text:
+        lines = (line.split() for line in file_text)
         return {words[0]: 1024 * int(words[1]) for words in lines if words[-1:] == ["kB"]}

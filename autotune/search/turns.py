@@ -97,17 +97,17 @@ class Turns:
             deadline_seconds -= alone[point].seconds
         joining = [point for point in candidates if point not in alone or alone[point].ok]
         played = self._runner.challenge(incumbent, joining, plan, deadline_seconds, told) if joining else []
-        left = deadline_seconds - sum(burst.seconds for burst, _ in played)
-        found: dict[Point, Played] = {point: (burst, None) for point, burst in alone.items()}
+        seconds_left = deadline_seconds - sum(burst.seconds for burst, _ in played)
+        outcomes: dict[Point, Played] = {point: (burst, None) for point, burst in alone.items()}
         for burst, pair in played:
             before = alone[burst.point].seconds if burst.point in alone else 0.0
             came = burst.model_copy(update={"seconds": before + burst.seconds})
-            too_close = left > 0 and self._may_be_too_close(burst, incumbent)
-            found[burst.point] = self._apart(incumbent, came, plan, left) if too_close else (came, pair)
-        return [found[point] for point in candidates]
+            too_close = seconds_left > 0 and self._may_be_too_close(burst, incumbent)
+            outcomes[burst.point] = self._apart(incumbent, came, plan, seconds_left) if too_close else (came, pair)
+        return [outcomes[point] for point in candidates]
 
     def _may_be_too_close(self, burst: Burst, incumbent: Point) -> bool:
-        """Whether a burst may have failed by what lived beside it alone: a CPU's memory is that of all in a process."""
+        """Whether a neighbour may be why a burst failed: on a CPU, all players of a process share its memory."""
         apart = not shares_host(burst.point, incumbent, self._device)
         if burst.outcome.is_memory:
             return apart or self._device == "cpu"

@@ -21,7 +21,7 @@ from autotune.search.turns import Turns
 PLAN = BurstPlan(measure_seconds=0.3, fastest_wins=False)
 SECONDS = 60.0
 LEFT_BYTES = 300 * 2**20
-"""Of the target, beyond what the smallest batch takes."""
+"""The target leaves this much beyond what the smallest batch takes."""
 
 
 def point(batch_size: int, lock: Path | None = None) -> Point:

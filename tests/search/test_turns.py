@@ -108,7 +108,7 @@ def test_what_fails_in_a_process_of_its_own_beside_the_incumbent_runs_alone(outc
 
 @pytest.mark.parametrize(("fits", "room", "ran"), [(True, 2, 1), (False, 2, 1), (True, 1, 3)])
 def test_what_comes_near_the_memory_target_runs_alone_first(fits: bool, room: int, ran: int) -> None:
-    """Only what fits alone joins the incumbent; where the two do not fit together, whole bursts tell."""
+    """Only what fits alone joins the incumbent; where the two do not fit together, whole bursts take turns."""
     machine = Machine(room=room)
     alone = machine.run
     if not fits:
@@ -126,7 +126,7 @@ def test_what_comes_near_the_memory_target_runs_alone_first(fits: bool, room: in
 def test_what_fails_in_the_incumbents_own_process_is_to_blame_but_for_a_heap_that_all_share(
     device: DeviceKind, outcome: Outcome, again: bool
 ) -> None:
-    """A GPU's memory is told apart; on a CPU the candidate runs again alone, and then the incumbent."""
+    """A GPU counts each player's memory; on a CPU the candidate runs again alone, and then the incumbent."""
     machine = Machine(room=1, outcome=outcome)
     turns = Turns(machine, list[str]().append, device=device)
     ((burst, pair),) = turns.challenge(POINTS[0], POINTS[1:], PLAN, 60.0, lambda *_: None)
