@@ -2,9 +2,9 @@
 
     python -m benchmarks.full_memory              # about three minutes
 
-A workload keeps a gigabyte of images, and takes some more for a step. The target is set so that the baseline takes the
-one share of it, then the other. In both, the baseline's host plays a config that it can switch to, several times over.
-What counts is how wide the interval of their ratio is, and whether one process has played both.
+A workload keeps 600 MB of images in memory, and a step takes as much again. The target is set so that the baseline
+takes the one share of it, then the other. In both, the baseline's host plays a config that it can switch to, several
+times over. What counts is how wide the interval of their ratio is, and whether one process has played both.
 
 Writes benchmarks/output/full_memory.json.
 """
@@ -29,7 +29,7 @@ from autotune.measuring import Point
 from benchmarks.output import save
 
 SHARES = (0.9, 0.3)
-IMAGES, BATCH = 90_000, 128
+IMAGES, BATCH = 50_000, 1024
 DEADLINE_SECONDS = 60.0
 
 
@@ -46,7 +46,7 @@ def pairs(isolation: Isolation, baseline: Point, limit_bytes: int | None, count:
     """Challenges of the baseline by the same config under a target, all in the host that the first one started.
 
     Raises:
-        RuntimeError: A config ended, or there was too little to tell a ratio from.
+        RuntimeError: A config ended, or its blocks were too few for a ratio.
     """
     other = Point(config=baseline.config.replace(optimizer_impl="foreach"))
     plan = BurstPlan(measure_seconds=seconds, fastest_wins=False)
@@ -57,7 +57,7 @@ def pairs(isolation: Isolation, baseline: Point, limit_bytes: int | None, count:
         for _ in range(count):
             ((played, pair),) = runner.challenge(baseline, [other], plan, DEADLINE_SECONDS, lambda *_: None)
             if pair is None or pair.too_few:
-                raise RuntimeError(f"nothing was told of {other.changes_text(baseline)}: {played.reason}")
+                raise RuntimeError(f"{other.changes_text(baseline)} has no ratio: {played.reason}")
             widths.append(math.log(pair.ci95.high / pair.ci95.low))
             ratios.append(pair.ratio)
         same = hosts() == before and len(before) == 1

@@ -296,10 +296,20 @@ class ProcessRunner:
     def _alone_if_crowded(
         self, incumbent: Point | None, burst: Burst, pair: Pair | None, plan: BurstPlan, deadline: float
     ) -> tuple[Burst, Pair | None]:
-        """A candidate that may have failed by the incumbent's process beside its own alone: both by themselves."""
-        failed = burst.outcome.is_memory or burst.outcome is Outcome.CRASHED
+        """Runs a candidate alone, and then the incumbent, where a neighbour may be why the candidate failed.
+
+        That is memory, a lock, a port or a database that its own process found taken; and on a CPU memory in a process
+        that both share: such a heap was seen to hold four times what the largest step takes.
+        """
         spare_seconds = deadline - time.monotonic()
-        if incumbent is None or not failed or spare_seconds <= 0 or burst.point.can_share_process(incumbent):
+        if incumbent is None or spare_seconds <= 0:
+            return burst, pair
+        apart = not burst.point.can_share_process(incumbent)
+        if burst.outcome.is_memory:
+            crowded = apart or self._request.device == "cpu"
+        else:
+            crowded = apart and burst.outcome is Outcome.CRASHED
+        if not crowded:
             return burst, pair
         self.close()
         own = self.run(burst.point, plan, spare_seconds)

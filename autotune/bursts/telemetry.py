@@ -220,10 +220,18 @@ def _total(processes: Sequence[psutil.Process], read: Callable[[psutil.Process],
 
 
 def _memory_bytes(process: psutil.Process) -> int:
-    """PSS at the process's peak, else now, else RSS."""
-    full = process.memory_full_info()
-    above = max(0, (_high_water_bytes(process) or 0) - full.rss)  # what came and went is its own, not shared
-    return int(getattr(full, "pss", full.rss)) + above
+    """PSS at the process's peak, else now, else RSS.
+
+    PSS and RSS are of one look: what a step takes comes and goes between two, and would count twice, or not at all.
+    """
+    try:
+        rollup = _bytes_by_name(process, "smaps_rollup")
+        resident, proportional = rollup["Rss:"], rollup["Pss:"]
+    except (OSError, KeyError):
+        full = process.memory_full_info()
+        resident, proportional = full.rss, getattr(full, "pss", full.rss)
+    above = max(0, (_high_water_bytes(process) or 0) - resident)  # what came and went is its own, not shared
+    return int(proportional) + above
 
 
 def _high_water_bytes(process: psutil.Process) -> int | None:
@@ -236,6 +244,15 @@ def _high_water_bytes(process: psutil.Process) -> int | None:
         return int(process.memory_info().peak_wset)
     if sys.platform != "linux":
         return None
-    with open(f"/proc/{process.pid}/status", "rb") as status:
-        line = next((line for line in status if line.startswith(b"VmHWM:")), None)
-    return 1024 * int(line.split()[1]) if line is not None else None
+    return _bytes_by_name(process, "status").get("VmHWM:")
+
+
+def _bytes_by_name(process: psutil.Process, file: str) -> dict[str, int]:
+    """What one of Linux's files says of a process's memory.
+
+    Raises:
+        OSError: The process has gone, or the system has no such file.
+    """
+    with open(f"/proc/{process.pid}/{file}", encoding="utf-8", errors="replace") as file_text:
+        lines = (line.split() for line in file_text)
+        return {words[0]: 1024 * int(words[1]) for words in lines if words[-1:] == ["kB"]}

@@ -116,8 +116,8 @@ class MemoryModel:
     def is_near_limit(self, point: Point) -> bool:
         """Whether a point may come near the target or pass it: nothing like it has trained as large a batch.
 
-        Its own line tells, else that of the most similar combination. Where there is none, a batch takes no more than
-        in proportion to a smaller one.
+        Its own line predicts that, else the line of the most similar combination. Where there is none, a batch takes no
+        more than in proportion to a smaller one.
         """
         group, batch = self._group(point), point.config.batch_size
         alike = [group] if group in self._lines else self._buying_alike(point, self._ran) or self._ran

@@ -100,6 +100,22 @@ def test_the_memory_cap_holds(isolation: Isolation) -> None:
     assert burst.outcome is Outcome.OOM
 
 
+def test_players_of_one_process_have_peaks_of_their_own(isolation: Isolation) -> None:
+    """Whatever the others take between their blocks."""
+    plan = BurstPlan(measure_seconds=1.0, fastest_wins=False)
+    first, large, small = (Point(config=TrainConfig(batch_size=size)) for size in (64, 512, 32))
+    playing = runner(isolation)
+    try:
+        playing.challenge(None, [first], plan, DEADLINE_SECONDS, lambda *_: None)
+        played = playing.challenge(first, [small, large], plan, DEADLINE_SECONDS, lambda *_: None)
+    finally:
+        playing.close()
+    of_small, of_large = (burst.measurement for burst, _ in played)
+    assert of_small is not None
+    assert of_large is not None
+    assert (of_small.device_memory_bytes or 0) < (of_large.device_memory_bytes or 0)
+
+
 def test_no_memory_is_held_after_a_burst(isolation: Isolation) -> None:
     """When a burst has ended, the GPU has as much free memory as before."""
     before = gpu().memory_free_bytes or 0

@@ -161,12 +161,12 @@ def test_on_a_cpu_a_kill_by_the_kernel_is_memory_that_ran_out(device: str, large
     ],
 )  # fmt: skip
 def test_what_is_near_the_target(bursts: list[Burst], wanted: dict[str, object], near: bool) -> None:
-    """A larger batch than any that ran, which may take of the last fifth of the memory that is left for samples."""
+    """A larger batch than any that ran, which may take of the last fifth of the memory that samples can have."""
     assert model(*bursts, device="cpu").is_near_limit(point(**wanted)) is near
 
 
 def test_what_ran_beside_others_is_known_to_fit() -> None:
-    """Its memory could not be told apart from theirs."""
+    """The process shows the memory of all its players."""
     beside = burst(64, 0)
     assert beside.measurement is not None
     untold = beside.measurement.model_copy(update={"device_memory_bytes": None})

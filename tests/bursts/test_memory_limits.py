@@ -1,0 +1,104 @@
+"""A real memory target on a CPU: batches near it train in processes of their own before they join others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.bursts.isolation import Isolation
+from autotune.bursts.protocol import BurstPlan
+from autotune.bursts.runner import ProcessRunner
+from autotune.knobs.config import TrainConfig
+from autotune.measuring.pairs import Pair
+from autotune.measuring.records import Burst, Outcome, Point
+from autotune.search.costs import Costs
+from autotune.search.trials import Trial
+from autotune.search.turns import Turns
+
+PLAN = BurstPlan(measure_seconds=0.3, fastest_wins=False)
+SECONDS = 60.0
+LEFT_BYTES = 300 * 2**20
+"""The target leaves this much beyond what the smallest batch takes."""
+
+
+def point(batch_size: int, lock: Path | None = None) -> Point:
+    """A batch, of which each sample takes a megabyte."""
+    return Point(config=TrainConfig(batch_size=batch_size), parameters={"lock": str(lock)} if lock else {})
+
+
+@pytest.fixture
+def limit_bytes(server: Isolation) -> int:
+    """A target that leaves room for 300 more samples than the smallest batch has."""
+    burst = ProcessRunner(server, "cpu").run(point(16), PLAN, SECONDS)
+    assert burst.measurement is not None, burst.reason
+    return (burst.measurement.device_memory_bytes or 0) + LEFT_BYTES
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Isolation]:
+    """One forkserver for all."""
+    with Isolation("tests.workloads.greedy:build") as isolation:
+        isolation.start(SECONDS)
+        yield isolation
+
+
+def test_what_runs_out_of_memory_near_the_target_ends_alone(
+    server: Isolation, limit_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What fits is measured by itself, and then plays beside the incumbent; what does not has never joined it."""
+    runner = ProcessRunner(server, "cpu", memory_limit_bytes=limit_bytes)
+    trials: list[Trial] = []
+    costs = Costs(trials, PLAN, memory_limit_bytes=limit_bytes)
+    turns = Turns(runner, lambda _: None, costs.runs_alone_first, device="cpu")
+    joined: list[Point] = []
+    join = runner.challenge
+
+    def joins(incumbent: Point | None, candidates: Sequence[Point], *of: Any) -> list[tuple[Burst, Pair | None]]:
+        joined.extend(candidates)
+        return join(incumbent, candidates, *of)
+
+    def challenge(incumbent: Point | None, candidate: Point) -> Burst:
+        ((burst, pair),) = turns.challenge(incumbent, [candidate], PLAN, SECONDS, lambda *_: None)
+        trials.append(Trial(burst, "", "", pair=pair))
+        return burst
+
+    monkeypatch.setattr(runner, "challenge", joins)
+
+    try:
+        first = challenge(None, point(16))
+        assert not costs.runs_alone_first(point(18))
+        fits, too_large, again = (challenge(point(16), point(size)) for size in (256, 512, 64))
+    finally:
+        runner.close()
+    assert [burst.outcome for burst in (first, fits, too_large, again)] == [*2 * [Outcome.OK], Outcome.OOM, Outcome.OK]
+    assert joined == [point(16), point(256), point(64)]
+    taken = [burst.measurement.device_memory_bytes for burst in (first, fits, again) if burst.measurement is not None]
+    assert taken[0] is not None
+    assert taken[1] is not None
+    assert taken[2] is None  # it joined at once, and shares the memory of its process
+    assert limit_bytes >= taken[1] > taken[0] + LEFT_BYTES / 2
+
+
+def test_where_memory_holds_one_process_a_round_keeps_to_the_target(
+    server: Isolation, limit_bytes: int, tmp_path: Path
+) -> None:
+    """One fresh process holds both sides and the target holds for both: what ends well in it fits alone."""
+    runner = ProcessRunner(server, "cpu", memory_limit_bytes=limit_bytes)
+    lock = tmp_path / "lock"
+    bursts = runner.play([point(16, lock), point(48, lock)], PLAN, SECONDS)
+    assert [burst.outcome for burst in bursts] == [Outcome.OK] * 2, [burst.reason for burst in bursts]
+    assert len(lock.read_text().splitlines()) == 2  # the one that stood alone, then that of both
+    outcomes = [burst.outcome for burst in runner.play([point(16, lock), point(512, lock)], PLAN, SECONDS)]
+    assert outcomes[1] is Outcome.OOM
+
+
+def test_what_comes_and_goes_in_a_step_counts_once(server: Isolation) -> None:
+    """However the looks at memory fall into the steps, runs of one config agree on what it takes."""
+    runner = ProcessRunner(server, "cpu")
+    bursts = [runner.run(point(256), PLAN, SECONDS) for _ in range(4)]
+    taken = [burst.measurement.device_memory_bytes or 0 for burst in bursts if burst.measurement is not None]
+    assert len(taken) == len(bursts)
+    assert max(taken) < 1.1 * min(taken)
