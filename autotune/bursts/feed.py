@@ -72,7 +72,7 @@ class Feed(Endless):
         clock: Of the device that waits for batches; the host's when None.
 
     Attributes:
-        epoch_samples: Of the last whole epoch, None before its end.
+        epoch_samples: Of the last whole epoch that has ended, else by the loader's length; None where it has none.
     """
 
     def __init__(
@@ -80,13 +80,16 @@ class Feed(Endless):
     ) -> None:
         self._workload = workload
         self._tuned = tuned
-        self.epoch_samples: int | None = None
         rank = this_rank()
         seed = torch.initial_seed() - rank.number if seed is None else seed  # one order, of which each has its part
         super().__init__(seed, start, ranks=rank.count, clock=clock)
         length = length_of(self.loader.sampler)
         self.length = length * self.ranks if length is not None else None
         self.usual_samples = self.loader.batch_size or 1
+        dataset = self.loader.dataset
+        drawn = length_of(dataset) if isinstance(dataset, IterableDataset) else length
+        most = (length_of(self.loader) or 0) * self.usual_samples
+        self.epoch_samples = min(most, drawn or 0) * self.ranks or None
 
     def _made(self, start: int) -> DataLoader[Any]:
         return make_loader(self._workload, self._tuned, self.seed, start)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter  # by name: the user's code may replace what `time` holds
 from typing import TYPE_CHECKING, Any
 
-from .clock import Clock, HostClock
+from .clock import Clock
 from .laps import Start
 from .naming import count_of, length_of
 
@@ -82,7 +82,7 @@ class Endless:
         self.seed = seed
         self.position = start
         self.ranks = ranks
-        self.clock: Clock = clock or HostClock()
+        self.clock = clock or Clock()
         self.running: Iterator[Any] | None = None
         self.drawn = self.samples = self.last_samples = 0
         self.waits: list[tuple[Any, Any]] = []

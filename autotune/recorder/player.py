@@ -6,7 +6,7 @@ from time import perf_counter  # by name: the script may replace what `time` hol
 from typing import TYPE_CHECKING, Any
 
 from .changes import Changes
-from .clock import HostClock
+from .clock import Clock
 from .effects import Effects
 from .laps import COMPILED_BATCHES, Laps
 from .usage import Processors
@@ -42,7 +42,7 @@ class Player(Laps):
     """
 
     def __init__(self, number: int, seat: dict[str, Any], loop: dict[str, Any]) -> None:
-        super().__init__(HostClock(), max(1, loop["accumulation"]))
+        super().__init__(Clock(), max(1, loop["accumulation"]))
         self.number = number
         self.part, self.seed = seat["part"], seat["seed"]
         self.changes = Changes(seat["changes"])
