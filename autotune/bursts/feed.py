@@ -9,7 +9,7 @@ from multiprocessing import connection
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, Subset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from autotune.recorder.clock import Clock, clock_of
 from autotune.recorder.endless import Counted, Endless
@@ -98,14 +98,6 @@ class Feed(Endless):
         if self._whole_from is not None:
             self.epoch_samples = self.samples - self._whole_from
         super()._end_epoch(seconds)
-
-    @property
-    def reads_batches(self) -> bool:
-        """Whether a worker may read a whole batch in one go, rather than sample by sample."""
-        dataset = self.loader.dataset
-        while isinstance(dataset, Subset):  # which has the method, and calls its data set's if that has it too
-            dataset = dataset.dataset
-        return isinstance(dataset, IterableDataset) or hasattr(dataset, "__getitems__")
 
     @property
     def has_dead_worker(self) -> bool:

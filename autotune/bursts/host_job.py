@@ -22,6 +22,7 @@ from autotune.bursts.protocol import Command, Commands, PipeLostError, Reporter,
 from autotune.bursts.timing import Timing, stepper_of
 from autotune.bursts.trainer import Drain, NonFiniteLossError, told_of_killed_workers
 from autotune.measuring import Measurement, Outcome
+from autotune.recorder.naming import reads_batches
 from autotune.recorder.usage import forget_peaks, free_memory
 from autotune.training.placement import placement_seconds
 from autotune.training.ranks import this_rank
@@ -150,10 +151,8 @@ class _Host:
         self._reporter.send("out", player=number, outcome=outcome.value, reason=reason[:2000])
 
     def _drop(self, number: int) -> None:
-        player = self._players.pop(number, None)
-        if player is not None:
-            player.close()
-            del player
+        if number in self._players:
+            self._players.pop(number).close()
         free_memory()
 
     def close(self) -> None:
@@ -226,7 +225,7 @@ class _Player:
         return {
             "pace": timing.opening_pace,
             "epoch_samples": self.feed.length,
-            "reads_batches": self.feed.reads_batches,
+            "reads_batches": reads_batches(self.feed.loader.dataset),
             "loader_seconds": timing.loader_seconds,
         }
 

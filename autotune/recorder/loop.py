@@ -9,7 +9,16 @@ from collections.abc import Iterable, Sequence
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
-from .naming import batches_of, class_of, has_own_iterator, is_own_batch_sampler, length_of, loader_key, tensors_in
+from .naming import (
+    batches_of,
+    class_of,
+    has_own_iterator,
+    is_own_batch_sampler,
+    length_of,
+    loader_key,
+    reads_batches,
+    tensors_in,
+)
 from .precision import matmul_precision
 
 if TYPE_CHECKING:
@@ -68,7 +77,7 @@ def described(loader: Any) -> dict[str, Any]:
         "pin_memory": bool(loader.pin_memory),
         "persistent_workers": bool(loader.persistent_workers),
         "in_order": bool(getattr(loader, "in_order", True)),
-        "reads_batches": iterable or hasattr(dataset, "__getitems__"),
+        "reads_batches": reads_batches(dataset),
     }
 
 
