@@ -12,14 +12,14 @@ from autotune.recorder.laps import Start
 
 
 class Account:
-    """Of one player.
+    """Keeps the laps of one player.
 
     Args:
-        config: What it trains with.
+        config: The config that it trains with.
 
     Attributes:
-        laps: All, which together show what an epoch's end costs.
-        starts: Of the loader, as far as they are known.
+        laps: All laps, which together show what an epoch's end costs.
+        starts: Known starts of the loader.
     """
 
     def __init__(self, config: TrainConfig) -> None:
@@ -33,9 +33,9 @@ class Account:
         """Takes in a lap; returns its block, whether an epoch ended in it, and what that costs as far as is known.
 
         Args:
-            lap: What was timed.
-            seen: What was watched meanwhile.
-            leads_in: Whether no measurement counts it, nor those before.
+            lap: The timed lap.
+            seen: What telemetry saw meanwhile.
+            leads_in: Whether no measurement counts this lap, nor those before.
         """
         self.laps.append(dataclasses.replace(lap, joules=seen.energy_joules))
         self._seen.append(seen)
@@ -53,9 +53,9 @@ class Account:
         """All laps since the last one, of which there is one at least.
 
         Args:
-            opening_seconds: What the first steps took.
-            opening_steps: How many they were, of the optimizer.
-            figures: What else is known, by the names of a measurement's fields.
+            opening_seconds: Seconds of the first steps.
+            opening_steps: Their number, in steps of the optimizer.
+            figures: Other fields of the measurement.
         """
         first, self._reported = self._reported, len(self.laps)
         boundary = self._boundary

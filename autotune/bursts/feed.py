@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
 from multiprocessing import connection
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from autotune.workload.workload import Workload
 
 DYING_SECONDS = 0.5
-"""Torch may tell a worker's death before its exit status can be read, by so much at most; of all workers together."""
+"""Torch may report a worker's death at most this long before its exit status can be read; all workers share it."""
 
 
 def make_loader(workload: Workload, tuned: Tuned, seed: int = 0, start: int = 0) -> DataLoader[Any]:
@@ -62,17 +61,17 @@ def make_loader(workload: Workload, tuned: Tuned, seed: int = 0, start: int = 0)
 
 
 class Feed(Endless):
-    """Endless ``(samples, batch)`` of a workload.
+    """The endless batches of a workload.
 
     Args:
         workload: What is trained.
         tuned: The config at work.
-        seed: Of the order of samples; the process's own when None.
-        start: Place in the stream of samples where it begins.
-        clock: Of the device that waits for batches; the host's when None.
+        seed: Seed of the order of samples; the process's own when None.
+        start: Place in the stream of samples where the first batch lies.
+        clock: Clock of the device that waits for batches; the host's when None.
 
     Attributes:
-        epoch_samples: Of the last whole epoch that has ended, else by the loader's length; None where it has none.
+        epoch_samples: Samples of the last whole epoch; before its end, by the loader's length; None: not known.
     """
 
     def __init__(
@@ -102,22 +101,25 @@ class Feed(Endless):
     @property
     def has_dead_worker(self) -> bool:
         """Whether one of its workers was ended, by a signal or by its own failure."""
-        return any(worker.exitcode for worker in self._workers)
+        return any(_status_of(worker) for worker in self._workers)
 
     def killing_signal(self) -> int | None:
         """The signal by which a worker was ended, if one was."""
-        workers = self._workers
-        killed_by = _signal_of(workers)
-        if killed_by is None and (ends := _ends_of_living(workers)):
+        ends = [worker.sentinel for worker in self._workers if _status_of(worker) is None]
+        if not self._signals and ends:
             connection.wait(ends, timeout=DYING_SECONDS)
-            killed_by = _signal_of(workers)
-        return killed_by if killed_by is not None else _signal_of_dead_child()
+        return next(iter(self._signals), None) or _signal_of_dead_child()
+
+    @property
+    def _signals(self) -> list[int]:
+        """The signals that have ended workers."""
+        return [-status for worker in self._workers if (status := _status_of(worker) or 0) < 0]
 
 
 class DeviceFeed(Feed):
     """A few batches that stay on the device, over and over: what compute alone could reach.
 
-    No worker reads them, which would go on preparing others, and the whole data set is not placed.
+    No worker reads them, for it would go on preparing others; and the data set is not placed as a whole.
     """
 
     def __init__(self, workload: Workload, tuned: Tuned, seed: int | None = None, start: int = 0) -> None:
@@ -126,27 +128,16 @@ class DeviceFeed(Feed):
         self._cache = [tuned.to_device(item) for item in self._first_batches()]
 
 
-def _signal_of(workers: Sequence[Any]) -> int | None:
-    """The signal that ended one of them."""
-    for worker in workers:
-        with contextlib.suppress(ValueError):  # closed already
-            if worker.exitcode is not None and worker.exitcode < 0:
-                return -int(worker.exitcode)
-    return None
-
-
-def _ends_of_living(workers: Sequence[Any]) -> list[int]:
-    """What can be waited for to see the first of them end."""
-    ends = []
-    for worker in workers:
-        with contextlib.suppress(ValueError):  # closed already
-            if worker.exitcode is None:
-                ends.append(worker.sentinel)
-    return ends
+def _status_of(worker: Any) -> int | None:
+    """The exit status of a worker; None while it lives, and 0 where its process object is closed."""
+    with contextlib.suppress(ValueError):
+        status: int | None = worker.exitcode
+        return status
+    return 0
 
 
 def _signal_of_dead_child() -> int | None:
-    """The signal that ended a child that nobody has waited for yet: workers may die while the loader starts them."""
+    """The signal that ended a child whose end was not read yet: workers may die while the loader starts them."""
     if not hasattr(os, "waitid"):
         return None
     with contextlib.suppress(ChildProcessError):

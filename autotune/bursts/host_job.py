@@ -189,8 +189,7 @@ class _Player:
         self.timing = Timing(self._stepper(seat.seed))
 
     def _stepper(self, seed: int, start: int = 0) -> Drain:
-        learner = self._learner if self._part != "loader" else None
-        return stepper_of(self._ready.workload, self.tuned, self._part, learner, seed, start)
+        return stepper_of(self._ready.workload, self.tuned, self._part, self._learner, seed, start)
 
     @property
     def feed(self) -> Feed:

@@ -139,11 +139,11 @@ def stepper_of(
         workload: What is trained.
         tuned: The config at work.
         part: Of training.
-        learner: What trains, or is evaluated; the loader alone needs none.
-        seed: Of the order of samples.
-        start: Place in the stream of samples where it begins.
+        learner: The model and the optimizer; None: only the loader works.
+        seed: Seed of the order of samples.
+        start: Place in the stream of samples where the first batch lies.
     """
-    if learner is None:
+    if part == "loader" or learner is None:
         return Drain(tuned, Feed(workload, tuned, seed, start))
     if part == "compute":
         return Trainer(workload, tuned, DeviceFeed(workload, tuned, seed, start), learner)

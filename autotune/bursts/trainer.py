@@ -35,7 +35,7 @@ class WorkerKilledError(Exception):
 
 
 class Drain:
-    """Draws a micro-batch at a time, and drops it: what the loader alone could reach. Others do something with it.
+    """Draws a micro-batch at a time and drops it, to time the loader alone; a subclass computes with it.
 
     Args:
         tuned: The config at work.
@@ -57,10 +57,10 @@ class Drain:
         return samples
 
     def train_on_worst(self, largest_samples: Sequence[int]) -> None:
-        """Does what takes most memory: nothing, where nobody trains."""
+        """Takes as much memory as training may ever take; the loader alone takes none."""
 
     def check_loss(self) -> float | None:
-        """The last loss, where there is one: of batches that nobody trains on, it says nothing."""
+        """The last loss; None where no weights are trained, as a loss says nothing there."""
         return None
 
     def check_weights(self) -> None:

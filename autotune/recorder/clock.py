@@ -16,9 +16,9 @@ import torch
 
 
 class Clock:
-    """Marks moments on the host, and tells the seconds between them once the device has passed both.
+    """Marks moments on the host, and measures the seconds between them.
 
-    Of a device without timed events: what it has to do is waited for where a lap begins and ends.
+    A device without timed events has this one: laps wait for its work where they begin and end.
 
     Args:
         wait: Waits for the device; does nothing, where the work is done when the call returns.
@@ -35,7 +35,7 @@ class Clock:
         self.synchronize = wait
 
     def mark(self) -> Any:
-        """The moment at which all that was asked for until now is done, as far as the host can tell: now."""
+        """The moment at which all work asked for until now is done; the host can only say: now."""
         return perf_counter()
 
     def seconds(self, began: Any, ended: Any) -> float:
@@ -49,7 +49,7 @@ class Clock:
 
 
 class EventClock(Clock):
-    """Of a device whose queue takes events that keep the time at which it passed them.
+    """The clock of a device whose queue takes events that keep the time at which it passed them.
 
     Between the mark before a batch is asked for and the one after it came lies what the device waited for it, rather
     than what the host did.

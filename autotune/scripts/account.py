@@ -1,4 +1,4 @@
-"""What a script's runner tells, as the events of a runner: laps become blocks, and blocks a measurement."""
+"""Turns the events of a script's recorder into those of a runner: laps become blocks, and blocks a measurement."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from autotune.recorder.laps import Start
 
 
 class ScriptAccount(Account):
-    """Of one player of a job.
+    """Keeps the laps of one player of a job.
 
     Args:
-        config: What it trains with.
+        config: The config that it trains with.
     """
 
     def __init__(self, config: TrainConfig) -> None:
@@ -37,7 +37,7 @@ class ScriptAccount(Account):
         return event
 
     def _reported_value(self, figures: dict[str, Any]) -> dict[str, Any] | None:
-        """A measurement with what the recorder knows besides the blocks; None where nothing was measured."""
+        """A measurement, with the figures that the recorder adds to the blocks; None where nothing was measured."""
         if self.is_reported:
             return None
         ready, host = self._ready, figures["host_memory_bytes"]

@@ -31,13 +31,13 @@ def source(given: DataLoader[Any], **changes: Any) -> Source:
 
 
 def batches_of(drawn: Stream | Source, count: int) -> list[Any]:
-    """So many batches; a source gives a script what it expects, without their samples."""
+    """The next batches; a stream hands out their samples too, a source does not."""
     batches = itertools.islice(drawn, count)
     return [batch for _, batch in batches] if isinstance(drawn, Stream) else list(batches)
 
 
 def samples(of: Stream | Source, batches: int) -> list[int]:
-    """What so many batches hold."""
+    """What the next batches hold."""
     return list(itertools.chain.from_iterable(batch[0].tolist() for batch in batches_of(of, batches)))
 
 
