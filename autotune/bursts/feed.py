@@ -25,41 +25,6 @@ DYING_SECONDS = 0.5
 """Torch may report a worker's death at most this long before its exit status can be read; all workers share it."""
 
 
-def make_loader(workload: Workload, tuned: Tuned, seed: int = 0, start: int = 0) -> DataLoader[Any]:
-    """The workload's loader under a config: its own sampler, else shuffled; its batches come with their samples.
-
-    A data set that is to be collated once is, before anything is timed.
-
-    Args:
-        workload: What is trained.
-        tuned: The config at work.
-        seed: Of the order of samples, which does not depend on the config.
-        start: Place in the stream of samples where it begins.
-
-    Raises:
-        ConfigError: It cannot be collated once.
-    """
-    rank = this_rank()
-    sampler: Any = None
-    if workload.sampler is not None:
-        sampler = SeededSampler(workload.sampler, seed, place_in_data(start, length_of(workload.sampler), rank))
-    elif not isinstance(workload.dataset, IterableDataset):
-        length = len(workload.dataset)  # type: ignore[arg-type]
-        sampler = EpochOrder(length, seed, place_in_data(start, length, rank))
-    if sampler is not None and not rank.alone:
-        sampler = SharedSampler(sampler, rank)
-    loader = tuned.loader(
-        workload.dataset,
-        sampler=sampler,
-        collate_fn=workload.collate_fn or default_collate,
-        worker_init_fn=workload.worker_init_fn,
-    )
-    if type(loader.dataset) is PlacedDataset:
-        place(loader.dataset)
-    loader.collate_fn = Counted(loader.collate_fn)
-    return loader
-
-
 class Feed(Endless):
     """The endless batches of a workload.
 
@@ -72,6 +37,9 @@ class Feed(Endless):
 
     Attributes:
         epoch_samples: Samples of the last whole epoch; before its end, by the loader's length; None: not known.
+
+    Raises:
+        ConfigError: The data set cannot be collated once.
     """
 
     def __init__(
@@ -91,7 +59,27 @@ class Feed(Endless):
         self.epoch_samples = min(most, drawn or 0) * self.ranks or None
 
     def _made(self, start: int) -> DataLoader[Any]:
-        return make_loader(self._workload, self._tuned, self.seed, start)
+        """A loader by the workload's own sampler, else shuffled; data to be collated once are, before all timing."""
+        workload, rank = self._workload, this_rank()
+        sampler: Any = None
+        if workload.sampler is not None:
+            place_of_rank = place_in_data(start, length_of(workload.sampler), rank)
+            sampler = SeededSampler(workload.sampler, self.seed, place_of_rank)
+        elif not isinstance(workload.dataset, IterableDataset):
+            length = len(workload.dataset)  # type: ignore[arg-type]
+            sampler = EpochOrder(length, self.seed, place_in_data(start, length, rank))
+        if sampler is not None and not rank.alone:
+            sampler = SharedSampler(sampler, rank)
+        loader = self._tuned.loader(
+            workload.dataset,
+            sampler=sampler,
+            collate_fn=workload.collate_fn or default_collate,
+            worker_init_fn=workload.worker_init_fn,
+        )
+        if type(loader.dataset) is PlacedDataset:
+            place(loader.dataset)
+        loader.collate_fn = Counted(loader.collate_fn)
+        return loader
 
     def _end_epoch(self, seconds: float) -> None:
         if self._whole_from is not None:

@@ -22,7 +22,7 @@ from autotune.bursts.protocol import Command, Commands, PipeLostError, Reporter,
 from autotune.bursts.timing import Timing, stepper_of
 from autotune.bursts.trainer import Drain, NonFiniteLossError, told_of_killed_workers
 from autotune.measuring import Measurement, Outcome
-from autotune.recorder.naming import reads_batches
+from autotune.recorder.loop import reads_batches
 from autotune.recorder.usage import forget_peaks, free_memory
 from autotune.training.placement import placement_seconds
 from autotune.training.ranks import this_rank

@@ -59,6 +59,7 @@ class Timing(Laps):
         self.trainer = trainer
         self.stream: Feed = trainer.feed
         self.clock, self.updates = trainer.feed.clock, trainer.updates
+        self.queue_filled()
 
     def open(self, *, leads: bool = False) -> None:
         """Takes the first steps, which compile and allocate.

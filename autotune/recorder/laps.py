@@ -20,7 +20,7 @@ FILLS = 2
 included. A player that has trained for that long without waiting has a faster loader, whose queue is usually full in
 training too. Chosen above 1: training and workers share the processors."""
 WAITED_SHARE = 0.05
-"""A lap with a larger share of waiting for batches has emptied the queue. Chosen above what handing a batch over takes."""
+"""A lap with a larger share of waiting for batches has emptied the queue. Chosen above what handing one over takes."""
 
 
 class Start(NamedTuple):

@@ -9,16 +9,7 @@ from collections.abc import Iterable, Sequence
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
-from .naming import (
-    batches_of,
-    class_of,
-    has_own_iterator,
-    is_own_batch_sampler,
-    length_of,
-    loader_key,
-    reads_batches,
-    tensors_in,
-)
+from .naming import batches_of, class_of, has_own_iterator, is_own_batch_sampler, length_of, loader_key, tensors_in
 from .precision import matmul_precision
 
 if TYPE_CHECKING:
@@ -79,6 +70,15 @@ def described(loader: Any) -> dict[str, Any]:
         "in_order": bool(getattr(loader, "in_order", True)),
         "reads_batches": reads_batches(dataset),
     }
+
+
+def reads_batches(dataset: Any) -> bool:
+    """Whether a worker may read a whole batch of a data set in one go, rather than sample by sample."""
+    from torch.utils.data import IterableDataset, Subset
+
+    while isinstance(dataset, Subset):  # a subset has the method in any case, and calls its data set's if that has it
+        dataset = dataset.dataset
+    return isinstance(dataset, IterableDataset) or hasattr(dataset, "__getitems__")
 
 
 def reading(loader: Any) -> tuple[float, float]:

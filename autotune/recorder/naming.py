@@ -39,15 +39,6 @@ def has_own_iterator(loader: Any) -> bool:
     return type(loader)._get_iterator is not DataLoader._get_iterator
 
 
-def reads_batches(dataset: Any) -> bool:
-    """Whether a worker may read a whole batch of a data set in one go, rather than sample by sample."""
-    from torch.utils.data import IterableDataset, Subset
-
-    while isinstance(dataset, Subset):  # a subset has the method in any case, and calls its data set's if that has it
-        dataset = dataset.dataset
-    return isinstance(dataset, IterableDataset) or hasattr(dataset, "__getitems__")
-
-
 def loader_kind(key: str) -> tuple[str, str]:
     """What is alike of a loader where its batch size or its data set's length is another: classes of both its parts.
 

@@ -20,7 +20,7 @@ from torch.utils.data import Dataset, Subset, default_collate
 from autotune.bursts.feed import DeviceFeed, Feed
 from autotune.knobs.config import TrainConfig
 from autotune.recorder.endless import Counted
-from autotune.recorder.naming import reads_batches
+from autotune.recorder.loop import reads_batches
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload
 from tests.workloads import mistakes, sleepy
