@@ -31,7 +31,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from autotune import TrainConfig, Workload
-from autotune.bursts.feed import make_loader
+from autotune.bursts.feed import Feed
 from autotune.recorder.blocks import count_blocks
 from autotune.training.tuned import Tuned
 from benchmarks import charlm
@@ -88,7 +88,7 @@ def train(name: str, mode: str | None) -> dict[str, float]:
         workload = WORKLOADS[name]()
         config = TrainConfig(batch_size=workload.baseline_config.batch_size, compile_mode=mode)  # type: ignore[arg-type]
         tuned = Tuned(config)
-        batches = [batch for _, batch in itertools.islice(make_loader(workload, tuned, seed=0), BATCHES)]
+        batches = [batch for _, batch in itertools.islice(Feed(workload, tuned, seed=0), BATCHES)]
         optimizer = workload.make_optimizer()
         model, _ = tuned.prepare(workload.model, optimizer)
         model.train()

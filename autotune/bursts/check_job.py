@@ -18,7 +18,7 @@ from torch.utils.data import IterableDataset, default_collate
 from torch.utils.flop_counter import FlopCounterMode
 
 from autotune.bursts.evaluator import evaluated
-from autotune.bursts.feed import make_loader
+from autotune.bursts.feed import Feed
 from autotune.bursts.largest_batch import find_largest
 from autotune.bursts.launches import pace_of
 from autotune.errors import ConfigError, WorkloadError
@@ -61,7 +61,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     # Eager and in this process: what is checked is the user's code, and compiling or starting workers takes long.
     tuned = Tuned(config.replace(compile_mode=None, num_workers=0, data_placement="loader"), device=device)
     with _blaming(f"{target}: torch's DataLoader refuses the dataset or the sampler"):
-        make_loader(workload, tuned)  # for example, a sampler for an iterable dataset
+        Feed(workload, tuned)  # for example, a sampler for an iterable dataset
     read_before = _bytes_read()
     looked_at = max(1, config.batch_size >> halvings)
     samples, sample_seconds, sample_wait_fraction = _fetch_samples(workload, max(2, looked_at), target)

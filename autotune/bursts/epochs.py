@@ -42,7 +42,7 @@ class Lap:
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Lap:
-        """A lap of its fields and its starts, as `autotune.recorder.laps` tells them."""
+        """A lap, made of what `autotune.recorder.laps.Laps.end_lap` returns, with the samples that led in."""
         restarts = [start.seconds for start in told["starts"] if not start.after_epoch]
         return cls(
             samples=told["samples"],

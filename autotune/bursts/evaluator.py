@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autotune.bursts.largest_batch import worst_batch
+from autotune.bursts.trainer import Drain
 
 if TYPE_CHECKING:
     from autotune.bursts.feed import Feed
@@ -24,7 +25,7 @@ def evaluated(workload: Workload) -> Workload:
     return dataclasses.replace(workload, dataset=workload.evaluation, sampler=None)
 
 
-class Evaluator:
+class Evaluator(Drain):
     """Computes the loss of a micro-batch at a time in evaluation mode, without gradients.
 
     Weights and the optimizer's state lie in memory as in training, so that what fits here fits there.
@@ -37,11 +38,8 @@ class Evaluator:
     """
 
     def __init__(self, workload: Workload, tuned: Tuned, feed: Feed, learner: Learner) -> None:
+        super().__init__(tuned, feed)
         self.workload = workload
-        self.tuned = tuned
-        self.feed = feed
-        self.scaler = torch.amp.GradScaler(enabled=False)
-        self.updates: list[tuple[Any, Any]] = []
         self._model, self._optimizer = learner.model, learner.optimizer
         if not self._optimizer.state:
             self._make_state()
@@ -57,16 +55,6 @@ class Evaluator:
         if largest_samples:
             self._evaluate(worst_batch(self.workload, largest_samples, self.tuned.batch_size))
             self.feed.clock.synchronize()
-
-    def check_loss(self) -> None:
-        """Nobody trains: a loss that is not finite says nothing about the batch."""
-
-    def check_weights(self) -> None:
-        """They are not changed."""
-
-    def close(self) -> None:
-        """Ends its loader."""
-        self.feed.close()
 
     def _evaluate(self, batch: Any) -> None:
         with torch.no_grad(), self.tuned.autocast():

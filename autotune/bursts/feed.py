@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
 from multiprocessing import connection
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, Subset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from autotune.recorder.clock import Clock, clock_of
 from autotune.recorder.endless import Counted, Endless
@@ -23,56 +22,24 @@ if TYPE_CHECKING:
     from autotune.workload.workload import Workload
 
 DYING_SECONDS = 0.5
-"""Torch may tell a worker's death before its exit status can be read, by so much at most; of all workers together."""
-
-
-def make_loader(workload: Workload, tuned: Tuned, seed: int = 0, start: int = 0) -> DataLoader[Any]:
-    """The workload's loader under a config: its own sampler, else shuffled; its batches come with their samples.
-
-    A data set that is to be collated once is, before anything is timed.
-
-    Args:
-        workload: What is trained.
-        tuned: The config at work.
-        seed: Of the order of samples, which does not depend on the config.
-        start: Place in the stream of samples where it begins.
-
-    Raises:
-        ConfigError: It cannot be collated once.
-    """
-    rank = this_rank()
-    sampler: Any = None
-    if workload.sampler is not None:
-        sampler = SeededSampler(workload.sampler, seed, place_in_data(start, length_of(workload.sampler), rank))
-    elif not isinstance(workload.dataset, IterableDataset):
-        length = len(workload.dataset)  # type: ignore[arg-type]
-        sampler = EpochOrder(length, seed, place_in_data(start, length, rank))
-    if sampler is not None and not rank.alone:
-        sampler = SharedSampler(sampler, rank)
-    loader = tuned.loader(
-        workload.dataset,
-        sampler=sampler,
-        collate_fn=workload.collate_fn or default_collate,
-        worker_init_fn=workload.worker_init_fn,
-    )
-    if type(loader.dataset) is PlacedDataset:
-        place(loader.dataset)
-    loader.collate_fn = Counted(loader.collate_fn)
-    return loader
+"""Torch may report a worker's death at most this long before its exit status can be read; all workers share it."""
 
 
 class Feed(Endless):
-    """Endless ``(samples, batch)`` of a workload.
+    """The endless batches of a workload.
 
     Args:
         workload: What is trained.
         tuned: The config at work.
-        seed: Of the order of samples; the process's own when None.
-        start: Place in the stream of samples where it begins.
-        clock: Of the device that waits for batches; the host's when None.
+        seed: Seed of the order of samples; the process's own when None.
+        start: Place in the stream of samples where the first batch lies.
+        clock: Clock of the device that waits for batches; the host's when None.
 
     Attributes:
-        epoch_samples: Of the last whole epoch, None before its end.
+        epoch_samples: Samples of the last whole epoch; before its end, by the loader's length; None: not known.
+
+    Raises:
+        ConfigError: The data set cannot be collated once.
     """
 
     def __init__(
@@ -80,16 +47,39 @@ class Feed(Endless):
     ) -> None:
         self._workload = workload
         self._tuned = tuned
-        self.epoch_samples: int | None = None
         rank = this_rank()
         seed = torch.initial_seed() - rank.number if seed is None else seed  # one order, of which each has its part
         super().__init__(seed, start, ranks=rank.count, clock=clock)
         length = length_of(self.loader.sampler)
         self.length = length * self.ranks if length is not None else None
         self.usual_samples = self.loader.batch_size or 1
+        dataset = self.loader.dataset
+        drawn = length_of(dataset) if isinstance(dataset, IterableDataset) else length
+        most = (length_of(self.loader) or 0) * self.usual_samples
+        self.epoch_samples = min(most, drawn or 0) * self.ranks or None
 
     def _made(self, start: int) -> DataLoader[Any]:
-        return make_loader(self._workload, self._tuned, self.seed, start)
+        """A loader by the workload's own sampler, else shuffled; data to be collated once are, before all timing."""
+        workload, rank = self._workload, this_rank()
+        sampler: Any = None
+        if workload.sampler is not None:
+            place_of_rank = place_in_data(start, length_of(workload.sampler), rank)
+            sampler = SeededSampler(workload.sampler, self.seed, place_of_rank)
+        elif not isinstance(workload.dataset, IterableDataset):
+            length = len(workload.dataset)  # type: ignore[arg-type]
+            sampler = EpochOrder(length, self.seed, place_in_data(start, length, rank))
+        if sampler is not None and not rank.alone:
+            sampler = SharedSampler(sampler, rank)
+        loader = self._tuned.loader(
+            workload.dataset,
+            sampler=sampler,
+            collate_fn=workload.collate_fn or default_collate,
+            worker_init_fn=workload.worker_init_fn,
+        )
+        if type(loader.dataset) is PlacedDataset:
+            place(loader.dataset)
+        loader.collate_fn = Counted(loader.collate_fn)
+        return loader
 
     def _end_epoch(self, seconds: float) -> None:
         if self._whole_from is not None:
@@ -97,32 +87,27 @@ class Feed(Endless):
         super()._end_epoch(seconds)
 
     @property
-    def reads_batches(self) -> bool:
-        """Whether a worker may read a whole batch in one go, rather than sample by sample."""
-        dataset = self.loader.dataset
-        while isinstance(dataset, Subset):  # which has the method, and calls its data set's if that has it too
-            dataset = dataset.dataset
-        return isinstance(dataset, IterableDataset) or hasattr(dataset, "__getitems__")
-
-    @property
     def has_dead_worker(self) -> bool:
         """Whether one of its workers was ended, by a signal or by its own failure."""
-        return any(worker.exitcode for worker in self._workers)
+        return any(_status_of(worker) for worker in self._workers)
 
     def killing_signal(self) -> int | None:
         """The signal by which a worker was ended, if one was."""
-        workers = self._workers
-        killed_by = _signal_of(workers)
-        if killed_by is None and (ends := _ends_of_living(workers)):
+        ends = [worker.sentinel for worker in self._workers if _status_of(worker) is None]
+        if not self._signals and ends:
             connection.wait(ends, timeout=DYING_SECONDS)
-            killed_by = _signal_of(workers)
-        return killed_by if killed_by is not None else _signal_of_dead_child()
+        return next(iter(self._signals), None) or _signal_of_dead_child()
+
+    @property
+    def _signals(self) -> list[int]:
+        """The signals that have ended workers."""
+        return [-status for worker in self._workers if (status := _status_of(worker) or 0) < 0]
 
 
 class DeviceFeed(Feed):
     """A few batches that stay on the device, over and over: what compute alone could reach.
 
-    No worker reads them, which would go on preparing others, and the whole data set is not placed.
+    No worker reads them, for it would go on preparing others; and the data set is not placed as a whole.
     """
 
     def __init__(self, workload: Workload, tuned: Tuned, seed: int | None = None, start: int = 0) -> None:
@@ -131,27 +116,16 @@ class DeviceFeed(Feed):
         self._cache = [tuned.to_device(item) for item in self._first_batches()]
 
 
-def _signal_of(workers: Sequence[Any]) -> int | None:
-    """The signal that ended one of them."""
-    for worker in workers:
-        with contextlib.suppress(ValueError):  # closed already
-            if worker.exitcode is not None and worker.exitcode < 0:
-                return -int(worker.exitcode)
-    return None
-
-
-def _ends_of_living(workers: Sequence[Any]) -> list[int]:
-    """What can be waited for to see the first of them end."""
-    ends = []
-    for worker in workers:
-        with contextlib.suppress(ValueError):  # closed already
-            if worker.exitcode is None:
-                ends.append(worker.sentinel)
-    return ends
+def _status_of(worker: Any) -> int | None:
+    """The exit status of a worker; None while it lives, and 0 where its process object is closed."""
+    with contextlib.suppress(ValueError):
+        status: int | None = worker.exitcode
+        return status
+    return 0
 
 
 def _signal_of_dead_child() -> int | None:
-    """The signal that ended a child that nobody has waited for yet: workers may die while the loader starts them."""
+    """The signal that ended a child whose end was not read yet: workers may die while the loader starts them."""
     if not hasattr(os, "waitid"):
         return None
     with contextlib.suppress(ChildProcessError):

@@ -7,23 +7,24 @@ samples. Whatever a player does wrong is its own outcome: its loader ends, and t
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import traceback
 from collections.abc import Iterator
 from time import perf_counter  # by name: the user's module may replace what `time` holds
 from typing import Any
 
-from autotune.bursts.epochs import Lap, boundary_of
+from autotune.bursts.account import Account
 from autotune.bursts.failures import classify, device_failed
 from autotune.bursts.feed import Feed
 from autotune.bursts.learner import Learner
 from autotune.bursts.prepared import Prepared, peak_bytes, prepared
 from autotune.bursts.protocol import Command, Commands, PipeLostError, Reporter, Request, Seat
-from autotune.bursts.timing import Timing, epoch_samples, stepper_of
-from autotune.bursts.trainer import NonFiniteLossError, Stepper, told_of_killed_workers
-from autotune.measuring import Measurement, Outcome, TelemetrySummary, merged
+from autotune.bursts.timing import Timing, stepper_of
+from autotune.bursts.trainer import Drain, NonFiniteLossError, told_of_killed_workers
+from autotune.measuring import Measurement, Outcome
+from autotune.recorder.loop import reads_batches
 from autotune.recorder.usage import forget_peaks, free_memory
+from autotune.training.placement import placement_seconds
 from autotune.training.ranks import this_rank
 from autotune.training.tuned import Tuned
 
@@ -150,10 +151,8 @@ class _Host:
         self._reporter.send("out", player=number, outcome=outcome.value, reason=reason[:2000])
 
     def _drop(self, number: int) -> None:
-        player = self._players.pop(number, None)
-        if player is not None:
-            player.close()
-            del player
+        if number in self._players:
+            self._players.pop(number).close()
         free_memory()
 
     def close(self) -> None:
@@ -180,9 +179,9 @@ class _Player:
         self._learner = learner
         self._shared = shared
         self._largest_samples = seat.largest_samples
-        self._laps: list[Lap] = []
-        self._watched: list[TelemetrySummary] = []
-        self._reported, self._worst_seen = 0, False
+        self._account = Account(self.tuned.config)
+        self._warmup_seconds = 0.0
+        self._worst_seen = False
         self._peaks = 0, 0
         self._trains = seat.part != "evaluation"
         if learner is not None:
@@ -190,9 +189,8 @@ class _Player:
         self._part = seat.part
         self.timing = Timing(self._stepper(seat.seed))
 
-    def _stepper(self, seed: int, start: int = 0) -> Stepper:
-        learner = self._learner if self._part != "loader" else None
-        return stepper_of(self._ready.workload, self.tuned, self._part, learner, seed, start)
+    def _stepper(self, seed: int, start: int = 0) -> Drain:
+        return stepper_of(self._ready.workload, self.tuned, self._part, self._learner, seed, start)
 
     @property
     def feed(self) -> Feed:
@@ -223,12 +221,12 @@ class _Player:
         timing.open(leads=self._shared)
         timing.trainer.check_loss()
         timing.trainer.check_weights()
-        timing.warmup_seconds = perf_counter() - began
+        self._warmup_seconds = perf_counter() - began
         self._see_peaks()
         return {
             "pace": timing.opening_pace,
             "epoch_samples": self.feed.length,
-            "reads_batches": self.feed.reads_batches,
+            "reads_batches": reads_batches(self.feed.loader.dataset),
             "loader_seconds": timing.loader_seconds,
         }
 
@@ -240,19 +238,15 @@ class _Player:
         assert command.until is not None  # noqa: S101 - a block has an end
         self._ready.telemetry.begin()
         lap = timing.lap_until(command.until, leads=leads)
-        self._watched.append(self._ready.telemetry.end())
-        self._laps.append(dataclasses.replace(lap, joules=self._watched[-1].energy_joules))
+        seen = self._ready.telemetry.end()
+        if self._shared:  # of an allocator that players share, it says nothing about the config of one of them
+            seen = seen.model_copy(update={"allocator_retries": None})
         timing.trainer.check_loss()
-        if command.leads_in:
-            self._reported = len(self._laps)
-        boundary = boundary_of(self._laps, self.feed.starts, self.tuned.config)
+        self._account.starts = self.feed.starts
         return {
-            "block": boundary.block(self._laps[-1]).model_dump(),
-            "crossed": lap.starts > 0,
-            "compiled": lap.compiled,
-            "boundary_seconds": boundary.seconds,
-            "epoch_samples": epoch_samples(self.feed, self.tuned.batch_size),
-            "taken": self._watched[-1].taken_fraction,
+            **self._account.block(lap, seen, leads_in=command.leads_in),
+            "epoch_samples": self.feed.epoch_samples,
+            "taken": seen.taken_fraction,
             "drained": timing.drained,
         }
 
@@ -277,18 +271,21 @@ class _Player:
         elif not beside_others:
             self._see_peaks()
         timing.trainer.check_weights()
-        if self._reported == len(self._laps):
+        if self._account.is_reported:
             return None
-        if not any(lap.samples for lap in self._laps):
+        if not any(lap.samples for lap in self._account.laps):
             raise NonFiniteLossError("the gradients overflow in fp16: the GradScaler skipped every timed step")
-        first, self._reported = self._reported, len(self._laps)
-        telemetry = merged(self._watched[first:])
-        if self._shared:  # what others hold of the device's memory says nothing about this config
-            update: dict[str, Any] = {"telemetry": _without_retries(telemetry)}
-        else:
-            start = {"start_seconds": self._ready.start_seconds, "build_seconds": self._ready.build_seconds}
-            update = {"telemetry": telemetry, **start}
-        measured = timing.measurement(self._laps, first=first).model_copy(update=update)
+        measured = self._account.measurement(
+            timing.opening_seconds,
+            timing.opening_steps,
+            start_seconds=0.0 if self._shared else self._ready.start_seconds,
+            build_seconds=0.0 if self._shared else self._ready.build_seconds,
+            warmup_seconds=self._warmup_seconds,
+            placement_seconds=placement_seconds(self.feed.loader.dataset),
+            epoch_samples=self.feed.epoch_samples,
+            skipped_steps=timing.skipped_steps,
+            final_loss=timing.trainer.check_loss(),
+        )
         return self._ready.completed(measured, self.tuned.config, self._peaks, shared=beside_others)
 
     def _see_peaks(self) -> None:
@@ -299,11 +296,6 @@ class _Player:
         """Ends its loader."""
         self.feed.release_workers()
         self.timing.trainer.close()
-
-
-def _without_retries(telemetry: TelemetrySummary | None) -> TelemetrySummary | None:
-    """Retries of an allocator that players share say nothing about the config of one of them."""
-    return telemetry.model_copy(update={"allocator_retries": None}) if telemetry is not None else None
 
 
 def _next_command(commands: Commands, own: int) -> Command:

@@ -8,23 +8,19 @@ waiting is taken out of the blocks and charged once an epoch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter  # by name: the user's module may replace what `time` holds
 from typing import TYPE_CHECKING
 
-from torch.utils.data import IterableDataset
-
-from autotune.bursts.epochs import Lap, boundary_of
+from autotune.bursts.epochs import Lap
 from autotune.bursts.evaluator import Evaluator, evaluated
 from autotune.bursts.feed import DeviceFeed, Feed
 from autotune.bursts.protocol import Part
 from autotune.bursts.ranks import Ranks
-from autotune.bursts.trainer import Drain, Stepper, Trainer
-from autotune.measuring import Measurement
+from autotune.bursts.trainer import Drain, Trainer
 from autotune.recorder.clock import clock_of
 from autotune.recorder.laps import COMPILED_BATCHES, Laps
-from autotune.training.placement import placement_seconds
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload
 
@@ -48,22 +44,22 @@ class Timing(Laps):
         opening_pace: Seconds of a sample, by the last of the first steps, which is the warmest.
     """
 
-    def __init__(self, trainer: Stepper) -> None:
+    def __init__(self, trainer: Drain) -> None:
         super().__init__(trainer.feed.clock, trainer.tuned.accumulation_steps)
         self.take(trainer)
         self.ranks = Ranks()
         self.opening_seconds = 0.0
         self.opening_steps = 0.0
         self.opening_pace = 0.0
-        self.warmup_seconds = 0.0
         self.skipped_steps = 0
         self._skipped_share = 0.0  # of the last lap that took a step of the optimizer
 
-    def take(self, trainer: Stepper) -> None:
+    def take(self, trainer: Drain) -> None:
         """Goes on with another trainer of the same config."""
         self.trainer = trainer
         self.stream: Feed = trainer.feed
         self.clock, self.updates = trainer.feed.clock, trainer.updates
+        self.queue_filled()
 
     def open(self, *, leads: bool = False) -> None:
         """Takes the first steps, which compile and allocate.
@@ -95,33 +91,6 @@ class Timing(Laps):
         else:
             self.queue_filled()
             self.stream.position = position  # as if it did: other samples, but as many
-
-    def measurement(self, laps: Sequence[Lap], first: int = 0) -> Measurement:
-        """What timed laps amount to; memory, telemetry and the costs of starting are added by the caller.
-
-        Args:
-            laps: All, which together tell what an epoch's end costs.
-            first: Of the laps that become blocks.
-        """
-        feed, tuned = self.stream, self.trainer.tuned
-        boundary = boundary_of(laps, feed.starts, tuned.config)
-        blocks = tuple(map(boundary.block, laps[first:]))
-        samples = sum(block.samples for block in blocks) or 1
-        step_seconds = sum(block.seconds for block in blocks) / samples * tuned.config.effective_batch
-        compiling = self.opening_seconds - self.opening_steps * step_seconds
-        return Measurement(
-            blocks=blocks,
-            steady=True,
-            start_seconds=0.0,
-            build_seconds=0.0,
-            warmup_seconds=self.warmup_seconds,
-            compile_seconds=max(0.0, compiling) if tuned.config.compile_mode else None,
-            placement_seconds=placement_seconds(feed.loader.dataset),
-            epoch_samples=epoch_samples(feed, tuned.batch_size),
-            epoch_boundary_seconds=boundary.seconds,
-            skipped_steps=self.skipped_steps,
-            final_loss=self.trainer.check_loss(),
-        )
 
     def lap_until(self, position: int, *, leads: bool = False) -> Lap:
         """A timed lap of whole micro-batches, one at least, to a place in the stream of samples; with what led in.
@@ -164,18 +133,18 @@ class Timing(Laps):
 
 def stepper_of(
     workload: Workload, tuned: Tuned, part: Part, learner: Learner | None, seed: int, start: int = 0
-) -> Stepper:
+) -> Drain:
     """What a player times, for a part of training.
 
     Args:
         workload: What is trained.
         tuned: The config at work.
         part: Of training.
-        learner: What trains, or is evaluated; the loader alone needs none.
-        seed: Of the order of samples.
-        start: Place in the stream of samples where it begins.
+        learner: The model and the optimizer; None: only the loader works.
+        seed: Seed of the order of samples.
+        start: Place in the stream of samples where the first batch lies.
     """
-    if learner is None:
+    if part == "loader" or learner is None:
         return Drain(tuned, Feed(workload, tuned, seed, start))
     if part == "compute":
         return Trainer(workload, tuned, DeviceFeed(workload, tuned, seed, start), learner)
@@ -183,18 +152,6 @@ def stepper_of(
     feed = Feed(data, tuned, seed, start, clock_of(tuned.device))
     make = Evaluator if part == "evaluation" else Trainer
     return make(workload, tuned, feed, learner)
-
-
-def epoch_samples(feed: Feed, batch_size: int) -> int | None:
-    """Samples of an epoch: of one that ended, else from the loader's length."""
-    if feed.epoch_samples is not None:
-        return feed.epoch_samples
-    loader = feed.loader
-    try:
-        source = loader.dataset if isinstance(loader.dataset, IterableDataset) else loader.sampler
-        return min(len(loader) * batch_size, len(source)) * feed.ranks or None  # type: ignore[arg-type]
-    except TypeError:
-        return None
 
 
 def _skipped_steps(scale_before: float, scale_after: float, steps: int) -> int:

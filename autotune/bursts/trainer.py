@@ -6,7 +6,7 @@ import contextlib
 import math
 import signal
 from collections.abc import Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -34,32 +34,16 @@ class WorkerKilledError(Exception):
         super().__init__(f"a DataLoader worker was killed by {name}{full}")
 
 
-class Stepper(Protocol):
-    """What a burst times: something that goes on by a micro-batch at a time."""
-
-    tuned: Tuned
-    feed: Feed
-    scaler: torch.amp.GradScaler
-    updates: list[tuple[Any, Any]]
-
-    def micro_step(self) -> int:
-        """Goes on by one; returns the samples that it consumed."""
-
-    def train_on_worst(self, largest_samples: Sequence[int]) -> None:
-        """Does what takes most memory."""
-
-    def check_loss(self) -> float | None:
-        """The last loss, if there is one."""
-
-    def check_weights(self) -> None:
-        """Makes sure that all ranks train the same model."""
-
-    def close(self) -> None:
-        """Lets go of its batches, and ends its loader."""
-
-
 class Drain:
-    """Draws batches as training would, and drops them: what the loader alone could reach."""
+    """Draws a micro-batch at a time and drops it, to time the loader alone; a subclass computes with it.
+
+    Args:
+        tuned: The config at work.
+        feed: Gives the batches.
+
+    Attributes:
+        updates: Marks of the feed's clock before and after each step of the optimizer; the reader clears them.
+    """
 
     def __init__(self, tuned: Tuned, feed: Feed) -> None:
         self.tuned = tuned
@@ -68,25 +52,26 @@ class Drain:
         self.updates: list[tuple[Any, Any]] = []
 
     def micro_step(self) -> int:
-        """Draws a batch."""
+        """Goes on by one; returns the samples that it consumed."""
         samples, _ = next(self.feed)
         return samples
 
     def train_on_worst(self, largest_samples: Sequence[int]) -> None:
-        """Nothing: no memory is taken by training."""
+        """Takes as much memory as training may ever take; the loader alone takes none."""
 
-    def check_loss(self) -> None:
-        """There is no loss."""
+    def check_loss(self) -> float | None:
+        """The last loss; None where no weights are trained, as a loss says nothing there."""
+        return None
 
     def check_weights(self) -> None:
-        """There are none."""
+        """Makes sure that all ranks train the same model, where one is trained."""
 
     def close(self) -> None:
-        """Ends its loader."""
+        """Lets go of its batches, and ends its loader."""
         self.feed.close()
 
 
-class Trainer:
+class Trainer(Drain):
     """Trains a micro-batch at a time, with the functions that the user's own training uses.
 
     Args:
@@ -94,22 +79,17 @@ class Trainer:
         tuned: The config at work.
         feed: Gives the batches.
         learner: What it trains, with these settings in force; made from the workload when None.
-
-    Attributes:
-        updates: Marks of the feed's clock before and after each step of the optimizer; the reader clears them.
     """
 
     def __init__(self, workload: Workload, tuned: Tuned, feed: Feed, learner: Learner | None = None) -> None:
+        super().__init__(tuned, feed)
         self.workload = workload
-        self.tuned = tuned
-        self.feed = feed
         learner = learner or Learner(workload, tuned)
         self.optimizer, self.model = learner.optimizer, learner.model
         self.model.train()
         self._loss_of = tuned.compiled_loss(workload.loss)
         self.scaler = tuned.scaler()
         self.loss: torch.Tensor | None = None
-        self.updates: list[tuple[Any, Any]] = []
         self._ranks = Ranks()
         self._steps = self._train()
 
@@ -177,7 +157,7 @@ class Trainer:
     def close(self) -> None:
         """Lets go of its batches, and ends its loader."""
         self._steps.close()
-        self.feed.close()
+        super().close()
 
 
 @contextlib.contextmanager

@@ -10,66 +10,46 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from time import perf_counter  # by name: the user's module may replace what `time` holds
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 
-class Clock(Protocol):
-    """Marks moments, and tells the seconds between them once the device has passed both.
+class Clock:
+    """Marks moments on the host, and measures the seconds between them.
 
-    Attributes:
-        lead: Micro-batches that are trained before a lap's first mark: the queue of a device that was waited for is
-            empty, in training it never is.
-    """
-
-    lead: int
-
-    def mark(self) -> Any:
-        """The moment at which all that was asked for until now is done."""
-
-    def seconds(self, began: Any, ended: Any) -> float:
-        """Between two marks."""
-
-    def synchronize(self) -> None:
-        """Waits until all that was asked for is done."""
-
-    def finish(self) -> Any:
-        """Waits likewise; the moment at which it was done."""
-
-
-class HostClock:
-    """Of a device without timed events: what it has to do is waited for where a lap begins and ends.
+    A device without timed events has this one: laps wait for its work where they begin and end.
 
     Args:
-        wait: Waits for it; nothing, where the work is done when the call returns.
+        wait: Waits for the device; does nothing, where the work is done when the call returns.
+
+    Attributes:
+        synchronize: Waits for the device.
+        lead: Micro-batches that are trained before a lap's first mark: the queue of a device that was waited for is
+            empty, in training it never is.
     """
 
     lead = 0
 
     def __init__(self, wait: Callable[[], None] = lambda: None) -> None:
-        self._wait = wait
+        self.synchronize = wait
 
-    def mark(self) -> float:
-        """Now."""
+    def mark(self) -> Any:
+        """The moment at which all work asked for until now is done; the host can only say: now."""
         return perf_counter()
 
-    def seconds(self, began: float, ended: float) -> float:
+    def seconds(self, began: Any, ended: Any) -> float:
         """Between two marks."""
-        return ended - began
+        return float(ended - began)
 
-    def synchronize(self) -> None:
-        """Waits for the device."""
-        self._wait()
-
-    def finish(self) -> float:
-        """Waits for the device; then it is now."""
-        self._wait()
+    def finish(self) -> Any:
+        """Waits for the device; the moment at which it was done."""
+        self.synchronize()
         return perf_counter()
 
 
-class EventClock:
-    """Of a device whose queue takes events that keep the time at which it passed them.
+class EventClock(Clock):
+    """The clock of a device whose queue takes events that keep the time at which it passed them.
 
     Between the mark before a batch is asked for and the one after it came lies what the device waited for it, rather
     than what the host did.
@@ -82,8 +62,8 @@ class EventClock:
     lead = 1
 
     def __init__(self, make_event: Callable[[], Any], wait: Callable[[], None]) -> None:
+        super().__init__(wait)
         self._make_event = make_event
-        self._wait = wait
 
     def mark(self) -> Any:
         """An event behind all that was asked for."""
@@ -95,22 +75,18 @@ class EventClock:
         """Between two events that have passed."""
         return float(began.elapsed_time(ended)) / 1e3
 
-    def synchronize(self) -> None:
-        """Waits for the device."""
-        self._wait()
-
     def finish(self) -> Any:
         """Waits for the device to pass an event, which keeps the time."""
         event = self.mark()
-        self._wait()
+        self.synchronize()
         return event
 
 
 def clock_of(device: torch.device) -> Clock:
     """The clock of a device of this process."""
     if device.type == "cpu":
-        return HostClock()
+        return Clock()
     if device.type == "cuda":
         make_event = functools.partial(torch.cuda.Event, enable_timing=True)
         return EventClock(make_event, lambda: torch.cuda.synchronize(device))
-    return HostClock(lambda: torch.accelerator.synchronize(device))
+    return Clock(lambda: torch.accelerator.synchronize(device))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter  # by name: the user's code may replace what `time` holds
 from typing import TYPE_CHECKING, Any
 
-from .clock import Clock, HostClock
+from .clock import Clock
 from .laps import Start
 from .naming import count_of, length_of
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 CACHED_BATCHES = 4
+"""Batches that come over and over where nothing is loaded. Chosen; no trial of other numbers is known."""
 
 
 class NoBatchError(Exception):
@@ -32,8 +33,8 @@ class Counted:
 
     Args:
         collate: The user's own.
-        batched: Whether it gets a list of samples, or columns where a data set fetches by the batch; else the data set
-            yields batches itself.
+        batched: Whether it gets a list of samples, or columns where a data set fetches by the batch. Otherwise the data
+            set yields batches itself.
     """
 
     def __init__(self, collate: Callable[[Any], Any], *, batched: bool = True) -> None:
@@ -49,29 +50,29 @@ class Counted:
 
 
 class Endless:
-    """Endless ``(samples, batch)``, of all ranks and of this one; a subclass makes the loader.
+    """Yields ``(samples, batch)`` without end; a subclass makes the loader.
 
     Args:
-        seed: Of the order of samples.
-        start: Place in the stream of samples where it begins.
-        ranks: Processes that train together, each of which draws its share: samples are counted of all.
-        clock: Marks waits; the host's unless it is given.
+        seed: Seed of the order of samples.
+        start: Place in the stream of samples where the first batch lies.
+        ranks: Processes that train together. Each draws its share, and the samples of all are counted.
+        clock: Marks waits; the host's clock by default.
 
     Attributes:
-        seed: Of the order of samples: each restart takes the next one, so that after as many of them all players draw
-            the same samples.
-        position: Samples of the stream that were passed, those of an incomplete last batch that was dropped included:
-            what two configs that read the same stream have in common.
+        seed: Seed of the order of samples. Each restart takes the next one: after the same number of restarts all
+            players draw the same samples.
+        position: Samples of the stream that were passed, including those of an incomplete last batch that was dropped.
+            Two configs that read the same stream have this place in common.
         ranks: Processes that train together.
         clock: Marks waits.
-        loader: What is drawn from.
-        running: Torch's own iterator, of this epoch; None before there is one.
-        drawn: Batches drawn so far, by this rank.
-        samples: In them.
-        last_samples: Of the batch drawn last.
+        loader: The loader that is drawn from.
+        running: Torch's own iterator of this epoch; None before the first.
+        drawn: Batches that this rank has drawn.
+        samples: Samples that all ranks have drawn.
+        last_samples: Samples of the last batch, of all ranks.
         length: Samples that the sampler hands out in an epoch, to all ranks together; None where that is not known.
-        usual_samples: Of a batch: all ranks come to one place after as many of them, where each has its own data.
-        waits: Marks of the clock before and after each wait for a batch, starts of the loader left out.
+        usual_samples: Samples of an ordinary batch. The place moves on by them where each rank has its own data.
+        waits: Marks of the clock before and after each wait for a batch, without the starts of the loader.
         starts: Each start of the loader.
     """
 
@@ -82,7 +83,7 @@ class Endless:
         self.seed = seed
         self.position = start
         self.ranks = ranks
-        self.clock: Clock = clock or HostClock()
+        self.clock = clock or Clock()
         self.running: Iterator[Any] | None = None
         self.drawn = self.samples = self.last_samples = 0
         self.waits: list[tuple[Any, Any]] = []
@@ -142,15 +143,15 @@ class Endless:
         return item
 
     def _end_epoch(self, seconds: float) -> None:
-        """An epoch has ended, which took so long to see."""
+        """An epoch has ended; it took some seconds to see that."""
         if self.length:
             self.position += -self.position % self.length  # an incomplete last batch was dropped
         self._end_seconds, self._after_epoch = seconds, True
 
     def _first_batches(self) -> list[tuple[int, Any]]:
-        """Those that come over and over where nothing is to be loaded; fewer, where an epoch has no more."""
+        """The batches that come over and over where nothing is loaded; fewer, where an epoch has no more."""
         self.running = self._iterated()
-        # No attempt beyond the last one: that would end the workers, which are looked at.
+        # The end of an epoch would end its workers, and `of_loader` looks at them.
         most = min(CACHED_BATCHES, length_of(self.loader) or CACHED_BATCHES)
         if batches := list(itertools.islice(self.running, most)):
             return batches
@@ -164,7 +165,7 @@ class Endless:
         return -self.position % self.length < (self.last_samples if self.loader.drop_last else 1)
 
     def restart(self, position: int) -> None:
-        """Drops what the workers have prepared, and goes on at another place with an empty queue.
+        """Drops what the workers have prepared, and goes on at another place, with an empty queue.
 
         Args:
             position: Place in the stream of samples, in the middle of an epoch perhaps.

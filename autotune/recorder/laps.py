@@ -1,6 +1,6 @@
-"""The laps of a player, a config that takes turns with others: what they take, and whether its loader's queue is empty.
+"""Laps of a player, a config that takes turns with others: what they take, and whether its loader's queue is empty.
 
-What starting the loader costs is kept apart, and a lap is charged its share of the optimizer's steps, wherever it ends.
+The starts of the loader are timed apart. Each lap is charged its share of the optimizer's steps, wherever it ends.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 COMPILED_BATCHES = 3
 """Micro-batches after which compiled code is believed to be complete: for other sizes it may be compiled once more."""
 FILLS = 2
-"""A queue that was empty is full after so many times what its workers take for their share of it, as their first batch
-took, start included. Who has trained for as long without waiting for a batch has a loader that is faster, and a queue
-that is full as a rule: it need not be emptied first. Chosen: training and workers share the processors."""
+"""Workers fill an empty queue in this many times what their share of it takes at the pace of their first batch, start
+included. A player that has trained for that long without waiting has a faster loader, whose queue is usually full in
+training too. Chosen above 1: training and workers share the processors."""
 WAITED_SHARE = 0.05
-"""Of a lap: who waits so long for batches has emptied the loader's queue. Chosen above what handing one over takes."""
+"""A lap with a larger share of waiting for batches has emptied the queue. Chosen above what handing one over takes."""
 
 
 class Start(NamedTuple):
     """One start of the loader.
 
     Attributes:
-        create_seconds: The end of the epoch before, and starting the workers.
-        wait_seconds: Until the first batch.
-        after_epoch: Whether an epoch had ended, as in training, rather than that the burst began or restarted it.
+        create_seconds: Seconds to see the end of the epoch before, and to start the workers.
+        wait_seconds: Seconds until the first batch.
+        after_epoch: Whether an epoch had ended, as in training; otherwise the burst began or restarted the loader.
     """
 
     create_seconds: float
@@ -38,7 +38,7 @@ class Start(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Of both."""
+        """The whole start."""
         return self.create_seconds + self.wait_seconds
 
 
@@ -46,12 +46,12 @@ class Laps:
     """Times laps, one after the other.
 
     Args:
-        clock: Of the device that trains.
+        clock: Clock of the device that trains.
         accumulation: Micro-batches of a step of the optimizer.
 
     Attributes:
-        clock: Of the device that trains.
-        stream: What is drawn from; None before the first batch, and in a loop without a loader.
+        clock: Clock of the device that trains.
+        stream: The stream of batches; None before the first batch, and in a loop without a loader.
         updates: Marks of the clock before and after each step of the optimizer, since the lap began.
     """
 
@@ -96,7 +96,7 @@ class Laps:
 
     @property
     def loader_seconds(self) -> float:
-        """What the slowest start of the loader took until its first batch."""
+        """Seconds of the slowest start of the loader, until its first batch."""
         starts = self.stream.starts if self.stream is not None else []
         return max((start.seconds for start in starts), default=0.0)
 
@@ -110,7 +110,7 @@ class Laps:
         self._began = self.clock.mark()
 
     def end_lap(self) -> dict[str, Any]:
-        """What the lap took, once the device is done: fields of an `autotune.bursts.epochs.Lap`, and its starts."""
+        """Waits for the device, and ends the lap; returns fields of an `autotune.bursts.epochs.Lap`, and its starts."""
         seconds, stream = self.clock.seconds(self._began, self.clock.finish()), self.stream
         compiled = compiled_graphs() > self._graphs
         if stream is None:
@@ -138,15 +138,15 @@ class Laps:
         }
 
     def _slowest(self, *seconds: float) -> tuple[float, ...]:
-        """What all ranks together took: as long as the slowest of them."""
+        """The largest of each value over all ranks, which go as fast as the slowest."""
         return seconds
 
     def _missing_updates(self, micro_batches: int) -> float:
-        """What the optimizer's steps would take that belong to so many micro-batches, over what those seen took."""
+        """Seconds of the optimizer's steps that belong to these micro-batches, less those that fell into the lap."""
         return (micro_batches / self._accumulation - len(self.updates)) * self._usual_update()
 
     def _usual_update(self) -> float:
-        """What a step of the optimizer usually takes, by those since the lap began too."""
+        """Usual seconds of a step of the optimizer; the steps since the lap began count too."""
         took = [self.clock.seconds(began, ended) for began, ended in self.updates]
         if took and self._first_update is None:  # it makes the optimizer's state, and stands for others until one came
             self._first_update = took.pop(0)

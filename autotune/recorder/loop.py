@@ -68,8 +68,17 @@ def described(loader: Any) -> dict[str, Any]:
         "pin_memory": bool(loader.pin_memory),
         "persistent_workers": bool(loader.persistent_workers),
         "in_order": bool(getattr(loader, "in_order", True)),
-        "reads_batches": iterable or hasattr(dataset, "__getitems__"),
+        "reads_batches": reads_batches(dataset),
     }
+
+
+def reads_batches(dataset: Any) -> bool:
+    """Whether a worker may read a whole batch of a data set in one go, rather than sample by sample."""
+    from torch.utils.data import IterableDataset, Subset
+
+    while isinstance(dataset, Subset):  # a subset has the method in any case, and calls its data set's if that has it
+        dataset = dataset.dataset
+    return isinstance(dataset, IterableDataset) or hasattr(dataset, "__getitems__")
 
 
 def reading(loader: Any) -> tuple[float, float]:

@@ -6,7 +6,7 @@ from time import perf_counter  # by name: the script may replace what `time` hol
 from typing import TYPE_CHECKING, Any
 
 from .changes import Changes
-from .clock import HostClock
+from .clock import Clock
 from .effects import Effects
 from .laps import COMPILED_BATCHES, Laps
 from .usage import Processors
@@ -42,7 +42,7 @@ class Player(Laps):
     """
 
     def __init__(self, number: int, seat: dict[str, Any], loop: dict[str, Any]) -> None:
-        super().__init__(HostClock(), max(1, loop["accumulation"]))
+        super().__init__(Clock(), max(1, loop["accumulation"]))
         self.number = number
         self.part, self.seed = seat["part"], seat["seed"]
         self.changes = Changes(seat["changes"])
@@ -89,7 +89,7 @@ class Player(Laps):
     def ready(self) -> dict[str, Any]:
         """What its first steps say."""
         self.is_open = True
-        self._usual_update()  # before a lap forgets them
+        self._usual_update()  # the first lap clears the steps so far
         return {
             "pace": self._pace,
             "epoch_samples": self.stream.epoch_samples if self.stream is not None else None,
@@ -128,8 +128,8 @@ class Player(Laps):
             left_out: Seconds of evaluation in it.
         """
         self._began += left_out  # as if that had come before
-        told = {"samples": self.place - self._lap_place, "left_out": left_out, "lead": self._lead, **self.end_lap()}
-        return {"lap": told, "taken": self._processors.taken(), "drained": self.drained}
+        lap = {"samples": self.place - self._lap_place, "left_out": left_out, "lead": self._lead, **self.end_lap()}
+        return {"lap": lap, "taken": self._processors.taken(), "drained": self.drained}
 
     def _missing_updates(self, micro_batches: int) -> float:
         return super()._missing_updates(micro_batches) if self._has_one_optimizer else 0.0

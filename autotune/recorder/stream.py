@@ -66,7 +66,7 @@ class Watched:
 
 
 class Stream(Endless):
-    """Batches without end.
+    """The stream of one of a script's loaders, under some changes.
 
     Args:
         loader: The script's.
@@ -114,7 +114,7 @@ class Stream(Endless):
 
     @property
     def is_between_epochs(self) -> bool:
-        """Whether the loader starts with the next batch, as far as that is known: only laps tell what starts take."""
+        """Whether the loader starts with the next batch, as far as that is known; a lap must include it."""
         return (self.running is None and not self._cache) or super().is_between_epochs
 
     def __next__(self) -> tuple[int, Any]:

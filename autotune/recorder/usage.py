@@ -64,7 +64,7 @@ def resident_bytes() -> int:
 
 
 def free_memory() -> None:
-    """Gives back what a player that has left held: iterators of loaders, whose workers end with them, and tensors."""
+    """Frees what a player has left behind: iterators of loaders, whose workers end with them, and tensors."""
     import torch
 
     gc.collect()

@@ -22,7 +22,7 @@ from autotune.errors import AutotuneError, Interrupted, WorkloadError
 from autotune.knobs import TrainConfig, affecting
 from autotune.measuring import Point
 from autotune.sandbox.protection import Protection
-from autotune.scripts.account import Account
+from autotune.scripts.account import ScriptAccount
 from autotune.scripts.again import FIRST, Course, take_over, why_fruitless
 from autotune.scripts.changes import changes_of
 from autotune.scripts.child import ScriptChild
@@ -55,7 +55,7 @@ class ScriptIsolation(Isolation):
         self._script = script
         self._starts = 0
         self._server_layer = ""
-        self._accounts: dict[int, dict[int, Account]] = {}  # by job and player
+        self._accounts: dict[int, dict[int, ScriptAccount]] = {}  # by job and player
         self._courses: dict[int, Course] = {}
         self._traced: dict[int, dict[str, Any]] = {}
         self._without_effect: set[str] = set()
@@ -166,7 +166,7 @@ class ScriptIsolation(Isolation):
     def command(self, live: Live, command: Command) -> None:
         """Asks a host to do something; one that is gone already shows in its events."""
         if command.action == "join" and command.seat is not None:
-            self._accounts[live.number][command.player] = Account(command.seat.point.config)
+            self._accounts[live.number][command.player] = ScriptAccount(command.seat.point.config)
         self._ask(live, self._courses[live.number].note(command))
 
     def _ask(self, live: Live, command: Command) -> None:
@@ -201,7 +201,7 @@ class ScriptIsolation(Isolation):
     def open(self, request: Request, deadline_seconds: float) -> Live:
         """Asks for a job; `wait` tells what comes of it, and `end` must follow."""
         live = super().open(request, deadline_seconds)
-        self._accounts[live.number] = {FIRST: Account(_config_of(request))}
+        self._accounts[live.number] = {FIRST: ScriptAccount(_config_of(request))}
         self._courses[live.number] = Course(request)
         return live
 

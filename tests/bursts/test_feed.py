@@ -20,6 +20,7 @@ from torch.utils.data import Dataset, Subset, default_collate
 from autotune.bursts.feed import DeviceFeed, Feed
 from autotune.knobs.config import TrainConfig
 from autotune.recorder.endless import Counted
+from autotune.recorder.loop import reads_batches
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload
 from tests.workloads import mistakes, sleepy
@@ -111,7 +112,7 @@ def test_a_restart_empties_the_queue_and_ends_no_epoch() -> None:
     next(items)
     assert time.perf_counter() - began > 0.06
     assert [start.after_epoch for start in feed.starts] == [False, False]
-    assert feed.epoch_samples is None
+    assert feed.epoch_samples == 400
 
 
 def test_a_restart_replaces_workers_that_persist() -> None:
@@ -124,6 +125,15 @@ def test_a_restart_replaces_workers_that_persist() -> None:
     feed.restart(0)
     next(items)
     assert not old & {process.pid for process in multiprocessing.active_children()}
+
+
+def test_a_feed_that_begins_later_draws_what_a_restarted_one_draws() -> None:
+    """A player whose loader is made anew reads on in the order that its partner reads."""
+    workload = mistakes.workload(dataset=range(40), collate_fn=list, batch_size=4)
+    restarted = feed_of(workload)
+    restarted.restart(16)
+    later = Feed(workload, Tuned(workload.baseline_config), restarted.seed, start=16)
+    assert drawn_from(later, 12) == drawn_from(restarted, 12)
 
 
 def test_batches_on_the_device_need_no_workers() -> None:
@@ -152,10 +162,9 @@ def test_the_collation_can_be_sent_to_a_spawned_worker() -> None:
     [(Rows(), False), (Columns(), True), (Subset(Rows(), [0, 1]), False), (Subset(Columns(), [0, 1]), True),
      (mistakes.Stream(10), True)],
 )  # fmt: skip
-def test_it_is_told_whether_workers_read_whole_batches(dataset: Any, whole: bool) -> None:
+def test_workers_read_whole_batches_where_the_data_set_can(dataset: Any, whole: bool) -> None:
     """A subset has the method whether or not its data set has it; what iterates may read as it likes."""
-    workload = mistakes.workload(dataset=dataset, baseline=TrainConfig(batch_size=2))
-    assert feed_of(workload).reads_batches is whole
+    assert reads_batches(dataset) is whole
 
 
 def test_workers_read_nothing_while_they_are_held() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from autotune.search.turns import Turns
 
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.protocol import BurstPlan
@@ -16,7 +17,6 @@ from autotune.measuring.pairs import Pair
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.search.costs import Costs
 from autotune.search.trials import Trial
-from autotune.search.turns import Turns
 
 PLAN = BurstPlan(measure_seconds=0.3, fastest_wins=False)
 SECONDS = 60.0

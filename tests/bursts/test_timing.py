@@ -26,7 +26,7 @@ from autotune.bursts.protocol import BurstPlan
 from autotune.bursts.timing import Timing, stepper_of
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Measurement, Outcome
-from autotune.recorder.clock import HostClock
+from autotune.recorder.clock import Clock
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload
 from tests.bursts import solo
@@ -254,7 +254,7 @@ def test_a_step_that_was_skipped_while_leading_in_is_forgotten(monkeypatch: pyte
     workload = sleepy.build(step_seconds=0.001, batch_size=8, precision="fp16", accumulation_steps=2)
     gradients = iter([math.inf])
     workload.model.bias.register_hook(lambda gradient: gradient * next(gradients, 1.0))  # type: ignore[union-attr,operator]
-    monkeypatch.setattr(HostClock, "lead", 1)
+    monkeypatch.setattr(Clock, "lead", 1)
     timing = opened(workload)
     laps = [timing.lap_until(timing.trainer.feed.position + 2 * 8) for _ in range(6)]
     assert [lap.samples for lap in laps[-3:]] == [16, 16, 16]

@@ -31,13 +31,13 @@ def source(given: DataLoader[Any], **changes: Any) -> Source:
 
 
 def batches_of(drawn: Stream | Source, count: int) -> list[Any]:
-    """So many batches; a source gives a script what it expects, without their samples."""
+    """The next batches; a stream hands out their samples too, a source does not."""
     batches = itertools.islice(drawn, count)
     return [batch for _, batch in batches] if isinstance(drawn, Stream) else list(batches)
 
 
 def samples(of: Stream | Source, batches: int) -> list[int]:
-    """What so many batches hold."""
+    """What the next batches hold."""
     return list(itertools.chain.from_iterable(batch[0].tolist() for batch in batches_of(of, batches)))
 
 
@@ -240,11 +240,23 @@ def test_a_dropped_last_batch_counts_for_the_place_but_not_as_samples() -> None:
     assert (drawn.position, drawn.samples) == (52, 48)
 
 
-def test_cached_batches_are_not_read_again() -> None:
-    """For the computing alone: four batches, over and over."""
-    of_loader = Stream(loader(), Changes({}), 0, cached=True)
-    drawn = [batch[0].tolist() for batch in batches_of(of_loader, 8)]
-    assert drawn[:4] == drawn[4:]
+def test_a_place_after_the_last_whole_batch_lies_before_the_next_epoch() -> None:
+    """Four samples are left of the forty, which are dropped: a player with smaller batches may have come there."""
+    drawn = stream(loader(batch_size=12, drop_last=True))
+    drawn.restart(36)
+    assert len(samples(drawn, 1)) == 12
+    assert (drawn.position, len(drawn.starts)) == (52, 2)
+
+
+@pytest.mark.parametrize(("data", "cached"), [(40, 4), (16, 2)])
+def test_cached_batches_are_read_once_before_all_else(data: int, cached: int) -> None:
+    """For the computing alone: four batches or a whole epoch, over and over, from wherever the stream goes on."""
+    given = DataLoader(TensorDataset(torch.arange(data)), batch_size=8, shuffle=True)
+    of_loader = Stream(given, Changes({}), 0, cached=True)
+    drawn = [batch[0].tolist() for batch in batches_of(of_loader, cached)]
+    of_loader.restart(24)
+    assert [batch[0].tolist() for batch in batches_of(of_loader, cached)] == drawn
+    assert (of_loader.starts, of_loader.is_between_epochs) == ([], False)
 
 
 def test_an_epoch_of_a_data_set_that_yields_batches_holds_their_samples() -> None:
