@@ -137,7 +137,6 @@ class Timing:
         compiling = self.opening_seconds - self.opening_steps * step_seconds
         return Measurement(
             blocks=blocks,
-            steady=True,
             start_seconds=0.0,
             build_seconds=0.0,
             warmup_seconds=self.warmup_seconds,

@@ -54,7 +54,6 @@ class Account:
         host = figures["host_memory_bytes"]
         return Measurement(
             blocks=blocks,
-            steady=True,
             start_seconds=ready["start_seconds"],
             build_seconds=0.0,
             warmup_seconds=ready["opening_seconds"],
