@@ -25,7 +25,7 @@ from autotune.measuring.objective import (
     objective_named,
     per_dollar,
 )
-from autotune.measuring.pairs import Pair, pair_apart, pair_of
+from autotune.measuring.pairs import APART_ERROR, Pair, pair_apart, pair_of
 from autotune.measuring.profiles import Headroom, Operator, Profile, SampleCost, SamplePart, Synchronisation
 from autotune.measuring.ratios import Scatter, block_error, paired, warm_up_length
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point, compiler_text, pool, worst
@@ -34,8 +34,8 @@ from autotune.measuring.statistics import Interval, KnownInterval
 from autotune.measuring.telemetry_summary import FOREIGN_CPU_LIMIT, SLOWDOWNS, TelemetrySummary, bearable, merged
 
 __all__ = [
-    "CAVEAT", "FEWEST_PAIRS", "FEWEST_STEPS", "FOREIGN_CPU_LIMIT", "MOST_STEPS", "PER_DOLLAR", "PROCESS_SPREAD",
-    "SAMPLES_PER_JOULE", "SAMPLES_PER_SECOND", "SECONDS_PER_HOUR", "SLOWDOWNS",
+    "APART_ERROR", "CAVEAT", "FEWEST_PAIRS", "FEWEST_STEPS", "FOREIGN_CPU_LIMIT", "MOST_STEPS", "PER_DOLLAR",
+    "PROCESS_SPREAD", "SAMPLES_PER_JOULE", "SAMPLES_PER_SECOND", "SECONDS_PER_HOUR", "SLOWDOWNS",
     "Agreement", "Block", "Burst", "Headroom", "Interval", "KnownInterval", "Line", "Measurement", "MemoryModel",
     "Numerics", "NumericsGuard", "Objective", "Operator", "Outcome", "Pair", "Point", "Profile", "SampleCost",
     "SamplePart", "Scatter", "Speedup", "Synchronisation", "TelemetrySummary", "Trace", "bearable",

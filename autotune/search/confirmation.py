@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from autotune.measuring import (
+    APART_ERROR,
     Burst,
     Measurement,
     Numerics,
@@ -24,7 +25,6 @@ from autotune.search.bursts import Bursts
 from autotune.search.proposal import ABLATION, CONFIRM
 from autotune.search.rounds import MIN_DECIDED_ROUNDS, TIE, Confirmed, as_good_as_the_fastest, confirm, rank
 from autotune.search.standing import resource_cost
-from autotune.search.turns import APART_ERROR
 
 CHECKING_SHARE = 0.08
 """The share of the budget for numerics checks of further finalists; each is expected to take as long as all before it.
