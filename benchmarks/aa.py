@@ -86,7 +86,7 @@ def blocks_of(measured: Measurement) -> Blocks:
 def measurement_of(blocks: Blocks) -> Measurement:
     """The measurement that was recorded."""
     found = [Block(samples=n, seconds=s, data_wait_seconds=0) for n, s in zip(*blocks, strict=True)]
-    return Measurement(blocks=tuple(found), steady=True, start_seconds=0, build_seconds=0, warmup_seconds=0)
+    return Measurement(blocks=tuple(found), start_seconds=0, build_seconds=0, warmup_seconds=0)
 
 
 def well(bursts: Sequence[Burst]) -> list[Measurement]:

@@ -37,7 +37,6 @@ def make_measurement(
     )
     fields: dict[str, Any] = {
         "blocks": made,
-        "steady": True,
         "start_seconds": 0.4,
         "build_seconds": 0.2,
         "warmup_seconds": 1.5,

@@ -64,7 +64,6 @@ class Account:
         compiling = opening_seconds - opening_steps * per_sample * self._config.effective_batch
         return Measurement(
             blocks=blocks,
-            steady=True,
             compile_seconds=max(0.0, compiling) if self._config.compile_mode is not None else None,
             epoch_boundary_seconds=boundary.seconds,
             telemetry=merged(self._seen[first:]),

@@ -95,7 +95,7 @@ def counted(burst: Burst, turns: Sequence[int]) -> Burst:
             }
         )
     spent = math.fsum(block.seconds for block in measured.blocks) - math.fsum(block.seconds for block in kept)
-    update = {"blocks": kept, "warmup_seconds": measured.warmup_seconds + max(0.0, spent), "steady": True}
+    update = {"blocks": kept, "warmup_seconds": measured.warmup_seconds + max(0.0, spent)}
     return burst.model_copy(update={"measurement": measured.model_copy(update=update)})
 
 

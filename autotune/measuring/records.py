@@ -58,7 +58,6 @@ class Measurement(Stored):
     """What one config (one or several bursts of it) was measured to do."""
 
     blocks: tuple[Block, ...] = Field(min_length=1, max_length=MOST_BLOCKS)
-    steady: bool = Field(description="False: warm-up hit its cap before two successive blocks agreed")
     start_seconds: Seconds = Field(description="process start")
     build_seconds: Seconds = Field(description="the user's build()")
     warmup_seconds: Seconds = Field(description="compile included")
@@ -241,7 +240,6 @@ def pool(measurements: Sequence[Measurement]) -> Measurement:
     return first.model_copy(
         update={
             "blocks": tuple(block for m in measurements for block in m.blocks),
-            "steady": all(m.steady for m in measurements),
             "start_seconds": mean([m.start_seconds for m in measurements]),
             "build_seconds": mean([m.build_seconds for m in measurements]),
             "warmup_seconds": mean([m.warmup_seconds for m in measurements]),

@@ -158,8 +158,7 @@ def _effective_batch(side: Side) -> str:
 def _rate(side: Side) -> str:
     if side.measurement is None:
         return UNKNOWN
-    text = format_rate(side.measurement.samples_per_second)
-    return text if side.measurement.steady else f"{text} (not steady)"
+    return format_rate(side.measurement.samples_per_second)
 
 
 def _interval(side: Side) -> str:

@@ -264,8 +264,6 @@ class Tally:
         text, interval = self._objective.format(score), self._objective.interval(measurement)
         if len(measurement.blocks) > 1 and score > 0:
             text += f" ±{percent((interval.high - interval.low) / 2 / score, 1)}"
-        if not measurement.steady:
-            text += " (not steady)"
         known, ratio = self._over_baseline.get(burst.point, (None, 1.0))
         if known is not burst and self._baseline_score:
             ratio = score / self._baseline_score

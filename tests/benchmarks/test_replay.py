@@ -26,7 +26,7 @@ def record(config: TrainConfig, rate: float | None, process: int, *, cold: bool 
     compiling = (10.0 if cold else 1.0) if config.compile_mode else None
     measurement = Measurement(
         blocks=tuple(Block(samples=100, seconds=100 / (rate * f), data_wait_seconds=0.0) for f in (0.98, 1.0, 1.02)),
-        steady=True, start_seconds=0.1, build_seconds=0.1, warmup_seconds=0.5 + (compiling or 0.0),
+        start_seconds=0.1, build_seconds=0.1, warmup_seconds=0.5 + (compiling or 0.0),
         compile_seconds=compiling,
     )  # fmt: skip
     burst = Burst(

@@ -17,7 +17,7 @@ from benchmarks.warm_up_plot import write_plot
 def measured(seconds: Sequence[float]) -> Measurement:
     """Blocks of a hundred samples, a second after the start of the process."""
     blocks = tuple(Block(samples=100, seconds=one, data_wait_seconds=0) for one in seconds)
-    return Measurement(blocks=blocks, steady=True, start_seconds=0.1, build_seconds=0.4, warmup_seconds=0.5)
+    return Measurement(blocks=blocks, start_seconds=0.1, build_seconds=0.4, warmup_seconds=0.5)
 
 
 def test_a_cut_is_judged_by_what_is_warm() -> None:

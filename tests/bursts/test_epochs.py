@@ -39,7 +39,7 @@ def rate(laps: Sequence[Lap], starts: Sequence[Start], config: TrainConfig, epoc
     """Samples per second of a measurement of these laps."""
     blocks, cost = charge(laps, starts, config)
     return Measurement(
-        blocks=tuple(blocks), steady=True, start_seconds=0, build_seconds=0, warmup_seconds=0,
+        blocks=tuple(blocks), start_seconds=0, build_seconds=0, warmup_seconds=0,
         epoch_samples=epoch_samples, epoch_boundary_seconds=cost,
     ).samples_per_second  # fmt: skip
 

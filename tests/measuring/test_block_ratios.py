@@ -23,8 +23,7 @@ def sides(blocks: int, rng: random.Random, *, shared: float, own: float) -> tupl
             seconds = common * math.exp(rng.gauss(0, own))
             side.append(Block(samples=100, seconds=seconds, data_wait_seconds=0))
     first, second = (
-        Measurement(blocks=tuple(side), steady=True, start_seconds=0, build_seconds=0, warmup_seconds=0)
-        for side in made
+        Measurement(blocks=tuple(side), start_seconds=0, build_seconds=0, warmup_seconds=0) for side in made
     )
     return first, second
 

@@ -101,12 +101,12 @@ def test_impossible_blocks_are_refused(block: tuple[int, float, float]) -> None:
 
 
 def test_pooling_keeps_all_blocks_and_the_worst_memory() -> None:
-    """Several bursts of one config are one measurement, as careful as the worst of them."""
+    """Several bursts of one config are one measurement."""
     first = make_measurement(1000, seed=1, device_memory_bytes=10, compile_seconds=4.0)
-    second = make_measurement(1100, seed=2, device_memory_bytes=30, compile_seconds=None, steady=False)
+    second = make_measurement(1100, seed=2, device_memory_bytes=30, compile_seconds=None)
     pooled = pool([first, second])
     assert pooled.blocks == first.blocks + second.blocks
-    assert (pooled.device_memory_bytes, pooled.compile_seconds, pooled.steady) == (30, 4.0, False)
+    assert (pooled.device_memory_bytes, pooled.compile_seconds) == (30, 4.0)
 
 
 def telemetry_of(seconds: float, **figures: Any) -> Measurement:

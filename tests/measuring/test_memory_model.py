@@ -20,7 +20,7 @@ def burst(batch_size: int, mib: float | None, **knobs: object) -> Burst:
     if mib is None:
         return Burst(point=point, outcome=Outcome.OOM, seconds=1.0)
     measurement = Measurement(
-        blocks=(Block(samples=1, seconds=1.0, data_wait_seconds=0.0),), steady=True, start_seconds=0.0,
+        blocks=(Block(samples=1, seconds=1.0, data_wait_seconds=0.0),), start_seconds=0.0,
         build_seconds=0.0, warmup_seconds=0.0, device_memory_bytes=round(mib * MIB),
     )  # fmt: skip
     return Burst(point=point, outcome=Outcome.OK, measurement=measurement, seconds=1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,21 @@ def missing_after(model: Net, call: nn.Module, optimizer: torch.optim.Optimizer 
     effects.before_step()
     optimizer.step()
     return effects.missing(None, reads_only=False)
+
+
+@pytest.mark.parametrize(("before", "since", "after"), [(None, None, None), ("yes", None, "yes"), (None, "own", "own")])
+def test_a_process_that_is_left_has_its_variables_again(
+    before: str | None, since: str | None, after: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the script itself has set since then stays."""
+    monkeypatch.setenv("ODD", before or "")  # it is as it was after the test, whatever that leaves
+    if before is None:
+        del os.environ["ODD"]
+    told = Changes({"variables": {"ODD": "autotune"}}).exchange()
+    assert os.environ["ODD"] == "autotune"
+    os.environ["ODD"] = since or "autotune"
+    told.leave_process()
+    assert os.environ.get("ODD") == after
 
 
 def test_what_was_changed_is_taken_back_and_changed_again() -> None:

@@ -91,7 +91,7 @@ class SurfaceRunner:
             for seconds in (1000 / (rate * self._rng.gauss(1, 0.005)) for _ in range(8))
         )
         measurement = Measurement(
-            blocks=blocks, steady=True, start_seconds=0.1, build_seconds=0.1, warmup_seconds=spent / 4,
+            blocks=blocks, start_seconds=0.1, build_seconds=0.1, warmup_seconds=spent / 4,
             telemetry=TelemetrySummary(seconds=1.0, sm_activity_fraction=self.activity),
             device_memory_bytes=round(self.bytes_of(point.config)) if self.bytes_of else None,
             compile_seconds=compiling if point.config.compile_mode is not None else None,

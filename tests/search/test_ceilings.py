@@ -37,7 +37,7 @@ class Parts:
 def measured(wait: float, boundary_seconds: float = 0.0) -> Measurement:
     """A second in which training waited for this share, at 1,000 samples an epoch and a second."""
     return Measurement(
-        blocks=(Block(samples=1000, seconds=1.0, data_wait_seconds=wait),), steady=True, start_seconds=0.0,
+        blocks=(Block(samples=1000, seconds=1.0, data_wait_seconds=wait),), start_seconds=0.0,
         build_seconds=0.0, warmup_seconds=0.0, epoch_samples=1000, epoch_boundary_seconds=boundary_seconds,
     )  # fmt: skip
 

@@ -19,7 +19,7 @@ from tests.search.surface import make_facts
 def measured(rate: float, wait: float = 0.0, **changes: Any) -> Measurement:
     """A second of training at a rate, of which a share was spent waiting."""
     return Measurement(
-        blocks=(Block(samples=round(rate), seconds=1.0, data_wait_seconds=wait),), steady=True, start_seconds=0.0,
+        blocks=(Block(samples=round(rate), seconds=1.0, data_wait_seconds=wait),), start_seconds=0.0,
         build_seconds=0.0, warmup_seconds=0.0, **changes,
     )  # fmt: skip
 

@@ -22,7 +22,7 @@ BASELINE, FIRST, SECOND, THIRD = (Point(config=TrainConfig(batch_size=size)) for
 def measured(rate: float) -> Measurement:
     """Blocks at about this rate."""
     blocks = tuple(Block(samples=1000, seconds=1000 / (rate * f), data_wait_seconds=0.0) for f in (0.995, 1.0, 1.005))
-    return Measurement(blocks=blocks, steady=True, start_seconds=0.0, build_seconds=0.0, warmup_seconds=0.0)
+    return Measurement(blocks=blocks, start_seconds=0.0, build_seconds=0.0, warmup_seconds=0.0)
 
 
 def race(rates: dict[Point, float], noise: float = 0.005) -> list[list[Point]]:

@@ -130,12 +130,6 @@ def test_side_without_a_measurement_is_shown_as_such() -> None:
     assert "rate 998 samples/s not measured" in shown(result_table(result))
 
 
-def test_measurement_that_was_not_steady_is_marked() -> None:
-    """A rate that warm-up did not settle is to be doubted."""
-    side = Side(config=TrainConfig(), measurement=make_measurement(1000, spread=0, steady=False))
-    assert "1,000 samples/s (not steady)" in shown(result_table(make_result(best=side)))
-
-
 def test_one_block_has_no_interval() -> None:
     """A spread of one value is not shown as a narrow one."""
     side = Side(config=TrainConfig(), measurement=make_measurement(1000, spread=0, blocks=1))

@@ -16,7 +16,7 @@ from autotune.measuring.records import Burst, Outcome
 from autotune.search.progress import Progress
 from autotune.terminal.progress import Lines, Live, Quiet, make_progress
 from autotune.terminal.streams import lasting
-from tests.factories import make_burst, make_measurement, make_pair
+from tests.factories import make_burst, make_pair
 from tests.terminal.screens import Clock, Terminal, live_at
 
 HOSTILE = "[bold]x[/bold] [/] \x1b[2J"
@@ -190,12 +190,6 @@ def test_until_one_goes_well_knobs_are_compared_with_the_first() -> None:
 def test_no_time_left_is_not_negative() -> None:
     """The last burst may end after the deadline."""
     assert lines_of((make_burst(1000), None, -3.0))[-1].endswith("| 0 s left")
-
-
-def test_a_rate_that_is_not_steady_is_marked() -> None:
-    """A doubtful rate is not shown like a good one."""
-    burst = make_burst(1000).model_copy(update={"measurement": make_measurement(1000, steady=False)})
-    assert "(not steady)" in lines_of((burst, None, 5.0))[-1]
 
 
 def test_lines_are_not_wrapped_and_user_text_is_not_interpreted() -> None:

@@ -169,6 +169,18 @@ def test_gradients_of_another_config_are_dropped() -> None:
         assert all((weight.grad is not None) == expected for weight in model.parameters())
 
 
+def test_what_the_user_has_changed_since_is_not_taken_back() -> None:
+    """It is the user's choice from then on."""
+    own = torch.get_num_threads()
+    in_force = InForce(None, None, CPU)
+    in_force.switch(PLAIN.replace(num_threads=own + 1))
+    torch.set_num_threads(own + 2)
+    in_force.switch(PLAIN)
+    now = torch.get_num_threads()
+    torch.set_num_threads(own)
+    assert now == own + 2
+
+
 def test_what_only_a_new_process_has_is_refused() -> None:
     """The knob is named, and the other ones stay as they are."""
     model, optimizer = make()
