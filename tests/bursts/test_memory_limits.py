@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
-from autotune.search.turns import Turns
 
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.protocol import BurstPlan
@@ -15,8 +15,12 @@ from autotune.bursts.runner import ProcessRunner
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.pairs import Pair
 from autotune.measuring.records import Burst, Outcome, Point
-from autotune.search.costs import Costs
-from autotune.search.trials import Trial
+from autotune.search.bursts import Bursts
+from autotune.search.proposal import Proposal
+from autotune.search.stopping import Budget
+from autotune.search.trials import TrialLog
+from autotune.terminal.progress import Quiet
+from tests.search.surface import make_space
 
 PLAN = BurstPlan(measure_seconds=0.3, fastest_wins=False)
 SECONDS = 60.0
@@ -50,9 +54,9 @@ def test_what_runs_out_of_memory_near_the_target_ends_alone(
 ) -> None:
     """What fits is measured by itself, and then plays beside the incumbent; what does not has never joined it."""
     runner = ProcessRunner(server, "cpu", memory_limit_bytes=limit_bytes)
-    trials: list[Trial] = []
-    costs = Costs(trials, PLAN, memory_limit_bytes=limit_bytes)
-    turns = Turns(runner, lambda _: None, costs.runs_alone_first, device="cpu")
+    space = make_space(effective_batch=None, facts={"baseline": TrainConfig(batch_size=16)})
+    log = TrialLog(optuna.create_study(direction="maximize"), space)
+    bursts = Bursts(point(16), runner, log, Budget(600.0), Quiet(), "cpu", limit_bytes)
     joined: list[Point] = []
     join = runner.challenge
 
@@ -60,26 +64,18 @@ def test_what_runs_out_of_memory_near_the_target_ends_alone(
         joined.extend(candidates)
         return join(incumbent, candidates, *of)
 
-    def challenge(incumbent: Point | None, candidate: Point) -> Burst:
-        ((burst, pair),) = turns.challenge(incumbent, [candidate], PLAN, SECONDS, lambda *_: None)
-        trials.append(Trial(burst, "", "", pair=pair))
-        return burst
-
     monkeypatch.setattr(runner, "challenge", joins)
-
+    sizes = (16, 256, 512, 64)
     try:
-        first = challenge(None, point(16))
-        assert not costs.runs_alone_first(point(18))
-        fits, too_large, again = (challenge(point(16), point(size)) for size in (256, 512, 64))
+        came = [bursts.search(Proposal(point(size), "batch", "")) for size in sizes]
     finally:
         runner.close()
-    assert [burst.outcome for burst in (first, fits, too_large, again)] == [*2 * [Outcome.OK], Outcome.OOM, Outcome.OK]
+    assert [burst.outcome for burst in came] == [Outcome.OK, Outcome.OK, Outcome.OOM, Outcome.OK]
     assert joined == [point(16), point(256), point(64)]
-    taken = [burst.measurement.device_memory_bytes for burst in (first, fits, again) if burst.measurement is not None]
-    assert taken[0] is not None
-    assert taken[1] is not None
-    assert taken[2] is None  # it joined at once, and shares the memory of its process
-    assert limit_bytes >= taken[1] > taken[0] + LEFT_BYTES / 2
+    first, fits, again = (burst.measurement for burst in came if burst.measurement is not None)
+    assert fits.device_memory_bytes is not None
+    assert limit_bytes >= fits.device_memory_bytes > (first.device_memory_bytes or 0) + LEFT_BYTES / 2
+    assert again.device_memory_bytes is None  # it joined at once, and shares the memory of its process
 
 
 def test_where_memory_holds_one_process_a_round_keeps_to_the_target(
