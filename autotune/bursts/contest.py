@@ -24,7 +24,7 @@ PLAYING_TURNS = 3
 """Time is kept for that many turns of what a player is measured for, while a candidate's start is waited for: warming
 up and sizing blocks take turns as well."""
 SEAT_SHARE = 0.4
-"""Of a challenge's time, for first steps: candidates for which more would be needed do not play. Not tuned."""
+"""The share of a challenge's time for first steps. Candidates that would begin later do not play. Not tuned."""
 PROMISING = 3
 """A candidate that would take the incumbent's place, though it is not beyond doubt, plays that many times as long: all
 that come later are measured against it, and a lucky one spoils their figures. Chosen."""
@@ -77,8 +77,8 @@ class Contest:
         The incumbent starts where it does not live.
 
         Returns:
-            What came of each candidate, in order. Where the first ones take too long to begin, the last ones are
-            missing: they did not play.
+            The result of each candidate, in order. Where the first ones take too long to begin, the last ones do not
+            play, and are missing.
 
         Raises:
             TargetError, WorkloadError: The module can no longer be imported.

@@ -184,24 +184,20 @@ class Confirmation:
         """Makes the next rounds as long as those so far say is best."""
         sides = (trial.burst for trial in reversed(self._bursts.trials) if trial.stage == CONFIRM and trial.burst.ok)
         last = next((burst for burst in sides if burst.point == point), None)
-        if last is not None:
-            start = self._bursts.costs.start_seconds(last)
-            rounds = self._bursts.rounds(CONFIRM)
-            best = best_round_seconds(rounds, self._baseline, point, self._objective, start)
-            if best is not None:
-                self._bursts.time_rounds(CONFIRM, best)
+        if last is None:
+            return
+        start, rounds = self._bursts.costs.start_seconds(last), self._bursts.rounds(CONFIRM)
+        best = best_round_seconds(rounds, self._baseline, point, self._objective, start)
+        if best is not None:
+            self._bursts.time_rounds(CONFIRM, best)
 
     def _next_round(self, stage: str) -> int:
         """The number of a stage's next round."""
         numbers = (trial.round for trial in self._bursts.trials if trial.stage == stage)
         return max((number for number in numbers if number is not None), default=-1) + 1
 
-    def ablate(self) -> bool:
-        """Measures what each changed knob is worth; where time is short, those of the largest expected effect.
-
-        Returns:
-            Whether anything was measured.
-        """
+    def ablate(self) -> None:
+        """Measures what each changed knob is worth; where time is short, those of the largest expected effect."""
         winner = self.answer()
         variants = {name: point for name, point in self._variants(winner).items() if point != self._baseline}
         names = {point: name for name, point in variants.items()}
@@ -226,7 +222,7 @@ class Confirmation:
             if affords([winner, *variants.values()], MIN_ABLATION_ROUNDS):
                 break
             del variants[name]
-        return bool(ablate(winner, list(variants.values()), play, affords=affords, objective=self._objective))
+        ablate(winner, list(variants.values()), play, affords=affords, objective=self._objective)
 
     def ablation(self) -> tuple[AblationRow, ...]:
         """What each knob that was changed is worth, as far as it was measured."""
@@ -254,13 +250,15 @@ class Confirmation:
 
     def _best(self, raced: Collection[Point], too_slow: Collection[Point]) -> Point | None:
         """The next finalist: the cheapest sound point among those that are as good as the best not yet raced."""
-        searched = [one for one in self._bursts.log.standings() if one.point not in {*raced, *too_slow}]
-        before = next((one.score for one in self._bursts.log.standings() if one.point == self._baseline), 0.0)
+        searched = self._bursts.log.standings()
+        before = next((one.score for one in searched if one.point == self._baseline), 0.0)
         reached = before * max([1.0, *(one.speedup.ratio for one in self._fast_enough() if one.point in raced)])
-        faster = [one for one in searched if one.point != self._baseline and one.score >= reached]
+        out = {self._baseline, *raced, *too_slow}
+        faster = [one for one in searched if one.point not in out and one.score >= reached]
         as_good = [one.point for one in faster if one.score >= TIE * faster[0].score]
         memory = {point: self._memory(point, None) for point in as_good}
-        for point in [*sorted(as_good, key=lambda one: self._expense(one, memory)), *(one.point for one in faster)]:
+        others = [one.point for one in faster[len(as_good) :]]
+        for point in [*sorted(as_good, key=lambda one: self._expense(one, memory)), *others]:
             unknown = self.verdict(point) is None
             if raced and unknown and 2 * self._checking_seconds > CHECKING_SHARE * self._bursts.budget.seconds:
                 continue  # a further finalist is not worth more of the confirmation's time

@@ -28,7 +28,7 @@ TIE = 0.98
 """A point within this share of the fastest is as good: for all that the search knows, and as a finalist unless it is
 slower beyond doubt. Chosen, below the 3 to 6 % by which processes of one config were measured to differ."""
 DECIDED_WIDTH = 0.02
-"""Rounds end early once the interval is narrower than ± this share of the ratio. Chosen, not measured."""
+"""Rounds end early once the interval is narrower than ± this share of the ratio. Not tuned."""
 
 Round = dict[Point, Measurement]
 """What was measured in one round: a fresh process for each point, all of them in turn."""

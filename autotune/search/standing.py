@@ -1,7 +1,7 @@
-"""How points stand beside each other: which is the incumbent, and how much is doubtful of all the others.
+"""Ranks the points of a search: the first one is the incumbent, and each other one has a standard error beside it.
 
-Not the luckiest of those that have played: what the model believes after all pairs, so that each speaks for all that
-share a setting with it.
+The ranking is what the model believes after all pairs. A pair informs about all points that share a setting with it, so
+a lucky one does not come first.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def standings(trials: Iterable[Trial], design: Design) -> list[Standing]:
 
 
 def pairs_of(trials: Sequence[Trial]) -> list[tuple[Point, Pair]]:
-    """All that the search has seen of points beside each other: a burst by itself stands beside the first one."""
+    """All pairs of the search. A burst without a partner is compared with the first one, which is less certain."""
     played = [trial for trial in trials if _counts(trial)]
     return [
         (trial.burst.point, trial.pair or pair_apart(played[0].burst.point, trial.score / played[0].score))
@@ -63,7 +63,7 @@ def pairs_of(trials: Sequence[Trial]) -> list[tuple[Point, Pair]]:
 
 
 def _counts(trial: Trial) -> bool:
-    """Whether something was learned of a point's speed in the search."""
+    """Whether a trial shows the speed of its point in the search."""
     return trial.round is None and trial.score is not None and not (trial.pair is not None and trial.pair.too_few)
 
 
