@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 import psutil
@@ -74,12 +75,12 @@ def hosts() -> set[int]:
     return {one.pid for child in psutil.Process().children() for one in child.children()}
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measures, prints and saves."""
     parser = argparse.ArgumentParser(description="Does a memory that is nearly full widen the interval of a pair?")
     parser.add_argument("--pairs", type=int, default=10, help="challenges at each share")
     parser.add_argument("--seconds", type=float, default=2.0, help="that each side trains in a challenge")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     with Isolation("benchmarks.full_memory:build") as isolation:
         isolation.start(DEADLINE_SECONDS)
         facts = ProcessRunner(isolation, "cpu").check(DEADLINE_SECONDS)

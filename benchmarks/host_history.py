@@ -1,7 +1,7 @@
 """Does it matter what a host has played before? The same pair in one host, in two hosts, and in fresh processes.
 
     python -m benchmarks.host_history                         # four workloads, about forty minutes
-    python -m benchmarks.host_history charlm --seconds 2 --values precision=bf16 num_threads=1
+    python -m benchmarks.host_history charlm texts --seconds 2 --values precision=bf16 num_threads=1
 
 For each value of a knob of scope ``live`` or ``loader`` that is worth trying here, the baseline and the baseline with
 that value train the same samples in turn:
@@ -14,7 +14,7 @@ glibc's malloc keeps freed memory in all of them, as in every host. What the def
 baseline's rate with the tuned allocator over that with the default one, in fresh processes.
 
 A knob whose ratios differ by more than 2 % and by more than chance does not belong into a host. Writes
-benchmarks/output/host_history.json.
+benchmarks/output/host_history.json after each workload; the other workloads in it stay as they are.
 """
 
 from __future__ import annotations
@@ -161,7 +161,13 @@ def measured(target: str, seconds: float, values: Sequence[str] | None) -> dict[
             setting.fresh((setting.baseline, False), (setting.baseline, True), seed).ratio for seed in range(PAIRS)
         ]
     print(f"  again: {', '.join(map(str, again))}; tuned over default allocator: {_mean(malloc):.3f}")
-    return {"again": [one.model_dump() for one in again], "tuned_over_default_allocator": malloc, "values": rows}
+    return {
+        "machine": probe_host().slug,
+        "seconds": seconds,
+        "again": [one.model_dump() for one in again],
+        "tuned_over_default_allocator": malloc,
+        "values": rows,
+    }
 
 
 def row(name: str, one: Ratio, two: Ratio, fresh: Sequence[Ratio]) -> dict[str, Any]:
@@ -215,7 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in options.workloads or CHOSEN:
         print(name, flush=True)
         found[name] = measured(WORKLOADS[name], options.seconds, options.values)
-        print(f"written to {save('host_history', {'seconds': options.seconds, 'workloads': found})}")
+        print(f"written to {save('host_history', {'workloads': found})}")
     return int(any(not one["holds"] for workload in found.values() for one in workload["values"]))
 
 

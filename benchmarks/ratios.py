@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from autotune.measuring.statistics import Interval, student_t
 
-RESAMPLES = 1000
+RESAMPLES, BISECTIONS = 1000, 50
 
 
 class Ratio(BaseModel):
@@ -35,6 +35,22 @@ def paired_ratio(before: Sequence[float], after: Sequence[float]) -> Ratio:
     centre = statistics.fmean(logs)
     half = student_t(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
     return Ratio(ratio=math.exp(centre), ci95=Interval(math.exp(centre - half), math.exp(centre + half)))
+
+
+def share_interval(count: int, total: int) -> Interval:
+    """95 % interval of a share that was counted (Clopper and Pearson, *Biometrika* 1934): never too narrow."""
+
+    def chance_of_at_most(most: int, share: float) -> float:
+        return math.fsum(math.comb(total, k) * share**k * (1 - share) ** (total - k) for k in range(most + 1))
+
+    def falls_to(chance: float, most: int) -> float:
+        low, high = 0.0, 1.0
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if chance_of_at_most(most, middle) > chance else (low, middle)
+        return low
+
+    return Interval(falls_to(0.975, count - 1) if count else 0.0, falls_to(0.025, count) if count < total else 1.0)
 
 
 def bootstrap_interval(

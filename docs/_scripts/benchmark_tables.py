@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 OUTPUT = Path(__file__).parents[2] / "benchmarks/output"
@@ -313,7 +314,123 @@ def _doctored(found: Any) -> str:
     return f"{'no answer' if 'failed' in found else 'nothing'}, {found['seconds']:.0f} s"
 
 
+def _of(name: str, table: Callable[[Any], str]) -> Callable[[], str]:
+    """The table of a file, with its machine; a sentence where the benchmark has not run yet."""
+
+    def text() -> str:
+        if not (OUTPUT / f"{name}.json").exists():
+            return f"*Not measured yet: `python -m benchmarks.{name}`.*"
+        found = read(name)
+        return f"{table(found)}\n\nMachine: {found['machine']}."
+
+    return text
+
+
+def _held_out(found: Any) -> str:
+    """What a tuning finds on each workload that the search was not developed on."""
+    rows = []
+    for name, one in found["workloads"].items():
+        last, budgets = one["tunings"][one["last"]], (one["first"], one["last"])
+        rows.append([
+            name.replace("_", " "), f"{1000 * one['step_seconds']:.0f} ms", str(last["decided"]),
+            "yes" if last["compiled"] else "no", f"{100 * last['timed_fraction']:.0f} %",
+            *(f"{one['of_best_known'][budget]['ratio']:.2f} after {budget}" for budget in budgets),
+        ])  # fmt: skip
+    head = ("workload", "step", "decided", "compiled", "in steps", "of the best known", "of the best known")
+    return _table(head, rows)
+
+
+def _held_out_claims(found: Any) -> str:
+    """What it claims, what is realised, and how processes differ."""
+    rows = []
+    for name, one in found["workloads"].items():
+        claim, spread, proof = one["claim"], one["process_spread"], one["proof_over_loop"]
+        covers = {None: "–", True: "yes", False: "no"}[claim["covers"]]
+        rows.append([
+            name.replace("_", " "), _ratio(claim["claimed"]) if proof else "nothing faster", _ratio(claim["realised"]),
+            _percent(claim["off"]), covers, *(f"{100 * spread[side]:.1f} %" for side in ("baseline", "tuned")),
+            *(f"{proof[side]:.3f}" if proof else "–" for side in ("baseline", "tuned")),
+        ])  # fmt: skip
+    head = (
+        "workload",
+        "claimed",
+        "realised",
+        "off",
+        "covered",
+        "processes, baseline",
+        "tuned",
+        "proof over loop",
+        "tuned",
+    )
+    return _table(head, rows)
+
+
+def _held_out_together(found: Any) -> str:
+    """All of them in one, with the goals."""
+    rows = [
+        [
+            one["figure"], one["value"] if isinstance(one["value"], str) else f"{one['value']:.3f}", one["goal"],
+            "reached" if one["met"] else "missed",
+        ]
+        for one in found["together"]
+    ]  # fmt: skip
+    return _table(("all workloads", "figure", "goal", ""), rows)
+
+
+def _aa_policy(found: Any) -> str:
+    """Whole tunings in which nothing can be faster."""
+    rows = []
+    for name, where in {"quiet": "quiet", "neighbour": "beside a neighbour"}.items():
+        if (one := found.get(name)) is not None:
+            low, high = one["ci95"]
+            resumed = sum(tuning["resumed"] for tuning in one["tunings"])
+            counts = [str(number) for number in (one["repeats"], one["with_rounds_enough"], resumed, one["gains"])]
+            rows.append([f"real processes, {where}", *counts, f"{100 * low:.1f} – {100 * high:.1f} %"])
+    for one in found.get("made_up", []):
+        *_, (_, gains) = one["gains"].items()
+        counts = [str(one["searches"]), "", "", str(gains)]
+        rows.append([f"made up, processes {100 * one['process_spread']:.0f} % apart", *counts, ""])
+    head = (
+        "nothing can be faster",
+        "tunings",
+        "rounds enough",
+        "resumed",
+        "report a gain",
+        "95 % interval of that share",
+    )
+    return _table(head, rows)
+
+
+def _host_history(found: Any) -> str:
+    """A value's ratio in one host, in two, and in fresh processes."""
+    rows = []
+    for name, one in found["workloads"].items():
+        rows += [[f"{name}, nothing", _ratio(again), "", "", ""] for again in one["again"]]
+        for value in one["values"]:
+            fresh = [ratio["ratio"] for ratio in value["fresh_processes"]]
+            ratios = (_ratio(value["one_host"]), _ratio(value["two_hosts"]), f"{geometric_mean(fresh):.2f} ×")
+            rows.append([f"{name}, `{value['value']}`", *ratios, _change_by_chance(value)])
+    return _table(("changed", "one host", "two hosts", "fresh processes", "one host, off fresh ones"), rows)
+
+
+def _change_by_chance(value: Any) -> str:
+    """How far one host is off fresh processes, and what chance explains."""
+    return f"{_percent(value['difference'])} (± {100 * value['chance']:.1f})"
+
+
+def _full_memory(found: Any) -> str:
+    """How wide intervals are when memory is nearly full."""
+    rows = [
+        [share, f"{100 * one['width']:.1f} %", str(len(one["ratios"])), "one" if one["one_host"] else "several"]
+        for share, one in found["shares"].items()
+    ]
+    return _table(("of the memory target", "width of a pair's interval, mean", "pairs", "hosts"), rows)
+
+
 TABLES = {
+    "aa-policy": _of("aa_policy", _aa_policy), "full-memory": _of("full_memory", _full_memory),
+    "held-out": _of("held_out", _held_out), "held-out-claims": _of("held_out", _held_out_claims),
+    "held-out-together": _of("held_out", _held_out_together), "host-history": _of("host_history", _host_history),
     "checkpointing": checkpointing, "compiled-loss": compiled_loss, "regional": regional,
     "costs": costs, "frameworks": frameworks, "guides": guides, "guides-together": guides_together, "loader": loader,
     "memory": memory, "peers": peers, "peers-together": peers_together,

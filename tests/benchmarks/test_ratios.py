@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autotune.measuring.statistics import Interval
-from benchmarks.ratios import Ratio, paired_ratio
+from benchmarks.ratios import Ratio, paired_ratio, share_interval
 
 
 def test_twice_and_half_as_fast_are_no_gain() -> None:
@@ -30,3 +30,11 @@ def test_intervals_overlap_when_they_share_a_value(other: tuple[float, float], o
     """Ends count."""
     ratio = Ratio(ratio=1.1, ci95=Interval(1.0, 1.2))
     assert ratio.overlaps(Ratio(ratio=sum(other) / 2, ci95=Interval(*other))) is overlap
+
+
+@pytest.mark.parametrize(
+    ("count", "total", "low", "high"), [(0, 200, 0.0, 0.01828), (5, 200, 0.00817, 0.05737), (10, 10, 0.69150, 1.0)]
+)
+def test_a_share_has_the_exact_interval(count: int, total: int, low: float, high: float) -> None:
+    """As tables of Clopper and Pearson have it."""
+    assert share_interval(count, total) == pytest.approx((low, high), abs=1e-5)
