@@ -27,7 +27,8 @@ PROCESS_SPREAD = 0.015
 differed by as much, and no more than the noise of their turns explained."""
 BEYOND_DOUBT = 1.5
 """A gain must lie this many half-widths of its 95 % interval above 1. Of 600 whole searches of a made-up surface with
-no gain, whose processes differ by 1, 5 and 10 %, 3 confirm one with 1.5, and 6 with 1.35; of 400 with 1.0, 11 do."""
+no gain, whose processes differ by 1, 5 and 10 %, 2 confirm one with 1.5, 2 with 1.35 and 7 with 1.0
+(``python -m benchmarks.aa_policy --made-up``)."""
 OTHERS_DEGREES = 4
 """Of freedom, at most, that the scatter of other points is worth beside that of two, where the two scatter less: they
 must not look certain because they agree by chance. Chosen: processes of one workload scatter alike, but in eleven of

@@ -70,7 +70,8 @@ def test_the_spread_of_processes_is_each_sides_own(spreads: dict[str, float]) ->
 
 def test_equal_answers_train_once_but_for_the_judged_one() -> None:
     """An answer that is the baseline trains beside it all the same: the two show what chance does."""
-    same, fused = make_result(), make_result(best=FUSED, speedup=SPEEDUP)
+    same = make_result(best=make_result().baseline)
+    fused = make_result(best=FUSED, speedup=SPEEDUP)
     sides, roles = held_out.sides_of({"30s": fused, "2m": same, "5m": fused}, "2m")
     assert list(sides) == ["baseline", "tuned", "answer after 30s"]
     assert roles == {"2m": "tuned", "30s": "answer after 30s", "5m": "answer after 30s"}
@@ -89,7 +90,7 @@ def test_a_candidate_counts_once_and_only_in_the_search() -> None:
 
 def test_a_workload_is_judged_by_the_loop() -> None:
     """Fractions are of the fastest side, and the claim's interval covers the ratio or not."""
-    results = {"30s": make_result(), "2m": make_result(best=FUSED, speedup=SPEEDUP)}
+    results = {"30s": make_result(best=make_result().baseline), "2m": make_result(best=FUSED, speedup=SPEEDUP)}
     rates = {"baseline": [100.0, 102.0], "tuned": [195.0, 197.0]}
     row = held_out.judged_row(results, "2m", {name: make_runs(found) for name, found in rates.items()})
     assert row["of_best_known"]["2m"]["ratio"] == 1
