@@ -5,9 +5,9 @@
     python -m benchmarks.aa_policy --made-up               # 600 searches on a made-up surface, ten minutes, no clock
 
 The real driver tunes five workloads in turn with a real budget and real processes: search, finalists, confirmation.
-Only what it asks for is replaced: every config that it wants trained is the baseline's (`SameRunner`). Each sixth
-tuning is interrupted at a random moment and resumed with a budget of its own; a gain in what it would have written then
-counts too. Tunings without a finalist, or whose rounds are too few for a claim, are counted apart.
+Only what it runs is replaced: every config that it wants trained is the baseline's (`SameRunner`). Each sixth tuning is
+interrupted at a random moment and resumed with a budget of its own; a gain in its partial result counts too. Tunings
+whose finalist has rounds enough for a claim are counted beside.
 
 The made-up surface (`tests.search.surface`) has a virtual clock, and processes that differ by 1, 5 and 10 %. Beside the
 product's rule, it shows how often others would report a gain: `autotune.measuring.speedup.BEYOND_DOUBT` is from it.
@@ -56,7 +56,8 @@ TARGETS = {
     **{name: target(name) for name in ("tiny_layers", "series", "scenes", "signals")},
 }
 COUNT, BUDGET_SECONDS = 40, 20.0
-"""Of shorter budgets hardly any has the rounds that a gain needs, which says nothing."""
+"""Seconds without looking at the workload. A gain needs three rounds: with 15 s, beside another program, none of five
+tunings had them."""
 RESUMED_EACH, EARLIEST, LATEST = 6, 0.2, 1.0
 """Each so many-th tuning is interrupted, after a share of its budget between these two."""
 START_SECONDS = 60.0
@@ -65,7 +66,7 @@ ALLOWED = 0.025
 QUIET, NEIGHBOUR, MADE_UP = "quiet", "neighbour", "made_up"
 SPREADS, SEEDS, MADE_UP_BUDGET_SECONDS = (0.01, 0.05, 0.10), 200, 60.0
 DOUBTS = tuple(sorted({1.0, 1.35, BEYOND_DOUBT}))
-"""Half-widths above 1 at which a gain would be reported."""
+"""Half-widths above 1 from which on a gain would be reported."""
 
 
 class SameRunner:
@@ -216,15 +217,15 @@ def run(condition: str, count: int, budget_seconds: float) -> None:
         places: dict[str, Opened] = {}
         for _ in range(count):
             figures = saved("aa_policy")
-            known = figures.get(condition, {}).get("tunings", [])
-            number = len(known)
+            earlier = figures.get(condition, {}).get("tunings", [])
+            number = len(earlier)
             name = list(TARGETS)[number % len(TARGETS)]
             places[name] = places.get(name) or opened(TARGETS[name], stack)
             with neighbour(seed=number) if condition == NEIGHBOUR else contextlib.nullcontext():
-                found = tune(places[name], name, number, budget_seconds, Path(folder))
-            found["budget_seconds"] = budget_seconds
-            print(f"  {condition} {number + 1}, {name}: {shown(found)}", file=sys.stderr, flush=True)
-            tunings = [*known, found]
+                tuning = tune(places[name], name, number, budget_seconds, Path(folder))
+            tuning["budget_seconds"] = budget_seconds
+            print(f"  {condition} {number + 1}, {name}: {shown(tuning)}", file=sys.stderr, flush=True)
+            tunings = [*earlier, tuning]
             save("aa_policy", kept(figures) | {condition: {**counted(tunings), "tunings": tunings}})
 
 
@@ -246,13 +247,13 @@ def enough(end: dict[str, Any]) -> bool:
     return end["best_finalist"] is not None and end["best_finalist"]["pairs"] >= FEWEST_PAIRS
 
 
-def shown(found: dict[str, Any]) -> str:
+def shown(tuning: dict[str, Any]) -> str:
     """One tuning."""
-    best = found["ends"][-1]["best_finalist"]
+    best = tuning["ends"][-1]["best_finalist"]
     finalist = f"best finalist {best['ratio']:.3f} ×, {best['pairs']} pairs" if best is not None else "no finalist"
-    gain = "A GAIN" if found["gain"] else "no gain"
-    how = f"{found['searched']} bursts, {found['rounds']} rounds, {found['seconds']:.0f} s"
-    return f"{gain}, {finalist} ({how}{', resumed' if found['resumed'] else ''})"
+    gain = "A GAIN" if tuning["gain"] else "no gain"
+    how = f"{tuning['searched']} bursts, {tuning['rounds']} rounds, {tuning['seconds']:.0f} s"
+    return f"{gain}, {finalist} ({how}{', resumed' if tuning['resumed'] else ''})"
 
 
 def made_up(spread: float, seed: int) -> list[bool]:
@@ -269,7 +270,7 @@ def made_up(spread: float, seed: int) -> list[bool]:
 
 
 def would_report(speedup: Speedup, doubt: float) -> bool:
-    """Whether a gain lies so many half-widths of its interval above 1."""
+    """Whether a gain lies `doubt` half-widths of its interval above 1, or more."""
     return speedup.pairs >= FEWEST_PAIRS and speedup.ratio * (speedup.ci95.low / speedup.ratio) ** doubt > 1
 
 
@@ -318,14 +319,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--made-up", action="store_true", help="instead: searches on a made-up surface")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="of those, for each spread")
     parser.add_argument("--afresh", action="store_true", help="forget the tunings that this run would add to")
-    asked = parser.parse_args(arguments)
-    condition = MADE_UP if asked.made_up else NEIGHBOUR if asked.neighbour else QUIET
-    if asked.afresh:
+    options = parser.parse_args(arguments)
+    condition = MADE_UP if options.made_up else NEIGHBOUR if options.neighbour else QUIET
+    if options.afresh:
         save("aa_policy", {part: one for part, one in kept(saved("aa_policy")).items() if part != condition})
-    if asked.made_up:
-        save("aa_policy", kept(saved("aa_policy")) | {MADE_UP: made_up_rows(asked.seeds)})
+    if options.made_up:
+        save("aa_policy", kept(saved("aa_policy")) | {MADE_UP: made_up_rows(options.seeds)})
     else:
-        run(condition, asked.count, asked.budget)
+        run(condition, options.count, options.budget)
     figures = kept(saved("aa_policy"))
     print(report(figures))
     return int(not met(figures))

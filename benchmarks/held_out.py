@@ -10,9 +10,13 @@ three train in the independent loop (`benchmarks.alternate`): fresh processes in
 of half a second in random order. Equal configs train once, but for the baseline and the last budget's answer, which
 always train beside each other. The best known config is the fastest there.
 
-The figures of a workload: candidates decided, whether one that compiles trained, share of the budget in warm-up and
-timed steps; each answer's rate over that of the best known; the claim against the realised ratio; how fresh processes
-of one config differ, without what a round changes for all; a side's rate in the proof over that in the loop.
+The figures of a workload are:
+
+- candidates decided, whether one that compiles trained, and the share of the budget in warm-up and timed steps;
+- each answer's rate over that of the best known;
+- the claim against the realised ratio;
+- how fresh processes of one config differ, without what a round changes for all;
+- a side's rate in the proof over that in the loop.
 
 Each workload is written as soon as it is known, into benchmarks/output/held_out.json, where the others stay. The exit
 status is 1 when a goal is missed.
@@ -52,9 +56,10 @@ DECIDED, DECIDED_LONG_STEPS = 60, 25
 TIMED, FRACTION_EARLY, FRACTION_LATE = 0.75, 0.90, 0.97
 HALF_WIDTH_MEDIAN, HALF_WIDTH_WORST = 0.04, 0.08
 SPREAD, PROOF_OFF = 0.02, 0.02
-"""The goals: candidates that the last budget decides where a step is shorter than `SHORT_STEP_SECONDS`, and elsewhere;
-share of that budget in steps; answers over the best known, after the first budget in the mean, after the last one each;
-half-widths of claims; standard deviation of processes; how far a rate of the proof may be off that of the loop."""
+"""The goals. The last budget decides `DECIDED` candidates or more where a step is shorter than `SHORT_STEP_SECONDS`, else
+`DECIDED_LONG_STEPS`. Steps take that share of it. Answers reach a fraction of the best known: after the first budget in
+the mean, after the last one each. The rest limits half-widths of claims, the standard deviation of processes, and how
+far a rate of the proof is off that of the loop."""
 
 
 def tuned(model: str, budget: str, seed: int, folder: Path) -> Result:
@@ -66,13 +71,13 @@ def tuned(model: str, budget: str, seed: int, folder: Path) -> Result:
     out = folder / f"{budget}-seed-{seed}.json"
     if not out.exists():
         command = [sys.executable, "-m", "autotune", "--model", model, "--budget", budget, "--seed", str(seed)]
-        done = subprocess.run([*command, "--out", str(out), "--quiet"], stderr=subprocess.PIPE, text=True)
-        if done.returncode or not out.exists():
-            raise RuntimeError(f"{' '.join(command)} ended with exit status {done.returncode}: {done.stderr}")
+        process = subprocess.run([*command, "--out", str(out), "--quiet"], stderr=subprocess.PIPE, text=True)
+        if process.returncode or not out.exists():
+            raise RuntimeError(f"{' '.join(command)} ended with exit status {process.returncode}: {process.stderr}")
     return read_result(out)
 
 
-def found_in(result: Result) -> dict[str, Any]:
+def tuning_figures(result: Result) -> dict[str, Any]:
     """What a tuning says of itself."""
     searched = [one for one in result.trials if one.changes and one.stage not in {CONFIRM, ABLATION}]
     decided = {_named(one) for one in searched if _is_decided(one)}
@@ -120,7 +125,7 @@ def process_spread(rates: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Standard deviation of the logarithms of each side's rates, without what a round changes for all sides.
 
     What is left of a side holds a share of the others' variance too, which is taken off (Grubbs, *Errors of
-    Measurement*, Technometrics 1973); of two sides the variances cannot be told apart, and are taken to be equal.
+    Measurement*, Technometrics 1973); the variances of two sides alone cannot be separated, and count as equal.
 
     Args:
         rates: Of two sides or more, in the same rounds.
@@ -128,14 +133,14 @@ def process_spread(rates: Mapping[str, Sequence[float]]) -> dict[str, float]:
     logs = {name: [math.log(rate) for rate in values] for name, values in rates.items()}
     of_rounds = [statistics.fmean(values) for values in zip(*logs.values(), strict=True)]
     count = len(logs)
-    left = {
+    variances = {
         name: statistics.variance(own - common for own, common in zip(values, of_rounds, strict=True))
         for name, values in logs.items()
     }
-    together = math.fsum(left.values()) * count / (count - 1)
+    together = math.fsum(variances.values()) * count / (count - 1)
     if count == 2:
         return {name: math.sqrt(together / 2) for name in logs}
-    return {name: math.sqrt(max(0.0, one - together / count**2) / (1 - 2 / count)) for name, one in left.items()}
+    return {name: math.sqrt(max(0.0, one - together / count**2) / (1 - 2 / count)) for name, one in variances.items()}
 
 
 def judged_row(results: Mapping[str, Result], last: str, runs: dict[str, list[Run]]) -> dict[str, Any]:
@@ -158,7 +163,7 @@ def judged_row(results: Mapping[str, Result], last: str, runs: dict[str, list[Ru
     foreign = [run.foreign_cpu_fraction or 0.0 for one in runs.values() for run in one]
     return {
         "step_seconds": result.baseline.config.effective_batch / means[BASELINE],
-        "tunings": {name: found_in(one) for name, one in results.items()},
+        "tunings": {name: tuning_figures(one) for name, one in results.items()},
         "best_known": {"side": best, "changed_knobs": sides[best].point.changes_from(result.baseline.point)},
         "of_best_known": of_best,
         "claim": row(verdict)
@@ -174,32 +179,32 @@ def judged_row(results: Mapping[str, Result], last: str, runs: dict[str, list[Ru
     }  # fmt: skip
 
 
-def measure(name: str, asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Tunes a workload, and trains what came of it."""
     folder.mkdir(parents=True, exist_ok=True)
-    longest = f"{asked.best_known_budget}, seed {OTHER_SEED}"
+    longest = f"{options.best_known_budget}, seed {OTHER_SEED}"
     results = {}
-    for budget in asked.budgets:
+    for budget in options.budgets:
         results[budget] = tuned(target(name), budget, SEED, folder)
         print(f"  {budget}: {results[budget].search.bursts} bursts", file=sys.stderr, flush=True)
-    results[longest] = tuned(target(name), asked.best_known_budget, OTHER_SEED, folder)
-    last = asked.budgets[-1]
+    results[longest] = tuned(target(name), options.best_known_budget, OTHER_SEED, folder)
+    last = options.budgets[-1]
     sides, _ = sides_of(results, last)
-    runs = realise(target(name), sides, device_of(results[last]), asked.seconds, asked.rounds)
+    runs = realise(target(name), sides, device_of(results[last]), options.seconds, options.rounds)
     return {
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "machine": probe_host().slug,
-        "seconds_per_side": asked.seconds,
-        "rounds": asked.rounds,
-        "first": asked.budgets[0],
+        "seconds_per_side": options.seconds,
+        "rounds": options.rounds,
+        "first": options.budgets[0],
         "last": last,
         **judged_row(results, last, runs),
     }
 
 
-def decided_goal(found: dict[str, Any]) -> int:
+def decided_goal(figures: dict[str, Any]) -> int:
     """Candidates that the last budget should decide."""
-    return DECIDED if found["step_seconds"] < SHORT_STEP_SECONDS else DECIDED_LONG_STEPS
+    return DECIDED if figures["step_seconds"] < SHORT_STEP_SECONDS else DECIDED_LONG_STEPS
 
 
 def together(rows: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -223,7 +228,7 @@ def together(rows: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
     def most(figure: str, value: float, goal: float) -> dict[str, Any]:
         return {"figure": figure, "value": value, "goal": f"≤ {goal:g}", "met": value <= goal}
 
-    found = [
+    overall = [
         counted(f"decide {DECIDED} candidates, or {DECIDED_LONG_STEPS} with long steps", decided),
         least("least share of the budget in steps", min(one["timed_fraction"] for one in last), TIMED),
         least(
@@ -236,33 +241,33 @@ def together(rows: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
         most("largest standard deviation of a side's processes", max(spreads), SPREAD),
     ]  # fmt: skip
     if proved:
-        found += [
+        overall += [
             counted(f"claims come true within {TOLERANCE:.0%}", [one["within_tolerance"] for one in proved]),
             counted("intervals of claims cover the realised ratio", [one["covers"] for one in proved]),
             most("half-width of a claim, median", statistics.median(widths), HALF_WIDTH_MEDIAN),
             most("half-width of a claim, worst", max(widths), HALF_WIDTH_WORST),
             most("a side's rate in the proof, off the loop, worst", max(proofs), PROOF_OFF),
         ]
-    return found
+    return overall
 
 
-def text(name: str, found: dict[str, Any]) -> str:
+def text(name: str, figures: dict[str, Any]) -> str:
     """The figures of a workload, as lines."""
-    last, claimed = found["tunings"][found["last"]], found["claim"]
-    spreads = ", ".join(f"{side} {one:.1%}" for side, one in found["process_spread"].items())
-    proofs = ", ".join(f"{side} {one:.3f}" for side, one in found["proof_over_loop"].items())
+    last, claimed = figures["tunings"][figures["last"]], figures["claim"]
+    spreads = ", ".join(f"{side} {one:.1%}" for side, one in figures["process_spread"].items())
+    proofs = ", ".join(f"{side} {one:.3f}" for side, one in figures["proof_over_loop"].items())
     width = f"± {claimed['half_width']:.1%}" if claimed["half_width"] is not None else "no claim"
     covers = {None: "", True: ", covered", False: ", NOT covered"}[claimed["covers"]]
-    fractions = ", ".join(f"{one['ratio']:.3f} after {budget}" for budget, one in found["of_best_known"].items())
+    fractions = ", ".join(f"{one['ratio']:.3f} after {budget}" for budget, one in figures["of_best_known"].items())
     return "\n".join(
         [
-            f"{name}: a step takes {1000 * found['step_seconds']:.1f} ms, on {found['machine']}; other processes took "
-            f"{found['foreign_cpu_fraction']:.0%} of the CPUs",
-            f"  decided {last['decided']} (goal {decided_goal(found)}), "
+            f"{name}: a step takes {1000 * figures['step_seconds']:.1f} ms, on {figures['machine']}; other processes "
+            f"took {figures['foreign_cpu_fraction']:.0%} of the CPUs",
+            f"  decided {last['decided']} (goal {decided_goal(figures)}), "
             f"{'compiled' if last['compiled'] else 'compiled nothing'}, "
             f"{last['timed_fraction']:.0%} in steps (goal {TIMED:.0%})",
-            f"  of the best known ({found['best_known']['side']}): {fractions} (goals {FRACTION_EARLY:.2f} in the mean "
-            f"after {found['first']}, {FRACTION_LATE:.2f} after {found['last']})",
+            f"  of the best known ({figures['best_known']['side']}): {fractions} (goals {FRACTION_EARLY:.2f} in the "
+            f"mean after {figures['first']}, {FRACTION_LATE:.2f} after {figures['last']})",
             f"  claimed {claimed['claimed']['ratio']:.3f} × ({width}), realised {claimed['realised']['ratio']:.3f} ×: "
             f"{claimed['off']:+.1%} (goal {TOLERANCE:.0%}){covers}",
             f"  processes differ by {spreads} (goal {SPREAD:.0%}); proof over loop {proofs or '–'} "
@@ -281,18 +286,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of training in the loop, for each side")
     parser.add_argument("--folder", type=Path, help="for result files; those that it holds are not tuned again")
     parser.add_argument("--quick", action="store_true", help="short and few: a smoke test")
-    asked = parser.parse_args(arguments)
-    if unknown := set(asked.workloads) - set(NAMES):
+    options = parser.parse_args(arguments)
+    if unknown := set(options.workloads) - set(NAMES):
         parser.error(f"expected some of {', '.join(NAMES)}, got {', '.join(sorted(unknown))}")
-    if asked.quick:
-        asked.budgets, asked.best_known_budget = list(QUICK_BUDGETS), QUICK_BEST_KNOWN_BUDGET
-        asked.rounds, asked.seconds = QUICK_ROUNDS, QUICK_SECONDS
-    folder = asked.folder or Path(tempfile.mkdtemp(prefix="held-out-"))
+    if options.quick:
+        options.budgets, options.best_known_budget = list(QUICK_BUDGETS), QUICK_BEST_KNOWN_BUDGET
+        options.rounds, options.seconds = QUICK_ROUNDS, QUICK_SECONDS
+    folder = options.folder or Path(tempfile.mkdtemp(prefix="held-out-"))
     print(f"result files and journals: {folder}", file=sys.stderr)
-    for name in asked.workloads or NAMES:
-        found = measure(name, asked, folder / name)
-        print(text(name, found), flush=True)
-        rows = saved("held_out").get("workloads", {}) | {name: found}
+    for name in options.workloads or NAMES:
+        figures = measure(name, options, folder / name)
+        print(text(name, figures), flush=True)
+        rows = saved("held_out").get("workloads", {}) | {name: figures}
         rows = {one: rows[one] for one in NAMES if one in rows}
         overall = together(rows)
         written = save("held_out", {"together": overall, "workloads": rows})

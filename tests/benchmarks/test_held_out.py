@@ -84,7 +84,7 @@ def test_a_candidate_counts_once_and_only_in_the_search() -> None:
         make_trial(Outcome.OOM, batch_size=64), make_trial(compile_mode="default"),
         make_trial(stage=held_out.CONFIRM, optimizer_impl="fused"),
     )  # fmt: skip
-    found = held_out.found_in(make_result(trials=trials))
+    found = held_out.tuning_figures(make_result(trials=trials))
     assert (found["decided"], found["failed"], found["compiled"]) == (2, 1, True)
 
 
