@@ -56,10 +56,10 @@ DECIDED, DECIDED_LONG_STEPS = 60, 25
 TIMED, FRACTION_EARLY, FRACTION_LATE = 0.75, 0.90, 0.97
 HALF_WIDTH_MEDIAN, HALF_WIDTH_WORST = 0.04, 0.08
 SPREAD, PROOF_OFF = 0.02, 0.02
-"""The goals. The last budget decides `DECIDED` candidates or more where a step is shorter than `SHORT_STEP_SECONDS`, else
-`DECIDED_LONG_STEPS`. Steps take that share of it. Answers reach a fraction of the best known: after the first budget in
-the mean, after the last one each. The rest limits half-widths of claims, the standard deviation of processes, and how
-far a rate of the proof is off that of the loop."""
+"""The goals. The last budget decides `DECIDED` candidates or more where a step is shorter than `SHORT_STEP_SECONDS`,
+else `DECIDED_LONG_STEPS`. Steps take that share of it. Answers reach a fraction of the best known: after the first
+budget in the mean, after the last one each. The rest limits half-widths of claims, the standard deviation of processes,
+and how far a rate of the proof is off that of the loop."""
 
 
 def tuned(model: str, budget: str, seed: int, folder: Path) -> Result:
