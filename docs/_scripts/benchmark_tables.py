@@ -350,9 +350,9 @@ def _held_out_claims(found: Any) -> str:
         claim, spread, proof = one["claim"], one["process_spread"], one["proof_over_loop"]
         covers = {None: "–", True: "yes", False: "no"}[claim["covers"]]
         rows.append([
-            name.replace("_", " "), _ratio(claim["claimed"]) if proof else "nothing faster", _ratio(claim["realised"]),
+            name.replace("_", " "), "nothing faster" if claim["covers"] is None else _ratio(claim["claimed"]), _ratio(claim["realised"]),
             _percent(claim["off"]), covers, *(f"{100 * spread[side]:.1f} %" for side in ("baseline", "tuned")),
-            *(f"{proof[side]:.3f}" if proof else "–" for side in ("baseline", "tuned")),
+            *(f"{proof[side]:.3f}" if side in proof else "–" for side in ("baseline", "tuned")),
         ])  # fmt: skip
     head = (
         "workload", "claimed", "realised", "off (goal 5 %)", "covered", "processes, baseline (goal 2 %)", "tuned",
