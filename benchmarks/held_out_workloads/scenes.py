@@ -45,8 +45,8 @@ class Crops(Dataset[torch.Tensor]):
         image = image.resize((32, 32), Image.Resampling.BICUBIC, box=(left, top, left + CROP, top + CROP))
         if mirrored % 2:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        pixels: torch.Tensor = torch.from_numpy(np.array(image)).permute(2, 0, 1)
-        return pixels.float() / 255
+        pixels: torch.Tensor = torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
+        return pixels
 
 
 class VAE(nn.Module):
