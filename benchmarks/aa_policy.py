@@ -170,35 +170,31 @@ def tune(at: Opened, name: str, number: int, budget_seconds: float, folder: Path
         partly = interrupted(TARGETS[name], number, budget_seconds, journal)
     search = make_policy(at, number, budget_seconds, journal, resume=partly is not None)
     search.run()
-    gains = [one for one in (partly, outcome(search)) if one is not None]
+    ends = [one for one in (partly, outcome(search)) if one is not None]
     trials = search.log.trials
     return {
         "number": number,
         "workload": name,
         "resumed": partly is not None,
-        "gain": any(one["gain"] for one in gains),
-        "ends": gains,
+        "gain": any(one["gain"] for one in ends),
+        "ends": ends,
         "searched": sum(trial.round is None for trial in trials),
         "rounds": len({trial.round for trial in trials if trial.stage == CONFIRM}),
         "seconds": time.monotonic() - began,
     }
 
 
-def interrupted(model: str, number: int, budget_seconds: float, journal: Path) -> dict[str, Any] | None:
-    """What a tuning that is interrupted would have written; None where it had ended before, or not begun."""
+def interrupted(model: str, number: int, budget_seconds: float, journal: Path) -> dict[str, Any]:
+    """What a tuning that is interrupted would have written; it may have ended before."""
     after = random.Random(number).uniform(EARLIEST, LATEST) * budget_seconds
     with contextlib.ExitStack() as stack:
         at = opened(model, stack)
         search = make_policy(at, number, budget_seconds, journal, resume=False)
         timer = threading.Timer(after, at.isolation.interrupt)
         timer.start()
-        try:
+        with contextlib.suppress(Interrupted):
             search.run()
-        except Interrupted:
-            pass
-        finally:
-            timer.cancel()
-            timer.join()
+        timer.cancel()
         return outcome(search)
 
 
