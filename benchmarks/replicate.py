@@ -108,7 +108,11 @@ def replicate(path: Path, seconds: float, rounds: int, names: Sequence[str] = ()
     """Trains both sides of a result file in interleaved rounds, in the plain loop and through frameworks."""
     result = read_result(path)
     device = device_of(result)
-    names = [name for name in names if name in frameworks.that_train(load_workload(result.workload.target))]
+    if names:
+        able = frameworks.that_train(load_workload(result.workload.target))
+        if skipped := [name for name in names if name not in able]:
+            print(f"{path}: skips {', '.join(skipped)}, where gradients live for another time", file=sys.stderr)
+        names = [name for name in names if name in able]
     sides = dict(zip(SIDES, (result.baseline, result.best), strict=True))
     by_loop = realise_in((PLAIN, *names), result.workload.target, sides, device, seconds, rounds, seed)
     claimed = claim(result)
