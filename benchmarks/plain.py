@@ -79,7 +79,7 @@ class Loop:
         while True:
             samples, accumulated, batches_before = 0, 0, self.batches
             for count, batch in self.loader:
-                self.backward(batch)
+                self.backward(batch, first=accumulated == 0)
                 samples += count
                 accumulated += 1
                 if accumulated == self.config.accumulation_steps:
@@ -93,11 +93,13 @@ class Loop:
                 raise RuntimeError("the loader yields no batch")
             self.epochs += 1
 
-    def backward(self, batch: Any) -> None:
-        """One micro-step: the loss of a batch and its gradients."""
+    def backward(self, batch: Any, *, first: bool) -> None:
+        """One micro-step: the loss of a batch and its gradients; `first` in an optimizer step."""
         batch = self.to_device(batch)
         with precision(self.config, self.device), attention(self.config):
             loss = self.loss(self.model, batch)
+        if first and self.workload.keeps_gradients:
+            self.optimizer.zero_grad(set_to_none=True)
         self.scaler.scale(loss / self.config.accumulation_steps).backward()  # type: ignore[no-untyped-call]
         self.last_loss = loss.detach()
         self.batches += 1
@@ -109,7 +111,8 @@ class Loop:
             nn.utils.clip_grad_norm_(self.workload.model.parameters(), self.workload.clip_grad_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
+        if not self.workload.keeps_gradients:
+            self.optimizer.zero_grad(set_to_none=True)
 
     def to_device(self, batch: Any) -> Any:
         """A batch of tensors, in lists, tuples and dicts, on the device."""

@@ -104,7 +104,7 @@ class Trainer(Drain):
     def _train(self) -> Generator[int, None, None]:
         for group in self.tuned.accumulate(self.feed):
             for number, (samples, batch) in enumerate(group, 1):
-                self._backward(batch, len(group))
+                self._backward(batch, len(group), first=number == 1)
                 if number == len(group):
                     began = self.feed.clock.mark()
                     self._update()
@@ -116,13 +116,15 @@ class Trainer(Drain):
         if largest_samples:
             batch = worst_batch(self.workload, largest_samples, self.tuned.batch_size)
             for _ in range(WORST_STEPS):
-                self._backward(self.tuned.to_device(batch), 1)
+                self._backward(self.tuned.to_device(batch), 1, first=True)
                 self._update()
             self.feed.clock.synchronize()
 
-    def _backward(self, batch: Any, parts: int) -> None:
+    def _backward(self, batch: Any, parts: int, *, first: bool) -> None:
         with self.tuned.autocast():
             loss = self._loss_of(self.model, batch)
+        if first and self.workload.keeps_gradients:
+            self.optimizer.zero_grad(set_to_none=True)
         self.scaler.scale(loss / parts).backward()  # type: ignore[no-untyped-call]
         self.loss = loss.detach()
 
@@ -132,7 +134,8 @@ class Trainer(Drain):
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.workload.clip_grad_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
+        if not self.workload.keeps_gradients:
+            self.optimizer.zero_grad(set_to_none=True)
 
     def check_loss(self) -> float:
         """The last loss.

@@ -35,6 +35,9 @@ class Workload:
         sampler: As for ``DataLoader``; without one a map-style dataset is shuffled.
         worker_init_fn: As for ``DataLoader``.
         clip_grad_norm: Applied in every burst: it costs time in training too.
+        keeps_gradients: Whether a step's gradients live until the next forward pass is done, as where ``zero_grad``
+            comes right before ``backward``; else they are dropped after the step. That decides peak memory, and how
+            often memory goes back to the system.
         sample_size: ``sample -> relative size``, for variable-length data.
         name: Shown to people; the target's name when None.
         evaluation: A map-style or iterable dataset to evaluate on, which ``--evaluation`` finds a batch size for; the
@@ -53,6 +56,7 @@ class Workload:
     sampler: Sampler[Any] | None = None
     worker_init_fn: Callable[[int], None] | None = None
     clip_grad_norm: float | None = None
+    keeps_gradients: bool = False
     sample_size: Callable[[Any], float] | None = None
     name: str | None = None
     evaluation: Dataset[Any] | None = None

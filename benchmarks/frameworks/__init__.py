@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 
+from autotune import Workload
 from benchmarks.frameworks.common import FrameworkLoop
 
 NEEDED: dict[str, tuple[str, ...]] = {
@@ -19,6 +20,15 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "accelerate": ("accelerate",),
 }
 """The frameworks, and the packages that must be installed for each."""
+
+
+KEEP_GRADIENTS = frozenset({"lightning"})
+"""Those that drop a step's gradients after the next forward pass, which `Workload.keeps_gradients` states."""
+
+
+def that_train(workload: Workload) -> list[str]:
+    """The frameworks whose gradients live as long as those of the workload did when it was measured."""
+    return [name for name in NEEDED if (name in KEEP_GRADIENTS) == workload.keeps_gradients]
 
 
 def loop_class(framework: str) -> type[FrameworkLoop]:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 
-from autotune import Workload
+from autotune import TrainConfig, Workload
 from autotune.integrations.lightning import trainer_kwargs, tuned_datamodule
+from benchmarks import digits
 from benchmarks.frameworks.common import FrameworkLoop
+from benchmarks.plain import make_loader
 from benchmarks.stopwatch import OnStep
 
 if TYPE_CHECKING:
@@ -49,6 +51,12 @@ class Data(LightningDataModule):
     def train_dataloader(self) -> DataLoader[Any]:
         """As a user without autotune has it."""
         return self.loader
+
+
+def build() -> tuple[Module, Data]:
+    """The digits as one tunes what Lightning trains."""
+    workload = digits.build()
+    return Module(workload), Data(make_loader(workload, TrainConfig(batch_size=workload.batch_size)))
 
 
 class Counting(Callback):

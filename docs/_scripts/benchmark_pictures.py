@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from benchmark_tables import GUIDES, LOOPS, read
+from benchmark_tables import GUIDES, framework_loops, read
 
 WIDTH, LABELS, ROW, TOP, BOTTOM = 760, 190, 30, 14, 56
 LARGEST = 3.5
@@ -32,9 +32,7 @@ def guides() -> str:
 
 def frameworks() -> str:
     """What was claimed, and what came true through each framework."""
-    (one,) = read("replicate_frameworks")["replications"]
-    loops = {"independent loop": one} | {word: one["frameworks"][name] for name, word in LOOPS.items()}
-    rows = [(word, [_point(0, one["claimed"]), _point(1, found["realised"])]) for word, found in loops.items()]
+    rows = [(word, [_point(0, found["claimed"]), _point(1, found["realised"])]) for word, found in framework_loops()]
     return _chart("Speed-up claimed and realised, by framework", ("claimed", "realised"), rows)
 
 

@@ -22,9 +22,10 @@ from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.results.files import write_document
 from autotune.results.result import Side
+from autotune.workload.target import load_workload
 from benchmarks import frameworks, output, replicate
 from benchmarks.alternate import Run, realise_in
-from benchmarks.frameworks import NEEDED, loop_class
+from benchmarks.frameworks import NEEDED, loop_class, that_train
 from benchmarks.plain import Loop
 from benchmarks.ratios import Ratio
 from benchmarks.replicate import Replication, Through
@@ -188,6 +189,15 @@ def test_a_run_is_timed(framework: str) -> None:
     assert [sentence.split(" does")[0] for sentence in run.not_in_effect] == (
         ["Fabric"] if framework == "fabric" else []
     )
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [(TINY, ["fabric", "transformers", "accelerate"]), ("benchmarks.frameworks.lightning:build", ["lightning"])],
+)
+def test_a_file_is_trained_by_what_keeps_gradients_alike(target: str, expected: list[str]) -> None:
+    """What was measured from a LightningModule by Lightning, the rest by the others."""
+    assert that_train(load_workload(target)) == expected
 
 
 def make_replication(claimed: float, through: float) -> Replication:

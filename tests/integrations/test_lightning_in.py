@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -35,15 +36,36 @@ def test_a_demo_is_checked_and_run_in_bursts(name: str) -> None:
 
 def test_a_burst_takes_the_steps_that_lightning_takes() -> None:
     """From the same weights on the same batches, the weights come out as ``Trainer.fit`` leaves them."""
-    torch.manual_seed(0)
-    module, data = built.boring()
-    torch.manual_seed(0)
-    twin, twin_data = built.boring()
+    (in_burst, _), (in_lightning, _) = take_three_steps()
+    torch.testing.assert_close(in_burst, in_lightning)
+
+
+def test_gradients_live_as_long_as_lightnings() -> None:
+    """Until the next forward pass is done: they are part of the memory that it takes."""
+    (_, alive), (_, alive_there) = take_three_steps()
+    assert alive == alive_there == [False, *[True] * 5]
+
+
+def take_three_steps() -> Iterator[tuple[torch.Tensor, list[bool]]]:
+    """In a burst and by ``Trainer.fit``: the weights, and whether there were gradients at each forward pass."""
     words = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    Trainer(max_steps=3, accumulate_grad_batches=2, enable_model_summary=False, **words).fit(twin, datamodule=twin_data)
-    workload = of((module, data))
-    train(workload, 3, accumulation_steps=2)
-    torch.testing.assert_close(module.layer.weight, twin.layer.weight)
+    trainer = Trainer(max_steps=3, accumulate_grad_batches=2, enable_model_summary=False, **words)
+    ways = [
+        lambda module, data: train(of((module, data)), 3, accumulation_steps=2),
+        lambda module, data: trainer.fit(module, datamodule=data),
+    ]
+    for way in ways:
+        torch.manual_seed(0)
+        module, data = built.boring()
+        alive: list[bool] = []
+
+        def note(layer: Any, _: Any, alive: list[bool] = alive) -> None:
+            if layer.training:  # Lightning validates a little first
+                alive.append(layer.weight.grad is not None)
+
+        module.layer.register_forward_pre_hook(note)
+        way(module, data)
+        yield module.layer.weight, alive
 
 
 def test_the_baseline_is_lightnings_default() -> None:

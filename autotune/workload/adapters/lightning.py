@@ -96,6 +96,7 @@ def from_module(package: Any, module: Any, data: Any, trainer: Any, target: str)
             non_blocking=True,  # Lightning copies so wherever memory is pinned
         ),
         clip_grad_norm=None if _clips_by_value(trainer) else (trainer.gradient_clip_val or None),
+        keeps_gradients=True,  # Lightning drops them between training_step and backward
         name=type(module).__name__,
         notes=(*notes, *loader_notes(parts)),
         **workload_parts(parts),
