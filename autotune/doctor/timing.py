@@ -63,8 +63,7 @@ def pairs(clinic: Clinic) -> Iterator[Finding]:
     played = clinic.runner().play([_case(*PAIR)] * 2, plan, DEADLINE_SECONDS)
     first, second = (burst.measurement for burst in played)
     if first is None or second is None:
-        reasons = "; ".join(burst.reason or "" for burst in played)
-        yield _believed("two runners of one config", reasons, holds=False)
+        yield _believed("two runners of one config", "; ".join(burst.reason or "" for burst in played), holds=False)
         return
     off = abs(math.log(first.samples_per_second / second.samples_per_second))
     noise = SURE * (block_error(first, second) or 0.0)

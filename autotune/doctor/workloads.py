@@ -189,7 +189,7 @@ class _Greedy(nn.Module):
         if self._part == "forward":
             _take(weighted)
         elif self._part == "backward":
-            weighted.register_hook(_take)
+            weighted.register_hook(_take)  # type: ignore[no-untyped-call]
         return weighted
 
 
