@@ -34,7 +34,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Imports a name when it is first asked for: the command line answers --help without pydantic, let alone torch."""
+    """Imports a name when it is first asked for: to import the package costs nothing."""
     if name in _HOMES:
         return getattr(importlib.import_module(f"autotune.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -28,7 +28,7 @@ def parse_duration(text: str) -> float:
     units = [unit or "s" for _, unit in parts]
     bare_among_several = len(parts) > 1 and any(unit == "" for _, unit in parts)
     if not parts or rebuilt != "".join(text.lower().split()) or bare_among_several:
-        raise UnitError(f"expected a duration such as 90s, 10m or 1h30m, got {quoted(text)}")
+        raise UnitError(f"expected a duration such as 90s, 10m or 1h30m, got {quoted(text)}; pass one")
     if unknown := [unit for unit in units if unit not in _DURATION_SECONDS]:
         raise UnitError(f"the duration {quoted(text)} has the unknown unit {quoted(unknown[0])}; use s, m, h or d")
     numbers = [float(number) for number, _ in parts]
@@ -48,9 +48,9 @@ def parse_fraction(text: str) -> float:
     try:
         value = float(stripped[:-1]) / 100 if stripped.endswith("%") else float(stripped)
     except ValueError:
-        raise UnitError(f"expected a fraction such as 0.9 or 90%, got {quoted(text)}") from None
+        raise UnitError(f"expected a fraction such as 0.9 or 90%, got {quoted(text)}; pass one") from None
     if not 0 < value <= 1:
-        raise UnitError(f"expected a fraction above 0 and at most 1 (100%), got {quoted(text)}")
+        raise UnitError(f"expected a fraction above 0 and at most 1 (100%), got {quoted(text)}; pass one such as 0.9")
     return value
 
 

@@ -16,7 +16,6 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-from autotune.commands.common import collection_paused
 from autotune.report.comparison import render_comparison
 from autotune.results.compare import compare
 from autotune.results.files import write_document
@@ -57,10 +56,9 @@ def main() -> int:
         for number in range(MACHINES):
             write_document(machine(source, number, rng), Path(folder, f"{number}.json"))
         began = time.perf_counter()
-        with collection_paused():  # as in the command
-            gathered = gather([folder])
-            read = time.perf_counter() - began
-            page = render_comparison(compare(gathered, SAMPLES))
+        gathered = gather([folder])
+        read = time.perf_counter() - began
+        page = render_comparison(compare(gathered, SAMPLES))
     seconds = time.perf_counter() - began
     figures = {
         "machines": MACHINES, "kinds": KINDS, "seconds": seconds, "of_which_reading": read,

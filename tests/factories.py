@@ -118,8 +118,6 @@ def make_hardware(gpu: Gpu | None = None, **changes: Any) -> Hardware:
         "memory": Memory(
             total_bytes=64 * GIB, available_bytes=7 * GIB, cgroup_limit_bytes=8 * GIB, shm_bytes=GIB // 16
         ),
-        "container": "docker",
-        "disk": "ext4 on a solid-state disk",
         "software": make_software(),
         "peaks": Peaks(
             matmul_flops_per_second={"fp32": 1.84e11, "bf16": None}, memory_bytes_per_second=1.9e10, seconds=0.9

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.commands import shared_options
-from autotune.commands.common import STARTED, Json, Model, Quiet, Seconds, Trust, reported, say
+from autotune.commands.common import STARTED, Json, Model, Network, Quiet, Seconds, Trust, Writable, reported, say
 from autotune.commands.run import Words
 from autotune.units import parse_duration
 
@@ -20,8 +19,8 @@ def check(
     model: Model = "",
     trust: Trust = False,
     budget: Seconds = "50s",
-    writable: shared_options.Writable = None,
-    network: shared_options.Network = False,
+    writable: Writable = None,
+    network: Network = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:

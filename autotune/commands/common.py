@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import gc
 import time
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 
+from autotune.commands.options import OFFERED, help_of
 from autotune.errors import INTERRUPTED_STATUS, AutotuneError, Interrupted
+from autotune.hardware import DeviceKind
 
 STARTED = time.monotonic()
 """The budget counts from here, not from the start of the process: where a shell executes its last command in its own
 place, that is as old as the shell."""
+DEVICES = "|".join(get_args(DeviceKind))
 Model = Annotated[str, typer.Option(help="The workload, where it is not found as the file names it.")]
 Trust = Annotated[bool, typer.Option("--trust", help="Run the code that the file names, wherever it lies.")]
-Seconds = Annotated[str, typer.Option(help="Wall-clock time for everything.")]
+Seconds = Annotated[str, typer.Option(help="Wall-clock time for everything: 90s, 10m, 1h30m.", metavar="TIME")]
+Device = Annotated[str, typer.Option(help="The device; the first accelerator when left out.", metavar=DEVICES)]
+AtLeast = Annotated[
+    str,
+    typer.Option(
+        help="The cheapest must reach this share of the fastest machine's rate, from 0.01 to 1.", metavar="SHARE"
+    ),
+]
+Samples = Annotated[
+    str, typer.Option(help="Of a whole training, epochs included: what it takes and costs on each.", metavar="NUMBER")
+]
+Writable = Annotated[list[Path] | None, typer.Option(help=help_of(OFFERED["writable"]), metavar="PATH")]
+Network = Annotated[bool, typer.Option("--network", help=help_of(OFFERED["network"]))]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")]
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -40,21 +54,6 @@ def reported(command: Command) -> Command:
             raise typer.Exit(INTERRUPTED_STATUS) from None
 
     return run  # type: ignore[return-value]
-
-
-@contextlib.contextmanager
-def collection_paused() -> Iterator[None]:
-    """No search for garbage meanwhile: among the records of a thousand files there is none, and each search sees all.
-
-    For commands alone, which have a process of their own: it holds for all threads.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def say(text: str) -> None:

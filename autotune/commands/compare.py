@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 import typer
 
-from autotune.commands import shared_options
-from autotune.commands.common import collection_paused, reported, say
-from autotune.commands.options import parse_comparison_format, parse_floor, parse_samples
+from autotune.commands import options
+from autotune.commands.common import AtLeast, Samples, reported, say
 from autotune.errors import UsageError
+
+Format = Literal["table", "md", "csv", "json", "html"]
 
 
 @reported
-@collection_paused()
 def compare(
     paths: Annotated[list[Path], typer.Argument(help="Result files, cross files, or folders that hold them.")],
-    form: Annotated[str, typer.Option("--format", help="table, md, csv, json or html; else by --out's ending.")] = "",
-    out: Annotated[Path | None, typer.Option(help="Write to this file instead of showing it.")] = None,
-    samples: Annotated[
-        str, typer.Option(help="Of a whole training, epochs included: what it takes and costs on each.")
+    form: Annotated[
+        str, typer.Option("--format", help="When left out, by --out's ending.", metavar="|".join(get_args(Format)))
     ] = "",
-    at_least: shared_options.MachinesAtLeast = "",
-    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write to this file instead of showing it.")] = None,
+    samples: Samples = "",
+    at_least: AtLeast = "",
 ) -> None:
     """Shows the same workload across machines."""
     from autotune.commands.outputs import COMPARISONS, require_replaceable
@@ -37,10 +36,16 @@ def compare(
     from autotune.terminal.comparison import comparison_table, remarks
     from autotune.terminal.console import make_console
 
-    chosen = parse_comparison_format(form, out, json=json)
+    whole = options.read(options.Samples, "samples", samples)
+    floor = options.read(options.Share, "at_least", at_least)
+    chosen = options.read(Format, "format", form) or (out.suffix.lstrip(".") if out is not None else "table")
     if out is not None:
+        if chosen not in COMPARISONS:
+            raise UsageError(
+                f"--out: expected a file that ends in .md, .csv, .json or .html, or one of these as --format, got {out}"
+            )
         require_replaceable("--out", out, COMPARISONS[chosen])
-    comparison = compare_results(gather(paths), parse_samples(samples), parse_floor(at_least))
+    comparison = compare_results(gather(paths), whole, floor)
     if chosen == "csv" or not comparison.groups:  # in the others they are part of the text
         make_console().print(remarks(comparison))
     require_rows(comparison)

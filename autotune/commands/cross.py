@@ -7,11 +7,23 @@ from typing import Annotated
 
 import typer
 
-from autotune.commands import shared_options
-from autotune.commands.common import STARTED, Json, Model, Quiet, Seconds, Trust, reported, say
-from autotune.commands.options import parse_device
+from autotune.commands.common import (
+    DEVICES,
+    STARTED,
+    Json,
+    Model,
+    Network,
+    Quiet,
+    Seconds,
+    Trust,
+    Writable,
+    reported,
+    say,
+)
+from autotune.commands.options import read
 from autotune.commands.run import Words
 from autotune.errors import NothingFeasibleError
+from autotune.hardware import DeviceKind
 from autotune.units import parse_duration
 
 
@@ -22,10 +34,10 @@ def cross(
     against: Annotated[Path | None, typer.Option(help="This machine's result; one in results/ when left out.")] = None,
     model: Model = "",
     trust: Trust = False,
-    device: Annotated[str, typer.Option(help="Train here: cpu, cuda, rocm or mps; as in the file when left out.")] = "",
+    device: Annotated[str, typer.Option(help="Train here; as in the file when left out.", metavar=DEVICES)] = "",
     budget: Seconds = "60s",
-    writable: shared_options.Writable = None,
-    network: shared_options.Network = False,
+    writable: Writable = None,
+    network: Network = False,
     out: Annotated[Path | None, typer.Option(help="The file; in results/<machine>/cross when left out.")] = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -47,7 +59,7 @@ def cross(
     named = trained_by(source.workload, file, model=model, command=command or (), trust=trust)
     target = allowing(named, writable or (), any_network=network)
     own = (str(against), read_result(against)) if against is not None else None
-    kind = parse_device(device)
+    kind = read(DeviceKind, "device", device)
     if out is not None:
         require_replaceable("--out", out, CROSS)
     clock = Budget(parse_duration(budget), started=STARTED)

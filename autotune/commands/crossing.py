@@ -217,7 +217,8 @@ def judge_cross(source: Result, place: Place, ran: tuple[list[Round], list[Burst
             fingerprint=place.facts.fingerprint,
             model=place.facts.model,
         ),
-        machine=_machine_of(place),
+        # As this machine's own result calls it, which the comparison puts beside it.
+        machine=place.own[1].machine if place.own is not None else place.hardware.machine(place.device),
         hardware=place.hardware,
         software=place.hardware.software.model_copy(update={"autotune": __version__}),
         device=place.device,
@@ -239,11 +240,6 @@ def judge_cross(source: Result, place: Place, ran: tuple[list[Round], list[Burst
 def breakdown(point: Point, failed: Sequence[Burst]) -> Burst | None:
     """The burst of a point that failed; one that was only too slow for the time there was does not count."""
     return next((burst for burst in failed if burst.point == point and burst.outcome is not Outcome.TIMEOUT), None)
-
-
-def _machine_of(place: Place) -> str:
-    """As this machine's own result calls it, which the comparison puts beside it."""
-    return place.own[1].machine if place.own is not None else place.hardware.machine(place.device)
 
 
 def differences_of(source: Result, fingerprint: str) -> Iterable[str]:

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from autotune.commands.common import Json, Quiet, reported, say
-from autotune.commands.options import parse_device
+from autotune.commands.common import Device, Json, Quiet, reported, say
+from autotune.commands.options import missing_device, read
 
 LOOK_SECONDS = 60.0
 UNTRUSTED_STATUS = 4
@@ -17,7 +17,7 @@ UNTRUSTED_STATUS = 4
 
 @reported
 def doctor(
-    device: Annotated[str, typer.Option(help="Examine this one: cpu, cuda, rocm or mps.")] = "",
+    device: Device = "",
     out: Annotated[Path | None, typer.Option(help="Folder for what was found; results/<machine>.")] = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -25,15 +25,14 @@ def doctor(
     """Tries out on this machine what tuning relies on; exit status 4 where its figures cannot be trusted."""
     from autotune.bursts.isolation import Isolation
     from autotune.bursts.runner import look_at_machine
-    from autotune.commands.options import missing_device
     from autotune.commands.outputs import EXAMINATION, require_replaceable
     from autotune.doctor import examination_path, examine
     from autotune.errors import UsageError
-    from autotune.hardware import pin_gpu
+    from autotune.hardware import DeviceKind, pin_gpu
     from autotune.terminal.console import make_console
     from autotune.terminal.findings import examination_lines, finding_line
 
-    wanted = parse_device(device)
+    wanted = read(DeviceKind, "device", device)
     pin_gpu()
     console = make_console()
     with Isolation() as isolation:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
-from autotune.commands import options, shared_options
-from autotune.commands.common import Quiet, collection_paused, reported
+from autotune.commands import options
+from autotune.commands.common import AtLeast, Quiet, Samples, Seconds, reported
 from autotune.errors import INTERRUPTED_STATUS
+from autotune.fleet.plan import EngineName
 
 
 @reported
@@ -24,15 +25,15 @@ def fleet(
         ),
     ] = None,
     model: Annotated[str, typer.Option(help="What to tune: module:build or file.py:build.", metavar="TARGET")] = "",
-    budget: shared_options.Budget = "10m",
-    engine: Annotated[str, typer.Option(help="ray, slurm or local; the file's when left out.")] = "",
+    budget: Seconds = "10m",
+    engine: Annotated[str, typer.Option(help="The file's when left out.", metavar="|".join(get_args(EngineName)))] = "",
     address: Annotated[str, typer.Option(help="Of a Ray cluster; the file's when left out.")] = "",
     out: Annotated[Path, typer.Option(help="The folder for results, one for each machine in it.")] = Path("results"),
     cross: Annotated[
         bool, typer.Option("--cross", help="Then measure each machine's config on all the others.")
     ] = False,
-    samples: Annotated[str, typer.Option(help="Of a whole training: what it takes and costs on each machine.")] = "",
-    at_least: shared_options.MachinesAtLeast = "",
+    samples: Samples = "",
+    at_least: AtLeast = "",
     quiet: Quiet = False,
 ) -> None:
     """Tunes on all machines of a fleet at once, brings the results home, and compares them.
@@ -50,16 +51,16 @@ def fleet(
     wanted = Wanted.of(
         read_plan(file, engine=engine, address=address), out, model=model, budget=budget, others=tuple(others or ())
     )
-    whole, floor = options.parse_samples(samples), options.parse_floor(at_least)
+    whole = options.read(options.Samples, "samples", samples)
+    floor = options.read(options.Share, "at_least", at_least)
     console = make_console()
     tell = (lambda _machine, _text: None) if quiet else (lambda *step: console.print(step_line(*step)))
     with Interrupts() as interrupts, FleetRun(wanted, tell, interrupts) as run:
         endings = run.tune()
         if cross and not run.interrupted:
             endings += run.cross()
-        with collection_paused():
-            comparison = run.comparison(whole, floor)
-            page = run.write_page(render_comparison(comparison)) if comparison.groups else ""
+        comparison = run.comparison(whole, floor)
+        page = run.write_page(render_comparison(comparison)) if comparison.groups else ""
         if page and not quiet:
             console.print(comparison_table(comparison))
             console.print(page, markup=False)

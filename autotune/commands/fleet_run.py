@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotune.commands import options, outputs
+from autotune.commands import outputs
 from autotune.commands.fleet_words import require_understood
+from autotune.commands.options import Options
 from autotune.commands.outputs import require_replaceable
 from autotune.errors import ResultFileError, UsageError
 from autotune.files import write_whole
@@ -78,16 +79,16 @@ class Wanted:
             raise UsageError(f"--out: expected a folder, but {out} is a file; choose another")
         wanted = cls(plan, out, model or None, tuple(others) if is_script else (), budget, extra)
         require_replaceable("--out", out / PAGE, outputs.PAGE)
-        for machine, kind in plan.machines.items():
+        for machine in plan.machines:
             words = tuple(word for word in wanted.command(machine) if word != WARM_START)
-            require_understood(machine, words, priced=kind.dollars_per_hour is not None)
+            require_understood(machine, words)
             require_replaceable("--out", wanted.place(machine), outputs.RESULT)
         return wanted
 
     @property
     def name(self) -> str:
         """What the files of its results are called."""
-        return options.Options(target=self.target or "", script=self.script).name
+        return Options(target=self.target or "", script=self.script).name
 
     def place(self, machine: str) -> Path:
         """Where a machine's result is kept; the name holds the device where the options do."""

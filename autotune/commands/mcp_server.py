@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -32,13 +32,6 @@ Only one measurement runs at a time, since two would disturb each other; leave t
 Believe a speed-up only where it is confirmed, and tell its interval."""
 Answer = TypeVar("Answer")
 Work = Callable[[Sentence, Stop], Answer]
-
-
-class Tools(Protocol):
-    """Adds tools to a server; their measurements go through the desk."""
-
-    def __call__(self, desk: Desk) -> list[Any]:
-        """The tools."""
 
 
 @dataclass
@@ -152,7 +145,7 @@ def serve(*, out_anywhere: bool) -> None:
     anyio.run(_serve, make_tools, out_anywhere)
 
 
-async def _serve(make_tools: Tools, out_anywhere: bool) -> None:
+async def _serve(make_tools: Callable[[Desk], list[Any]], out_anywhere: bool) -> None:
     desk = Desk(out_anywhere)
     server: MCPServer[Any] = MCPServer(
         "autotune", instructions=INSTRUCTIONS, version=__version__, tools=make_tools(desk), log_level="WARNING"

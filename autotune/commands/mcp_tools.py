@@ -1,8 +1,12 @@
-"""The tools that an agent calls: commands, with the commands' own options, defaults and errors."""
+"""The tools that an agent calls: commands, with the commands' own options, defaults, errors and output.
+
+An answer is what a terminal would show, and as data the record itself, without what is long.
+"""
 
 from __future__ import annotations
 
 import inspect
+import io
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,19 +16,12 @@ import anyio.to_thread
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.tools import Tool
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
-from pydantic import Field
-from rich.console import RenderableType
+from pydantic import Field, WithJsonSchema
+from rich.console import Console, RenderableType
 
-from autotune.commands import mcp_answers, shared_options
-from autotune.commands.check import check as check_command
-from autotune.commands.mcp_answers import Answer, plain
+from autotune.commands.options import FOR_SCRIPTS, OFFERED, Options, default_of, schema_of
 from autotune.commands.outputs import BESIDE
-from autotune.commands.parameters import Parameter, parameters_of, typed
 from autotune.commands.probe import PROBE_SECONDS, probed
-from autotune.commands.probe import probe as probe_command
-from autotune.commands.run import run as run_command
-from autotune.commands.show import show as show_command
-from autotune.commands.tune import tune as tune_command
 from autotune.errors import AutotuneError, UsageError
 from autotune.search.interrupts import Stop
 from autotune.search.stopping import Budget
@@ -34,66 +31,67 @@ from autotune.units import parse_duration
 
 if TYPE_CHECKING:
     from autotune.commands.mcp_server import Desk
-    from autotune.commands.options import Options
+    from autotune.results.result import Result
 
-Said = tuple[Answer, RenderableType]
+Said = tuple[dict[str, Any], list[RenderableType]]
 """An answer as data, and as a terminal would show it."""
 Call = Callable[[Context[Any, Any], dict[str, Any]], Awaitable[Said]]
-MODEL_OPTIONS = parameters_of(tune_command)
-PERSONS = frozenset({"trust", "writable", "network"})
-"""Options of the command line alone: an agent may name what runs, as its client shows, but lift no protection."""
-SCRIPT_OPTIONS = parameters_of(run_command, without={"command", "dry_run", "keep", *PERSONS})
-CHECK_OPTIONS = parameters_of(check_command, without={"file", "command", *PERSONS})
-SHOW_OPTIONS = parameters_of(show_command, without={"file"})
-PROBE_OPTIONS = parameters_of(probe_command)
-Words = Annotated[
-    list[str] | None, Field(description="A script instead of a model: the words that run it, such as python, train.py.")
-]
-File = Annotated[str, Field(description="A result file.")]
-Paths = Annotated[list[str], Field(description="Result files, or folders that hold them.")]
+COLUMNS = 120
+"""Width of a table in an answer: a program reads it, and no terminal folds it."""
+_SIDE = {"measurement": {"blocks", "telemetry", "final_loss"}}
+_LEFT_OUT: Any = {
+    "hardware": True, "software": True, "constraints": True, "workload": {"script", "model"},
+    "baseline": _SIDE, "best": _SIDE, "search": {"skipped_knobs"}, "diagnosis": {"before", "after"},
+}  # fmt: skip
+"""Fields of a result that an answer leaves to its file: they are long, or an agent has no use for them."""
+COMMAND = (
+    Annotated[
+        list[str] | None,
+        Field(description="A script instead of a model: the words that run it, such as python, train.py."),
+    ],
+    None,
+)
+MODEL = (Annotated[str, Field(description="What to tune: module:build or file.py:build.")], "")
+FILE = (Annotated[str, Field(description="A result file.")], ...)
+PATHS = (Annotated[list[str], Field(description="Result files, or folders that hold them.")], ...)
+WHY = (Annotated[bool, Field(description="Show every burst, and why it was run.")], False)
 READS = ToolAnnotations(read_only_hint=True, destructive_hint=False, open_world_hint=False)
 """A tool with these hints changes nothing, and runs autotune's own code only."""
 RUNS = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=True)
 """A tool with these hints runs a person's code or a command, which may do anything."""
-_KINDS: dict[str, Any] = {
-    "text": str | int | float | list[str] | None,
-    "texts": list[str] | dict[str, Any] | None,
-    "path": str | None,
-    "paths": list[str] | None,
-    "switch": bool,
-}
 
 
 def make_tools(desk: Desk) -> list[Tool]:
     """The tools of a server; what they measure goes through its desk."""
-    tuning = {"command": (Words, None), **_arguments(MODEL_OPTIONS)}
+    measuring = _Measuring(desk)
+    options = {name: _argument(name, default_of(field)) for name, field in OFFERED.items() if name not in FOR_SCRIPTS}
+    tuning = {"command": COMMAND, "model": MODEL, **options}
     return [
         _tool(
             "probe", "What this machine has, and what limits it: processors, memory, GPUs, and measured peaks.",
-            _arguments(PROBE_OPTIONS), _Measuring(desk).probe, mcp_answers.ProbeAnswer, READS,
+            {"device": options["device"]}, measuring.probe, READS,
         ),
         _tool(
             "dry_run",
             "What is seen in a model (a build() function) or a training script, and which settings would be tried "
             "with which values; nothing is tuned. Give either model or command.",
-            tuning, _Measuring(desk).dry_run, mcp_answers.DryRunAnswer, RUNS,
+            tuning, measuring.dry_run, RUNS,
         ),
         _tool(
             "run",
             "Tunes a model or a training script within a wall-clock budget, writes a result file and a report, and "
             "tells the confirmed speed-up with its interval. Give either model or command. Takes as long as the "
             "budget; cancelling keeps what was measured by then.",
-            tuning, _Measuring(desk).run, mcp_answers.ResultAnswer, RUNS,
+            tuning, measuring.run, RUNS,
         ),
-        _tool("show", "One result file.", {"file": (File, ...), **_arguments(SHOW_OPTIONS)}, _show,
-              mcp_answers.ResultAnswer, READS),
+        _tool("show", "One result file.", {"file": FILE, "why": WHY}, _in_a_thread(_shown), READS),
         _tool(
             "check", "Whether a result still holds on this machine: trains both sides again, in turn, for a minute.",
-            {"file": (File, ...), "command": (Words, None), **_arguments(CHECK_OPTIONS)},
-            _Measuring(desk).check, mcp_answers.CheckAnswer, RUNS,
+            {"file": FILE, "command": COMMAND, "model": MODEL, "budget": _argument("budget", "50s")},
+            measuring.check, RUNS,
         ),
-        _tool("compare", "Results of the same workload side by side, across machines.", {"paths": (Paths, ...)},
-              _compare, mcp_answers.CompareAnswer, READS),
+        _tool("compare", "Results of the same workload side by side, across machines.", {"paths": PATHS},
+              _in_a_thread(_compared), READS),
     ]  # fmt: skip
 
 
@@ -107,33 +105,31 @@ class _Measuring:
         """`autotune probe`."""
         from autotune.terminal.console import hardware_table
 
-        device = typed(PROBE_OPTIONS, given)["device"]
-
         def work(_: Sentence, stop: Stop) -> Any:
-            return probed(device, stop)
+            return probed(given["device"], stop)
 
         hardware = await self._desk.measure(context, "the machine", PROBE_SECONDS, work)
-        return mcp_answers.of_probe(hardware), hardware_table(hardware)
+        return hardware.model_dump(mode="json"), [hardware_table(hardware)]
 
     async def dry_run(self, context: Context[Any, Any], given: dict[str, Any]) -> Said:
         """`autotune run --dry-run`, of models too."""
         from autotune.commands.tuning import Tuning
+        from autotune.terminal.look import look_data, look_lines
 
         wanted = _wanted(given, out_anywhere=self._desk.out_anywhere)
         budget = Budget(wanted.budget_seconds)
 
         def work(told: Sentence, stop: Stop) -> Any:
             tuning = Tuning(wanted, told, budget, stop)
-            return *tuning.look(), tuning.notes
+            return tuning.look(), tuning.notes
 
-        found = mcp_answers.of_look(*await self._desk.measure(context, wanted.target, budget.preparing_seconds, work))
-        return found, _look_text(found)
+        found, notes = await self._desk.measure(context, wanted.target, budget.preparing_seconds, work)
+        return {**look_data(*found), "notes": notes}, [look_lines(*found), *notes]
 
     async def run(self, context: Context[Any, Any], given: dict[str, Any]) -> Said:
         """`autotune --model` and `autotune run`."""
         from autotune.commands.keep import after_run
         from autotune.commands.saving import tune_and_save
-        from autotune.terminal.console import result_table
 
         wanted = _wanted(given, out_anywhere=self._desk.out_anywhere)
         budget = Budget(wanted.budget_seconds)
@@ -145,8 +141,8 @@ class _Measuring:
             return saved, *saved.write_page()
 
         saved, page, why_none = await self._desk.measure(context, wanted.target, budget.seconds, work)
-        notes = [str(told) for told in (saved.failure, why_none) if told is not None]
-        return mcp_answers.of_result(saved.result, saved.path, page, notes=notes), result_table(saved.result)
+        data, shown = _said(saved.result, saved.path, page)
+        return data, [*shown, *(str(told) for told in (saved.failure, why_none) if told is not None)]
 
     async def check(self, context: Context[Any, Any], given: dict[str, Any]) -> Said:
         """`autotune check`."""
@@ -155,41 +151,35 @@ class _Measuring:
         from autotune.results.result import read_result
         from autotune.terminal.console import check_lines
 
-        file, command = Path(given.pop("file")), given.pop("command", None)
-        options = typed(CHECK_OPTIONS, given)
+        file = Path(given["file"])
         result = read_result(file)
-        target = trained_by(result.workload, file, model=options["model"], command=command or (), trust=False)
-        budget = Budget(parse_duration(options["budget"]))
+        command = given["command"] or ()
+        target = trained_by(result.workload, file, model=given["model"], command=command, trust=False)
+        budget = Budget(parse_duration(str(given["budget"])))
         await context.report_progress(0.0, 1.0, f"what runs: {target}")
 
         def work(told: Sentence, stop: Stop) -> Any:
             return check_result(result, target, budget, told, stop)
 
         found = await self._desk.measure(context, str(target), budget.seconds, work)
-        return mcp_answers.of_check(found, file), check_lines(found)
+        return found.model_dump(mode="json"), [check_lines(found)]
 
 
-async def _show(_context: Context[Any, Any], given: dict[str, Any]) -> Said:
-    """`autotune show`; files are read in a thread, so that words of progress are not held up."""
-    return await anyio.to_thread.run_sync(_shown, given)
+def _in_a_thread(work: Callable[[dict[str, Any]], Said]) -> Call:
+    """A tool that reads files, so that words of progress are not held up meanwhile."""
 
+    async def call(_context: Context[Any, Any], given: dict[str, Any]) -> Said:
+        return await anyio.to_thread.run_sync(work, given)
 
-async def _compare(_context: Context[Any, Any], given: dict[str, Any]) -> Said:
-    """`autotune compare`."""
-    return await anyio.to_thread.run_sync(_compared, given)
+    return call
 
 
 def _shown(given: dict[str, Any]) -> Said:
     from autotune.results.result import read_result
-    from autotune.terminal.console import result_table
-    from autotune.terminal.trials import trials_table
 
-    file = Path(given.pop("file"))
-    why = typed(SHOW_OPTIONS, given)["why"]
-    result = read_result(file)
+    file = Path(given["file"])
     page = file.with_suffix(".html")
-    found = mcp_answers.of_result(result, file, page if page.is_file() else None, bursts=why)
-    return found, trials_table(result) if why else result_table(result)
+    return _said(read_result(file), file, page if page.is_file() else None, why=given["why"])
 
 
 def _compared(given: dict[str, Any]) -> Said:
@@ -202,7 +192,22 @@ def _compared(given: dict[str, Any]) -> Said:
         require_rows(comparison)
     except AutotuneError as error:
         raise type(error)("; ".join([str(error), *comparison.problems])) from None
-    return mcp_answers.of_comparison(comparison), comparison_table(comparison)
+    return comparison.model_dump(mode="json"), [comparison_table(comparison)]
+
+
+def _said(result: Result, path: Path | None, page: Path | None, *, why: bool = False) -> Said:
+    """A result, just found or read from its file; every burst, too, with `why`."""
+    from autotune.terminal.console import result_table, usage_lines
+    from autotune.terminal.trials import profile_tables, trials_table
+
+    diff = path.with_suffix(".diff") if path is not None and result.workload.script is not None else None
+    places = {"file": path, "report": page, "diff": diff if diff is not None and diff.is_file() else None}
+    data = result.model_dump(mode="json", by_alias=True, exclude=_LEFT_OUT | ({} if why else {"trials": True}))
+    data |= {name: str(place.resolve()) if place is not None else None for name, place in places.items()}
+    data |= {"confirmed": result.speedup is not None and result.speedup.confirmed, "changes": result.changed_knobs}
+    bursts = [trials_table(result), profile_tables(result)] if why else []
+    usage = [usage_lines(result, path, page)] if path is not None else []
+    return data, [result_table(result), *bursts, *usage]
 
 
 def _wanted(given: dict[str, Any], *, out_anywhere: bool) -> Options:
@@ -212,7 +217,14 @@ def _wanted(given: dict[str, Any], *, out_anywhere: bool) -> Options:
         UsageError: Neither or both of a model and a command are named, or an option is invalid, or a file is to be
             written outside the working directory.
     """
-    wanted = _parsed(given)
+    from autotune.scripts.script import Script
+
+    command, model = given.pop("command"), given.pop("model")
+    if (not command) == (not model):
+        raise UsageError("expected either model, such as train:build, or command, such as python train.py; pass one")
+    script = Script.of(command) if command else None
+    what = {"target": model} if script is None else {"target": script.text, "script": script.command}
+    wanted = Options.parse(given, **what)
     if out_anywhere:
         return wanted
     if wanted.out is not None:
@@ -239,46 +251,13 @@ def _require_inside(option: str, *places: Path) -> None:
             )
 
 
-def _parsed(given: dict[str, Any]) -> Options:
-    """The options of a model or of a command.
-
-    Raises:
-        UsageError: Neither or both of them are named, or an option is invalid.
-    """
-    command = given.pop("command", None)
-    if (not command) == (not given.get("model")):
-        raise UsageError("expected either model, such as train:build, or command, such as python train.py; pass one")
-    if not command:
-        options = typed(MODEL_OPTIONS, given)
-        return shared_options.options_of(target=options.pop("model"), **options)
-    left = {name: value for name, value in given.items() if value != MODEL_OPTIONS[name].default}
-    if foreign := [name for name in left if name not in SCRIPT_OPTIONS]:
-        raise UsageError(f"--{foreign[0]} is for models, and a command was given; leave it out")
-    return shared_options.script_options(command, **typed(SCRIPT_OPTIONS, left))
-
-
-def _look_text(found: mcp_answers.DryRunAnswer) -> str:
-    """What would be tried, a line a setting."""
-    tried = (f"  {knob}: {', '.join(map(str, of.values))} ({of.reason})" for knob, of in found.would_try.items())
-    left = (f"  {knob}: {why}" for knob, why in found.would_leave.items())
-    return "\n".join(["would be tried", *tried, "would be left as it is", *left])
-
-
-def _arguments(parameters: Mapping[str, Parameter]) -> dict[str, tuple[Any, Any]]:
-    """The options of a command as arguments of a tool: the type with what it means, and the default."""
-    return {
-        name: (Annotated[_KINDS[one.kind], Field(description=f"{one.help} {one.sample}".strip())], one.default)
-        for name, one in parameters.items()
-    }
+def _argument(name: str, default: Any) -> tuple[Any, Any]:
+    """An option as an argument: the command's own reading of it says what is wrong, rather than the protocol's."""
+    return Annotated[Any, WithJsonSchema(schema_of(name) | {"default": default})], default
 
 
 def _tool(
-    name: str,
-    meaning: str,
-    arguments: Mapping[str, tuple[Any, Any]],
-    call: Call,
-    answer: type[Answer],
-    hints: ToolAnnotations,
+    name: str, meaning: str, arguments: Mapping[str, tuple[Any, Any]], call: Call, hints: ToolAnnotations
 ) -> Tool:
     """A tool; one that does not know an argument says so, instead of leaving it out.
 
@@ -287,18 +266,19 @@ def _tool(
         meaning: What it does.
         arguments: The type and the default of each; ``...`` for none.
         call: What it does.
-        answer: What comes of it.
         hints: What a client may ask a person before it calls it.
     """
 
     async def tool(context: Context[Any, Any], **given: Any) -> CallToolResult:
         try:
-            found, shown = await call(context, given)
-        except AutotuneError as error:
-            return _refused(error)
-        text = "\n".join([found.answer, "", plain(shown).rstrip(), "", "next:", *(f"- {todo}" for todo in found.next)])
-        data = masked_data(found.model_dump(mode="json", by_alias=True))
-        return CallToolResult(content=[TextContent(text=masked_text(text))], structured_content=data)
+            data, shown = await call(context, given)
+        except AutotuneError as error:  # with the user's own frames where their code raised
+            trace = getattr(error, "trace", None)
+            return CallToolResult(content=[_content(f"{error}\n\n{trace}" if trace else str(error))], is_error=True)
+        console = Console(file=io.StringIO(), width=COLUMNS, color_system=None, force_terminal=False, highlight=False)
+        console.print(*shown, sep="\n", markup=False)
+        text = console.file.getvalue()  # type: ignore[attr-defined]
+        return CallToolResult(content=[_content(text)], structured_content=masked_data(data))
 
     keyword, empty = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
     named = [
@@ -306,8 +286,7 @@ def _tool(
         for one, (kind, default) in arguments.items()
     ]
     first = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Context)
-    returned = Annotated[CallToolResult, answer]
-    tool.__signature__ = inspect.Signature([first, *named], return_annotation=returned)  # type: ignore[attr-defined]
+    tool.__signature__ = inspect.Signature([first, *named], return_annotation=CallToolResult)  # type: ignore[attr-defined]
     tool.__annotations__ = {"context": Context}
     made = Tool.from_function(tool, name=name, description=meaning, annotations=hints)
     made.fn_metadata.arg_model.model_config["extra"] = "forbid"
@@ -316,8 +295,5 @@ def _tool(
     return made
 
 
-def _refused(error: AutotuneError) -> CallToolResult:
-    """An error with the command's own sentence, and the user's own frames where their code raised."""
-    trace = getattr(error, "trace", None)
-    text = f"{error}\n\n{trace}" if trace else str(error)
-    return CallToolResult(content=[TextContent(text=text)], is_error=True)
+def _content(text: str) -> TextContent:
+    return TextContent(text=masked_text(text.rstrip()))

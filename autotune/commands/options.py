@@ -1,33 +1,51 @@
-"""Parses the values of options; an invalid one is told with what was expected."""
+"""What a person may ask of a tuning: one model, from which the command line, `autotune.tune` and MCP's tools are made.
+
+A command line gives texts; Python and agents give numbers, lists and mappings. Each field reads both, so that names,
+defaults, ranges and errors are the same everywhere.
+"""
 
 from __future__ import annotations
 
-import math
+import inspect
+import itertools
+import os
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
-from autotune.errors import UnitError, UsageError
+import typer
+from annotated_types import Ge, Le
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+
+from autotune.commands.outputs import require_result_place
+from autotune.errors import AutotuneError, UsageError
 from autotune.files import stem_of
-from autotune.units import LEAST_DOLLARS, MOST_DOLLARS, parse_fraction, quoted
+from autotune.hardware import Cpu, DeviceKind, Gpu, Hardware, why_no_energy
+from autotune.stored import Dollars
+from autotune.units import parse_duration, parse_fraction, quoted
 from autotune.wording import spelled
 
 if TYPE_CHECKING:
-    from autotune.hardware import Cpu, DeviceKind, Gpu, Hardware
     from autotune.knobs import Scalar
     from autotune.measuring import Objective
-    from autotune.workload.sent import Sent
 
-SAMPLERS = ("bayes", "tpe", "gp", "random")
-COMPARISON_FORMATS = ("table", "md", "csv", "json", "html")
 MOST_SAMPLES = 2**31 - 1
 """The largest effective batch: no loader's index counts further, and the divisors of more take minutes to find."""
-MOST_WORKERS = 4096
-"""More than the CPUs of any machine: each is a process."""
-MOST_PINNED = {"num_workers": MOST_WORKERS, "num_threads": MOST_WORKERS, "prefetch_factor": 1024}
-"""Higher pins would start processes or threads, or fill memory, without end."""
+MOST_PINNED = {"num_workers": 4096, "num_threads": 4096, "prefetch_factor": 1024}
+"""More than the CPUs of any machine; higher pins would start processes or threads, or fill memory, without end."""
 MOST_SEED = 2**32 - 1
 """The highest that numpy's random generator takes, from which the samplers draw."""
 MOST_VALUES = 64
@@ -36,80 +54,305 @@ MOST_RANKS = 256
 """More than the devices of any machine: each is a process that holds the model."""
 MOST_CHARACTERS = 200
 """Of one typed value: it stands in every row of the result's tables."""
-_THOUSANDS = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 MOST_TRAINED = 1e15
 """Samples of a training: no loader counts further in a machine's life."""
-LEAST_FLOOR = 0.01
-"""The least share of the fastest rate to be kept: below, none is."""
 MAX_NAME_CHARACTERS = 60
 """Characters of a machine's name: it stands in each row of a comparison."""
-LEAST_MEMORY = 0.01
-"""The least share of memory: with less, not even torch's own libraries would fit."""
+_THOUSANDS = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
-class Options:
-    """What the person asked for; the fields are the options of the command line.
+class Takes:
+    """How the values of a type are written: `sample` stands for one in ``--help``, and an error expects `noun`."""
+
+    sample: str
+    noun: str = ""
+
+
+def _typed(value: Any) -> str:
+    """What a person would have typed for a value: one word, or several separated by commas."""
+    from autotune.knobs import format_scalar
+
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return format_scalar(value)
+    if isinstance(value, os.PathLike):
+        return str(os.fspath(value))
+    if not isinstance(value, Collection) or isinstance(value, (bytes, Mapping)):
+        raise UsageError(f"expected a text, a number or a list of them, got {value!r:.60}; pass one, or leave it out")
+    return ",".join(map(_typed, value))
+
+
+def _several(value: Any) -> Any:
+    """What stands alone as a list of one."""
+    return [value] if isinstance(value, (str, os.PathLike)) else value
+
+
+def _reader(parse: Callable[[Any], Any], written: Any) -> BeforeValidator:
+    """Makes a value of what is written for it, of the JSON type `written`."""
+
+    def read(value: Any) -> Any:
+        try:
+            return parse(value)
+        except AutotuneError as error:
+            raise ValueError(str(error)) from None
+
+    return BeforeValidator(read, json_schema_input_type=written)
+
+
+def _text(parse: Callable[[str], Any], written: Any = float | str) -> BeforeValidator:
+    """The same of a text, such as a person types or would type."""
+    return _reader(lambda value: parse(_typed(value)), written)
+
+
+def _number(text: str) -> float:
+    """A number such as ``90M``, ``1.2e9`` or ``$2.49``; NaN where it is none, which is outside of every range."""
+    digits, factor = text.strip().removeprefix("$").replace(",", ""), 1.0
+    if digits[-1:] in _THOUSANDS:
+        digits, factor = digits[:-1], _THOUSANDS[digits[-1]]
+    try:
+        return factor * float(digits)
+    except ValueError:
+        return float("nan")
+
+
+def _name(text: str) -> str:
+    """A name that fits into a table, without what steers a terminal."""
+    if len(text) > MAX_NAME_CHARACTERS:
+        raise UsageError(f"expected a name of {MAX_NAME_CHARACTERS} characters at most, got {quoted(text)}; shorten it")
+    return " ".join(spelled(text).split())
+
+
+def _pairs(given: Any) -> Iterator[tuple[str, str]]:
+    """The two sides of each ``name=value``; of a mapping's items, too."""
+    if isinstance(given, Mapping):
+        given = [f"{name}{'' if str(one).startswith('<=') else '='}{_typed(one)}" for name, one in given.items()]
+    for text in _several(given):
+        name, equals, value = _typed(text).partition("=")
+        if not (name.strip() and equals and value.strip()):
+            raise UsageError(f"expected name=value, got {quoted(text)}; pass both")
+        if len(longest := max([name, *value.split(",")], key=len)) > MOST_CHARACTERS:
+            raise UsageError(
+                f"expected names and values of {MOST_CHARACTERS} characters at most, got {quoted(longest)}; shorten it"
+            )
+        yield name.strip(), value.strip()
+
+
+def _pins(given: Any) -> dict[str, Scalar]:
+    """The knobs of ``knob=value``, each with its value; of ``knob<=number``, with ``<=number``."""
+    from autotune.knobs import at_most, parse_knob
+
+    pinned: dict[str, Scalar] = {}
+    for name, text in _pairs(given):
+        knob = name.removesuffix("<").strip()
+        value = parse_knob(knob, text)
+        if knob == "ranks":
+            raise UsageError(f"ranks are not pinned, but started; use --nproc-per-node {text}")
+        if isinstance(value, int) and value > MOST_PINNED.get(knob, value):
+            raise UsageError(f"expected {knob} of {MOST_PINNED[knob]} at most, got {value}; pin fewer")
+        if name.endswith("<"):
+            if type(value) is not int:
+                raise UsageError(f"expected a whole number behind {knob}<=, got {quoted(text)}; pin {knob}={text}")
+            value = at_most(value)
+        pinned[knob] = value
+    return pinned
+
+
+def _knobs(text: str) -> tuple[str, ...] | None:
+    """Knob names."""
+    from autotune.knobs import KNOB_NAMES, unknown_knob
+
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if unknown := [name for name in names if name not in KNOB_NAMES]:
+        raise UsageError(unknown_knob(unknown[0]))
+    return names or None
+
+
+def _explored(given: Any) -> dict[str, tuple[Scalar, ...]]:
+    """Arguments of ``name=a,b``, each with its values."""
+    from autotune.knobs import parse_scalar
+
+    explored = {}
+    for name, text in _pairs(given):
+        values = tuple(dict.fromkeys(parse_scalar(part) for part in text.split(",") if part.strip()))
+        if not values:
+            raise UsageError(
+                f"expected values separated by commas for {name}, got {quoted(text)}; pass some, as in {name}=256,384"
+            )
+        if len(values) > MOST_VALUES:
+            raise UsageError(
+                f"expected {MOST_VALUES} values at most, got {len(values)}; pass fewer, since each costs a burst"
+            )
+        explored[name] = values
+    return explored
+
+
+def _existing(paths: tuple[Path, ...]) -> tuple[Path, ...]:
+    """The paths, each of which exists."""
+    for path in paths:
+        if not path.exists():
+            raise ValueError(f"expected a file or folder that exists, got {str(path)!r}; create it, or leave it out")
+    return paths
+
+
+Duration = Annotated[float, _text(parse_duration), Takes("TIME")]
+Share = Annotated[float, Field(ge=0.01, le=1), _text(parse_fraction), Takes("SHARE", "a fraction")]
+Price = Annotated[Dollars, _text(_number), Takes("DOLLARS", "dollars an hour")]
+Samples = Annotated[
+    float, Field(ge=1, le=MOST_TRAINED), AfterValidator(round), _text(_number), Takes("NUMBER", "a number")
+]
+Name = Annotated[str, _text(_name, str), Takes("NAME")]
+Paths = Annotated[tuple[Path, ...], _reader(_several, list[Path]), Takes("FILE")]
+Switch = Annotated[bool, Field(strict=True)]
+Existing = Annotated[Paths, AfterValidator(_existing), Takes("PATH")]
+FOR_MODELS = frozenset({"objective", "at_least", "explore", "join", "nproc_per_node", "fit", "evaluation"})
+"""Options that a script cannot have."""
+FOR_SCRIPTS = frozenset({"writable", "network"})
+"""Options that a model has no need of; they lift a protection, so that no agent may pass them."""
+
+
+class Options(BaseModel):
+    """What the person asked for; its fields are the options of the command line, by their aliases where they have one.
 
     Attributes:
-        objective: The name of what is maximised.
-        at_least: The share of the fastest config's rate that the answer must reach; None: any.
-        dollars_per_hour: What the machine costs, where that was told.
-        machine_name: What comparisons call the machine; None: by what trains.
-        effective_batch: A number; ``"free"``; None holds the baseline's.
-        explored: Values for keyword arguments of ``build()``.
-        warm_start: Result files of other machines, whose configs are tried first.
+        target: What is tuned, as the result calls it.
         script: The command that trains, where a script is tuned; the target is its text.
-        evaluation: Whether a batch size to evaluate with is looked for as well.
         sent: The function, where one is tuned that only this process has; the target is its name.
-        ranks: Processes that train together, as `torchrun` starts them; 0: as many as there are devices.
-        join: The name of a study in the storage, which other machines of this kind share.
-        fit: Whether all changes are told that make a baseline fit into memory, rather than the first.
-        allow_numerics: Whether products in FP8 and gradients exchanged in bf16 may be searched.
-        writable: What a script may change in earnest.
-        any_network: Whether a script may connect anywhere after its first step.
+        pinned: The value of a knob, or ``<=`` and a number.
     """
 
-    target: str
-    objective: str = "samples_per_second"
-    at_least: float | None = None
-    dollars_per_hour: float | None = None
-    machine_name: str | None = None
-    budget_seconds: float = 600.0
-    device: DeviceKind | None = None
-    out: Path | None = None
-    effective_batch: int | str | None = None
-    memory_target: float = 0.9
-    utilization_target: float = 0.95
-    pinned: dict[str, Scalar] = field(default_factory=dict)
-    only: tuple[str, ...] | None = None
-    max_workers: int | None = None
-    explored: dict[str, tuple[Scalar, ...]] = field(default_factory=dict)
-    warm_start: tuple[Path, ...] = ()
-    sampler: str = "bayes"
-    seed: int = 0
-    storage: str | None = None
-    resume: bool = False
-    join: str | None = None
-    ranks: int = 1
-    fit: bool = False
-    allow_numerics: bool = False
-    evaluation: bool = False
-    writable: tuple[Path, ...] = ()
-    any_network: bool = False
-    script: tuple[str, ...] = ()
-    sent: Sent | None = None
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, populate_by_name=True, arbitrary_types_allowed=True
+    )
 
-    def of(self, sent: Sent) -> Options:
-        """The same of a function."""
-        return replace(self, target=sent.target, sent=sent)
+    budget_seconds: Duration = Field(
+        default=cast("Any", "10m"), alias="budget", description="Wall-clock time for the whole run: 90s, 10m, 1h30m."
+    )
+    objective: Literal["samples_per_second", "samples_per_joule"] = Field(
+        default="samples_per_second", description="What is maximised; joules are those of the device."
+    )
+    at_least: Share | None = Field(
+        default=None,
+        description="With samples_per_joule: nothing below this share of the fastest config's rate replaces what you "
+        "have.",
+    )
+    dollars_per_hour: Price | None = Field(
+        default=None, description="What this machine costs an hour, for comparisons."
+    )
+    machine_name: Name | None = Field(
+        default=None, description="Name of this machine in comparisons; its hardware when left out."
+    )
+    device: DeviceKind | None = Field(default=None, description="The first accelerator when left out.")
+    out: Path | None = Field(default=None, description="The result file; in results/<machine> when left out.")
+    effective_batch: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] | Literal["free"] | None = Field(
+        default=None, description="Batch size × accumulation, or free: any; the baseline's when left out."
+    )
+    memory_target: Share = Field(default=0.9, description="The share of memory that may be used.")
+    utilization_target: Share = Field(
+        default=0.95, description="How busy the GPU and how near its ceiling training must be for the search to stop."
+    )
+    pinned: Annotated[dict[str, Any], _reader(_pins, dict[str, Any] | list[str]), Takes("KNOB=VALUE")] = Field(
+        default={}, alias="pin", description="Hold a knob, or limit it: 'num_workers<=4'; may be repeated."
+    )
+    only: Annotated[tuple[str, ...], _text(_knobs, list[str] | str), Takes("KNOB,KNOB")] | None = Field(
+        default=None, description="Search only these knobs."
+    )
+    allow_numerics: Switch = Field(
+        default=False, description="Also search products in FP8, and gradients exchanged in bf16."
+    )
+    explored: Annotated[dict[str, Any], _reader(_explored, dict[str, list[Any]] | list[str]), Takes("NAME=A,B")] = (
+        Field(default={}, alias="explore", description="Values for an argument of build(); may be repeated.")
+    )
+    warm_start: Paths = Field(default=(), description="Try another machine's result first; may be repeated.")
+    sampler: Literal["bayes", "tpe", "random"] = Field(
+        default="bayes", description="What proposes candidates; tpe is Optuna's."
+    )
+    seed: Annotated[int, Field(ge=0, le=MOST_SEED)] = Field(
+        default=0, description="Seeds the sampler and the order of bursts."
+    )
+    storage: Annotated[str, Takes("URL")] | None = Field(
+        default=None, description="Database for the trials; a file by the result when left out."
+    )
+    join: Name | None = Field(
+        default=None, description="Share the study of this name in --storage with other machines of this kind."
+    )
+    resume: Switch = Field(
+        default=False, description="Continue an interrupted run; only bursts that timed out are repeated."
+    )
+    ranks: Annotated[int, Field(ge=1, le=MOST_RANKS)] | Literal["auto"] = Field(
+        default=1,
+        alias="nproc_per_node",
+        description="Number of processes that train together, as under torchrun; auto: one per device.",
+    )
+    fit: Switch = Field(default=False, description="Measure every change that would make a baseline fit into memory.")
+    evaluation: Switch = Field(default=False, description="Find the batch size to evaluate with, too.")
+    writable: Existing = Field(
+        default=(), description="A file or folder that bursts may change in earnest; may be repeated."
+    )
+    any_network: Switch = Field(
+        default=False,
+        alias="network",
+        description="Let bursts connect anywhere after their first step, not only to their data.",
+    )
+    target: str
+    script: tuple[str, ...] = ()
+    sent: Any = None
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any], **what: Any) -> Options:
+        """The options that were typed, or passed from Python or by an agent; None and an empty text leave one out.
+
+        Args:
+            given: By the options' names, with ``_`` for ``-``.
+            what: Is tuned: `target`, `script`, `sent`.
+
+        Raises:
+            UsageError: One of them is invalid.
+        """
+        known = {
+            name: value for name, value in given.items() if value is not None and (not isinstance(value, str) or value)
+        }
+        try:
+            return cls.model_validate({**known, **what})
+        except ValidationError as error:
+            name = str(error.errors()[0]["loc"][0])
+            field = OFFERED[name]
+            raise _refusal(name, error, known[name], field.annotation, field.metadata) from None
+
+    @model_validator(mode="after")
+    def _agree(self) -> Options:
+        if self.out is not None:
+            require_result_place(self.out)
+        if self.join and not self.storage:
+            raise UsageError("--join: expected --storage with the URL of a database that all machines reach; pass both")
+        if self.join and self.resume:
+            raise UsageError("--join and --resume contradict each other; a study that is shared is continued as it is")
+        if self.at_least is not None and self.goal.is_rate:
+            raise UsageError(
+                "--at-least: expected an objective by which the fastest config need not be the best, got "
+                f"{self.objective}; pass --objective samples_per_joule, or leave it out"
+            )
+        if self.script:
+            self._suit_a_script()
+        return self
+
+    def _suit_a_script(self) -> None:
+        for name in sorted(FOR_MODELS):
+            field = OFFERED[name]
+            if getattr(self, NAMES[name]) != field.default:
+                raise UsageError(f"{option_of(name)} is for models, and a command was given; leave it out")
+        if isinstance(self.effective_batch, int):
+            raise UsageError(
+                "--effective-batch: expected 'free' for a script, which accumulates by itself, got "
+                f"{self.effective_batch}; leave it out, or pass 'free'"
+            )
 
     @property
     def goal(self) -> Objective:
         """What is maximised."""
         from autotune.measuring import objective_named
 
-        return objective_named(self.objective, self.dollars_per_hour)
+        return objective_named(self.objective)
 
     @property
     def name(self) -> str:
@@ -119,11 +362,123 @@ class Options:
         return stem_of(Script(self.script).place if self.script else self.target)
 
 
-def parse_device(text: str) -> DeviceKind | None:
-    """A device kind; None for an empty text."""
-    from autotune.hardware import DeviceKind
+NAMES = {field.alias or name: name for name, field in Options.model_fields.items() if field.description}
+"""The options, each with its field's name."""
+OFFERED: Mapping[str, FieldInfo] = {option: Options.model_fields[name] for option, name in NAMES.items()}
 
-    return one_of("--device", text, get_args(DeviceKind)) if text else None  # type: ignore[return-value]
+
+def offering(without: Collection[str]) -> Callable[[Command], Command]:
+    """Gives a command the options of a tuning, but for some, in place of its ``**options``."""
+
+    def offer(command: Command) -> Command:
+        own = inspect.signature(command, eval_str=True)
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        named = [
+            inspect.Parameter(name, keyword, default=default_of(field), annotation=_typer_option(name, field))
+            for name, field in OFFERED.items()
+            if name not in without
+        ]
+        kept = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        first = [one for one in kept if one.kind is not keyword]
+        last = [one for one in kept if one.kind is keyword]
+        command.__signature__ = own.replace(parameters=[*first, *named, *last])  # type: ignore[attr-defined]
+        return command
+
+    return offer
+
+
+def read(hint: Any, name: str, given: Any) -> Any:
+    """The value of one option, of a type that a tuning's options have; None where it is left out.
+
+    Raises:
+        UsageError: It is invalid.
+    """
+    if not given:
+        return None
+    try:
+        return TypeAdapter(hint).validate_python(given)
+    except ValidationError as error:
+        raise _refusal(name, error, given, hint) from None
+
+
+def option_of(name: str) -> str:
+    """As it is typed: ``--memory-target``."""
+    return f"--{name.replace('_', '-')}"
+
+
+def help_of(field: FieldInfo) -> str:
+    """What an option means, and the range of its values."""
+    ranges = [bounds for part, metadata in _parts(field.annotation, field.metadata) if (bounds := _range(metadata))]
+    return " ".join([str(field.description), *(f"{bounds[0].upper()}{bounds[1:]}." for bounds in ranges)])
+
+
+def schema_of(name: str) -> dict[str, Any]:
+    """An option's JSON Schema, with what it means."""
+    schema: dict[str, Any] = Options.model_json_schema()["properties"][name]
+    return {key: value for key, value in schema.items() if key != "title"} | {"description": help_of(OFFERED[name])}
+
+
+def _typer_option(name: str, field: FieldInfo) -> Any:
+    """An option as typer takes it: a text, several, or the option alone."""
+    if field.annotation is bool:
+        return Annotated[bool, typer.Option(option_of(name), help=help_of(field))]
+    sample = "|".join(_sample(part, metadata) for part, metadata in _parts(field.annotation, field.metadata))
+    kind = list[str] | None if _repeats(field) else str | None
+    return Annotated[kind, typer.Option(option_of(name), help=help_of(field), metavar=sample)]
+
+
+def default_of(field: FieldInfo) -> Any:
+    """What is used where an option is left out, as a command line and a call show it."""
+    return None if _repeats(field) else field.default
+
+
+def _repeats(field: FieldInfo) -> bool:
+    return field.default in ((), {})
+
+
+def _parts(hint: Any, metadata: Collection[Any] = ()) -> Iterator[tuple[Any, list[Any]]]:
+    """The types that a value may have, each with all that is noted at it."""
+    if get_origin(hint) is Annotated:
+        hint, *own = get_args(hint)
+        metadata = [*own, *metadata]
+    if get_origin(hint) in {Union, UnionType}:
+        for part in get_args(hint):
+            yield from _parts(part, metadata)
+    elif hint is not NoneType:
+        inner = (one.metadata if isinstance(one, FieldInfo) else [one] for one in metadata)
+        yield hint, [*itertools.chain.from_iterable(inner)]
+
+
+def _sample(part: Any, metadata: Collection[Any]) -> str:
+    """What stands for a value in ``--help``."""
+    if get_origin(part) is Literal:
+        return "|".join(get_args(part))
+    return next((one.sample for one in metadata if isinstance(one, Takes)), {int: "NUMBER", Path: "FILE"}.get(part, ""))
+
+
+def _range(metadata: Collection[Any]) -> str:
+    ends: list[Any] = [one.ge if isinstance(one, Ge) else one.le for one in metadata if isinstance(one, (Ge, Le))]
+    return f"from {min(ends):.10g} to {max(ends):.10g}" if ends else ""
+
+
+def _expected(part: Any, metadata: Collection[Any]) -> str:
+    """What an error expects."""
+    if get_origin(part) is Literal:
+        words = get_args(part)
+        return f"one of {', '.join(words)}" if len(words) > 1 else repr(*words)
+    nouns = {int: "a whole number", bool: "True or False", Path: "the path of a file"}
+    noun = next((one.noun for one in metadata if isinstance(one, Takes) and one.noun), nouns.get(part, "a list"))
+    return " ".join(filter(None, [noun, _range(metadata)]))
+
+
+def _refusal(name: str, error: ValidationError, given: Any, hint: Any, metadata: Collection[Any] = ()) -> UsageError:
+    """What is wrong with an option's value: in the words of what read it, else by its type and range."""
+    first = error.errors()[0]
+    if first["type"] == "value_error":
+        return UsageError(f"{option_of(name)}: {first['ctx']['error']}")
+    expected = " or ".join(_expected(*part) for part in _parts(hint, metadata))
+    got = quoted(given) if isinstance(given, str) else f"{given!r:.60}"
+    return UsageError(f"{option_of(name)}: expected {expected}, got {got}; pass one, or leave it out")
 
 
 def missing_device(device: str, hardware: Hardware) -> UsageError:
@@ -137,47 +492,21 @@ def require_energy(objective: str, device: Gpu | Cpu | None, ranks: int = 1) -> 
     Raises:
         UsageError: It cannot be measured here.
     """
-    from autotune import hardware
     from autotune.measuring import SAMPLES_PER_JOULE
 
     if objective != SAMPLES_PER_JOULE.name or device is None:
         return
-    if isinstance(device, hardware.Gpu) and ranks != 1:
+    if isinstance(device, Gpu) and ranks != 1:
         raise UsageError(
             f"--objective {objective}: expected one process, got {ranks}: only the first one's GPU is read; leave "
             "--nproc-per-node out"
         )
-    if (why := hardware.why_no_energy(device)) is not None:
+    if (why := why_no_energy(device)) is not None:
         raise UsageError(f"--objective {objective}: expected a counter of energy, got none: {why}")
 
 
-def parse_comparison_format(text: str, out: Path | None, *, json: bool) -> str:
-    """One of `COMPARISON_FORMATS`; for an empty text, the one that a file's ending names, a table without a file."""
-    if json and text not in {"", "json"}:
-        raise UsageError(f"--json and --format {text} contradict each other; give one of them")
-    by_ending = out.suffix.lstrip(".") if out is not None else "table"
-    typed = "json" if json else text
-    chosen = one_of("--format", typed, COMPARISON_FORMATS) if typed else by_ending
-    if out is not None and chosen not in COMPARISON_FORMATS[1:]:
-        expected = "a file that ends in .md, .csv, .json or .html, or one of these as --format"
-        raise _refusal("--out", expected, str(out), "choose one of them")
-    return chosen
-
-
-def parse_effective_batch(text: str) -> int | str | None:
-    """A number, ``free``, or None for an empty text."""
-    if text in {"", "free"}:
-        return text or None
-    return parse_whole("--effective-batch", text, 1, MOST_SAMPLES, "or pass 'free'")
-
-
-def parse_ranks(text: str) -> int:
-    """A number of ranks; 0 for ``auto``."""
-    return 0 if text == "auto" else parse_whole("--nproc-per-node", text, 1, MOST_RANKS, "or 'auto'")
-
-
-def ranks_on(hardware: Hardware, device: DeviceKind, wanted: int) -> int:
-    """How many ranks train on a machine: as many as were wanted, else one a device, and one a CPU where that trains.
+def ranks_on(hardware: Hardware, device: DeviceKind, wanted: int | Literal["auto"]) -> int:
+    """How many ranks train on a machine; ``auto``: one a device, and one a CPU where that trains.
 
     Raises:
         UsageError: There are fewer devices than that, or no process groups for them.
@@ -186,147 +515,9 @@ def ranks_on(hardware: Hardware, device: DeviceKind, wanted: int) -> int:
         return 1
     gpus = sum(gpu.kind == device for gpu in hardware.gpus)
     found = hardware.cpu.budget if device == "cpu" else gpus
-    ranks = wanted or found
+    ranks = found if wanted == "auto" else wanted
     if ranks > 1 and (device == "mps" or sys.platform != "linux"):
         raise UsageError("--nproc-per-node: expected 1 here, since several ranks need Linux, and a CPU or NVIDIA GPUs")
     if device != "cpu" and ranks > gpus:
         raise UsageError(f"--nproc-per-node: expected one rank a GPU, so {gpus} at most, got {ranks}; start fewer")
     return ranks
-
-
-def parse_whole(option: str, text: str, least: int, most: int, remedy: str = "or leave it out") -> int:
-    """A whole number from `least` to `most`; `remedy` is what else can be done."""
-    digits = text.strip()
-    # The length first: Python refuses to read numbers of thousands of digits.
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= 20 and least <= int(digits) <= most):
-        raise _refusal(option, f"a whole number from {least} to {most}", text, f"pass one, {remedy}")
-    return int(digits)
-
-
-def parse_samples(text: str) -> int | None:
-    """How many samples, such as ``90M``, ``1.2e9`` or ``50000``; None for an empty text."""
-    if not text:
-        return None
-    digits, factor = text.strip().replace(",", ""), 1.0
-    if digits[-1:] in _THOUSANDS:
-        digits, factor = digits[:-1], _THOUSANDS[digits[-1]]
-    try:
-        samples = factor * float(digits)
-    except ValueError:
-        samples = math.nan
-    if not 1 <= samples <= MOST_TRAINED:
-        raise _refusal("--samples", f"a number from 1 to {MOST_TRAINED:.0e}", text, "pass one such as 90M")
-    return round(samples)
-
-
-def parse_dollars(text: str) -> float | None:
-    """The price of an hour, such as ``2.49`` or ``$2.49``; None for an empty text."""
-    if not text:
-        return None
-    try:
-        dollars = float(text.strip().removeprefix("$"))
-    except ValueError:
-        dollars = math.nan
-    if not LEAST_DOLLARS <= dollars <= MOST_DOLLARS:  # NaN is neither
-        expected = f"dollars an hour, from {LEAST_DOLLARS:g} to {MOST_DOLLARS:,.0f}"
-        raise _refusal("--dollars-per-hour", expected, text, "pass a price such as 2.49")
-    return dollars
-
-
-def parse_name(option: str, text: str) -> str | None:
-    """A name that fits into a table, without what steers a terminal; None for an empty text."""
-    if len(text) > MAX_NAME_CHARACTERS:
-        raise _refusal(option, f"a name of {MAX_NAME_CHARACTERS} characters at most", text, "shorten it")
-    return " ".join(spelled(text).split()) or None
-
-
-def parse_share(option: str, text: str, least: float = 0.0) -> float:
-    """A fraction of at most 1, and not below the least that makes sense."""
-    try:
-        share = parse_fraction(text)
-    except UnitError as error:
-        raise UsageError(f"{option}: {error}; pass one such as 0.9") from None
-    if share < least:
-        raise _refusal(option, f"a fraction from {least} to 1", text, "pass one such as 0.9")
-    return share
-
-
-def parse_floor(text: str) -> float | None:
-    """A share of the fastest rate; None for an empty text."""
-    return parse_share("--at-least", text, LEAST_FLOOR) if text else None
-
-
-def parse_pins(texts: Iterable[str]) -> dict[str, Scalar]:
-    """The knobs of ``--pin knob=value``, each with its value."""
-    from autotune.knobs import parse_knob
-
-    pinned = {knob: parse_knob(knob, value) for knob, value in split_pairs("--pin", texts)}
-    if "ranks" in pinned:
-        raise UsageError(f"--pin: ranks are not pinned, but started; use --nproc-per-node {pinned['ranks']}")
-    for knob, most in MOST_PINNED.items():
-        value = pinned.get(knob)
-        if isinstance(value, int) and value > most:
-            raise UsageError(f"--pin: expected {knob} of {most} at most, got {value}; pin fewer")
-    return pinned
-
-
-def parse_only(text: str) -> tuple[str, ...] | None:
-    """Knob names; None for an empty text."""
-    from autotune.knobs import KNOB_NAMES, unknown_knob
-
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    if unknown := [name for name in names if name not in KNOB_NAMES]:
-        raise UsageError(f"--only: {unknown_knob(unknown[0])}")
-    return names or None
-
-
-def parse_writable(paths: Iterable[Path]) -> tuple[Path, ...]:
-    """The paths of ``--writable``; each exists."""
-    for path in paths:
-        if not path.exists():
-            raise _refusal("--writable", "a file or folder that exists", str(path), "create it, or leave it out")
-    return tuple(paths)
-
-
-def parse_explored(texts: Iterable[str]) -> dict[str, tuple[Scalar, ...]]:
-    """The arguments of ``--explore name=a,b``, each with its values."""
-    return {name: parse_values(name, values) for name, values in split_pairs("--explore", texts)}
-
-
-def parse_values(name: str, text: str) -> tuple[Scalar, ...]:
-    """The values of ``--explore name=a,b``."""
-    from autotune.knobs import parse_scalar
-
-    values = tuple(dict.fromkeys(parse_scalar(part) for part in text.split(",") if part.strip()))
-    if not values:
-        raise _refusal(f"--explore {name}", "values separated by commas", text, f"pass some, as in {name}=256,384")
-    if len(values) > MOST_VALUES:
-        raise UsageError(
-            f"--explore {name}: expected {MOST_VALUES} values at most, got {len(values)}; "
-            "pass fewer, since each costs a burst"
-        )
-    return values
-
-
-def split_pairs(option: str, texts: Iterable[str]) -> list[tuple[str, str]]:
-    """The two sides of each ``name=value``."""
-    pairs = []
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not (name.strip() and equals and value.strip()):
-            raise _refusal(option, "name=value", text, "pass both")
-        if len(longest := max([name, *value.split(",")], key=len)) > MOST_CHARACTERS:
-            raise _refusal(option, f"names and values of {MOST_CHARACTERS} characters at most", longest, "shorten it")
-        pairs.append((name.strip(), value.strip()))
-    return pairs
-
-
-def one_of(option: str, text: str, allowed: Iterable[str]) -> str:
-    """The text, when it is one of the allowed words."""
-    if text not in tuple(allowed):
-        raise _refusal(option, f"one of {', '.join(allowed)}", text, "pass one of them")
-    return text
-
-
-def _refusal(option: str, expected: str, got: str, remedy: str) -> UsageError:
-    return UsageError(f"{option}: expected {expected}, got {quoted(got)}; {remedy}")

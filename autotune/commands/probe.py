@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from autotune.commands.common import Json, reported, say
-from autotune.commands.options import parse_device
+from autotune.commands.common import Device, Json, reported, say
+from autotune.commands.options import read
+from autotune.hardware import DeviceKind
 
 if TYPE_CHECKING:
     from autotune.hardware import Hardware
@@ -18,9 +17,7 @@ PROBE_SECONDS, PEAK_SECONDS = 120.0, 1.5
 
 
 @reported
-def probe(
-    device: Annotated[str, typer.Option(help="Measure this one: cpu, cuda, rocm or mps.")] = "", json: Json = False
-) -> None:
+def probe(device: Device = "", json: Json = False) -> None:
     """Shows what this machine has, and what limits it."""
     from json import dumps as to_json
 
@@ -52,7 +49,7 @@ def probed(device: str, stop: Stop | None = None) -> Hardware:
     from autotune.bursts.isolation import Isolation
     from autotune.bursts.runner import look_at_machine
 
-    kind = parse_device(device)
+    kind = read(DeviceKind, "device", device)
     with Isolation() as isolation:
         if stop is not None:
             stop.pass_on_to(isolation.interrupt)

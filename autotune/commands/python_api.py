@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import os
 import sys
@@ -10,15 +11,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from autotune.bursts.cleanup import RUN_VARIABLE
-from autotune.commands import shared_options
-from autotune.commands.parameters import parameters_of, typed
-from autotune.commands.tune import tune as command
+from autotune.commands.options import FOR_SCRIPTS, OFFERED, Options, default_of
 from autotune.errors import AutotuneError, Interrupted, TargetError, UsageError
 
 if TYPE_CHECKING:
     from autotune.report.saved import SavedResult
 
-OPTIONS = parameters_of(command, without={"model"})
+OPTIONS = {name: field for name, field in OFFERED.items() if name not in FOR_SCRIPTS}
 """Those of ``autotune --model``, which is the target here."""
 
 
@@ -46,7 +45,11 @@ def tune(target: str | Callable[..., Any], *, quiet: bool | None = None, **optio
         TypeError: There is no such option.
         KeyboardInterrupt: Interrupted before anything was measured, or twice.
     """
-    wanted_options = typed(OPTIONS, options)
+    for name in options:
+        if name not in OPTIONS:
+            near = difflib.get_close_matches(name, OPTIONS, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(OPTIONS)}"
+            raise TypeError(f"there is no option {name!r}; {hint}")
     if os.environ.get(RUN_VARIABLE):
         raise UsageError(
             "autotune.tune was called where autotune itself runs this code, which would never end; "
@@ -59,14 +62,15 @@ def tune(target: str | Callable[..., Any], *, quiet: bool | None = None, **optio
     from autotune.report.saved import SavedResult
     from autotune.search.interrupts import CallInterrupts
     from autotune.search.stopping import Budget
+    from autotune.terminal.console import make_console
+    from autotune.terminal.progress import make_progress
     from autotune.workload.sent import Sent
 
     sent = None if isinstance(target, str) else Sent.of(target)
-    wanted = shared_options.options_of(target=sent.target if sent else str(target), **wanted_options)
-    if sent is not None:
-        wanted = wanted.of(sent)
+    wanted = Options.parse(options, target=sent.target if sent else str(target), sent=sent)
     budget = Budget(wanted.budget_seconds)
-    progress = _progress(quiet, wanted.goal, budget.remaining)
+    silent = not _at_prompt() if quiet is None else quiet
+    progress = make_progress(make_console(), quiet=silent, objective=wanted.goal, seconds=budget.remaining)
     with CallInterrupts() as interrupts:
         try:
             saved = tune_and_save(wanted, progress, budget, interrupts)
@@ -83,15 +87,6 @@ def tune(target: str | Callable[..., Any], *, quiet: bool | None = None, **optio
     return SavedResult.of(saved.result, saved.path, page)
 
 
-def _progress(quiet: bool | None, objective: Any, seconds: float) -> Any:
-    """What shows how it goes where this is called from."""
-    from autotune.terminal.console import make_console
-    from autotune.terminal.progress import make_progress
-
-    silent = not _at_prompt() if quiet is None else quiet
-    return make_progress(make_console(), quiet=silent, objective=objective, seconds=seconds)
-
-
 def _at_prompt() -> bool:
     """Whether a person enters one piece of code after the other: in a notebook, in IPython, in Python's own prompt."""
     get_ipython: Callable[[], Any] = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)
@@ -103,7 +98,7 @@ def _signature() -> inspect.Signature:
     own = inspect.signature(tune)
     fixed = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
     keyword = inspect.Parameter.KEYWORD_ONLY
-    named = [inspect.Parameter(one.name, keyword, default=one.default) for one in OPTIONS.values()]
+    named = [inspect.Parameter(name, keyword, default=default_of(field)) for name, field in OPTIONS.items()]
     return own.replace(parameters=[*fixed, *named])
 
 

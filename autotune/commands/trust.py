@@ -13,7 +13,7 @@ from dataclasses import replace
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from autotune.commands.options import parse_writable
+from autotune.commands.options import Existing, read
 from autotune.errors import UsageError
 from autotune.results.result import WorkloadRecord
 from autotune.scripts.script import Script
@@ -71,7 +71,7 @@ def allowing(target: str | Script, writable: Iterable[Path], *, any_network: boo
     """
     if isinstance(target, str):
         return target
-    return replace(target, writable=parse_writable(writable), any_network=any_network)
+    return replace(target, writable=read(Existing, "writable", [*writable]) or (), any_network=any_network)
 
 
 def _is_own_command(command: Sequence[str]) -> bool:

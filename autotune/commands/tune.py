@@ -2,59 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from autotune.commands import options, shared_options
 from autotune.commands.common import STARTED, Json, Quiet, reported, say
+from autotune.commands.options import FOR_SCRIPTS, Options, offering
 from autotune.errors import INTERRUPTED_STATUS, AutotuneError, Interrupted, UsageError
 
 
 @reported
+@offering(without=FOR_SCRIPTS)
 def tune(
     context: typer.Context,
     model: Annotated[str, typer.Option(help="What to tune: module:build or file.py:build.", metavar="TARGET")] = "",
-    budget: shared_options.Budget = "10m",
-    objective: shared_options.Objective = "samples_per_second",
-    at_least: shared_options.AtLeast = "",
-    dollars_per_hour: shared_options.DollarsPerHour = "",
-    machine_name: shared_options.MachineName = "",
-    device: shared_options.Device = "",
-    out: shared_options.Out = None,
-    effective_batch: Annotated[
-        str, typer.Option(help="Batch size × accumulation: a number, or 'free'; the baseline's when left out.")
-    ] = "",
-    memory_target: shared_options.MemoryTarget = "0.9",
-    utilization_target: shared_options.UtilizationTarget = "0.95",
-    pin: shared_options.Pin = None,
-    only: shared_options.Only = "",
-    allow_numerics: shared_options.AllowNumerics = False,
-    max_workers: shared_options.MaxWorkers = "",
-    explore: Annotated[
-        list[str] | None, typer.Option(help="Values for an argument of build(); may be repeated.", metavar="NAME=A,B")
-    ] = None,
-    warm_start: shared_options.WarmStart = None,
-    sampler: shared_options.Sampler = "bayes",
-    seed: shared_options.Seed = "0",
-    storage: shared_options.Storage = "",
-    join: shared_options.Join = "",
-    resume: shared_options.Resume = False,
-    nproc_per_node: Annotated[
-        str,
-        typer.Option(
-            help="Number of processes that train together, as under torchrun; 'auto': one per device.", metavar="NUMBER"
-        ),
-    ] = "1",
-    fit: Annotated[
-        bool, typer.Option("--fit", help="Measure every change that would make a baseline fit into memory.")
-    ] = False,
-    evaluation: Annotated[
-        bool, typer.Option("--evaluation", help="Find the batch size to evaluate with, too.")
-    ] = False,
+    *,
     json: Json = False,
     quiet: Quiet = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    **options: Any,
 ) -> None:
     """Tunes a model; without a sub-command, --model is required."""
     if context.invoked_subcommand is not None:
@@ -67,37 +33,10 @@ def tune(
         return
     if not model:
         raise UsageError("--model is required, such as --model train:build; autotune --help shows the rest")
-    wanted = shared_options.options_of(
-        target=model,
-        objective=objective,
-        at_least=at_least,
-        dollars_per_hour=dollars_per_hour,
-        machine_name=machine_name,
-        budget=budget,
-        device=device,
-        out=out,
-        effective_batch=effective_batch,
-        memory_target=memory_target,
-        utilization_target=utilization_target,
-        pin=pin,
-        only=only,
-        allow_numerics=allow_numerics,
-        max_workers=max_workers,
-        explore=explore,
-        warm_start=warm_start,
-        sampler=sampler,
-        seed=seed,
-        storage=storage,
-        join=join,
-        resume=resume,
-        nproc_per_node=nproc_per_node,
-        fit=fit,
-        evaluation=evaluation,
-    )
-    raise typer.Exit(tune_and_tell(wanted, as_json=json, quiet=quiet))
+    raise typer.Exit(tune_and_tell(Options.parse(options, target=model), as_json=json, quiet=quiet))
 
 
-def tune_and_tell(wanted: options.Options, *, as_json: bool, quiet: bool, keeping: bool = False) -> int:
+def tune_and_tell(wanted: Options, *, as_json: bool, quiet: bool, keeping: bool = False) -> int:
     """Tunes, writes the result, shows it; returns the exit status.
 
     Args:

@@ -8,19 +8,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import cast
 
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.protocol import BurstPlan
 from autotune.bursts.runner import ProcessRunner, look_at_machine, make_runner
 from autotune.commands.opening import opened
-from autotune.commands.options import Options, missing_device, parse_device, ranks_on, require_energy
+from autotune.commands.options import Options, missing_device, ranks_on, require_energy
 from autotune.commands.outputs import RESULT, require_replaceable
 from autotune.commands.tuning_result import Findings, Setting, make_result
 from autotune.doctor import Examination, examine_quickly, known_examination
 from autotune.errors import AutotuneError, Interrupted, UsageError
 from autotune.hardware import DeviceKind, Hardware
-from autotune.knobs import Scalar, Space, TrainConfig, WorkloadFacts, build_space, share_of_rank
-from autotune.measuring import PER_DOLLAR, NumericsGuard, Point, Profile
+from autotune.knobs import Scalar, Space, TrainConfig, WorkloadFacts, build_space, limit_of, share_of_rank
+from autotune.measuring import NumericsGuard, Point, Profile
 from autotune.results.result import Evaluation, Result, Scaling
 from autotune.scripts import Script, ScriptIsolation
 from autotune.scripts.changes import held_knobs
@@ -204,7 +205,6 @@ class Tuning:
             effective_batch=setting.effective_batch,
             pinned=pinned,
             only=options.only,
-            max_workers=options.max_workers,
             explored=options.explored,
             budget_seconds=options.budget_seconds,
             unsound=unsound,
@@ -248,10 +248,10 @@ class Tuning:
         hardware = look_at_machine(isolation, 10 + 10 * seconds, device=self.options.device, peak_seconds=seconds)
         device = self.options.device or hardware.default_device
         if seen is not None:
-            own = parse_device("rocm" if seen.device == "cuda" and "rocm" in hardware.devices else seen.device)
-            if own is None or self.options.device not in {None, own}:
+            own = "rocm" if seen.device == "cuda" and "rocm" in hardware.devices else seen.device
+            if self.options.device not in {None, own}:
                 raise UsageError(f"--device: the script trains on {seen.device}, got {device}; leave it out")
-            device = own
+            device = cast("DeviceKind", own)
         if device not in hardware.devices:
             raise missing_device(device, hardware)
         ranks = seen.ranks if seen is not None else ranks_on(hardware, device, self.options.ranks)
@@ -280,7 +280,7 @@ class Tuning:
             journal=out.with_suffix(".journal"),
             sampler=options.sampler,
             seed=options.seed,
-            attributes=same | {"objective": _studied(options)},
+            attributes=same | {"objective": options.objective},
             resume=options.resume,
             join=options.join is not None,
         )
@@ -307,14 +307,8 @@ def _require_changeable(pinned: Mapping[str, Scalar], baseline: TrainConfig, hel
         UsageError: A knob is to be held at a value that it cannot have.
     """
     for knob, value in pinned.items():
-        if knob in held and value != getattr(baseline, knob):
+        if knob in held and limit_of(value) is None and value != getattr(baseline, knob):
             raise UsageError(f"--pin {knob}={value}: {held[knob]}")
-
-
-def _studied(options: Options) -> str:
-    """What a study maximises: its scores are in dollars of one price."""
-    price = options.dollars_per_hour if options.objective == PER_DOLLAR else None
-    return options.objective if price is None else f"{options.objective} at {price:g}"
 
 
 def _require_writable(out: Path) -> None:

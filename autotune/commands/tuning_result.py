@@ -248,23 +248,12 @@ def _evidence(search: Search, best: Side, setting: Setting, profile: Profile | N
 
 
 def _constraints(setting: Setting) -> Constraints:
-    options = setting.options
-    return Constraints(
-        objective=options.objective,
-        at_least=options.at_least,
-        budget_seconds=options.budget_seconds,
-        device=setting.device,
-        effective_batch=setting.effective_batch,
-        memory_target=options.memory_target,
-        memory_limit_bytes=setting.memory_limit_bytes,
-        utilization_target=options.utilization_target,
-        max_workers=options.max_workers,
-        pinned=dict(options.pinned),
-        only=options.only,
-        explored=dict(options.explored),
-        sampler=options.sampler,
-        seed=options.seed,
-    )
+    own = {
+        "device": setting.device, "effective_batch": setting.effective_batch,
+        "memory_limit_bytes": setting.memory_limit_bytes,
+    }  # fmt: skip
+    asked = setting.options.model_dump(include=Constraints.model_fields.keys() - own.keys())
+    return Constraints.model_validate(asked | own)
 
 
 def trial_record(trial: Trial, baseline: Point) -> TrialRecord:

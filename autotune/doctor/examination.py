@@ -62,10 +62,6 @@ def _examine(
             for finding in check(clinic):
                 add(finding)
         except (AutotuneError, OSError, subprocess.SubprocessError) as error:
-            add(
-                Finding(
-                    name=name, status="does not hold", found=str(error) or type(error).__name__, decisive=True,
-                    remedy="the check itself did not end well: see what it says",
-                )
-            )  # fmt: skip
+            remedy = "the check itself did not end well: see what it says"
+            add(Finding.of(name, holds=False, found=str(error) or type(error).__name__, remedy=remedy, decisive=True))
     return examination_of(clinic.hardware, clinic.device, findings, time.monotonic() - began)

@@ -30,7 +30,7 @@ def arithmetic(clinic: Clinic) -> Iterator[Finding]:
 def compiling(clinic: Clinic) -> Iterator[Finding]:
     """Compiled models agree with eager fp32, accumulating too."""
     if not (modes := _trials(clinic, COMPILING)):
-        yield Finding(name=COMPILING, status="not here", found="torch.compile is experimental on MPS")
+        yield Finding.none(COMPILING, "torch.compile is experimental on MPS")
         return
     reasons = {mode: _reason(clinic, {COMPILING: mode, "accumulation_steps": 2}) for mode in modes}
     drops = [Drop(knob=COMPILING, value=mode, reason=why) for mode, why in reasons.items() if why]
@@ -95,12 +95,7 @@ def _reason(clinic: Clinic, case: Case) -> str | None:
 
 
 def _finding(knob: str, tried: Sequence[Scalar], drops: Sequence[Drop], needs: str = "") -> Finding:
-    if not drops:
-        return Finding(name=knob, status="ok", found=f"as eager fp32: {', '.join(map(str, tried))}")
-    return Finding(
-        name=knob,
-        status="does not hold",
-        found="; ".join(f"{drop.value}: {drop.reason}" for drop in drops),
-        remedy=f"it is left out of the search{needs}",
-        drops=tuple(drops),
-    )
+    found = "; ".join(f"{drop.value}: {drop.reason}" for drop in drops)
+    found = found or f"as eager fp32: {', '.join(map(str, tried))}"
+    finding = Finding.of(knob, holds=not drops, found=found, remedy=f"it is left out of the search{needs}")
+    return finding.model_copy(update={"drops": tuple(drops)})

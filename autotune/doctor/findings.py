@@ -51,6 +51,17 @@ class Finding(Stored):
     drops: tuple[Drop, ...] = ()
     seconds: Seconds = 0.0
 
+    @classmethod
+    def of(cls, name: str, *, holds: bool, found: str, remedy: str, decisive: bool = False) -> Finding:
+        """A check that had something to check; the remedy is for where it does not hold."""
+        status: Status = "ok" if holds else "does not hold"
+        return cls(name=name, status=status, found=found, remedy="" if holds else remedy, decisive=decisive)
+
+    @classmethod
+    def none(cls, name: str, why: str) -> Finding:
+        """This machine has nothing to check."""
+        return cls(name=name, status="not here", found=why)
+
 
 class Examination(Stored):
     """All findings on one machine.

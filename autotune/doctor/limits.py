@@ -36,23 +36,23 @@ FOREIGN = "import torch, time; x = torch.ones(1, device='cuda'); print('here', f
 def open_files(_: Clinic) -> Iterator[Finding]:
     """Open files."""
     if sys.platform == "win32":
-        yield Finding(name="open files", status="not here", found="Windows has no such limit")
+        yield Finding.none("open files", "Windows has no such limit")
         return
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = soft == resource.RLIM_INFINITY or soft >= LEAST_FILES
-    yield Finding(
-        name="open files",
-        status="ok" if enough else "does not hold",
+    yield Finding.of(
+        "open files",
+        holds=enough,
         found=f"a process may open {soft if soft != resource.RLIM_INFINITY else 'any number of'} files",
-        remedy="" if enough else f"raise the limit: ulimit -n {min(65536, hard) if hard > soft else 65536}",
+        remedy=f"raise the limit: ulimit -n {min(65536, hard) if hard > soft else 65536}",
     )
     address_space = resource.getrlimit(resource.RLIMIT_AS)[0]
     if address_space != resource.RLIM_INFINITY:
-        yield Finding(
-            name="address space",
-            status="does not hold",
+        yield Finding.of(
+            "address space",
+            holds=False,
             found=f"a process may map {format_bytes(address_space)} only, which counts what it never touches as well",
             remedy="lift it (ulimit -v unlimited) and limit memory by a container or cgroup instead",
         )
@@ -61,11 +61,9 @@ def open_files(_: Clinic) -> Iterator[Finding]:
 def files_of_scripts(_: Clinic) -> Iterator[Finding]:
     """Your files, while scripts are tuned."""
     offer = find_offer()
-    yield Finding(
-        name="your files, while scripts are tuned",
-        status="does not hold" if offer.row == "none" else "ok",
-        found=offer.sentence,
-        remedy="" if offer.row != "none" else "allow user namespaces, or pass --writable for what a script may change",
+    remedy = "allow user namespaces, or pass --writable for what a script may change"
+    yield Finding.of(
+        "your files, while scripts are tuned", holds=offer.row != "none", found=offer.sentence, remedy=remedy
     )
 
 
@@ -73,38 +71,31 @@ def shared_memory(clinic: Clinic) -> Iterator[Finding]:
     """Shared memory."""
     free = clinic.hardware.memory.shm_bytes
     if sys.platform != "linux":
-        yield Finding(name="shared memory", status="not here", found="only Linux has /dev/shm")
+        yield Finding.none("shared memory", "only Linux has /dev/shm")
         return
     enough = free is not None and free >= LEAST_SHARED_BYTES
     remedy = "enlarge it: docker run --shm-size=8g, or an emptyDir of medium Memory at /dev/shm under Kubernetes"
-    yield Finding(
-        name="shared memory",
-        status="ok" if enough else "does not hold",
-        found="there is no /dev/shm, through which workers send batches"
-        if free is None
-        else f"{format_bytes(free)} are free in /dev/shm, through which workers send batches",
-        remedy="" if enough else remedy,
-    )
+    there = "there is no /dev/shm" if free is None else f"{format_bytes(free)} are free in /dev/shm"
+    yield Finding.of("shared memory", holds=enough, found=f"{there}, through which workers send batches", remedy=remedy)
 
 
 def host_memory(clinic: Clinic) -> Iterator[Finding]:
     """Host memory."""
     memory = clinic.hardware.memory
-    enough = memory.available_bytes >= LEAST_MEMORY_BYTES
     limit = memory.cgroup_limit_bytes
     within = f" of the {format_bytes(limit)} that the container may take" if limit is not None else ""
-    yield Finding(
-        name="host memory",
-        status="ok" if enough else "does not hold",
+    yield Finding.of(
+        "host memory",
+        holds=memory.available_bytes >= LEAST_MEMORY_BYTES,
         found=f"{format_bytes(memory.available_bytes)}{within} are available",
-        remedy="" if enough else "give the container more memory (docker run --memory), or end other programs",
+        remedy="give the container more memory (docker run --memory), or end other programs",
     )
 
 
 def processes(_: Clinic) -> Iterator[Finding]:
     """Processes stop, go on, and end with all that they started."""
     if sys.platform == "win32":
-        yield Finding(name="processes", status="not here", found="Windows has no signals: runners wait by themselves")
+        yield Finding.none("processes", "Windows has no signals: runners wait by themselves")
         return
     parent = subprocess.Popen([sys.executable, "-c", FAMILY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     wrong = ""
@@ -120,10 +111,8 @@ def processes(_: Clinic) -> Iterator[Finding]:
             parent.kill()
         parent.communicate()
     remedy = "allow the container to send signals to its own processes (its seccomp profile forbids kill)"
-    yield Finding(
-        name="processes", status="does not hold" if wrong else "ok",
-        found=wrong or "stop, go on and end, children too", remedy=remedy if wrong else "", decisive=True,
-    )  # fmt: skip
+    found = wrong or "stop, go on and end, children too"
+    yield Finding.of("processes", holds=not wrong, found=found, remedy=remedy, decisive=True)
     yield from _room_for_processes()
 
 
@@ -152,24 +141,21 @@ def _room_for_processes() -> Iterator[Finding]:
 
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if limit != resource.RLIM_INFINITY and limit < LEAST_PROCESSES:
-        yield Finding(
-            name="number of processes", status="does not hold", found=f"{limit} processes and threads are allowed",
-            remedy=f"raise the limit: ulimit -u {LEAST_PROCESSES * 16}, or docker run --pids-limit",
-        )  # fmt: skip
+        remedy = f"raise the limit: ulimit -u {LEAST_PROCESSES * 16}, or docker run --pids-limit"
+        found = f"{limit} processes and threads are allowed"
+        yield Finding.of("number of processes", holds=False, found=found, remedy=remedy)
 
 
 def telemetry(clinic: Clinic) -> Iterator[Finding]:
     """What the driver tells of the GPU while it works."""
     if clinic.device != "cuda":
-        yield Finding(name="telemetry", status="not here", found="only NVIDIA's driver is asked")
+        yield Finding.none("telemetry", "only NVIDIA's driver is asked")
         return
     summary = _watched(clinic)
     if summary is None:
         why = clinic.hardware.unread.get("gpus", "it gave no figure")
-        yield Finding(
-            name="telemetry", status="does not hold", found=f"NVML does not answer: {why}",
-            remedy="install the driver's libnvidia-ml.so.1 (in a container: the capability `utility`)",
-        )  # fmt: skip
+        remedy = "install the driver's libnvidia-ml.so.1 (in a container: the capability `utility`)"
+        yield Finding.of("telemetry", holds=False, found=f"NVML does not answer: {why}", remedy=remedy)
         return
     figures = {
         "utilisation": summary.gpu_utilization_fraction, "SM activity": summary.sm_activity_fraction,
@@ -182,11 +168,11 @@ def telemetry(clinic: Clinic) -> Iterator[Finding]:
         lies.append(f"utilisation reads {summary.gpu_utilization_fraction:.0%} while matrix products run")
     if summary.energy_joules is not None and summary.energy_joules <= 0:
         lies.append("the energy counter stands still")
-    yield Finding(
-        name="telemetry",
-        status="does not hold" if lies else "ok",
+    yield Finding.of(
+        "telemetry",
+        holds=not lies,
         found="; ".join(lies) or ("all counters answer" if not missing else f"no {', '.join(missing)}: left out"),
-        remedy="do not believe the GPU's figures in the report; rates do not depend on them" if lies else "",
+        remedy="do not believe the GPU's figures in the report; rates do not depend on them",
     )
     yield _foreign(clinic)
 
@@ -214,10 +200,7 @@ def _foreign(clinic: Clinic) -> Finding:
         with contextlib.suppress(OSError):
             os.kill(other, signal.SIGKILL)
         starter.communicate()
-    seen = summary.foreign_gpu_processes if summary is not None else None
-    return Finding(
-        name="other programs on the GPU",
-        status="ok" if seen else "does not hold",
-        found="a second one is seen" if seen else "a second one is not seen: the driver does not tell whose it is",
-        remedy="" if seen else "see to it that nobody else uses this GPU while you tune",
-    )
+    seen = bool(summary is not None and summary.foreign_gpu_processes)
+    found = "a second one is seen" if seen else "a second one is not seen: the driver does not tell whose it is"
+    remedy = "see to it that nobody else uses this GPU while you tune"
+    return Finding.of("other programs on the GPU", holds=seen, found=found, remedy=remedy)

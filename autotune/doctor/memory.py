@@ -23,12 +23,12 @@ def running_out(clinic: Clinic) -> Iterator[Finding]:
         burst = clinic.runner().run(point("out_of_memory", {"part": part}), SHORT, DEADLINE_SECONDS)
         if burst.outcome is not Outcome.OOM:
             told[part] = f"{burst.outcome.value}: {burst.reason}"
-    yield Finding(
-        name="memory that runs out",
-        status="does not hold" if told else "ok",
-        found="; ".join(f"in the {part} told as {how}" for part, how in told.items())
-        or "told as such in forward, backward and optimizer",
-        remedy="state --memory-target, so that the memory model keeps away from the limit" if told else "",
+    found = "; ".join(f"in the {part} told as {how}" for part, how in told.items())
+    yield Finding.of(
+        "memory that runs out",
+        holds=not told,
+        found=found or "told as such in forward, backward and optimizer",
+        remedy="state --memory-target, so that the memory model keeps away from the limit",
     )
 
 
@@ -40,37 +40,29 @@ def cap(clinic: Clinic) -> Iterator[Finding]:
     else:
         runner = clinic.runner(memory_limit_bytes=CAP_BYTES)
     burst = runner.run(point("growing"), SHORT, DEADLINE_SECONDS)
-    holds = burst.outcome is Outcome.OOM
-    yield Finding(
-        name="cap on memory",
-        status="ok" if holds else "does not hold",
+    yield Finding.of(
+        "cap on memory",
+        holds=burst.outcome is Outcome.OOM,
         found=f"a step that takes 512 MiB under a cap of {format_bytes(CAP_BYTES)} ended as {burst.outcome.value}",
-        remedy="" if holds else "leave memory free for what else runs here: nothing stops a burst that takes too much",
+        remedy="leave memory free for what else runs here: nothing stops a burst that takes too much",
     )
 
 
 def nothing_left(clinic: Clinic) -> Iterator[Finding]:
     """A burst leaves no memory of the device taken."""
-    if clinic.gpu is None or clinic.gpu.memory_free_bytes is None:
-        yield Finding(name="device memory after a burst", status="not here", found="the CPU's is the system's to free")
-        return
-    if clinic.device != "cuda":
-        yield Finding(
-            name="device memory after a burst", status="not here", found="NVML alone tells what of a GPU is free"
-        )
+    name = "device memory after a burst"
+    if clinic.device != "cuda" or clinic.gpu is None or clinic.gpu.memory_free_bytes is None:
+        yield Finding.none(name, "NVML alone tells what of a GPU is free")
         return
     before = _free_bytes(clinic)
     clinic.runner().run(point("growing"), SHORT, DEADLINE_SECONDS)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while (kept := before - _free_bytes(clinic)) > KEPT_BYTES and time.monotonic() < deadline:
         time.sleep(0.1)
-    yield Finding(
-        name="device memory after a burst",
-        status="ok" if kept <= KEPT_BYTES else "does not hold",
-        found="all is free again" if kept <= KEPT_BYTES else f"{format_bytes(kept)} stay taken",
-        remedy="" if kept <= KEPT_BYTES else "end what else uses this GPU, or restart its driver",
-        decisive=True,
-    )
+    holds = kept <= KEPT_BYTES
+    found = "all is free again" if holds else f"{format_bytes(kept)} stay taken"
+    remedy = "end what else uses this GPU, or restart its driver"
+    yield Finding.of(name, holds=holds, found=found, remedy=remedy, decisive=True)
 
 
 def _free_bytes(clinic: Clinic) -> int:

@@ -46,11 +46,15 @@ def truth(clinic: Clinic) -> Iterator[Finding]:
     worst = max(range(len(cases)), key=lambda number: abs(apart[number]))
     step, fetch = cases[worst]
     text = f"{apart[worst]:+.1%} beside a plain loop at worst, with steps of {step:g} ms and batches of {fetch:g} ms"
-    holds = abs(apart[worst]) <= TOLERANCE
-    yield Finding(name="rates of bursts", status="ok", found=text) if holds else _off("rates of bursts", text)
+    yield _believed("rates of bursts", text, holds=abs(apart[worst]) <= TOLERANCE)
     if clinic.device != "cpu":
         fed = [one.data_wait_fraction for one, (step, fetch) in zip(measured, cases, strict=True) if fetch < step]
-        yield _hunger(max(fed))
+        yield Finding.of(  # waiting is told only where the device had nothing to do
+            "waiting for data",
+            holds=max(fed) <= WAITING_LIMIT,
+            found=f"{max(fed):.0%} at most where the GPU is always busy",
+            remedy="do not believe what is said of the loader here",
+        )
 
 
 def pairs(clinic: Clinic) -> Iterator[Finding]:
@@ -59,32 +63,26 @@ def pairs(clinic: Clinic) -> Iterator[Finding]:
     played = clinic.runner().play([_case(*PAIR)] * 2, plan, DEADLINE_SECONDS)
     first, second = (burst.measurement for burst in played)
     if first is None or second is None:
-        yield _off("two runners of one config", "; ".join(burst.reason or "" for burst in played))
+        yield _believed("two runners of one config", "; ".join(burst.reason or "" for burst in played), holds=False)
         return
     off = abs(math.log(first.samples_per_second / second.samples_per_second))
     noise = SURE * (block_error(first, second) or 0.0)
     text = f"differ by {math.expm1(off):.1%}, ± {noise:.1%} by chance"
-    alike = off <= ALIKE + noise
-    yield (
-        Finding(name="two runners of one config", status="ok", found=text)
-        if alike
-        else _off("two runners of one config", text)
-    )
+    yield _believed("two runners of one config", text, holds=off <= ALIKE + noise)
 
 
 def busy_fraction(clinic: Clinic) -> Iterator[Finding]:
     """A GPU that computes reads as busy, one that waits for the host does not."""
     if clinic.device != "cuda":
-        yield Finding(name="busy fraction", status="not here", found="only CUDA tells what its kernels took")
+        yield Finding.none("busy fraction", "only CUDA tells what its kernels took")
         return
     busy = clinic.runner().profile(point("saturating"), DEADLINE_SECONDS).busy_fraction or 0.0
     waiting = clinic.runner().profile(point("launching"), DEADLINE_SECONDS).busy_fraction or 0.0
-    holds = BUSY[0] <= busy <= BUSY[1] and waiting <= NOT_BUSY
-    yield Finding(
-        name="busy fraction",
-        status="ok" if holds else "does not hold",
+    yield Finding.of(
+        "busy fraction",
+        holds=BUSY[0] <= busy <= BUSY[1] and waiting <= NOT_BUSY,
         found=f"{busy:.0%} for matrix products, {waiting:.0%} for tiny operators",
-        remedy="" if holds else "do not believe what profiles say of this GPU",
+        remedy="do not believe what profiles say of this GPU",
     )
 
 
@@ -116,19 +114,7 @@ def _plain_rates(clinic: Clinic, cases: list[tuple[float, float]]) -> list[float
     return rates
 
 
-def _hunger(waiting: float) -> Finding:
-    """Whether waiting is told only where the device had nothing to do."""
-    holds = waiting <= WAITING_LIMIT
-    return Finding(
-        name="waiting for data",
-        status="ok" if holds else "does not hold",
-        found=f"{waiting:.0%} at most where the GPU is always busy",
-        remedy="" if holds else "do not believe what is said of the loader here",
-    )
-
-
-def _off(name: str, found: str) -> Finding:
-    return Finding(
-        name=name, status="does not hold", found=found, decisive=True,
-        remedy="end other work on this machine and try again; if it stays so, do not trust rates that are told here",
-    )  # fmt: skip
+def _believed(name: str, found: str, *, holds: bool) -> Finding:
+    """Whether rates can be trusted."""
+    remedy = "end other work on this machine and try again; if it stays so, do not trust rates that are told here"
+    return Finding.of(name, holds=holds, found=found, remedy=remedy, decisive=True)

@@ -105,7 +105,7 @@ def launching() -> Workload:
 def out_of_memory(part: str = "forward") -> Workload:
     """A step that asks for more memory than any machine has, in its forward, backward or optimizer."""
     model = _Greedy(part)
-    return Workload(model, Numbers(), _squares, optimizer=_Hungry if part == "optimizer" else _sgd, batch_size=BATCH)
+    return Workload(model, Numbers(), _squares, optimizer=_hungry if part == "optimizer" else _sgd, batch_size=BATCH)
 
 
 def growing() -> Workload:
@@ -185,35 +185,24 @@ class _Greedy(nn.Module):
         self._part = part
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        if self._part == "forward":
-            torch.empty(HUGE_BYTES, dtype=torch.uint8, device=rows.device)
         weighted = rows * self.weight
-        return _take_in_backward(weighted) if self._part == "backward" else weighted
+        if self._part == "forward":
+            _take(weighted)
+        elif self._part == "backward":
+            weighted.register_hook(_take)  # type: ignore[no-untyped-call]
+        return weighted
 
 
-class _InBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(_context: Any, value: torch.Tensor) -> torch.Tensor:
-        return value.clone()
-
-    @staticmethod
-    def backward(_context: Any, gradient: torch.Tensor) -> torch.Tensor:
-        torch.empty(HUGE_BYTES, dtype=torch.uint8, device=gradient.device)
-        return gradient
+def _take(tensor: torch.Tensor) -> None:
+    """Asks for more memory than there is, where a tensor lies."""
+    torch.empty(HUGE_BYTES, dtype=torch.uint8, device=tensor.device)
 
 
-def _take_in_backward(value: torch.Tensor) -> torch.Tensor:
-    result: torch.Tensor = _InBackward.apply(value)  # type: ignore[no-untyped-call]
-    return result
-
-
-class _Hungry(torch.optim.SGD):
-    def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, lr=1e-3)
-
-    def step(self, closure: Any = None) -> Any:
-        torch.empty(HUGE_BYTES, dtype=torch.uint8, device=self.param_groups[0]["params"][0].device)
-        return super().step(closure)
+def _hungry(parameters: Any) -> torch.optim.Optimizer:
+    """An optimizer whose step does."""
+    optimizer = _sgd(parameters)
+    optimizer.register_step_pre_hook(lambda stepped, *_: _take(stepped.param_groups[0]["params"][0]))
+    return optimizer
 
 
 class _Growing(nn.Module):

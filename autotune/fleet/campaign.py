@@ -32,14 +32,12 @@ class Ending:
         fate: How it ended.
         told: What there is to say: of the result, or why there is none.
         log: What the job printed last, where it brought no result.
-        seconds: Since it was sent first.
     """
 
     machine: str
     fate: Fate
     told: str
     log: str = ""
-    seconds: float = 0.0
 
 
 @dataclass
@@ -59,7 +57,6 @@ class Campaign:
     keep: Keep
     tell: Callable[[str, str], None] = lambda _machine, _text: None
     asked_to_end: Callable[[], bool] = lambda: False
-    _began: dict[str, float] = field(default_factory=dict, init=False)
     _tries: dict[str, int] = field(default_factory=dict, init=False)
 
     def run(self, make_job: Callable[[str], Job]) -> list[Ending]:
@@ -87,32 +84,27 @@ class Campaign:
                 endings[event.machine] = self._ended(event)
                 under_way.discard(event.machine)
         for machine in under_way:
-            endings[machine] = Ending(machine, "failed", "it was interrupted", seconds=self._seconds(machine))
+            endings[machine] = Ending(machine, "failed", "it was interrupted")
         return [endings[machine] for machine in self.kinds]
 
     def _send(self, machine: str, make_job: Callable[[str], Job]) -> None:
-        self._began.setdefault(machine, time.monotonic())
         self._tries[machine] = self._tries.get(machine, 0) + 1
         self.engine.start(make_job(machine), self.kinds[machine])
 
     def _ended(self, event: Event) -> Ending:
-        seconds, reply = self._seconds(event.machine), event.reply
+        reply = event.reply
         if reply is None:
-            ending = Ending(event.machine, event.fate, event.reason, seconds=seconds)
+            ending = Ending(event.machine, event.fate, event.reason)
         else:
             log = reply.log
             try:
                 told = None if reply.result is None else self.keep(event.machine, reply.result)
             except (ValueError, ResultFileError) as error:
                 told, log = None, f"{log}\n{error}"
-            ending = Ending(event.machine, "done", told, seconds=seconds) if told else Ending(
-                event.machine, "failed", _why(reply.status, log), log, seconds
-            )  # fmt: skip
+            failed = Ending(event.machine, "failed", _why(reply.status, log), log)
+            ending = Ending(event.machine, "done", told) if told else failed
         self.tell(event.machine, ending.told)
         return ending
-
-    def _seconds(self, machine: str) -> float:
-        return time.monotonic() - self._began[machine]
 
 
 def _why(status: int | None, log: str) -> str:

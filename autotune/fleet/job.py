@@ -8,11 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,6 +25,8 @@ GRACE_SECONDS = 60.0
 """Beyond its budget, for importing, writing and drawing; who takes longer hangs. Chosen, not measured."""
 ENDING_SECONDS = 20.0
 """For ending in good order: a burst under way is killed, and a partial result is written, in some seconds."""
+TOLD_CHARACTERS = 400
+"""Of one line."""
 LOG_CHARACTERS = 4000
 """Of what it printed last: where it failed, the reason stands there."""
 _PR_SET_PDEATHSIG = 1
@@ -75,20 +75,15 @@ class Reply:
         status: The command's exit status; None where it had to be killed.
         result: What it wrote to `RESULT`; None: nothing.
         log: What it printed last.
-        host: Where it ran.
-        seconds: That it took.
     """
 
     status: int | None
     result: str | None
     log: str
-    host: str
-    seconds: float
 
 
 def run_job(job: dict[str, Any]) -> dict[str, Any]:
     """Runs a job, given by its `Job.plain()`; returns a `Reply` as a dict. What is left behind: nothing."""
-    began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="autotune-fleet-", ignore_cleanup_errors=True) as folder:
         for name, text in job["files"].items():
             Path(folder, name).write_text(text, encoding="utf-8")
@@ -101,7 +96,7 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
             printed = log.read()[-LOG_CHARACTERS:]
         written = Path(folder, RESULT)
         result = written.read_text(encoding="utf-8") if written.is_file() else None
-    return asdict(Reply(status, result, printed, socket.gethostname(), time.monotonic() - began))
+    return asdict(Reply(status, result, printed))
 
 
 def _begins_with(known: dict[str, str | None], folder: Path) -> Iterator[Path]:
@@ -145,3 +140,9 @@ def _end(process: subprocess.Popen[bytes]) -> int:
             process.wait(ENDING_SECONDS)
         process.kill()
     return process.wait()
+
+
+def last_line(text: str, without: str = "no reason was given") -> str:
+    """The last line that says something: there stands the reason; `without` any, what is said instead."""
+    lines = [line.strip() for line in text.splitlines() if line.strip(" -\n")]
+    return lines[-1][-TOLD_CHARACTERS:] if lines else without

@@ -17,14 +17,13 @@ from typing import IO, Any, cast
 
 from autotune.errors import AutotuneError, UsageError
 from autotune.fleet.engine import Event
-from autotune.fleet.job import Job, Reply
+from autotune.fleet.job import Job, Reply, last_line
 from autotune.fleet.plan import MachineKind
 
 CONNECT_SECONDS = 120.0
 """For joining the cluster and sending the folder there: Ray itself waits 30 s or more for one that does not answer."""
 ENDING_SECONDS = 30.0
 """For ending its jobs. Chosen, not measured."""
-TOLD_CHARACTERS = 400
 
 
 class RayEngine:
@@ -57,7 +56,7 @@ class RayEngine:
         self._ask(address=address or "auto", folder=str(folder), excludes=list(excludes), wait=wait or 0.0)
         first = self._next(CONNECT_SECONDS)
         if first is None or first.get("event") != "ready":
-            reason = (first or {}).get("reason") or self._last_words() or "it does not answer"
+            reason = (first or {}).get("reason") or self._last_words()
             self.close()
             raise UsageError(f"the Ray cluster at {address or 'auto'} cannot be used: {reason}")
 
@@ -100,7 +99,7 @@ class RayEngine:
         self._errors.close()
 
     def _all_lost(self) -> Sequence[Event]:
-        reason = f"the cluster is gone: {self._last_words() or 'its driver has ended'}"
+        reason = f"the cluster is gone: {self._last_words()}"
         if not self._running:
             raise AutotuneError(reason)
         lost = [Event(machine, "failed", reason=reason) for machine in sorted(self._running)]
@@ -131,5 +130,4 @@ class RayEngine:
 
     def _last_words(self) -> str:
         self._errors.seek(0)
-        lines = [line.strip() for line in self._errors.read().splitlines() if line.strip()]
-        return lines[-1][-TOLD_CHARACTERS:] if lines else ""
+        return last_line(self._errors.read(), "it does not answer")

@@ -17,7 +17,7 @@ from typing import Any
 
 from autotune.errors import UsageError
 from autotune.fleet.engine import Event, Fate
-from autotune.fleet.job import GRACE_SECONDS, Job, Reply, run_job
+from autotune.fleet.job import GRACE_SECONDS, Job, Reply, last_line, run_job
 from autotune.fleet.plan import MachineKind
 
 FOLDER = ".autotune-fleet"
@@ -37,7 +37,6 @@ OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMOR
 ASK_SECONDS, RESULT_SECONDS = 5.0, 20.0
 """Between questions to the queue, which all users share; and how long a result may come after its job's end: folders
 of other machines are seen late. Chosen."""
-TOLD_CHARACTERS = 400
 
 
 class SlurmEngine:
@@ -98,7 +97,7 @@ class SlurmEngine:
             executor.update_parameters(**{name: value for name, value in wanted.items() if value is not None})
             self._jobs[job.machine] = executor.submit(run_submitted, job.plain()), time.monotonic()
         except Exception as error:  # noqa: BLE001 - sbatch refuses in many ways, and submitit passes them on
-            self._refused.append(Event(job.machine, "absent", reason=_last_line(str(error))))
+            self._refused.append(Event(job.machine, "absent", reason=last_line(str(error))))
 
     def events(self, seconds: float) -> Sequence[Event]:
         """What has ended."""
@@ -133,7 +132,7 @@ class SlurmEngine:
             elif self._queue.seconds_over(job) > RESULT_SECONDS:
                 fate: Fate = "lost" if state in LOST else "failed"
                 reason = f"Slurm's job {job.job_id} is over ({state.lower()}) and has left no result"
-                event = Event(machine, fate, reason=f"{reason}; its last output: {_last_line(job.stderr() or '')}")
+                event = Event(machine, fate, reason=f"{reason}; its last output: {last_line(job.stderr() or '')}")
             elif self._wait is not None and time.monotonic() - since > self._wait and self._queue.holds(job):
                 event = Event(machine, "absent", reason=f"it waited for longer than {self._wait:.0f} s in the queue")
             else:
@@ -151,7 +150,7 @@ class SlurmEngine:
         if error is None:
             return Event(machine, "done", Reply(**job.result()))
         fate: Fate = "lost" if _first_word(job.state) in LOST else "failed"
-        return Event(machine, fate, reason=_last_line(str(error)))
+        return Event(machine, fate, reason=last_line(str(error)))
 
 
 def _cancel(job: Any) -> None:
@@ -221,9 +220,3 @@ def run_submitted(job: dict[str, Any]) -> dict[str, Any]:
 def _first_word(state: object) -> str:
     """Of a state such as ``CANCELLED by 1000``."""
     return (str(state).split() or [""])[0]
-
-
-def _last_line(text: str) -> str:
-    """The last line that says something: there stands the reason."""
-    lines = [line.strip() for line in text.splitlines() if line.strip(" -\n")]
-    return lines[-1][-TOLD_CHARACTERS:] if lines else "no reason was given"

@@ -1,6 +1,6 @@
 """What this machine has: `probe_host()` reads it, `merge()` adds what torch found, `Hardware` holds both.
 
-Each reader (CPU, memory and cgroups, NVIDIA's driver, disk and container) says why it could not read what it lacks.
+Each reader (CPU, memory and cgroups, NVIDIA's driver) says why it could not read what it lacks.
 """
 
 from autotune.hardware.description import hardware_rows

@@ -36,13 +36,11 @@ class MemoryLimit(NamedTuple):
 
 
 class Mount(NamedTuple):
-    """A line of ``mountinfo``: the device's number, what of it is mounted, where, and by which file system."""
+    """A line of ``mountinfo``: what of a device is mounted, where, and by which file system."""
 
-    number: str
     top: str
     point: PurePosixPath
     kind: str
-    source: str
     options: str
 
 
@@ -60,8 +58,8 @@ def mounts(root: Path) -> Iterator[Mount]:
         left, _, right = line.partition(" - ")
         fields, details = left.split(), right.split()
         if len(fields) >= 5 and len(details) >= 2:
-            kind, source, options = [*details, ""][:3]
-            yield Mount(fields[2], fields[3], PurePosixPath(_unescape(fields[4])), kind, _unescape(source), options)
+            kind, _, options = [*details, ""][:3]
+            yield Mount(fields[3], PurePosixPath(_unescape(fields[4])), kind, options)
 
 
 def cpu_quota(root: Path = ROOT) -> CpuQuota | None:

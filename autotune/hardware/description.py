@@ -16,8 +16,6 @@ def hardware_rows(hardware: Hardware) -> list[tuple[str, tuple[str, ...]]]:
         *([] if hardware.gpus else [("GPU", ["none found: training runs on the CPU"])]),
         ("CPU", _cpu_lines(hardware.cpu)),
         ("memory", _host_memory_lines(hardware.memory)),
-        ("container", [hardware.container or "none"]),
-        ("disk", [hardware.disk] if hardware.disk else []),
         ("software", _software_lines(hardware.software)),
         ("peaks", _peak_lines(hardware.peaks) if hardware.peaks else []),
         ("not read", [f"{field}: {reason}" for field, reason in hardware.unread.items()]),

@@ -105,8 +105,6 @@ class Hardware(Stored):
     gpus: tuple[Gpu, ...] = ()
     cpu: Cpu
     memory: Memory
-    container: str | None = Field(default=None, description="docker, kubernetes, …; None outside of any")
-    disk: str | None = Field(default=None, description="file system and kind of the working directory's disk")
     software: Software
     peaks: Peaks | None = None
     unread: dict[str, str] = Field(default_factory=dict, description="field: why it could not be read")

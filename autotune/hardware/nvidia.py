@@ -17,12 +17,6 @@ import psutil
 from autotune.hardware.model import Gpu, GpuProcess
 from autotune.hardware.visible import Card, Slice, select
 
-# CUDA cores of one streaming multiprocessor, from the tuning guides of each architecture.
-_CORES_PER_SM = {
-    (3, 5): 192, (3, 7): 192, (5, 0): 128, (5, 2): 128, (5, 3): 128, (6, 0): 64, (6, 1): 128, (6, 2): 128,
-    (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 7): 128, (8, 9): 128, (9, 0): 128,
-    (10, 0): 128, (10, 3): 128, (11, 0): 128, (12, 0): 128, (12, 1): 128,
-}  # fmt: skip
 # The TU116 and TU117 chips have compute capability 7.5 like the RTX 20 series, but no tensor cores.
 _TURING_WITHOUT_TENSOR_CORES = re.compile(r"\bGTX 16\d\d|\bMX ?\d{3}\b|\bT(?:400|500|550|600|1000|1200|2000)\b")
 
@@ -92,6 +86,7 @@ class _Reading:
         memory = self.ask("memory_total_bytes", "nvmlDeviceGetMemoryInfo", own)
         if memory is None:
             self.miss("memory_free_bytes", self.unread[f"gpus.{self.index}.memory_total_bytes"])
+        self.miss("sm_count", "torch knows it, and was not imported")
         capability = self.ask("compute_capability", "nvmlDeviceGetCudaComputeCapability", whole)
         capability = (int(capability[0]), int(capability[1])) if capability else None
         precisions, reason = gpu_precisions(name, capability)
@@ -104,7 +99,6 @@ class _Reading:
             memory_total_bytes=memory.total if memory else None,
             memory_free_bytes=memory.free if memory else None,
             compute_capability=capability,
-            sm_count=self.sm_count(capability),
             precisions=precisions,
             precision_reason=reason,
             driver=self.ask("driver", "nvmlSystemGetDriverVersion"),
@@ -133,18 +127,6 @@ class _Reading:
     def miss(self, field: str, reason: str) -> None:
         """Notes why a field stays None."""
         self.unread[f"gpus.{self.index}.{field}"] = reason
-
-    def sm_count(self, capability: tuple[int, int] | None) -> int | None:
-        """Streaming multiprocessors: of a slice as NVML has it, of a card from its number of CUDA cores."""
-        handle = self.device.handle
-        if isinstance(self.device, Slice):
-            attributes = self.ask("sm_count", "nvmlDeviceGetAttributes", handle)
-            return int(attributes.multiprocessorCount) if attributes else None
-        cores = self.ask("sm_count", "nvmlDeviceGetNumGpuCores", handle)
-        per_sm = _CORES_PER_SM.get(capability) if capability else None
-        if cores is not None and per_sm is None:
-            self.miss("sm_count", f"how many cores a multiprocessor has is not known for {capability}")
-        return cores // per_sm if cores is not None and per_sm is not None else None
 
     def temperature(self, handle: Any) -> int | None:
         """Degrees Celsius of the chip; the older call is asked where driver or bindings lack the newer."""

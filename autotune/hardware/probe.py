@@ -38,8 +38,6 @@ def probe_host(
         gpus=nvidia.read_gpus(nvml, unread, environ),
         cpu=host.read_cpu(unread, root, usable=usable_cpus),
         memory=host.read_memory(unread, root),
-        container=surroundings.read_container(root, environ),
-        disk=surroundings.read_disk(unread, root),
         software=surroundings.read_software(unread, root),
         unread=unread,
     )

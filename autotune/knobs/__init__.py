@@ -17,7 +17,7 @@ from autotune.knobs.config import (
     parse_scalar,
     unknown_knob,
 )
-from autotune.knobs.constraints import share_of_rank
+from autotune.knobs.constraints import at_most, limit_of, share_of_rank
 from autotune.knobs.facts import ModelFacts, WorkloadFacts
 from autotune.knobs.ranks import exchanges_coarsely
 from autotune.knobs.registry import (
@@ -42,10 +42,11 @@ from autotune.recorder.precision import HALF, torch_dtype
 
 __all__ = [
     "DATALOADER_ARGUMENTS", "HALF", "KNOBS", "KNOB_NAMES", "OWN_MODES", "Choices", "ModelFacts", "Parameters",
-    "Precision", "Scalar", "Space", "TrainConfig", "WorkloadFacts", "affecting", "build_space", "buying_memory",
+    "Precision", "Scalar", "Space", "TrainConfig", "WorkloadFacts", "affecting", "at_most", "build_space",
+    "buying_memory",
     "can_share_process", "ddp_arguments", "divisors", "exchanges_coarsely", "following", "format_scalar",
     "framework_arguments",
-    "going_with", "idle_knobs", "in_guides_order", "keep_gradients", "loader_arguments",
+    "going_with", "idle_knobs", "in_guides_order", "keep_gradients", "limit_of", "loader_arguments",
     "parse_knob", "parse_scalar", "share_of_rank", "torch_dtype", "unknown_knob", "variables",
     "with_what_is_in_force",
 ]  # fmt: skip

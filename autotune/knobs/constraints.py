@@ -1,4 +1,4 @@
-"""Brings what a person asked for into one start: pins, a worker limit, and the effective batch.
+"""Brings what a person asked for into one start: pins, which hold a knob or limit it, and the effective batch.
 
 What contradicts is refused here, before anything runs, with the way out in the message.
 """
@@ -13,11 +13,23 @@ from autotune.knobs.circumstances import LoaderRoom
 from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig, check_values, make_config, unknown_knob
 from autotune.knobs.facts import WorkloadFacts
 
+AT_MOST = "<="
+"""What a pin begins with that limits a number: ``num_workers<=4``."""
+
+
+def at_most(number: int) -> str:
+    """The pin that limits a knob to a number."""
+    return f"{AT_MOST}{number}"
+
+
+def limit_of(pin: Scalar) -> int | None:
+    """The number that a pin limits its knob to; None for one that holds the knob."""
+    return int(pin.removeprefix(AT_MOST)) if isinstance(pin, str) and pin.startswith(AT_MOST) else None
+
 
 def check_constraints(
     pinned: Mapping[str, Scalar],
     asked: Collection[str],
-    max_workers: int | None,
     effective_batch: int | None,
     explored: Mapping[str, tuple[Scalar, ...]],
 ) -> None:
@@ -25,18 +37,11 @@ def check_constraints(
     if unknown := sorted({*pinned, *asked} - set(KNOB_NAMES)):
         raise ConfigError(unknown_knob(unknown[0]))
     check_values(pinned)
-    if max_workers is not None and max_workers < 0:
-        raise ConfigError(f"max_workers={max_workers} cannot be used: expected 0 or more")
     workers = pinned.get("num_workers")
     if workers and pinned.get("data_placement", "loader") != "loader":
         raise ConfigError(
             f"data_placement={pinned['data_placement']} and num_workers={workers} are pinned, but a data set that is "
             "collated once leaves workers nothing to load; pin only one"
-        )
-    if max_workers is not None and isinstance(workers, int) and workers > max_workers:
-        raise ConfigError(
-            f"num_workers={workers} is pinned, but at most {max_workers} workers are allowed; "
-            "pin fewer, or raise --max-workers"
         )
     if effective_batch is not None and not 1 <= effective_batch < 2**31:  # more takes minutes to find the divisors of
         raise ConfigError(f"the effective batch {effective_batch} cannot be used: expected 1 to {2**31 - 1}")
@@ -116,16 +121,16 @@ def start_config(
     room: LoaderRoom,
     effective_batch: int | None,
     pinned: Mapping[str, Scalar],
-    max_workers: int | None,
+    limits: Mapping[str, int],
     *,
     batch_free: bool,
 ) -> TrainConfig:
     """The baseline with the constraints applied, its loader made smaller where its batches would not fit."""
-    baseline = facts.baseline
+    own = facts.baseline.model_dump()
+    lower = {knob: min(own[knob], most) for knob, most in limits.items() if own[knob] is not None}
+    baseline = make_config(own | lower)
     batch, steps = _batch(baseline, effective_batch, pinned, batch_free=batch_free)
     values = {**baseline.model_dump(), **pinned, "batch_size": batch, "accumulation_steps": steps}
-    if max_workers is not None:
-        values["num_workers"] = min(values["num_workers"], max_workers)
     start = make_config(values)
     while room.shortage(start) is not None and (smaller := _smaller_loader(start, pinned)) is not None:
         start = smaller

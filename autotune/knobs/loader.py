@@ -192,7 +192,7 @@ KNOBS = (
     ),
     Knob(
         name="num_workers", scope="loader", why="processes load data beside training, which else waits for it",
-        when="within the CPUs, `--max-workers`, memory and /dev/shm; for iterable data where the baseline has some",
+        when="within the CPUs, what a pin allows, memory and /dev/shm; for iterable data where the baseline has some",
         candidates=_workers, prefers=_preferred_workers, priority={"gpu": 40, "cpu": 50}, guide=30, scale="linear",
         part="loader", affects={"host memory", "waiting batches", "cores"}, dataloader_argument="num_workers",
         words={"transformers": "dataloader_num_workers"}, without_word=_MADE_WITH_IT,

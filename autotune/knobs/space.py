@@ -2,7 +2,7 @@
 
 It comes from the machine and from one look at the workload, without torch and without a burst. Whatever the
 search proposes goes through `Space.config` and `Space.violation`: they keep to the constraints that a person set
-with a pin, a worker limit or an effective batch, and to the limits that memory sets.
+with a pin or an effective batch, and to the limits that memory sets.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from autotune.errors import ConfigError
 from autotune.hardware import Cpu, DeviceKind, Hardware
 from autotune.knobs.circumstances import Choices, Circumstances, LoaderRoom, offer
 from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig, make_config
-from autotune.knobs.constraints import accumulation_of, check_constraints, searched_knobs, start_config
+from autotune.knobs.constraints import accumulation_of, check_constraints, limit_of, searched_knobs, start_config
 from autotune.knobs.facts import WorkloadFacts
+from autotune.knobs.knob import Rule
 from autotune.knobs.loader import is_costly
 from autotune.knobs.registry import KNOBS, affecting, by_priority, following, of_loader
 
@@ -34,7 +35,7 @@ class Space:
         skipped: Why a knob is not searched.
         effective_batch: Samples of an optimizer step in every candidate; None when free.
         pinned: Values that every candidate holds.
-        max_workers: Most workers of a candidate, where the person limits them.
+        limits: The highest number of a knob that a candidate may have, where the person limits it.
         room: What batches may take that wait in the loader.
         preferred: The value of each knob that should help here, and costs little to try.
         overhead_bound: Whether calling operators is most of the work, so that compiling promises most of all.
@@ -50,7 +51,7 @@ class Space:
     skipped: Mapping[str, str]
     effective_batch: int | None
     pinned: Mapping[str, Scalar]
-    max_workers: int | None
+    limits: Mapping[str, int]
     room: LoaderRoom
     preferred: Mapping[str, Scalar]
     overhead_bound: bool
@@ -100,8 +101,9 @@ class Space:
 
     def violation(self, config: TrainConfig) -> str | None:
         """Why a config must not be run, in one sentence, or None when it may."""
-        if self.max_workers is not None and config.num_workers > self.max_workers:
-            return f"{config.num_workers} workers are more than the {self.max_workers} that are allowed"
+        for knob, most in self.limits.items():
+            if (value := getattr(config, knob)) is not None and value > most:
+                return f"{knob}={value} is more than the {most} that --pin allows"
         conflicts = (KNOBS[knob].conflict(config) for knob in config.changes_from(self.baseline))
         return next(filter(None, conflicts), None) or self.room.shortage(config)
 
@@ -157,7 +159,6 @@ def build_space(
     effective_batch: int | None,
     pinned: Mapping[str, Scalar] = {},
     only: Collection[str] | None = None,
-    max_workers: int | None = None,
     explored: Mapping[str, tuple[Scalar, ...]] = {},
     budget_seconds: float = 600.0,
     unsound: Mapping[tuple[str, Scalar], str] = {},
@@ -171,9 +172,8 @@ def build_space(
         facts: What one look at the workload found.
         device: The kind of device to train on.
         effective_batch: Samples of an optimizer step that every candidate holds; None when free.
-        pinned: Values that every candidate holds, by knob.
+        pinned: Values that every candidate holds, by knob; ``<=4``: the highest number that it may have.
         only: The knobs to search; all that apply when None.
-        max_workers: Most workers of any candidate; the CPU budget when None.
         explored: Arguments of `build()` to explore, with their values.
         budget_seconds: Time of the whole search: compiling must break even within it.
         unsound: Values of knobs that do not work on this machine, each with the reason.
@@ -185,7 +185,9 @@ def build_space(
             each other; the message says how to resolve it.
     """
     asked = frozenset(only or ())
-    check_constraints(pinned, asked, max_workers, effective_batch, explored)
+    limits = {knob: most for knob, pin in pinned.items() if (most := limit_of(pin)) is not None}
+    pinned = {knob: pin for knob, pin in pinned.items() if knob not in limits}
+    check_constraints(pinned, {*asked, *limits}, effective_batch, explored)
     record = hardware.device(device)
     if isinstance(record, Cpu) != (device == "cpu"):
         raise ConfigError(f"expected a device of this machine, got {device!r}; use --device cpu")
@@ -199,10 +201,10 @@ def build_space(
     hardware = share_of_machine(hardware, facts.baseline.ranks)
     room = LoaderRoom.of(hardware.memory, facts)
     budget = hardware.cpu.budget
-    worker_limit = budget if max_workers is None else min(budget, max_workers)
+    worker_limit = min(budget, limits.get("num_workers", budget))
     # Where workers are searched, nothing starts above what is searched.
-    most = worker_limit if "num_workers" in searched else max_workers
-    start = start_config(facts, room, effective_batch, pinned, most, batch_free="batch_size" in searched)
+    highest = {**limits, "num_workers": worker_limit} if "num_workers" in searched else limits
+    start = start_config(facts, room, effective_batch, pinned, highest, batch_free="batch_size" in searched)
     of = Circumstances(
         hardware=hardware,
         facts=facts,
@@ -222,8 +224,12 @@ def build_space(
         order = tuple(dict.fromkeys(("num_workers", *order)))
     rules = {knob: rule for knob in order if knob in searched and (rule := KNOBS[knob].candidates)}
     when_short = {knob: rule for knob in rules if (rule := KNOBS[knob].when_short)}
-    found = {knob: _sound(knob, held.get(knob, rule(of)), unsound) for knob, rule in rules.items()}
-    short = {knob: _sound(knob, held.get(knob, rule(of)), unsound) for knob, rule in when_short.items()}
+
+    def sound(knob: str, rule: Rule) -> Choices | str:
+        return _sound(knob, held.get(knob, rule(of)), unsound, limits.get(knob))
+
+    found = {knob: sound(knob, rule) for knob, rule in rules.items()}
+    short = {knob: sound(knob, rule) for knob, rule in when_short.items()}
     choices = {knob: choice for knob, choice in found.items() if isinstance(choice, Choices)}
     space = Space(
         baseline=facts.baseline,
@@ -234,7 +240,7 @@ def build_space(
         skipped=_skipped(found, pinned, of),
         effective_batch=effective_batch,
         pinned=dict(pinned),
-        max_workers=max_workers,
+        limits=limits,
         room=room,
         preferred=_preferred(of, choices),
         overhead_bound=of.overhead_bound,
@@ -260,13 +266,19 @@ def share_of_machine(hardware: Hardware, ranks: int) -> Hardware:
     )
 
 
-def _sound(knob: str, choice: Choices | str, unsound: Mapping[tuple[str, Scalar], str]) -> Choices | str:
-    """The choices less what does not work here, or why nothing is left to choose."""
-    if isinstance(choice, str) or not any((knob, value) in unsound for value in choice.values):
+def _sound(
+    knob: str, choice: Choices | str, unsound: Mapping[tuple[str, Scalar], str], most: int | None
+) -> Choices | str:
+    """The choices less what does not work here or is more than a pin allows, or why nothing is left to choose."""
+    if isinstance(choice, str):
         return choice
-    kept = tuple(value for value in choice.values if (knob, value) not in unsound)
-    why = next(unsound[knob, value] for value in choice.values if (knob, value) in unsound)
-    return offer(kept, choice.reason, f"what could be chosen does not work on this machine: {why}")
+    out = {value: unsound[knob, value] for value in choice.values if (knob, value) in unsound}
+    if most is not None:
+        out |= {n: f"--pin allows {most} at most" for n in choice.values if isinstance(n, int) and n > most}
+    kept = tuple(value for value in choice.values if value not in out)
+    return (
+        offer(kept, choice.reason, f"what could be chosen is left out: {next(iter(out.values()))}") if out else choice
+    )
 
 
 def _check_room(space: Space) -> None:

@@ -17,7 +17,6 @@ from autotune.measuring.numerics import (
     judge_agreement,
 )
 from autotune.measuring.objective import (
-    PER_DOLLAR,
     SAMPLES_PER_JOULE,
     SAMPLES_PER_SECOND,
     SECONDS_PER_HOUR,
@@ -34,7 +33,7 @@ from autotune.measuring.statistics import Interval, KnownInterval
 from autotune.measuring.telemetry_summary import FOREIGN_CPU_LIMIT, SLOWDOWNS, TelemetrySummary, bearable, merged
 
 __all__ = [
-    "APART_ERROR", "CAVEAT", "FEWEST_PAIRS", "FEWEST_STEPS", "FOREIGN_CPU_LIMIT", "MOST_STEPS", "PER_DOLLAR",
+    "APART_ERROR", "CAVEAT", "FEWEST_PAIRS", "FEWEST_STEPS", "FOREIGN_CPU_LIMIT", "MOST_STEPS",
     "PROCESS_SPREAD", "SAMPLES_PER_JOULE", "SAMPLES_PER_SECOND", "SECONDS_PER_HOUR", "SLOWDOWNS",
     "Agreement", "Block", "Burst", "Headroom", "Interval", "KnownInterval", "Line", "Measurement", "MemoryModel",
     "Numerics", "NumericsGuard", "Objective", "Operator", "Outcome", "Pair", "Point", "Profile", "SampleCost",

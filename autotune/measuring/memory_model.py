@@ -92,10 +92,6 @@ class MemoryModel:
         """The line of a point's combination, if it is known."""
         return self._lines.get(self._group(point))
 
-    def nearest(self, point: Point) -> Line | None:
-        """The line of the known combination most like a point's; None where none is known."""
-        return self._lines[self._most_like(point, self._lines)] if self._lines else None
-
     def shortage(self, point: Point) -> float | None:
         """The bytes that a point is expected to take, when they are more than the target.
 

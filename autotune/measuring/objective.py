@@ -3,8 +3,8 @@
 The rate is always samples per second: numerics, ceilings, memory, telemetry and a burst's own timing ask for it.
 Whoever decides which config is better (search, race, warm start, result, reports) asks for the score.
 
-To add an objective: (1) declare it here and add it to `OBJECTIVES`, or, where it depends on more than the measurement,
-to `objective_named`; (2) where it needs a figure that no burst measures
+To add an objective: (1) declare it here and add it to `OBJECTIVES`, and its name to those of the option in
+`commands/options.py`; (2) where it needs a figure that no burst measures
 yet, add that to `records.py` or `telemetry_summary.py`, and to the telemetry that reads it; only the
 options of the command line, and what refuses one that this machine cannot tell, ask which objective it is.
 """
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from autotune.errors import UsageError
 from autotune.measuring.records import Measurement
 from autotune.measuring.statistics import Interval, ratio_interval
-from autotune.units import format_rate, rounded
+from autotune.units import format_rate
 
 ENERGY_TURN_SECONDS = 0.5
 """NVML's counter of energy moves ten times a second (an H100's, in steps of 12.5 J at 125 W): in turns of 0.2 s the
@@ -37,9 +37,8 @@ class Objective:
         format: A score with its unit.
         costs: What each block of a measurement cost, whose noise is the score's; its seconds unless said otherwise.
         turn_seconds: How long a side trains at a time, where what suits the device is too short for a counter.
-        follows_rate: Whether the faster config always scores higher: only then does a duet end as soon as it is
-            decided, and a search when computing is the limit.
-        is_rate: Whether a score is samples per second, and told as such.
+        is_rate: Whether a score is samples per second: only then does a duet end as soon as it is decided, and a search
+            when computing is the limit.
     """
 
     name: str
@@ -48,7 +47,6 @@ class Objective:
     format: Callable[[float], str]
     costs: Callable[[Measurement], Sequence[float] | None] = lambda measured: measured.block_seconds
     turn_seconds: float | None = None
-    follows_rate: bool = False
     is_rate: bool = False
 
     def interval(self, measured: Measurement) -> Interval:
@@ -65,12 +63,7 @@ class Objective:
 
 
 SAMPLES_PER_SECOND = Objective(
-    "samples_per_second",
-    "samples/s",
-    lambda measured: measured.samples_per_second,
-    format_rate,
-    follows_rate=True,
-    is_rate=True,
+    "samples_per_second", "samples/s", lambda measured: measured.samples_per_second, format_rate, is_rate=True
 )
 
 
@@ -88,22 +81,7 @@ SAMPLES_PER_JOULE = Objective(
     turn_seconds=ENERGY_TURN_SECONDS,
 )
 OBJECTIVES: Sequence[Objective] = (SAMPLES_PER_SECOND, SAMPLES_PER_JOULE)
-PER_DOLLAR = "samples_per_dollar"
 SECONDS_PER_HOUR = 3600.0
-
-
-def samples_per_dollar(dollars_per_hour: float) -> Objective:
-    """Samples for each dollar of a machine's price.
-
-    On one machine it ranks configs as the rate does, since all cost the same; between machines it tells which to rent.
-    """
-    return Objective(
-        PER_DOLLAR,
-        "samples/$",
-        lambda measured: per_dollar(measured.samples_per_second, dollars_per_hour),
-        lambda score: f"{rounded(score)} samples/$",
-        follows_rate=True,
-    )
 
 
 def per_dollar(samples_per_second: float, dollars_per_hour: float) -> float:
@@ -111,18 +89,14 @@ def per_dollar(samples_per_second: float, dollars_per_hour: float) -> float:
     return samples_per_second * SECONDS_PER_HOUR / dollars_per_hour
 
 
-def objective_named(name: str, dollars_per_hour: float | None = None) -> Objective:
-    """An objective by its name; the price of the machine is for the one that needs it.
+def objective_named(name: str) -> Objective:
+    """An objective by its name.
 
     Raises:
-        UsageError: There is none of that name: a newer autotune may know it; or the price is missing.
+        UsageError: There is none of that name: a newer autotune may know it.
     """
-    if name == PER_DOLLAR:
-        if not dollars_per_hour:
-            raise UsageError(f"{PER_DOLLAR}: expected the machine's price, got none; pass --dollars-per-hour")
-        return samples_per_dollar(dollars_per_hour)
     found = next((objective for objective in OBJECTIVES if objective.name == name), None)
     if found is None:
-        known = ", ".join((*(objective.name for objective in OBJECTIVES), PER_DOLLAR))
+        known = ", ".join(objective.name for objective in OBJECTIVES)
         raise UsageError(f"expected one of the objectives {known}, got {name!r}; a newer autotune may have it")
     return found

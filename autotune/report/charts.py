@@ -20,7 +20,6 @@ from autotune.report.drawing import (
     compact,
     draw_rows,
     drawable,
-    keep_numbers_inside,
     log_steps,
     row_label,
     steps,
@@ -29,7 +28,7 @@ from autotune.results.compare import Row
 from autotune.results.result import Result
 from autotune.results.summary import bare_rate, rate_interval, ratios, too_few_pairs
 from autotune.units import format_rate
-from autotune.wording import or_dash, percent, ratio_text
+from autotune.wording import or_dash, ratio_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -184,40 +183,6 @@ def ceilings_picture(result: Result) -> str | None:
         axes.axvline(reached, color=AFTER, lw=1, ls=":", zorder=0)
 
     return draw_rows("ceilings", len(found), paint)
-
-
-class Share(NamedTuple):
-    """A share of time, or of a resource, before and after; None where it is not known."""
-
-    label: str
-    before: float | None
-    after: float | None
-
-
-def shares_picture(shares: Sequence[Share]) -> str | None:
-    """Shares from 0 to 100 %, before and after."""
-    found = [
-        one for one in shares if any(side is not None and -0.01 <= side <= 1.5 for side in (one.before, one.after))
-    ]
-    if not found:
-        return None
-
-    def paint(axes: Axes) -> None:
-        for row, (label, before, after) in enumerate(found):
-            row_label(axes, row, label, f"{or_dash(before, percent)} → {or_dash(after, percent)}")
-            sides = ((before, 11, BEFORE, SURFACE), (after, 6, AFTER, AFTER))
-            axes.plot([0, 1], [row + MARK] * 2, color=MUTED, lw=0.6, zorder=0)
-            known = [min(max(value, 0.0), 1.0) for value, *_ in sides if value is not None]
-            axes.plot(known, [row + MARK] * len(known), color=MUTED, lw=2)
-            for value, size, colour, face in sides:
-                if value is not None:
-                    at = min(max(value, 0.0), 1.0)
-                    axes.plot([at], [row + MARK], "o", ms=size, mfc=face, mec=colour, mew=2, clip_on=False)
-        axes.set_xlim(-0.02, 1.02)
-        axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
-        keep_numbers_inside(axes)
-
-    return draw_rows("shares", len(found), paint)
 
 
 def _error_bar(axes: Axes, row: float, value: float, interval: Interval) -> None:

@@ -145,13 +145,6 @@ def row_label(axes: Axes, row: int, label: str, figure: str, *, strong: bool = F
     axes.text(1, row + 0.4, figure, ha="right", transform=place, weight=weight, bbox=box)
 
 
-def keep_numbers_inside(axes: Axes) -> None:
-    """Aligns the first and the last word below the axis so that they do not stick out."""
-    first, *_, last = axes.get_xticklabels()
-    first.set_horizontalalignment("left")
-    last.set_horizontalalignment("right")
-
-
 def shortened(label: str, most: int) -> str:
     """A label of no more than so many characters."""
     return label if len(label) <= most else f"{label[: most - 1].rstrip()}…"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from autotune.report.blocks import Block, Code, Download, Folded, Headline, Section, Text
+from autotune.report.blocks import Download, Headline, Section, Text
 from autotune.units import format_bytes
 from autotune.wording import spelled
 
@@ -31,7 +31,7 @@ class Page(NamedTuple):
 
     Attributes:
         about: Lines below the heading.
-        raw: The data, shown in the last section; None on a first screen, which stands in somebody else's page.
+        raw: The data, attached in the last section; None on a first screen, which stands in somebody else's page.
         warning: What to know before all else.
         headline: The answer; None where there is no single one.
     """
@@ -46,21 +46,14 @@ class Page(NamedTuple):
 
 
 class _Detail(NamedTuple):
-    """How much of everything is shown: rows of a table, characters of a text, and in which ways the raw data."""
+    """How much of everything there is: rows of a table, characters of a text, and whether the raw data."""
 
     rows: int
     characters: int
-    raw_shown: bool
-    raw_attached: bool
+    raw_attached: bool = False
 
 
-_DETAILS = (
-    _Detail(2_000, 5_000, raw_shown=True, raw_attached=True),
-    _Detail(2_000, 5_000, raw_shown=False, raw_attached=True),
-    _Detail(2_000, 5_000, raw_shown=False, raw_attached=False),
-    _Detail(500, 1_000, raw_shown=False, raw_attached=False),
-    _Detail(50, 200, raw_shown=False, raw_attached=False),
-)
+_DETAILS = (_Detail(2_000, 5_000, raw_attached=True), _Detail(2_000, 5_000), _Detail(500, 1_000), _Detail(50, 200))
 
 
 def render(page: Page) -> str:
@@ -83,8 +76,7 @@ def _render(page: Page, detail: _Detail) -> str:
         """A text without control characters, and not longer than a reader can take; escaping comes after this."""
         if not isinstance(value, str) or isinstance(value, Markup):
             return value
-        is_raw = page.raw is not None and value is page.raw.text
-        cut = len(value) > detail.characters and not is_raw
+        cut = len(value) > detail.characters
         shown = f"{value[: detail.characters]}… ({len(value):,} characters)" if cut else value
         return spelled(shown)
 
@@ -113,7 +105,4 @@ def _raw_section(raw: RawData, detail: _Detail) -> Section:
         missing = f"The data take {size}, too much for a page that stays under 2 MB: they are in {raw.place}."
         return Section("raw", "Raw data", "Raw data", (Text(missing),))
     uri = f"data:application/json;base64,{base64.b64encode(raw.text.encode(errors='replace')).decode()}"
-    shown: Block = Text("They are too long to be shown here as well.")
-    if detail.raw_shown:
-        shown = Folded("Show the JSON", (Code(raw.text, "The JSON that this page was made from"),))
-    return Section("raw", "Raw data", "Raw data", (Download(raw.name, uri, f"Save {raw.name} ({size})"), shown))
+    return Section("raw", "Raw data", "Raw data", (Download(raw.name, uri, f"Save {raw.name} ({size})"),))

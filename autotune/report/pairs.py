@@ -22,8 +22,6 @@ RATES, RATIOS, BETWEEN = 130.0, 130.0, 16.0
 """Heights of the two parts, and the room between them."""
 MOST_PAIRS = 600
 """Pairs that are drawn: of more, every second or third."""
-GAP, MOST_GAPS = 0.03, 15
-"""Room between two rounds, as a share of the picture's width; with more rounds there is none."""
 CENTRAL = 0.9
 """Share of the pairs whose ratios set the scale, widened on both sides by what they spread; a ratio beyond is drawn at
 the edge."""
@@ -102,12 +100,10 @@ def rounds_of(result: Result) -> list[Round]:
     old, new = before.block_rates, after.block_rates
     if not all(map(drawable, (*old, *new, speedup.ratio))):
         return []
-    gaps = len(blocks) - 1 if len(blocks) <= MOST_GAPS else 0
-    gap, width = GAP if gaps else 0.0, (1 - GAP * gaps) / count
     found = []
     for number, end in enumerate(accumulate(blocks)):
         own = slice(end - blocks[number], end)
-        across = [number * gap + (index + 0.5) * width for index in range(own.start, own.stop)]
+        across = [(index + 0.5) / count for index in range(own.start, own.stop)]
         pairs = list(map(Paired, across, old[own], new[own]))
         found.append(Round(pairs, _rate(before, own), _rate(after, own)))
     return found

@@ -6,23 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from autotune.measuring import Measurement
-from autotune.report.drawing import (
-    AFTER,
-    BEFORE,
-    FAILED,
-    MUTED,
-    SMALL,
-    SURFACE,
-    TARGET,
-    compact,
-    draw,
-    drawable,
-    keep_numbers_inside,
-    log_steps,
-    steps,
-)
-from autotune.report.footprint import Footprint
+from autotune.report.drawing import AFTER, BEFORE, FAILED, SMALL, SURFACE, TARGET, compact, draw, drawable, steps
 from autotune.results.result import Result
 from autotune.units import format_bytes
 
@@ -70,36 +54,30 @@ def history_picture(result: Result) -> str | None:
     return draw("history", HEIGHT, paint, left=LEFT, bottom=BOTTOM)
 
 
-def memory_picture(memory: Footprint) -> str | None:
-    """Peak memory against the micro-batch on logarithmic axes, with the fitted line and the target."""
-    if not memory.points and not memory.exceeded:
+def memory_picture(taken: Sequence[tuple[int, int]], exceeded: Sequence[int], target: int | None) -> str | None:
+    """Peak memory against the micro-batch, on a logarithmic axis, and the target.
+
+    Args:
+        taken: The micro-batch of each burst, and its peak in bytes.
+        exceeded: Micro-batches that ran out of memory.
+        target: Bytes that a burst may take; None where that is not known.
+    """
+    batches = [*(batch for batch, _ in taken), *exceeded]
+    if not batches:
         return None
-    batches = [*(batch for batch, _, _ in memory.points), *memory.exceeded]
-    target = memory.target_bytes
 
     def paint(axes: Axes) -> None:
         axes.set_xscale("log", base=2)
-        left, run = min(batches), max(batches)
-        reach = run if memory.line is None else min(memory.largest_batch or run, 16 * run)
-        right = max(run, reach)
-        sizes = [size for _, size, _ in memory.points]
-        if memory.line is not None:
-            for start, end, style in ((left, run, "-"), (run, reach, "--")):
-                if end > start:
-                    curve = [start * (end / start) ** (i / 40) for i in range(41)]
-                    heights = [memory.line.base_bytes + memory.line.sample_bytes * batch for batch in curve]
-                    axes.plot(curve, heights, style, color=AFTER, lw=1.6)
-                    sizes += heights
+        left, right = min(batches), max(batches)
+        sizes = [float(size) for _, size in taken]
         if target is not None:
             sizes.append(target)
             axes.axhline(target, color=TARGET, lw=1.8, ls="-.")
             place: Any = {"xycoords": axes.get_yaxis_transform(), "xytext": (0, 4), "textcoords": "offset points"}
             axes.annotate(f"target {format_bytes(target)}", (0.01, target), color=TARGET, **place)
-        for alike, edge, face in ((False, MUTED, SURFACE), (True, AFTER, AFTER)):
-            _dots(axes, [(batch, size) for batch, size, same in memory.points if same is alike], edge, face)
-        sizes = [size for size in sizes if drawable(size)] or [1.0]
-        _crosses(axes, memory.exceeded, target or max(sizes))
-        _memory_axis(axes, min(sizes), max(sizes))
+        _dots(axes, taken, AFTER, AFTER)
+        _crosses(axes, exceeded, target or max(sizes, default=1.0))
+        _memory_axis(axes, max(sizes, default=1.0))
         axes.set_xlim(left / 1.25, right * 1.25)
         ticks = _doublings(left, right) or sorted({left, right})
         axes.minorticks_off()
@@ -107,31 +85,6 @@ def memory_picture(memory: Footprint) -> str | None:
         axes.set_xlabel("samples of a micro-batch")
 
     return draw("memory", HEIGHT, paint, left=LEFT + 20, bottom=BOTTOM)
-
-
-def blocks_picture(before: Measurement | None, after: Measurement | None) -> str | None:
-    """The rate of each timed block, the raw figures behind the headline, as a share of the timed part."""
-    sides = [
-        (measurement, colour, mark, face)
-        for measurement, colour, mark, face in ((before, BEFORE, "s", SURFACE), (after, AFTER, "o", AFTER))
-        if measurement is not None and all(drawable(rate) for rate in measurement.block_rates)
-    ]
-    if not sides:
-        return None
-
-    def paint(axes: Axes) -> None:
-        top = max(rate for measurement, *_ in sides for rate in measurement.block_rates)
-        for measurement, colour, mark, face in sides:
-            rates = measurement.block_rates
-            marks = thinned([((number + 0.5) / len(rates), rate) for number, rate in enumerate(rates)], 300)
-            axes.axhline(measurement.samples_per_second, color=colour, lw=1.2)
-            axes.plot(*_columns(marks), mark, ms=5, mfc=face, mec=colour, mew=1.2, clip_on=False)
-        axes.set_xlim(0, 1)
-        from_zero(axes, top)
-        axes.set_xticks([0, 0.5, 1], ["first block", "", "last block"])
-        keep_numbers_inside(axes)
-
-    return draw("blocks", HEIGHT - 40, paint, left=LEFT)
 
 
 def thinned(marks: Sequence[Mark], most: int = MOST_MARKS) -> list[Mark]:
@@ -170,18 +123,11 @@ def number_lines(axes: Axes, ticks: Sequence[float], words: Callable[[float], st
     axes.grid(axis="y")
 
 
-def _memory_axis(axes: Axes, low: float, high: float) -> None:
-    """Sizes in binary units: logarithmic where they differ much, since the target may be far away."""
-    if high > 3 * low:
-        axes.set_yscale("log", base=2)
-        axes.set_ylim(low / 1.3, high * 1.8)  # room for the words above the target
-        ticks = _doublings(low / 1.2, high * 1.2) or log_steps(low, high)
-    else:
-        unit = 2.0 ** (10 * max(0, min(4, (int(high).bit_length() - 1) // 10)))
-        axes.set_ylim(low - 0.15 * (high - low or low), high + 0.25 * (high - low or high))
-        bottom, top = axes.get_ylim()
-        ticks = [tick * unit for tick in steps(bottom / unit, top / unit) if bottom <= tick * unit <= top]
-    axes.minorticks_off()
+def _memory_axis(axes: Axes, top: float) -> None:
+    """Sizes from zero, in a binary unit."""
+    unit = 2.0 ** (10 * max(0, min(4, (int(top).bit_length() - 1) // 10)))
+    axes.set_ylim(0, top * 1.12)  # room for the words above the target
+    ticks = [tick * unit for tick in steps(0, top / unit) if tick * unit <= top * 1.12]
     number_lines(axes, ticks, lambda size: format_bytes(size).replace(".00", "").replace(".0", ""))
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from autotune.measuring import Measurement, TelemetrySummary
-from autotune.report.charts import Share
 from autotune.results.result import Result
 from autotune.units import format_bytes, format_seconds
 from autotune.wording import or_dash, percent
@@ -22,8 +20,6 @@ SHARES = {
     "GPU: tensor cores busy": "tensor_activity_fraction",
     "GPU: other programs": "foreign_gpu_fraction",
 }
-WAITING = "waiting for data"
-UTILISED = "FLOP/s, of the fastest matrix product"
 FIGURES: tuple[tuple[str, str, Words], ...] = (
     ("GPU clock, median", "sm_clock_mhz", "{:,.0f} MHz".format),
     ("GPU clock, lowest", "sm_clock_min_mhz", "{:,.0f} MHz".format),
@@ -42,8 +38,6 @@ FIGURES: tuple[tuple[str, str, Words], ...] = (
     ("disturbed by", "disturbance", str),
 )
 COSTS: tuple[tuple[str, str, Words], ...] = (
-    ("device memory, peak", "device_memory_bytes", format_bytes),
-    ("host memory, peak", "host_memory_bytes", format_bytes),
     ("process start", "start_seconds", format_seconds),
     ("build()", "build_seconds", format_seconds),
     ("warm-up", "warmup_seconds", format_seconds),
@@ -58,31 +52,15 @@ COSTS: tuple[tuple[str, str, Words], ...] = (
 )
 
 
-def telemetry_shares(result: Result) -> list[Share]:
-    """All shares that were read on either side."""
-    sides, telemetry = _records(result)
-    found = [Share(WAITING, *_both(sides, "data_wait_fraction"))]
-    found += [Share(UTILISED, *(result.flops_fraction(side) for side in (result.baseline, result.best)))]
-    found += [Share(label, *_both(telemetry, field)) for label, field in SHARES.items()]
-    return [share for share in found if share.before is not None or share.after is not None]
-
-
 def telemetry_rows(result: Result) -> list[tuple[str, str, str]]:
-    """All that was read, as label, before and after; what neither side knows is left out."""
-    sides, telemetry = _records(result)
-    # Without a device of its own, the device's memory is the host's.
-    same = {"device_memory_bytes"} if result.constraints.device == "cpu" else set()
-    found = [(label, *_both(sides, field), words) for label, field, words in COSTS if field not in same]
-    found += [(*share, percent) for share in telemetry_shares(result)]
+    """All that was read but for what stands in the table of both sides, as label, before and after."""
+    sides = [result.baseline.measurement, result.best.measurement]
+    telemetry = [side.telemetry if side is not None else None for side in sides]
+    found = [(label, *_both(sides, field), words) for label, field, words in COSTS]
+    found += [(label, *_both(telemetry, field), percent) for label, field in SHARES.items()]
     found += [(label, *_both(telemetry, field), words) for label, field, words in FIGURES]
     rows = [(label, or_dash(before, words), or_dash(after, words)) for label, before, after, words in found]
     return [row for row in rows if row[1:] != ("–", "–")]
-
-
-def _records(result: Result) -> tuple[list[Measurement | None], list[TelemetrySummary | None]]:
-    """What was measured on both sides, and the telemetry of both."""
-    sides = [result.baseline.measurement, result.best.measurement]
-    return sides, [side.telemetry if side is not None else None for side in sides]
 
 
 def _both(records: Sequence[object], field: str) -> tuple[Any, Any]:

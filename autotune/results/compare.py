@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from autotune.errors import ResultFileError
+from autotune.knobs import limit_of
 from autotune.measuring import Interval, Outcome, Speedup, per_dollar
 from autotune.results.choosing import choices
 from autotune.results.cross_file import Cross
@@ -243,7 +244,8 @@ def _samples_per_joule(result: Result) -> float | None:
 
 def _held_knobs(result: Result) -> dict[str, str]:
     """Knobs that were not searched, and why; accumulation that follows from a searched batch size is not held."""
-    held = dict.fromkeys(result.constraints.pinned, "pinned") | result.search.skipped_knobs
+    held = {knob: "pinned" for knob, pin in result.constraints.pinned.items() if limit_of(pin) is None}
+    held |= result.search.skipped_knobs
     if "batch_size" not in held and "accumulation_steps" not in result.constraints.pinned:
         held.pop("accumulation_steps", None)
     return held

@@ -95,8 +95,7 @@ class Constraints(Stored):
     memory_target: Share
     memory_limit_bytes: Whole | None = None
     utilization_target: Share
-    max_workers: Whole | None = None
-    pinned: dict[str, Scalar] = Field(default_factory=dict)
+    pinned: dict[str, Scalar] = Field(default_factory=dict, description="knob: its value, or <= and the highest")
     only: tuple[str, ...] | None = None
     explored: dict[str, tuple[Scalar, ...]] = Field(default_factory=dict)
     sampler: str
@@ -259,7 +258,7 @@ class Result(Document):
     @model_validator(mode="after")
     def _knows_its_objective(self) -> Result:
         try:
-            objective_named(self.constraints.objective, self.dollars_per_hour)
+            objective_named(self.constraints.objective)
         except UsageError as error:
             raise ValueError(str(error)) from None
         return self
@@ -269,9 +268,9 @@ class Result(Document):
         """What was maximised.
 
         Raises:
-            UsageError: This version does not know it, or its price is missing.
+            UsageError: This version does not know it.
         """
-        return objective_named(self.constraints.objective, self.dollars_per_hour)
+        return objective_named(self.constraints.objective)
 
     def score_of(self, side: Side | TrialRecord) -> float | None:
         """What a side, or a burst of the search, reached by the objective; None where that is not known."""

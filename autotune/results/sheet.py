@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -66,27 +66,19 @@ class Sheet:
     choices: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class _Column:
-    """A column that is there where some machine has the figure."""
-
-    heading: str
-    value: Callable[[Row], float | None]
-
-
-_EXTRA = (
-    _Column("per joule", lambda row: row.samples_per_joule),
-    _Column("per dollar", lambda row: row.samples_per_dollar),
-)
+_EXTRA = {"per joule": "samples_per_joule", "per dollar": "samples_per_dollar"}
+"""Columns that are there where some machine has the figure."""
 
 
 def sheet(group: WorkloadGroup) -> Sheet:
     """The table of a workload, and what stands below it; its crosses are sentences already."""
-    extra = [column for column in _EXTRA if any(column.value(row) is not None for row in group.rows)]
+    extra = {
+        word: field for word, field in _EXTRA.items() if any(getattr(row, field) is not None for row in group.rows)
+    }
     machines = "both machines" if group.machines == 2 else f"all {group.machines} machines"
     return Sheet(
-        headings=("before", "after", "speed-up", "memory", *(column.heading for column in extra)),
-        lines=tuple(_line(row, extra) for row in group.rows),
+        headings=("before", "after", "speed-up", "memory", *extra),
+        lines=tuple(_line(row, extra.values()) for row in group.rows),
         sharers=f"shared by {machines}" if group.machines > 1 else "",
         shared=", ".join(f"{knob}={knob_text(knob, value)}" for knob, value in group.shared_knobs.items())
         or "no changed knob",
@@ -102,7 +94,7 @@ def rate_cell(rate: float | None, ci95: Interval | None) -> Cell:
     return Cell(bare_rate(rate), f"{bare_rate(ci95.low)} – {bare_rate(ci95.high)}" if ci95 is not None else "")
 
 
-def _line(row: Row, extra: Sequence[_Column]) -> Line:
+def _line(row: Row, extra: Iterable[str]) -> Line:
     return Line(
         machine=row.label,
         path=row.path,
@@ -116,7 +108,7 @@ def _line(row: Row, extra: Sequence[_Column]) -> Line:
     )
 
 
-def _cells(row: Row, extra: Sequence[_Column]) -> Iterator[Cell]:
+def _cells(row: Row, extra: Iterable[str]) -> Iterator[Cell]:
     yield rate_cell(row.before_samples_per_second, row.before_ci95)
     yield rate_cell(row.after_samples_per_second, row.after_ci95)
     if row.speedup is None:
@@ -125,6 +117,6 @@ def _cells(row: Row, extra: Sequence[_Column]) -> Iterator[Cell]:
         ratio, sure = ratio_text(row.speedup.ratio), sureness(row.speedup.ci95, row.speedup.pairs)
         yield Cell(ratio, sure, "good") if row.speedup.confirmed else Cell(f"{ratio}, not confirmed", sure, "doubtful")
     yield Cell(format_bytes(row.memory_bytes), row.memory_of) if row.memory_bytes is not None else Cell()
-    for column in extra:
-        value = column.value(row)
+    for field in extra:
+        value = getattr(row, field)
         yield Cell(bare_rate(value)) if value is not None else Cell()

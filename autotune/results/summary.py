@@ -276,6 +276,16 @@ def duet_text(trial: TrialRecord) -> str | None:
     return f"{ratio_text(trial.ratio)} ({ratios(trial.ci95)}) over {partner}"
 
 
+def trial_notes(trial: TrialRecord) -> list[str]:
+    """What else there is to say of a burst: its duet, what compiling took, what disturbed it."""
+    notes = [duet] if (duet := duet_text(trial)) is not None else []
+    if trial.compile_seconds is not None:
+        notes.append(f"compiling took {format_seconds(trial.compile_seconds)}")
+    if trial.disturbance is not None:
+        notes.append(f"disturbed: {trial.disturbance}")
+    return notes
+
+
 def break_even(result: Result) -> str | None:
     """After how many optimizer steps what is done once, before training, has paid for itself, by the speed-up."""
     before, after, speedup = result.baseline.measurement, result.best.measurement, result.speedup

@@ -289,7 +289,7 @@ class Search:
         busy = telemetry.device_activity_fraction if telemetry is not None else None
         if best is None or best.burst.rate is None or busy is None or busy < self._utilization_target:
             return False
-        if not self.log.objective.follows_rate:
+        if not self.log.objective.is_rate:
             return False
         ceiling = self.ceilings.compute(best.burst.point)
         return ceiling is not None and best.burst.rate >= self._utilization_target * ceiling

@@ -155,7 +155,7 @@ def plan_for(objective: Objective = SAMPLES_PER_SECOND, device: DeviceKind = "cp
     return BurstPlan(
         measure_seconds=max(usual, LEAST_TURNS * (objective.turn_seconds or 0.0)),
         turn_seconds=objective.turn_seconds,
-        fastest_wins=objective.follows_rate,
+        fastest_wins=objective.is_rate,
     )
 
 

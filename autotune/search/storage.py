@@ -11,7 +11,7 @@ from urllib.parse import quote, quote_plus, unquote
 
 import filelock
 import optuna
-from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 
@@ -46,7 +46,7 @@ def open_study(
         name: Of a new study.
         storage: URL of a relational database; None for the journal.
         journal: Its file.
-        sampler: ``bayes``, ``tpe``, ``gp`` or ``random``.
+        sampler: ``bayes``, ``tpe`` or ``random``.
         seed: Of the sampler.
         attributes: What a study must agree in to be resumed: the objective, the workload's fingerprint, …
         resume: Whether to continue an earlier study.
@@ -139,7 +139,7 @@ def _without_password(text: str, url: str) -> str:
 
 def make_sampler(name: str, seed: int) -> BaseSampler:
     """An Optuna sampler by its short name."""
-    samplers = {"bayes": BayesSampler, "tpe": TPESampler, "gp": GPSampler, "random": RandomSampler}
+    samplers = {"bayes": BayesSampler, "tpe": TPESampler, "random": RandomSampler}
     sampler: BaseSampler = samplers[name](seed=seed)
     return sampler
 

@@ -3,20 +3,49 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+from collections.abc import Iterator
+from typing import Any
 
 from rich.console import Group, RenderableType
 
 from autotune.knobs import Space, format_scalar
 from autotune.scripts.facts import baseline_of, names_of
 from autotune.scripts.seen import SeenScript
-from autotune.secrets import masked_data
 from autotune.units import format_seconds
 from autotune.wording import as_text, labelled
 
 
-def look_lines(seen: SeenScript, space: Space, protects: str) -> RenderableType:
-    """For a person; `protects` says how files are protected."""
+def look_lines(seen: SeenScript | None, space: Space, protects: str | None) -> RenderableType:
+    """For a person.
+
+    Args:
+        seen: Of a script: what was seen.
+        space: What would be searched.
+        protects: Of a script: how its bursts are kept from your files.
+    """
+    choices = {
+        knob: ", ".join(map(format_scalar, choice.values)) + f" ({choice.reason})"
+        for knob, choice in space.choices.items()
+    }
+    choices |= {name: ", ".join(map(format_scalar, values)) for name, values in space.parameters.items()}
+    return Group(
+        *(_found(seen, space, str(protects)) if seen is not None else ()),
+        as_text("would be tried", "bold"),
+        *(labelled(f"  {knob}", how) for knob, how in choices.items()),
+        as_text("would be left as it is", "bold"),
+        *(labelled(f"  {knob}", why) for knob, why in space.skipped.items()),
+    )
+
+
+def look_data(seen: SeenScript | None, space: Space, protects: str | None) -> dict[str, Any]:
+    """For a program."""
+    choices = {knob: list(choice.values) for knob, choice in space.choices.items()}
+    choices |= {name: list(values) for name, values in space.parameters.items()}
+    known = dataclasses.asdict(seen) if seen is not None else {}
+    return {"seen": known, "files": protects, "choices": choices, "skipped": dict(space.skipped)}
+
+
+def _found(seen: SeenScript, space: Space, protects: str) -> Iterator[RenderableType]:
     rows = {
         "model": names_of(seen.model_names) + f", {seen.weights:,} weights",
         "optimizer": _optimizer(seen),
@@ -29,26 +58,8 @@ def look_lines(seen: SeenScript, space: Space, protects: str) -> RenderableType:
         "until it trains": format_seconds(seen.seconds_to_loop),
         "your files": protects,
     }
-    choices = {
-        knob: ", ".join(map(format_scalar, choice.values)) + f" ({choice.reason})"
-        for knob, choice in space.choices.items()
-    }
-    return Group(
-        as_text("found", "bold"),
-        *(labelled(f"  {what}", how) for what, how in rows.items()),
-        as_text("would be tried", "bold"),
-        *(labelled(f"  {knob}", how) for knob, how in choices.items()),
-        as_text("would be left as it is", "bold"),
-        *(labelled(f"  {knob}", why) for knob, why in space.skipped.items()),
-    )
-
-
-def look_json(seen: SeenScript | None, space: Space, protects: str | None) -> str:
-    """For a program, without the secrets of the script's command."""
-    choices = {knob: list(choice.values) for knob, choice in space.choices.items()}
-    known = dataclasses.asdict(seen) if seen is not None else {}
-    found = {"seen": known, "files": protects, "choices": choices, "skipped": dict(space.skipped)}
-    return json.dumps(masked_data(found), indent=2, default=str)
+    yield as_text("found", "bold")
+    yield from (labelled(f"  {what}", how) for what, how in rows.items())
 
 
 def _optimizer(seen: SeenScript) -> str:

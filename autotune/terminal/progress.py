@@ -15,12 +15,12 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
 import rich.live
+from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
 from autotune.measuring import SAMPLES_PER_SECOND, Burst, Objective, Outcome, Pair, Point
 from autotune.results.summary import ratios
-from autotune.terminal.gauges import BudgetBar, RatioGauge, colour_of, ratio_style
 from autotune.terminal.streams import lasting
 from autotune.units import format_seconds
 from autotune.wording import as_text, labelled, percent, ratio_text
@@ -178,8 +178,11 @@ class Live(Quiet):
         if self._deadline is None:
             grid.add_row("time", f"{_ticking(sum(stages.values()))} elapsed")
         else:
-            left = self._deadline - self._clock()
-            grid.add_row("time", _beside(BudgetBar(stages, max(0.0, left)), f"{_ticking(left)} left"))
+            spent, left = sum(stages.values()), self._deadline - self._clock()
+            bar = ProgressBar(spent + max(0.0, left), spent)
+            beside = Table.grid(Column(), Column(no_wrap=True), padding=(0, 2, 0, 0))
+            beside.add_row(bar, f"{_ticking(left)} left")
+            grid.add_row("time", beside)
         return grid
 
     def _seconds_by_stage(self) -> dict[str, float]:
@@ -271,33 +274,25 @@ class Tally:
 
 
 def _stages_text(stage: str, stages: dict[str, float]) -> Text:
-    """The present stage, and those before it with the colours of the budget's bar, as far as there is room."""
-    text = Text(no_wrap=True, overflow="ellipsis")
-    for name in [stage, *(one for one in reversed(stages) if one != stage and stages[one] >= 1)]:
-        text.append("● ", colour_of(name, stages))
-        text.append_text(as_text(f"{name}  ", "bold" if name == stage else "dim"))
-    text.rstrip()
+    """The present stage, and those before it, each with its time, as far as there is room."""
+    before = [f"{name} {_ticking(stages[name])}" for name in reversed(stages) if name != stage and stages[name] >= 1]
+    text = Text.assemble(as_text(stage, "bold"), *(as_text(f"  {one}", "dim") for one in before))
+    text.no_wrap, text.overflow = True, "ellipsis"
     return text
 
 
 def _duet_rows(candidate: Point, pair: Pair) -> Iterator[RenderableType]:
-    """What a candidate changes in the incumbent, and their ratio so far."""
+    """What a candidate changes in the incumbent, and their ratio so far: green or red where it is beyond doubt."""
     changes = as_text(candidate.changes_text(pair.partner) or "the same config")
     changes.no_wrap, changes.overflow = True, "ellipsis"
     yield changes
-    yield _beside(RatioGauge(pair.ratio, pair.ci95), gain_text(pair), ratio_style(pair.ci95))
+    style = "green" if pair.ci95.low > 1 else "red" if pair.ci95.high < 1 else "yellow"
+    yield as_text(gain_text(pair), style)
 
 
 def gain_text(pair: Pair) -> str:
     """The ratio with its interval: ``1.12× (0.98 – 1.27)``."""
     return f"{ratio_text(pair.ratio)} ({ratios(pair.ci95)})"
-
-
-def _beside(gauge: RenderableType, words: str, style: str = "") -> Table:
-    """A gauge, and its figure at its right."""
-    grid = Table.grid(Column(), Column(no_wrap=True), padding=(0, 2, 0, 0))
-    grid.add_row(gauge, as_text(words, style))
-    return grid
 
 
 def _ticking(seconds: float) -> str:

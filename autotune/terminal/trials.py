@@ -8,9 +8,8 @@ from rich.text import Text
 
 from autotune.knobs import format_scalar
 from autotune.results.result import Result, TrialRecord
-from autotune.results.summary import duet_text, operators, sample_parts, turn_text
+from autotune.results.summary import operators, sample_parts, trial_notes, turn_text
 from autotune.terminal.console import plain_table
-from autotune.units import format_seconds
 from autotune.wording import as_text, ratio_text
 
 
@@ -53,13 +52,7 @@ def profile_tables(result: Result) -> RenderableType:
 
 def _what_and_why(trial: TrialRecord) -> Text:
     changes = " ".join(f"{knob}={format_scalar(value)}" for knob, value in trial.changes.items()) or "baseline"
-    parts: list[str | Text] = [as_text(changes), "\n", as_text(trial.reason, "dim")]
-    if (duet := duet_text(trial)) is not None:
-        parts += [as_text(f"; {duet}", "dim")]
-    if trial.compile_seconds is not None:
-        parts += [as_text(f"; compiling took {format_seconds(trial.compile_seconds)}", "dim")]
-    if trial.disturbance is not None:
-        parts += [as_text(f"; disturbed: {trial.disturbance}", "yellow")]
+    parts: list[str | Text] = [as_text(changes), "\n", as_text("; ".join([trial.reason, *trial_notes(trial)]), "dim")]
     if trial.failure is not None:
         parts += ["\n", as_text(trial.failure, "red")]
     return Text.assemble(*parts)

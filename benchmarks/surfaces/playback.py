@@ -14,6 +14,7 @@ from autotune.bursts.duet import LEAST_TURNS, TURN_SECONDS
 from autotune.bursts.protocol import BurstPlan, Part
 from autotune.knobs.circumstances import Choices
 from autotune.knobs.config import Scalar, TrainConfig
+from autotune.knobs.constraints import at_most
 from autotune.knobs.space import Space, build_space
 from autotune.measuring.pairs import Pair, pair_of
 from autotune.measuring.ratios import Scatter
@@ -94,7 +95,7 @@ def recorded_space(surface: Surface, budget_seconds: float) -> RecordedSpace:
         device="cpu",
         effective_batch=facts.baseline.effective_batch,
         only=list(knobs),
-        max_workers=max([surface.header.hardware.cpu.budget, facts.baseline.num_workers]),
+        pinned={"num_workers": at_most(max(surface.header.hardware.cpu.budget, facts.baseline.num_workers))},
         budget_seconds=budget_seconds,
     )
     choices = {

@@ -9,6 +9,7 @@ from itertools import product
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.samplers import BaseSampler, GPSampler, TPESampler
 
 from autotune.bursts.protocol import BurstPlan
 from autotune.commands.tuning_result import judge
@@ -24,7 +25,7 @@ from benchmarks.surfaces import Surface
 from benchmarks.surfaces.playback import Playback, RecordedSpace, VirtualClock
 
 OURS = "autotune"
-SAMPLER_TRIES = {"tpe": 60, "gp": 20}
+SAMPLER_TRIES: dict[Callable[..., BaseSampler], int] = {TPESampler: 60, GPSampler: 20}
 """A sampler that has proposed known configs so often in a row has nothing new to propose. The Gaussian process takes
 half a second for each proposal by then, and has settled sooner."""
 
@@ -76,13 +77,15 @@ def autotune(
     return Played(space.baseline, tuple(choices), tuple((at, burst) for at, burst, _ in playback.ran))
 
 
-def sampled(name: str, surface: Surface, space: RecordedSpace, budget_seconds: float, seed: int) -> Played:
+def sampled(
+    sampler: Callable[..., BaseSampler], surface: Surface, space: RecordedSpace, budget_seconds: float, seed: int
+) -> Played:
     """An Optuna sampler with its defaults over the same space, as one codes it: every knob a category.
 
     What has run before is told again, at no cost.
     """
     clock = VirtualClock()
-    study = optuna.create_study(sampler=make_sampler(name, seed), direction="maximize")
+    study = optuna.create_study(sampler=sampler(seed=seed), direction="maximize")
     study.enqueue_trial({knob: getattr(space.baseline, knob) for knob in space.choices})
     categories: dict[str, BaseDistribution] = {
         knob: CategoricalDistribution(tuple(dict.fromkeys((*choice.values, getattr(space.baseline, knob)))))
@@ -91,7 +94,7 @@ def sampled(name: str, surface: Surface, space: RecordedSpace, budget_seconds: f
     playback = Playback(surface, clock, seed)
     known: dict[TrainConfig, float] = {}
     repeats = 0
-    while clock.now < budget_seconds and repeats < SAMPLER_TRIES[name]:
+    while clock.now < budget_seconds and repeats < SAMPLER_TRIES[sampler]:
         asked = study.ask(categories)
         config = space.config(asked.params)
         repeats = repeats + 1 if config in known else 0
@@ -162,8 +165,8 @@ def _fastest_of(space: RecordedSpace, playback: Playback) -> Played:
 STRATEGIES: dict[str, Strategy] = {
     OURS: autotune,
     "TPE in our hosts": lambda *of: autotune(*of, sampler="tpe"),
-    "Optuna TPE": lambda *of: sampled("tpe", *of),
-    "Optuna GP": lambda *of: sampled("gp", *of),
+    "Optuna TPE": lambda *of: sampled(TPESampler, *of),
+    "Optuna GP": lambda *of: sampled(GPSampler, *of),
     "random": in_turn(shuffled),
     "grid": in_turn(grid),
     "largest batch that fits": in_turn(largest_batch),

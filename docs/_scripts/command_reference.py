@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import typing
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ def text() -> str:
 
 
 def _section(title: str, command: Any) -> str:
-    hints = typing.get_type_hints(command.callback)
+    signature = inspect.signature(command.callback, eval_str=True).parameters
+    hints = {name: typing.get_args(one.annotation)[0] for name, one in signature.items() if name != "context"}
     own = [parameter for parameter in command.params if parameter.name in hints]  # not typer's own, such as --help
     words = [title, *(_placeholder(p) for p in own if p.param_type_name == "argument")]
     summary = (command.help or "").strip()

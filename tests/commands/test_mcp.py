@@ -19,8 +19,6 @@ import psutil
 import pytest
 
 from autotune.commands import mcp as mcp_command
-from autotune.commands.parameters import OF_THE_TERMINAL
-from autotune.commands.run import run as run_command
 from autotune.commands.tune import tune as tune_command
 from autotune.results.files import write_document
 from autotune.results.result import read_result
@@ -101,7 +99,7 @@ def text_of(answer: Any) -> str:
 
 
 def test_every_tool_has_the_options_of_its_command(tmp_path: Path) -> None:
-    """By the same names, with the same defaults and words; answers have a schema."""
+    """By the same names, with the same defaults, choices and ranges; but for those that lift a protection."""
 
     async def use(client: Client) -> Any:
         return await client.list_tools()
@@ -110,15 +108,12 @@ def test_every_tool_has_the_options_of_its_command(tmp_path: Path) -> None:
     assert tools.keys() == {"probe", "dry_run", "run", "show", "check", "compare"}
     for tool in tools.values():
         assert tool.input_schema["additionalProperties"] is False
-        assert {"answer", "next"} <= tool.output_schema["properties"].keys()
     options = inspect.signature(tune_command).parameters
-    persons = {"trust", "writable", "network"}  # lift a protection
-    assert tools["run"].input_schema["properties"].keys() == options.keys() - OF_THE_TERMINAL | {"command"}
-    assert (
-        inspect.signature(run_command).parameters.keys() - OF_THE_TERMINAL - {"dry_run", "keep"} - persons
-        <= tools["run"].input_schema["properties"].keys()
-    )
-    for name, told in tools["run"].input_schema["properties"].items():
+    offered = tools["run"].input_schema["properties"]
+    assert offered.keys() == options.keys() - {"context", "json", "quiet", "version"} | {"command"}
+    assert offered["objective"]["enum"] == ["samples_per_second", "samples_per_joule"]
+    assert offered["seed"]["maximum"] == 2**32 - 1
+    for name, told in offered.items():
         assert told["description"]
         if name != "command":
             assert told.get("default") == options[name].default
@@ -180,10 +175,10 @@ def test_answers_hide_secrets(tmp_path: Path) -> None:
     assert "abc-4711-xyz" in content
     answer = called(tmp_path, "show", file="a.json")
     assert "abc-4711-xyz" not in text_of(answer) + json.dumps(answer.structured_content)
-    assert "the server said: token=*** is old" in answer.structured_content["notes"]
+    assert "the server said: token=*** is old" in answer.structured_content["search"]["notes"]
 
 
-def test_show_tells_figures_with_intervals_and_what_to_do_next(tmp_path: Path) -> None:
+def test_show_tells_figures_with_intervals_and_how_to_train(tmp_path: Path) -> None:
     """As data and as text."""
     file = tmp_path / "a.json"
     result = make_result()
@@ -192,24 +187,23 @@ def test_show_tells_figures_with_intervals_and_what_to_do_next(tmp_path: Path) -
     data = answer.structured_content
     assert result.speedup is not None
     assert data["confirmed"] is True
-    assert data["result"]["speedup"] == result.speedup.model_dump(mode="json")
+    assert data["speedup"] == result.speedup.model_dump(mode="json")
     assert data["changes"]["precision"] == ["fp32", "bf16"]
-    before = data["result"]["baseline"]["measurement"]
+    before = data["baseline"]["measurement"]
     low, high = before["ci95_samples_per_second"]
     assert low < before["samples_per_second"] < high
     assert "blocks" not in before
-    assert "autotune.load" in data["next"][0]
+    assert "autotune.load" in text_of(answer)
     assert data["file"] == str(file)
-    assert len(data["result"]["trials"]) == len(result.trials)
-    assert "trials" not in called(tmp_path, "show", file="a.json").structured_content["result"]
-    assert data["answer"] in text_of(answer)
+    assert len(data["trials"]) == len(result.trials)
+    assert "trials" not in called(tmp_path, "show", file="a.json").structured_content
 
 
 def test_compare_puts_results_side_by_side(tmp_path: Path) -> None:
     """With the intervals of their rates."""
     write_document(make_result(), tmp_path / "a.json")
     answer = called(tmp_path, "compare", paths=["."])
-    (group,) = answer.structured_content["comparison"]["groups"]
+    (group,) = answer.structured_content["groups"]
     assert group["rows"][0]["after_ci95"]
     assert "digits" in text_of(answer)
 
@@ -259,10 +253,10 @@ def test_a_machine_is_probed_and_a_model_looked_at(tmp_path: Path) -> None:
         return probe, await client.call_tool("dry_run", {"model": TINY, "only": ["num_workers"]})
 
     probe, look = served(tmp_path, use)
-    assert probe.structured_content["hardware"]["cpu"]["budget"] >= 1
+    assert probe.structured_content["cpu"]["budget"] >= 1
     assert not look.is_error, text_of(look)
-    assert look.structured_content["would_try"].keys() == {"num_workers"}
-    assert look.structured_content["would_leave"]["precision"]
+    assert look.structured_content["choices"].keys() == {"num_workers"}
+    assert look.structured_content["skipped"]["precision"]
 
 
 @pytest.mark.slow
@@ -292,10 +286,9 @@ def test_a_model_is_tuned_with_progress_and_checked(tmp_path: Path) -> None:
     assert "would disturb it; wait for its answer, or cancel it" in text_of(answers["second"])
     assert not answers["run"].is_error, text_of(answers["run"])
     data, result = answers["run"].structured_content, read_result(tmp_path / "tiny.json")
-    assert data["result"]["status"] == "complete"
+    assert data["status"] == "complete"
     assert data["confirmed"] == (result.speedup is not None and result.speedup.confirmed)
     assert Path(data["report"]).is_file()
-    assert data["next"]
     shares = [share for share, _, _ in told]
     assert len(shares) > 3
     assert shares == sorted(set(shares))
@@ -318,9 +311,9 @@ def test_a_script_is_looked_at_and_tuned(tmp_path: Path) -> None:
     look, run = served(tmp_path, use)
     assert not look.is_error, text_of(look)
     assert look.structured_content["seen"]["loaders"][0]["samples"] == 512
-    assert "batch_size" in look.structured_content["would_leave"]
+    assert "batch_size" in look.structured_content["skipped"]
     assert not run.is_error, text_of(run)
-    assert run.structured_content["result"]["status"] == "complete"
+    assert run.structured_content["status"] == "complete"
     assert read_result(tmp_path / "script.json").workload.script is not None
 
 
@@ -342,8 +335,8 @@ def test_a_cancelled_run_keeps_what_was_measured_and_leaves_nothing(tmp_path: Pa
 
     remains, answer = served(tmp_path, use)
     assert remains == []
-    assert answer.structured_content["result"]["status"] == "partial"
-    assert "resume" in answer.structured_content["next"][0]
+    assert answer.structured_content["status"] == "partial"
+    assert "PARTIAL: tuning was interrupted" in text_of(answer)
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "tmp") == [
         "early.html", "early.journal", "early.journal.lock", "early.json",
     ]  # fmt: skip

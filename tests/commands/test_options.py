@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +12,7 @@ from autotune.cli import app
 from autotune.commands import options
 from autotune.errors import ConfigError, UsageError
 from autotune.knobs.constraints import check_constraints
+from autotune.measuring.objective import OBJECTIVES
 
 DIGITS = "9" * 5000
 
@@ -22,15 +22,16 @@ DIGITS = "9" * 5000
     [
         (["--effective-batch", "99999999999999999999999999"], "from 1 to 2147483647"),
         (["--effective-batch", DIGITS], "from 1 to 2147483647"),
-        (["--effective-batch", "0"], "or pass 'free'"),
+        (["--effective-batch", "0"], "from 1 to 2147483647 or 'free', got '0'"),
         (["--budget", "9999999999h"], "30d at most"),
         (["--budget", DIGITS], "30d at most"),
         (["--seed", "-1"], "from 0 to 4294967295"),
         (["--seed", str(2**64)], "from 0 to 4294967295"),
         (["--seed", DIGITS], "from 0 to 4294967295"),
         (["--seed", "²"], "from 0 to 4294967295"),
-        (["--max-workers", str(10**9)], "from 0 to 4096"),
-        (["--max-workers", "-1"], "from 0 to 4096"),
+        (["--pin", "num_workers<=many"], "num_workers="),
+        (["--pin", "precision<=bf16"], "expected a whole number behind precision<=, got 'bf16'"),
+        (["--pin", f"num_workers<={10**9}"], "expected num_workers of 4096 at most"),
         (["--memory-target", "0"], "--memory-target: expected a fraction above 0"),
         (["--memory-target", "1.5"], "--memory-target: expected a fraction above 0"),
         (["--memory-target", "nan"], "--memory-target: expected a fraction above 0"),
@@ -49,7 +50,9 @@ DIGITS = "9" * 5000
         (["--dollars-per-hour", "free"], "expected dollars an hour"),
         (["--dollars-per-hour", "0"], "expected dollars an hour"),
         (["--dollars-per-hour", "nan"], "expected dollars an hour"),
-        (["--objective", "samples_per_dollar"], "pass --dollars-per-hour"),
+        (["--objective", "speed"], "--objective: expected one of samples_per_second, samples_per_joule, got 'speed'"),
+        (["--device", "tpu"], "--device: expected one of cpu, cuda, rocm, mps, got 'tpu'"),
+        (["--nproc-per-node", "257"], "expected a whole number from 1 to 256 or 'auto', got '257'"),
         (["--at-least", "0.95"], "pass --objective samples_per_joule"),
         (["--objective", "samples_per_joule", "--at-least", "2"], "--at-least: expected"),
         (["--machine-name", "x" * 61], "60 characters at most"),
@@ -67,33 +70,53 @@ def test_what_is_out_of_range_is_refused_in_one_sentence(arguments: list[str], w
 
 
 @pytest.mark.parametrize(
-    ("parse", "text", "value"),
+    ("name", "typed", "field", "value"),
     [
-        (options.parse_effective_batch, "free", "free"),
-        (options.parse_effective_batch, "2147483647", 2**31 - 1),
-        (lambda text: options.parse_whole("--seed", text, 0, options.MOST_SEED), "4294967295", 2**32 - 1),
-        (lambda text: options.parse_share("--memory-target", text, options.LEAST_MEMORY), "1%", 0.01),
-        (lambda text: options.parse_pins([text]), "num_workers=4096", {"num_workers": 4096}),
-        (lambda text: options.parse_pins([text]), "compile_mode=none", {"compile_mode": None}),
-        (options.parse_dollars, "$2.49", 2.49),
-        (options.parse_samples, "90M", 90_000_000),
-        (options.parse_samples, "1.2e9", 1_200_000_000),
-        (lambda text: len(options.parse_values("x", text)), ",".join(map(str, range(64))), 64),
+        ("effective_batch", "free", "effective_batch", "free"),
+        ("effective_batch", "2147483647", "effective_batch", 2**31 - 1),
+        ("seed", "4294967295", "seed", 2**32 - 1),
+        ("memory_target", "1%", "memory_target", 0.01),
+        ("pin", ["num_workers=4096"], "pinned", {"num_workers": 4096}),
+        ("pin", ["num_workers <= 4"], "pinned", {"num_workers": "<=4"}),
+        ("pin", ["compile_mode=none"], "pinned", {"compile_mode": None}),
+        ("dollars_per_hour", "$2.49", "dollars_per_hour", 2.49),
+        ("nproc_per_node", "auto", "ranks", "auto"),
+        ("explore", ["x=" + ",".join(map(str, range(64)))], "explored", {"x": tuple(range(64))}),
     ],
 )
-def test_the_ends_of_a_range_are_in_it(parse: Callable[[str], Any], text: str, value: object) -> None:
+def test_the_ends_of_a_range_are_in_it(name: str, typed: object, field: str, value: object) -> None:
     """What is absurd begins beyond."""
-    assert parse(text) == value
+    assert getattr(options.Options.parse({name: typed}, target="a:b"), field) == value
+
+
+@pytest.mark.parametrize(("text", "samples"), [("90M", 90_000_000), ("1.2e9", 1_200_000_000), ("", None)])
+def test_a_number_of_samples_may_have_a_unit(text: str, samples: int | None) -> None:
+    """As people write it."""
+    assert options.read(options.Samples, "samples", text) == samples
+
+
+def test_help_shows_choices_and_ranges() -> None:
+    """Of every option that has some, from the model itself; an objective that there is can be chosen."""
+    told = "".join(re.sub("[│╭╮╰╯─]", "", CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output).split())
+    assert "cpu|cuda|rocm|mps" in told
+    assert "From0to4294967295." in told
+    assert "|".join(objective.name for objective in OBJECTIVES) in told
+
+
+def test_what_is_for_models_is_refused_for_a_script() -> None:
+    """By the model of the options, whoever asks."""
+    with pytest.raises(UsageError, match="--fit is for models, and a command was given; leave it out"):
+        options.Options.parse({"fit": True}, target="train.py", script=("python", "train.py"))
 
 
 def test_a_workloads_own_effective_batch_has_the_same_range() -> None:
     """It comes from the user's build(), not from an option, and its divisors would take as long to find."""
     with pytest.raises(ConfigError, match="expected 1 to 2147483647"):
-        check_constraints({}, (), None, (2**31 - 1) ** 2, {})
+        check_constraints({}, (), (2**31 - 1) ** 2, {})
 
 
 def test_a_name_that_is_no_option_is_cut_to_a_sentence() -> None:
     """Whatever is typed is shown, but not thousands of characters of it."""
     with pytest.raises(UsageError) as caught:
-        options.one_of("--sampler", "x" * 5000, options.SAMPLERS)
+        options.Options.parse({"sampler": "x" * 5000}, target="a:b")
     assert len(str(caught.value)) < 200

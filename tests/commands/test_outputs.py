@@ -140,7 +140,7 @@ def test_a_second_examination_replaces_the_first(folder: Path, monkeypatch: pyte
 
 def name(**fields: object) -> Callable[[], str]:
     """The name of a tuning's files; it depends on the working directory when it is called."""
-    return lambda: Options(**{"target": "", **fields}).name  # type: ignore[arg-type]
+    return lambda: Options.parse({}, **{"target": "", **fields}).name
 
 
 @pytest.mark.parametrize(

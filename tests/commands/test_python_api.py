@@ -18,10 +18,8 @@ import pytest
 
 import autotune
 from autotune.bursts.cleanup import RUN_VARIABLE
-from autotune.commands import mcp_tools, python_api, shared_options
 from autotune.commands import tune as tune_module
 from autotune.commands.options import Options
-from autotune.commands.parameters import OF_THE_TERMINAL, typed
 from autotune.errors import AutotuneError, TargetError, UsageError
 from tests.inside import run_inside
 from tests.processes import ROOT, budget, has_measured, temporary_of
@@ -54,7 +52,7 @@ def test_there_is_no_option_that_only_one_of_both_has() -> None:
     command = inspect.signature(tune_module.tune).parameters
     called = inspect.signature(autotune.tune).parameters
     own = {"target", "quiet"}
-    assert called.keys() - own == command.keys() - OF_THE_TERMINAL - {"model"}
+    assert called.keys() - own == command.keys() - {"context", "model", "json", "quiet", "version"}
     for name in called.keys() - own:
         assert called[name].default == command[name].default
 
@@ -69,7 +67,7 @@ def test_there_is_no_option_that_only_one_of_both_has() -> None:
         ({"only": ["precision", "num_workers"]}, ["--only", "precision,num_workers"]),
         ({"explore": {"width": (8, 16)}}, ["--explore", "width=8,16"]),
         ({"effective_batch": 64, "seed": 7}, ["--effective-batch", "64", "--seed", "7"]),
-        ({"memory_target": 0.5, "max_workers": 0}, ["--memory-target", "0.5", "--max-workers", "0"]),
+        ({"memory_target": 0.5, "pin": {"num_workers": "<=4"}}, ["--memory-target", "0.5", "--pin", "num_workers<=4"]),
         ({"out": "a.json", "warm_start": "b.json"}, ["--out", "a.json", "--warm-start", "b.json"]),
         ({"resume": True, "fit": True, "device": None}, ["--resume", "--fit"]),
     ],
@@ -78,14 +76,7 @@ def test_values_mean_what_is_typed(
     given: dict[str, Any], arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Numbers, lists and mappings as Python writes them."""
-    called = shared_options.options_of(target="train:build", **typed(python_api.OPTIONS, given))
-    assert called == options_of_command(arguments, monkeypatch, tmp_path)
-
-
-def test_a_scripts_options_are_understood_by_agents_too() -> None:
-    """Each that the tool takes is one of those that the command hands on."""
-    wanted = shared_options.script_options([sys.executable, "train.py"], **typed(mcp_tools.SCRIPT_OPTIONS, {"seed": 7}))
-    assert (wanted.script[1], wanted.seed) == ("train.py", 7)
+    assert Options.parse(given, target="train:build") == options_of_command(arguments, monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +87,8 @@ def test_a_scripts_options_are_understood_by_agents_too() -> None:
         ({"memory_target": 1.5}, ["--memory-target", "1.5"]),
         ({"pin": {"num_worker": 4}}, ["--pin", "num_worker=4"]),
         ({"sampler": "best"}, ["--sampler", "best"]),
-        ({"max_workers": -1}, ["--max-workers", "-1"]),
+        ({"pin": {"num_workers": "<=-1"}}, ["--pin", "num_workers<=-1"]),
+        ({"effective_batch": "all"}, ["--effective-batch", "all"]),
         ({"explore": {"width": []}}, ["--explore", "width="]),
         ({"device": "tpu"}, ["--device", "tpu"]),
     ],

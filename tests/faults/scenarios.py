@@ -337,7 +337,7 @@ STAGES = (
     ),
     Stage(
         "confirm", "the finalists are confirmed", f"{COMMANDED}:gains_by_workers",
-        ("--only", "num_workers", "--max-workers", "1"), written="partial",
+        ("--only", "num_workers", "--pin", "num_workers<=1"), written="partial",
     ),
     Stage(
         None, "the result is written, twice over", "tests.workloads.tiny:build",

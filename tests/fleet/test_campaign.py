@@ -14,7 +14,7 @@ KINDS = {"a": MachineKind(), "b": MachineKind()}
 
 def home(machine: str, result: str | None = "found", status: int | None = 0, log: str = "") -> Event:
     """A job that ended by itself."""
-    return Event(machine, "done", Reply(status, result, log, "host", 1.0))
+    return Event(machine, "done", Reply(status, result, log))
 
 
 @dataclass

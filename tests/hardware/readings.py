@@ -36,7 +36,6 @@ class SliceSpec:
     name: str
     uuid: str
     memory_bytes: int
-    sm_count: int
 
 
 @dataclass(eq=False)
@@ -47,7 +46,6 @@ class CardSpec:
     uuid: str
     memory_bytes: int
     capability: tuple[int, int]
-    cores: int
     power_limit_watts: int
     max_clock_mhz: int
     memory_clock_mhz: int
@@ -60,41 +58,41 @@ class CardSpec:
 
 def rtx_3060() -> CardSpec:
     """GeForce RTX 3060 12 GB: GA106, 28 multiprocessors, 170 W."""
-    return CardSpec("NVIDIA GeForce RTX 3060", "GPU-30600000-0000", 12288 * MIB, (8, 6), 3584, 170, 2100, 7501)
+    return CardSpec("NVIDIA GeForce RTX 3060", "GPU-30600000-0000", 12288 * MIB, (8, 6), 170, 2100, 7501)
 
 
 def rtx_4070() -> CardSpec:
     """GeForce RTX 4070 12 GB: AD104, 46 multiprocessors, 200 W."""
-    return CardSpec("NVIDIA GeForce RTX 4070", "GPU-40700000-0000", 12282 * MIB, (8, 9), 5888, 200, 3105, 10501)
+    return CardSpec("NVIDIA GeForce RTX 4070", "GPU-40700000-0000", 12282 * MIB, (8, 9), 200, 3105, 10501)
 
 
 def rtx_2070() -> CardSpec:
     """GeForce RTX 2070 8 GB: TU106, 36 multiprocessors with tensor cores for fp16, 175 W."""
-    return CardSpec("NVIDIA GeForce RTX 2070", "GPU-20700000-0000", 8192 * MIB, (7, 5), 2304, 175, 2100, 7001)
+    return CardSpec("NVIDIA GeForce RTX 2070", "GPU-20700000-0000", 8192 * MIB, (7, 5), 175, 2100, 7001)
 
 
 def gtx_1070() -> CardSpec:
     """GeForce GTX 1070 8 GB: GP104, 15 multiprocessors without tensor cores, 151 W."""
-    return CardSpec("NVIDIA GeForce GTX 1070", "GPU-10700000-0000", 8192 * MIB, (6, 1), 1920, 151, 1911, 4004)
+    return CardSpec("NVIDIA GeForce GTX 1070", "GPU-10700000-0000", 8192 * MIB, (6, 1), 151, 1911, 4004)
 
 
 def gtx_1660_ti() -> CardSpec:
     """GeForce GTX 1660 Ti 6 GB: TU116, compute capability 7.5 like the RTX 20 series, but no tensor cores."""
-    return CardSpec("NVIDIA GeForce GTX 1660 Ti", "GPU-16600000-0000", 6144 * MIB, (7, 5), 1536, 120, 2145, 6001)
+    return CardSpec("NVIDIA GeForce GTX 1660 Ti", "GPU-16600000-0000", 6144 * MIB, (7, 5), 120, 2145, 6001)
 
 
 def rtx_a6000() -> CardSpec:
     """RTX A6000 48 GB: GA102, 84 multiprocessors, 300 W."""
-    return CardSpec("NVIDIA RTX A6000", "GPU-a6000000-0000", 49140 * MIB, (8, 6), 10752, 300, 2100, 8001)
+    return CardSpec("NVIDIA RTX A6000", "GPU-a6000000-0000", 49140 * MIB, (8, 6), 300, 2100, 8001)
 
 
 def partitioned_a100() -> CardSpec:
     """A100 40 GB in MIG mode with a 3g.20gb and a 1g.5gb slice; it tells no utilisation then."""
     return CardSpec(
-        "NVIDIA A100-SXM4-40GB", "GPU-a1000000-0000", 40960 * MIB, (8, 0), 6912, 400, 1410, 1215,
+        "NVIDIA A100-SXM4-40GB", "GPU-a1000000-0000", 40960 * MIB, (8, 0), 400, 1410, 1215,
         slices=(
-            SliceSpec("NVIDIA A100-SXM4-40GB MIG 3g.20gb", "MIG-30000000-0000", 20096 * MIB, 42),
-            SliceSpec("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "MIG-10000000-0000", 4864 * MIB, 14),
+            SliceSpec("NVIDIA A100-SXM4-40GB MIG 3g.20gb", "MIG-30000000-0000", 20096 * MIB),
+            SliceSpec("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "MIG-10000000-0000", 4864 * MIB),
         ),
         fails={"nvmlDeviceGetUtilizationRates": pynvml.NVML_ERROR_NOT_SUPPORTED},
     )  # fmt: skip
@@ -163,14 +161,6 @@ class FakeNvml:
 
     def nvmlDeviceGetCudaComputeCapability(self, card: CardSpec) -> tuple[int, int]:
         return card.capability
-
-    def nvmlDeviceGetNumGpuCores(self, card: CardSpec) -> int:
-        return card.cores
-
-    def nvmlDeviceGetAttributes(self, device: CardSpec | SliceSpec) -> Any:
-        if isinstance(device, CardSpec):
-            raise error(pynvml.NVML_ERROR_NOT_SUPPORTED)
-        return SimpleNamespace(multiprocessorCount=device.sm_count)
 
     def nvmlDeviceGetEnforcedPowerLimit(self, card: CardSpec) -> int:
         return self._whole(card).power_limit_watts * 1000

@@ -15,9 +15,6 @@ from autotune.hardware import Hardware, merge, probe_host
 from autotune.hardware.model import Cpu
 from tests.hardware.readings import GUIDES, I5_9400F, MIB, machine, partitioned_a100, rtx_3060, rtx_4070
 
-# Null outside of a container, by definition: there is nothing that could not be read.
-NULL_BY_DEFINITION = {"container"}
-
 
 def nulls(value: Any, path: str = "") -> Iterator[str]:
     """The dotted paths of all fields that are None."""
@@ -33,7 +30,7 @@ def nulls(value: Any, path: str = "") -> Iterator[str]:
 
 def unexplained(hardware: Hardware) -> set[str]:
     """Fields that are None without a reason."""
-    return set(nulls(hardware.model_dump())) - hardware.unread.keys() - NULL_BY_DEFINITION
+    return set(nulls(hardware.model_dump())) - hardware.unread.keys()
 
 
 def report(**changes: Any) -> dict[str, Any]:
@@ -109,7 +106,7 @@ def test_merge_keeps_what_the_driver_told(tmp_path: Path, monkeypatch: pytest.Mo
     hardware = machine(monkeypatch, tmp_path, I5_9400F, rtx_4070())
     torch_gpu = seen_by_torch("NVIDIA GeForce RTX 4070", "40700000-0000")
     merged = merge(hardware, report(gpus=[torch_gpu], cuda="12.8"))
-    assert merged.gpus == hardware.gpus
+    assert merged.gpus == (hardware.gpus[0].model_copy(update={"sm_count": 46}),)
 
 
 def test_merge_follows_the_order_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

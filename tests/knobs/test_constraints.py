@@ -1,4 +1,4 @@
-"""Pins, --only, --max-workers: kept everywhere, and refused when they contradict each other."""
+"""Pins that hold or limit a knob, --only: kept everywhere, and refused when they contradict each other."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from autotune.errors import ConfigError
 from autotune.hardware import Hardware
 from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig
+from autotune.knobs.constraints import at_most, limit_of
 from tests.hardware.readings import GIB, MIB
 from tests.spaces import all_loaders, cpu_machine, docker_machine, gpu_machine, make_facts, space_of
 
@@ -100,30 +101,37 @@ def test_unknown_knob_to_search_is_refused() -> None:
 @pytest.mark.parametrize("most", [0, 1, 3])
 def test_worker_cap_is_honoured_everywhere(most: int) -> None:
     """In the start, though the baseline has more, in the choices, the suggestions and the check."""
-    space = space_of(gpu_machine(), make_facts(num_workers=8, sample_seconds=0.01), max_workers=most)
+    space = space_of(
+        gpu_machine(), make_facts(num_workers=8, sample_seconds=0.01), pinned={"num_workers": at_most(most)}
+    )
     assert space.baseline.num_workers == 8
     assert space.start.num_workers <= most
     assert all(config.num_workers <= most for config in (*all_loaders(space), *space.suggested()))
     assert space.violation(TrainConfig(num_workers=most + 1)) == (
-        f"{most + 1} workers are more than the {most} that are allowed"
+        f"num_workers={most + 1} is more than the {most} that --pin allows"
     )
+
+
+def test_any_number_may_be_limited() -> None:
+    """The batch within its effective batch, and what workers prefetch."""
+    pinned = {"batch_size": at_most(16), "prefetch_factor": at_most(4)}
+    space = space_of(gpu_machine(), make_facts(batch_size=64), effective_batch=64, pinned=pinned)
+    assert max(space.choices["batch_size"].values) == 16
+    assert max(space.choices["prefetch_factor"].values) == 4
+    assert (space.start.batch_size, space.start.effective_batch) == (16, 64)
+    assert all(config.batch_size <= 16 for config in space.suggested())
+    why = space_of(gpu_machine(), pinned={"prefetch_factor": at_most(1)}).skipped["prefetch_factor"]
+    assert why == "what could be chosen is left out: --pin allows 1 at most"
 
 
 def test_worker_cap_above_the_budget_changes_nothing() -> None:
     """Six CPUs carry six workers, whatever is allowed."""
-    assert max(space_of(gpu_machine(), max_workers=64).choices["num_workers"].values) == 6
-
-
-def test_pinned_workers_above_the_cap_are_refused() -> None:
-    """Two constraints that contradict each other are a mistake."""
-    with pytest.raises(ConfigError, match=r"num_workers=4 is pinned, but at most 2 .*--max-workers"):
-        space_of(gpu_machine(), pinned={"num_workers": 4}, max_workers=2)
+    assert max(space_of(gpu_machine(), pinned={"num_workers": at_most(64)}).choices["num_workers"].values) == 6
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_workers": -1}, "max_workers=-1"),
         ({"effective_batch": 0}, "the effective batch 0"),
         ({"explored": {"max_len": ()}}, "--explore max_len=a,b"),
         ({"explored": {"checkpointing": (True, False)}}, "--explore checkpointing names a knob"),
@@ -146,7 +154,7 @@ PINS = st.fixed_dictionaries(
     optional={
         "batch_size": st.sampled_from([1, 4, 12]),
         "accumulation_steps": st.sampled_from([1, 2, 4]),
-        "num_workers": st.sampled_from([0, 2, 8]),
+        "num_workers": st.sampled_from([0, 2, 8, at_most(0), at_most(1), at_most(3)]),
         "prefetch_factor": st.sampled_from([1, 4]),
         "precision": st.just("fp32"),
     },
@@ -161,7 +169,6 @@ PINS = st.fixed_dictionaries(
     batch_bytes=st.sampled_from([0, 4 * MIB, 100 * MIB, 5 * GIB]),
     effective=st.sampled_from([None, 1, 48, 256]),
     pinned=PINS,
-    max_workers=st.sampled_from([None, 0, 1, 3]),
     data=st.data(),
 )
 def test_no_combination_escapes_the_caps(
@@ -171,20 +178,21 @@ def test_no_combination_escapes_the_caps(
     batch_bytes: int,
     effective: int | None,
     pinned: dict[str, Scalar],
-    max_workers: int | None,
     data: st.DataObject,
 ) -> None:
     """Whatever is asked for: either it is refused at once, or every candidate keeps all of it."""
     facts = make_facts(batch_size=batch, num_workers=workers, batch_bytes=batch_bytes)
     try:
-        space = space_of(where(), facts, effective_batch=effective, pinned=pinned, max_workers=max_workers)
+        space = space_of(where(), facts, effective_batch=effective, pinned=pinned)
     except ConfigError:
         return
+    most = limit_of(pinned.get("num_workers"))
+    held = {knob: pin for knob, pin in pinned.items() if limit_of(pin) is None}
     drawn = {knob: data.draw(st.sampled_from(choices.values), knob) for knob, choices in space.choices.items()}
     for config in (space.start, space.config(drawn), *space.suggested()):
         assert effective is None or config.effective_batch == effective
-        assert max_workers is None or config.num_workers <= max_workers
-        assert config == config.replace(**pinned)
+        assert most is None or config.num_workers <= most
+        assert config == config.replace(**held)
     assert all(space.violation(config) is None for config in space.suggested())
     assert space.baseline not in space.suggested()
-    assert sorted([*space.choices, *space.skipped, *pinned]) == sorted(KNOB_NAMES)
+    assert sorted([*space.choices, *space.skipped, *held]) == sorted(KNOB_NAMES)

@@ -14,7 +14,7 @@ from tests.report.samples import full_result, trial
 @pytest.mark.parametrize(
     ("bursts", "reason", "told"),
     [
-        (1_500, "r" * 60, "They are too long to be shown here as well."),
+        (1_500, "r" * 60, "Save big.json"),
         (3_000, "r" * 2_000, "too much for a page that stays under 2 MB: they are in big.json."),
         (60, "r" * 100_000, "… (100,009 characters)"),
     ],

@@ -65,13 +65,12 @@ def test_blocks_are_paired_in_their_order_within_each_round() -> None:
     assert [pair.ratio for one in rounds for pair in one.pairs] == pytest.approx([2, 2, 2, 2, 2, 0.5])
 
 
-def test_rounds_lie_one_after_the_other_with_room_between() -> None:
-    """Within the picture, and farther apart than two blocks of one round."""
+def test_rounds_lie_one_after_the_other() -> None:
+    """Within the picture."""
     rounds = rounds_of(PROVEN)
     across = [pair.across for one in rounds for pair in one.pairs]
     assert across == sorted(across)
     assert 0 < across[0] < across[-1] < 1
-    assert across[3] - across[2] > 1.1 * (across[1] - across[0])
 
 
 def test_a_round_has_all_its_samples_over_all_its_seconds() -> None:

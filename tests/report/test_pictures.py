@@ -1,4 +1,4 @@
-"""What is drawn: the steps of the waterfall, the memory line, the marks; and that pictures keep no state."""
+"""What is drawn: the steps of the waterfall, memory, the marks; and that pictures keep no state."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from autotune.knobs.config import TrainConfig
-from autotune.measuring.memory_model import Line, MemoryModel
-from autotune.measuring.records import Burst, Outcome, Point
 from autotune.measuring.statistics import Interval
 from autotune.report import render_report
-from autotune.report.charts import Bar, Share, rates_picture, shares_picture, waterfall_steps
+from autotune.report.charts import Bar, rates_picture, waterfall_steps
 from autotune.report.drawing import SMALL, compact, draw, inline, log_steps, shortened
-from autotune.report.footprint import Footprint, footprint
 from autotune.report.scatters import from_zero, memory_picture, thinned
-from autotune.results.result import Side
-from tests.factories import GIB, make_gpu, make_hardware, make_measurement, make_result
+from tests.factories import GIB, make_gpu, make_hardware, make_result
 from tests.report.pages import Page
 from tests.report.samples import full_result, trial
 
@@ -42,49 +37,18 @@ def test_waterfall_without_a_speedup_claims_no_whole() -> None:
     assert [step.label for step in waterfall_steps(full_result(speedup=None))] == ["precision", "compile_mode"]
 
 
-def test_memory_line_is_the_searchs_own() -> None:
-    """Fitted by the same model to the same bursts, of the chosen config's combination of knobs."""
-    result = full_result()
-    found = footprint(result)
-    config = TrainConfig(batch_size=64, precision="bf16", compile_mode="default")
-    bursts = [
-        Burst(
-            point=Point(config=config.replace(batch_size=batch)),
-            outcome=Outcome.OK,
-            measurement=make_measurement(1000, device_memory_bytes=size),
-            seconds=9.0,
-        )
-        for batch, size in ((64, round(3.5 * GIB)), (128, 6 * GIB), (192, round(8.5 * GIB)))
-    ]
-    bursts.append(Burst(point=Point(config=config.replace(batch_size=512)), outcome=Outcome.OOM, seconds=9.0))
-    target = round(0.9 * 11 * GIB)  # of 12, others hold one
-    assert found.line == MemoryModel(bursts, target, "cuda").line(Point(config=config))
-    assert found.of_best
-    assert found.target_bytes == pytest.approx(target)
-    assert [batch for batch, _, alike in found.points if alike] == [64, 128, 192]
-    assert [batch for batch, _, alike in found.points if not alike] == [64]
-    assert found.exceeded == [512]
-
-
 def test_memory_target_of_a_cpu_is_the_files_own() -> None:
     """What the machine had free when it was tuned."""
     constraints = make_result().constraints.model_copy(update={"memory_limit_bytes": 5 * GIB})
-    assert footprint(make_result(constraints=constraints, trials=(trial(),))).target_bytes == 5 * GIB
+    page = Page(render_report(make_result(constraints=constraints, trials=(trial(),))))
+    assert "of the host memory that is free, is 5.00 GiB." in page.text
 
 
 def test_memory_target_of_a_gpu_that_was_not_read_is_not_known() -> None:
     """No target is made up from the host's memory; what ran out of memory stays known."""
-    found = footprint(full_result(hardware=make_hardware(make_gpu(memory_total_bytes=None))))
-    assert found.target_bytes is None
-    assert found.largest_batch is None
-    assert found.exceeded == [512]
-
-
-def test_memory_line_of_another_combination_is_not_taken_for_the_answers() -> None:
-    """Where the chosen config was run with one batch size only, the most similar line stands in, and says so."""
-    found = footprint(full_result(best=Side(config=TrainConfig(batch_size=7), measurement=make_measurement(10))))
-    assert found.line is not None
-    assert not found.of_best
+    page = Page(render_report(full_result(hardware=make_hardware(make_gpu(memory_total_bytes=None)))))
+    assert "could not be read, so there is no target." in page.text
+    assert "512 1 not measured 1" in page.text
 
 
 def test_every_picture_names_its_rows_and_figures() -> None:
@@ -108,14 +72,6 @@ def test_no_number_beside_an_axis_is_cut_off_by_the_upper_edge(top: float) -> No
     heights = {words: float(height) for height, words in found}
     assert "6k" in heights
     assert min(heights.values()) > SMALL  # the base line of the letters
-
-
-def test_shares_that_were_not_read_are_no_mark() -> None:
-    """A dash, not 0 %."""
-    svg = shares_picture([Share("CPUs: idle", None, 0.25)])
-    assert svg is not None
-    assert "– → 25 %" in svg
-    assert shares_picture([Share("GPU: tensor cores", None, None)]) is None
 
 
 def test_drawing_leaves_matplotlibs_settings_alone() -> None:
@@ -188,17 +144,8 @@ def test_colours_stand_out_from_the_page(scheme: str) -> None:
 
 def test_batches_between_two_powers_of_two_are_named_themselves() -> None:
     """There is no batch of 4.8 samples."""
-    line = Line(base_bytes=1e9, sample_bytes=0.0, margin=0.02)
-    svg = memory_picture(Footprint([(3, 8e8, True), (6, 9e8, True)], [], None, line, True, None))
+    svg = memory_picture([(3, 800_000_000), (6, 900_000_000)], [], None)
     assert svg is not None
     words = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
     assert {"3", "6"} <= set(words)
     assert "4.8" not in words
-
-
-def test_memory_that_does_not_grow_is_not_told_as_bytes_a_sample() -> None:
-    """Noise on a small model: the fit is level."""
-    trials = (trial(1000, 2.0), trial(1000, 1.9, changes={"batch_size": 128}))
-    page = Page(render_report(full_result(trials=trials)))
-    assert "2.00 GiB" in page.text
-    assert "which does not grow with the batch." in page.text

@@ -85,8 +85,7 @@ def test_without_a_confirmed_gain_there_is_no_large_figure() -> None:
         "compute alone 2,600 samples/s 9",
         "copy alone not measured",
         "The target, 90 % of the device memory that is free, is 9.90 GiB.",
-        "Fitted for the chosen config",
-        "512 1 not measured",
+        "512 1 not measured 1",
         "The tuned side was ahead in 8 of 8 pairs of blocks; over all 2.50× (95 % interval 2.40 – 2.60, 5",
         "1.12× (1.080 – 1.16) over the best so far",
         "5 bursts, 1 of them failed; the fastest ran at 2,500 samples/s.",
@@ -131,10 +130,6 @@ def test_partial_result_says_so_before_the_headline() -> None:
         ({"ablation": (), "best": full_result().baseline}, "No knob was changed, so there is nothing to revert."),
         ({"trials": ()}, "No burst in this file tells how much memory it took."),
         ({"trials": ()}, "This file does not say which bursts were run."),
-        (
-            {"trials": (trial(1000, 2.0), trial(900, 2.1))},
-            "No combination of the other knobs was run with two micro-batch sizes, so there is no line.",
-        ),
         ({"diagnosis": make_result().diagnosis.model_copy(update={"ceilings": {}})}, "No part of the training was"),
         ({"diagnosis": make_result().diagnosis}, "No profile was taken"),
         ({"numerics": None}, "This file does not say."),
@@ -175,11 +170,9 @@ def test_two_pairs_are_no_finding() -> None:
 
 @pytest.mark.parametrize("blocks", [(), (4, 5), (8, 0)], ids=["none", "too many", "an empty round"])
 def test_without_pairs_of_blocks_there_is_no_section_on_them(blocks: tuple[int, ...]) -> None:
-    """Whole bursts alternated, the file is older, or contradicts itself: the blocks are shown each side by itself."""
+    """Whole bursts alternated, or the file contradicts itself."""
     text = shown(full_result(speedup=Speedup(ratio=2.5, ci95=Interval(2.4, 2.6), pairs=5, blocks=blocks)))
     assert "pair by pair" not in text
-    assert "Rates of the timed blocks" in text
-    assert "Rates of the timed blocks" not in full_page().text
 
 
 # That it can be trusted.
@@ -272,12 +265,11 @@ def attached(page: Page) -> list[str]:
     return [base64.b64decode(uri.partition("base64,")[2]).decode() for uri in uris]
 
 
-def test_raw_data_are_shown_and_can_be_saved() -> None:
+def test_raw_data_can_be_saved() -> None:
     """The page alone is enough to go on with."""
     page = Page(render_report(full_result(), Path("results/rtx-4070/train-build.json")))
     (text,) = attached(page)
     assert parse_document(json.loads(text), "the page", Result) == full_result()
-    assert '"schema": "autotune.result/2"' in page.text
     assert "train-build.json" in page.attributes("download")
 
 

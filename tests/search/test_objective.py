@@ -208,25 +208,7 @@ def test_a_resumed_study_is_judged_by_its_objective() -> None:
     assert [trial.score for trial in resumed.trials] == [trial.score for trial in search.log.trials]
 
 
-def test_samples_per_dollar_follow_the_rate_at_the_machines_price() -> None:
-    """An hour of a thousand samples a second for two dollars; a file with its price is read by itself."""
-    objective = objective_named("samples_per_dollar", 2.0)
-    measured = make_measurement(1000.0, spread=0)
-    assert objective.score(measured) == pytest.approx(1_800_000, rel=0.01)
-    assert objective.format(1_800_000) == "1,800,000 samples/$"
-    constraints = make_result().constraints.model_copy(update={"objective": "samples_per_dollar"})
-    assert make_result(constraints=constraints, dollars_per_hour=2.0).objective.name == "samples_per_dollar"
-
-
-@pytest.mark.parametrize(
-    ("name", "soon"), [("samples_per_second", True), ("samples_per_dollar", True), ("samples_per_joule", False)]
-)
+@pytest.mark.parametrize(("name", "soon"), [("samples_per_second", True), ("samples_per_joule", False)])
 def test_duets_end_as_soon_as_they_are_decided_where_the_faster_is_the_better(name: str, soon: bool) -> None:
-    """A dollar buys an hour, whatever is trained in it; a joule may be better spent by the slower."""
-    assert plan_for(objective_named(name, 2.0)).fastest_wins is soon
-
-
-def test_samples_per_dollar_need_a_price() -> None:
-    """Told before anything runs, with the option that gives it."""
-    with pytest.raises(UsageError, match="--dollars-per-hour"):
-        objective_named("samples_per_dollar")
+    """A joule may be better spent by the slower."""
+    assert plan_for(objective_named(name)).fastest_wins is soon

@@ -25,7 +25,7 @@ def test_too_short_a_budget_is_told_with_one_that_would_do() -> None:
     search, _ = make_search(example_rate)
     burst = late(0.2)
     search.log.trials.append(Trial(burst, "baseline", ""))
-    setting = Setting(Options("t:b", budget_seconds=10.0), make_hardware(), "cpu", make_facts(), 3.0, 7.8)
+    setting = Setting(Options(target="t:b", budget_seconds=10.0), make_hardware(), "cpu", make_facts(), 3.0, 7.8)
     enough = sufficient_budget(7.8, 3.0)
     with pytest.raises(NothingFeasibleError, match=rf"7.8 s of the 10 s: if nothing hangs, --budget {enough:.0f}s"):
         make_result(search, setting, Findings("budget"), tried=[], notes=[], seconds=10.0)
@@ -49,7 +49,7 @@ def test_a_baseline_that_crashed_asks_for_no_longer_budget() -> None:
     search, surface = make_search(example_rate)
     surface.fails = "ValueError: the labels are wrong"
     stopped_by = search.run()
-    setting = Setting(Options("t:b"), make_hardware(), "cpu", make_facts())
+    setting = Setting(Options(target="t:b"), make_hardware(), "cpu", make_facts())
     with pytest.raises(NothingFeasibleError) as caught:
         make_result(search, setting, Findings(stopped_by), tried=[], notes=[], seconds=10.0)
     assert "--budget" not in str(caught.value)

@@ -172,7 +172,7 @@ def test_a_candidate_that_is_the_baseline_is_told() -> None:
 def test_a_file_that_cannot_be_read_costs_no_burst(tmp_path: Path) -> None:
     """It is told before the workload is even imported."""
     with pytest.raises(ResultFileError, match=r"none\.json"):
-        Tuning(Options("nowhere:build", warm_start=(tmp_path / "none.json",)), None, None).run()  # type: ignore[arg-type]
+        Tuning(Options(target="nowhere:build", warm_start=(tmp_path / "none.json",)), None, None).run()  # type: ignore[arg-type]
 
 
 def test_results_are_read_with_their_names(tmp_path: Path) -> None:

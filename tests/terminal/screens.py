@@ -31,8 +31,8 @@ class Terminal(io.StringIO):
 
 
 def on_screen(live: Live) -> str:
-    """What the live display shows now, words apart by single spaces, gauges left out."""
-    return " ".join(re.sub("[─━┿●]", " ", drawn(live, 100)).split())
+    """What the live display shows now, words apart by single spaces, the bar left out."""
+    return " ".join(re.sub("[━╸╺]", " ", drawn(live, 100)).split())
 
 
 def drawn(live: Live, width: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from autotune.measuring.records import Outcome
@@ -47,18 +49,12 @@ def test_the_time_left_is_known_before_the_first_burst_where_the_budget_is() -> 
         assert on_screen(live).endswith("time 50 s left")
 
 
-def test_the_budgets_bar_is_as_full_as_the_budget_is_used() -> None:
-    """A third of five minutes, whatever the stages."""
-    bar = drawn(live_in_a_duet(), 100).splitlines()[-1]
-    assert bar.count("━") == pytest.approx((bar.count("━") + bar.count("─")) / 3, abs=1)
-
-
-def test_stages_so_far_are_named_the_present_one_first() -> None:
-    """Each with its colour in the bar, as far as there is room."""
+def test_stages_so_far_are_named_with_their_time_the_present_one_first() -> None:
+    """As far as there is room."""
     first = drawn(live_in_a_duet(), 100).splitlines()[0]
-    assert [name.strip() for name in first.split("●")[1:]] == [
-        "one knob at a time", "baseline", "checking the workload", "importing",
-    ]  # fmt: skip
+    names = ["one knob at a time", "baseline", "checking the workload", "importing"]
+    assert [*map(first.index, names)] == sorted(map(first.index, names))
+    assert re.search(r"baseline \d+(\.\d+)? s  checking", first)
 
 
 def test_a_stage_that_comes_back_goes_on_with_its_time() -> None:
