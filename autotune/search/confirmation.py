@@ -26,16 +26,7 @@ from autotune.results.result import AblationRow
 from autotune.search.ablation import MIN_ABLATION_ROUNDS, ablate, ablation_rows, reverted
 from autotune.search.bursts import Bursts
 from autotune.search.proposal import ABLATION, CONFIRM, UNINTERRUPTED
-from autotune.search.rounds import (
-    MIN_DECIDED_ROUNDS,
-    TIE,
-    Confirmed,
-    Round,
-    as_good_as_the_fastest,
-    confirm,
-    rank,
-    scored,
-)
+from autotune.search.rounds import MIN_DECIDED_ROUNDS, TIE, Confirmed, as_good_as_the_fastest, confirm, rank, scored
 from autotune.search.standing import resource_cost
 
 CHECKING_SHARE = 0.08
@@ -92,7 +83,9 @@ class Confirmation:
         if not equals:
             return self._baseline
         memory = {point: self._memory(point, CONFIRM) for point in equals}
-        return min(equals, key=lambda point: self._expense(point, memory))
+        answer = min(equals, key=lambda point: self._expense(point, memory))
+        claim = next(one.speedup for one in self.confirmed() if one.point == answer)
+        return answer if claim.confirmed else self._baseline  # the rounds choose, its long run may refute it
 
     @property
     def baseline_trains(self) -> bool:
@@ -109,17 +102,18 @@ class Confirmation:
         return verdict if verdict is not None and verdict.outcome == "disagrees" else None
 
     def confirmed(self) -> list[Confirmed]:
-        """What has been confirmed so far, fastest first, each held to its uninterrupted run if it has one."""
-        rounds = self._bursts.rounds(CONFIRM)
-        ranked = rank(self._baseline, rounds, self._failed(), self._objective)
-        checked = [Confirmed(one.point, self._checked(one, rounds)) for one in ranked]
-        return sorted(checked, key=lambda one: one.speedup.ratio, reverse=True)
+        """What has been confirmed so far, fastest in the rounds first; one with an uninterrupted run is held to it."""
+        return [Confirmed(one.point, self._checked(one)) for one in self._ranked()]
 
-    def _checked(self, one: Confirmed, rounds: Sequence[Round]) -> Speedup:
+    def _ranked(self) -> list[Confirmed]:
+        return rank(self._baseline, self._bursts.rounds(CONFIRM), self._failed(), self._objective)
+
+    def _checked(self, one: Confirmed) -> Speedup:
         """A finalist's speed-up beside its uninterrupted run and the baseline's."""
         before, after = (self._uninterrupted(point) for point in (self._baseline, one.point))
         if before is None or after is None:
             return one.speedup
+        rounds = self._bursts.rounds(CONFIRM)
         return checked_by(one.speedup, rounds, self._baseline, one.point, (before, after), self._objective)
 
     def _uninterrupted(self, point: Point) -> Measurement | None:
@@ -129,7 +123,7 @@ class Confirmation:
 
     def _fast_enough(self) -> list[Confirmed]:
         """Those that reach what the answer must, by their rates in the same rounds, the baseline's being one."""
-        confirmed = self.confirmed()
+        confirmed = self._ranked()
         if self._at_least is None:
             return confirmed
         rates = {
