@@ -111,10 +111,15 @@ class Duet:
         player.start(deadline)
         player.begin()
 
-    def warm_up(self) -> None:
-        """Lets each player train alone for as long as it needs to be warm: all come to one place in the stream."""
+    def warm_up(self, share: float = 0.0) -> None:
+        """Lets each player train alone for as long as it needs to be warm: all come to one place in the stream.
+
+        Args:
+            share: Of an epoch that lies before that place, where an epoch takes longer than this duet.
+        """
         seconds = self.warm_after
         position = max((player.lead_samples(seconds) for player in self.active), default=0)
+        position += self._samples_before(share)
         for player in self.active:
             player.warm_up(position, seconds, self._deadline)
 
@@ -258,6 +263,17 @@ class Duet:
             unit = epoch
         return unit * max(1, round(wanted / unit), math.ceil(self._least_batches * batch / unit))
 
+    def _samples_before(self, share: float) -> int:
+        """A share of an epoch in steps that all players train as a whole; 0 where epochs are short, or not known."""
+        players = self.active
+        epoch = players[0].epoch_samples if players else None
+        if epoch is None or any(player.epoch_samples != epoch for player in players):
+            return 0
+        if epoch * mean_pace(players) <= self._plan.measure_seconds:
+            return 0
+        step = math.lcm(*(player.config.effective_batch for player in players))
+        return step * int(share * epoch / step)
+
     @property
     def _least_batches(self) -> int:
         """Micro-batches of a block: where one leads in, another is timed."""
@@ -287,6 +303,7 @@ def play_round(
     deadline: float,
     seed: int,
     *,
+    share: float = 0.0,
     in_one_host: bool = False,
 ) -> Played:
     """Starts a host for each request, lets all train in turn for as long as is planned, and ends them.
@@ -300,6 +317,7 @@ def play_round(
         plan: How long each player trains.
         deadline: `time.monotonic()` at which all is over.
         seed: Of the order of the starts and within the turns.
+        share: Of an epoch, after which they begin to be measured.
         in_one_host: Whether those that can share a host do, as where memory holds no two.
 
     Raises:
@@ -325,7 +343,7 @@ def play_round(
             host = host or Host(isolation, requests[index], latest)
             players[index] = Player(host, requests[index])
             duet.join(players[index], latest)
-        duet.warm_up()
+        duet.warm_up(share)
         duet.take_turns(enough)
         for player in duet.standing:
             if player.blocks and player.host.stands:

@@ -28,7 +28,16 @@ from autotune.measuring.pairs import APART_ERROR, Pair, pair_apart, pair_of
 from autotune.measuring.profiles import Headroom, Operator, Profile, SampleCost, SamplePart, Synchronisation
 from autotune.measuring.ratios import Scatter, block_error, paired, warm_up_length
 from autotune.measuring.records import Block, Burst, Measurement, Outcome, Point, compiler_text, pool, worst
-from autotune.measuring.speedup import FEWEST_PAIRS, PROCESS_SPREAD, Speedup, best_round_seconds, comparable, speedup_in
+from autotune.measuring.speedup import (
+    FEWEST_PAIRS,
+    PROCESS_SPREAD,
+    Speedup,
+    Uninterrupted,
+    best_round_seconds,
+    checked_by,
+    comparable,
+    speedup_in,
+)
 from autotune.measuring.statistics import Interval, KnownInterval
 from autotune.measuring.telemetry_summary import FOREIGN_CPU_LIMIT, SLOWDOWNS, TelemetrySummary, bearable, merged
 
@@ -37,7 +46,7 @@ __all__ = [
     "PROCESS_SPREAD", "SAMPLES_PER_JOULE", "SAMPLES_PER_SECOND", "SECONDS_PER_HOUR", "SLOWDOWNS",
     "Agreement", "Block", "Burst", "Headroom", "Interval", "KnownInterval", "Line", "Measurement", "MemoryModel",
     "Numerics", "NumericsGuard", "Objective", "Operator", "Outcome", "Pair", "Point", "Profile", "SampleCost",
-    "SamplePart", "Scatter", "Speedup", "Synchronisation", "TelemetrySummary", "Trace", "bearable",
-    "best_round_seconds", "block_error", "comparable", "compiler_text", "judge_agreement", "merged",
+    "SamplePart", "Scatter", "Speedup", "Synchronisation", "TelemetrySummary", "Trace", "Uninterrupted", "bearable",
+    "best_round_seconds", "block_error", "checked_by", "comparable", "compiler_text", "judge_agreement", "merged",
     "objective_named", "pair_apart", "pair_of", "paired", "per_dollar", "pool", "speedup_in", "warm_up_length", "worst",
 ]  # fmt: skip

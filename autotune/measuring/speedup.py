@@ -14,7 +14,7 @@ from autotune.measuring.ratios import block_error, paired
 from autotune.measuring.records import Measurement, Point
 from autotune.measuring.statistics import Interval, KnownInterval, student_t
 from autotune.measuring.telemetry_summary import bearable
-from autotune.stored import Figure, Stored, Whole
+from autotune.stored import Figure, Seconds, Stored, Whole
 
 EARLY_END_ALLOWANCE = 1.15
 """Rounds of a confirmation end once their interval is narrow, which favours rounds that agree by chance. Simulated
@@ -35,6 +35,27 @@ must not look certain because they agree by chance. Chosen: processes of one wor
 twelve races of three points or more the baseline and a finalist did so by more than all points in the mean, by 15 %."""
 
 
+FEWEST_FOR_SPREADS = 5
+"""Pairs from which on the spread between processes is told apart by side: of four, one side's is often below 0 by
+chance. Not tuned."""
+
+
+class Uninterrupted(Stored):
+    """Both configs in one long run each, one after the other: turns share caches and clocks, training does not."""
+
+    ratio: Figure = Field(gt=0, description="of the scores of the two runs")
+    seconds: tuple[Seconds, Seconds] = Field(description="timed, before and after")
+    expected: KnownInterval = Field(
+        description="where the ratio of two single runs lies with 95 %, by the rounds: what varies from process to "
+        "process, and from minute to minute, included"
+    )
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the two runs differ as the rounds say."""
+        return self.expected.low <= self.ratio <= self.expected.high
+
+
 class Speedup(Stored):
     """A ratio of scores, which are rates unless another objective was asked for, of processes that trained in turn."""
 
@@ -43,6 +64,18 @@ class Speedup(Stored):
     pairs: Whole = Field(description="pairs of processes")
     blocks: tuple[Whole, ...] = Field(
         default=(), description="paired blocks of each pair of processes; empty where whole bursts alternated"
+    )
+    epochs: Figure | None = Field(
+        default=None, description="that each side trained while it was timed, in all rounds; null: endless"
+    )
+    spreads: tuple[Figure, Figure] | None = Field(
+        default=None,
+        description="standard deviation of the logarithm of the rate from process to process, before and after; null: "
+        "too few pairs to tell",
+    )
+    uninterrupted: Uninterrupted | None = Field(
+        default=None,
+        description="the check by one long run of each; where that falls short, ratio and ci95 are its own",
     )
 
     @property
@@ -100,7 +133,71 @@ def speedup_in(
     interval = Interval(math.exp(centre - half), math.exp(centre + half))
     pairs = [(measured[before], measured[after]) for measured in common]
     blocks = tuple(len(mine.blocks) for mine, _ in pairs) if all(paired(*pair) for pair in pairs) else ()
-    return Speedup(ratio=math.exp(centre), ci95=interval, pairs=len(common), blocks=blocks)
+    return Speedup(
+        ratio=math.exp(centre),
+        ci95=interval,
+        pairs=len(common),
+        blocks=blocks,
+        epochs=_epochs([one for one, _ in pairs]),
+        spreads=_spreads([row[first] for row in logs], [row[second] for row in logs]),
+    )
+
+
+def checked_by(
+    speedup: Speedup,
+    rounds: Sequence[Mapping[Point, Measurement]],
+    before: Point,
+    after: Point,
+    runs: tuple[Measurement, Measurement],
+    objective: Objective = SAMPLES_PER_SECOND,
+) -> Speedup:
+    """A speed-up beside what one uninterrupted run of each config says; the lower of the two where they disagree.
+
+    Args:
+        speedup: By turns.
+        rounds: That it comes from.
+        before: The point that the other one is compared with.
+        after: That one.
+        runs: Their uninterrupted runs.
+        objective: What is compared.
+    """
+    common = comparable(rounds, before, after)
+    scores = [[_log_score(one[point], objective) for one in common] for point in (before, after)]
+    of_one_run = math.fsum(statistics.variance(side) for side in scores)
+    deviation = math.sqrt(of_one_run * (1 + 1 / len(common)))
+    half = student_t(len(common) - 1) * deviation
+    ratio = math.exp(_log_score(runs[1], objective) - _log_score(runs[0], objective))
+    expected = Interval(speedup.ratio * math.exp(-half), speedup.ratio * math.exp(half))
+    seconds = runs[0].measure_seconds, runs[1].measure_seconds
+    run = Uninterrupted(ratio=ratio, seconds=seconds, expected=expected)
+    update: dict[str, object] = {"uninterrupted": run}
+    if ratio < expected.low:
+        update |= {"ratio": ratio, "ci95": Interval(ratio * math.exp(-half), ratio * math.exp(half))}
+    return speedup.model_copy(update=update)
+
+
+def _epochs(measured: Sequence[Measurement]) -> float | None:
+    """How often some timed blocks hold all samples of an epoch."""
+    epoch = measured[0].epoch_samples
+    return sum(block.samples for one in measured for block in one.blocks) / epoch if epoch else None
+
+
+def _spreads(before: Sequence[float], after: Sequence[float]) -> tuple[float, float] | None:
+    """The standard deviation of each of two sides from process to process, without what both share.
+
+    The machine's speed of the moment is in both sides of a round, and so in their covariance, which is taken out of
+    each side's variance (Grubbs, *On estimating precision of measuring instruments and product variability*, JASA
+    1948).
+
+    Args:
+        before: Logarithms of the scores of one side, a round each.
+        after: Of the other.
+    """
+    if len(before) < FEWEST_FOR_SPREADS:
+        return None
+    shared = max(0.0, statistics.covariance(before, after))
+    mine, theirs = (math.sqrt(max(0.0, statistics.variance(side) - shared)) for side in (before, after))
+    return mine, theirs
 
 
 def best_round_seconds(

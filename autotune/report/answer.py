@@ -50,6 +50,7 @@ def rates(result: Result) -> list[Block]:
         blocks.append(Table("Changed knobs", KNOBS, tuple(change[:3] for change in changed)))
     else:
         blocks.append(Text("No knob was changed: nothing faster was found than what you train with today."))
+    blocks += [Text(f"{text[0].upper()}{text[1:]}.") for text in summary.proof_texts(result)]
     if (even := summary.break_even(result)) is not None:
         blocks.append(Text(f"{even[0].upper()}{even[1:]}."))
     if (evaluating := summary.evaluation_text(result)) is not None:

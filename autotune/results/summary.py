@@ -229,6 +229,34 @@ def spread_text(speedup: Speedup) -> str:
     return too_few_pairs(speedup.pairs) or spread
 
 
+def proof_texts(result: Result) -> list[str]:
+    """What stands behind a speed-up beside its interval: one long run of each side, processes, and epochs."""
+    speedup = result.speedup
+    if speedup is None:
+        return []
+    texts = []
+    if (run := speedup.uninterrupted) is not None:
+        shown = f"one uninterrupted run of each side gives {ratio_text(run.ratio)}"
+        if run.agrees:
+            texts.append(f"{shown}, as the rounds predict ({ratios(run.expected)})")
+        elif run.ratio < run.expected.low:
+            texts.append(
+                f"{shown}, less than the rounds predict ({ratios(run.expected)}): training takes no turns, so the "
+                "claim is the lower one"
+            )
+        else:
+            texts.append(f"{shown}, more than the rounds predict ({ratios(run.expected)}): the claim is the lower one")
+    if speedup.spreads is not None:
+        before, after = speedup.spreads
+        texts.append(
+            f"from process to process the rate varies by {percent(after)} (before: {percent(before)}; one standard "
+            "deviation)"
+        )
+    if speedup.epochs is not None and speedup.epochs < 1:
+        texts.append(f"the rounds cover {percent(speedup.epochs)} of an epoch, from places all over it")
+    return texts
+
+
 def verdict(result: Result) -> Verdict:
     """Whether there is a confirmed speed-up: the figure, or the reason why there is none."""
     speedup = result.speedup

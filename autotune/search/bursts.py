@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from autotune.bursts.duet import LEAST_TURNS, ROUND_WARMUP_SHARE
 from autotune.bursts.host import END_SECONDS
 from autotune.bursts.protocol import BurstPlan, Part
 from autotune.bursts.runner import Runner
@@ -12,7 +13,7 @@ from autotune.hardware import DeviceKind
 from autotune.measuring import FEWEST_PAIRS, Burst, Headroom, Pair, Point, pair_apart, pair_of
 from autotune.search.costs import Costs
 from autotune.search.progress import Progress
-from autotune.search.proposal import ABLATION, ALLOCATOR, CONFIRM, HEADROOM, Proposal
+from autotune.search.proposal import ABLATION, ALLOCATOR, CONFIRM, HEADROOM, UNINTERRUPTED, Proposal
 from autotune.search.rounds import Round
 from autotune.search.stopping import (
     EXPLAINING_SECONDS,
@@ -201,6 +202,20 @@ class Bursts:
         played = self.log.run(point, stage, reason, lambda: (own, pair))
         self.tell(played)
         return played.pair
+
+    def uninterrupted(self, point: Point, seconds: float) -> None:
+        """A run of a point in a fresh process with nothing beside it, in as few blocks as tell whether it is warm.
+
+        Args:
+            point: What to run.
+            seconds: That it trains for, warming up included.
+        """
+        self.show_stage(UNINTERRUPTED)
+        timed = seconds / (1 + ROUND_WARMUP_SHARE)
+        plan = self.plan.model_copy(update={"measure_seconds": timed, "turn_seconds": timed / LEAST_TURNS})
+        reason = "one long run shows what turns may hide"
+        run = self.log.run(point, UNINTERRUPTED, reason, lambda: (self._alone(point, plan), None), round_number=0)
+        self.tell(run)
 
     def _play(self, points: Sequence[Point], stage: str) -> list[Burst]:
         plan = self._round_plans[stage]

@@ -5,6 +5,7 @@ Only what is measured here becomes a headline: the best of the many figures that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from autotune.measuring import (
@@ -15,15 +16,17 @@ from autotune.measuring import (
     NumericsGuard,
     Outcome,
     Point,
+    Speedup,
     best_round_seconds,
+    checked_by,
     comparable,
     pool,
 )
 from autotune.results.result import AblationRow
 from autotune.search.ablation import MIN_ABLATION_ROUNDS, ablate, ablation_rows, reverted
 from autotune.search.bursts import Bursts
-from autotune.search.proposal import ABLATION, CONFIRM
-from autotune.search.rounds import MIN_DECIDED_ROUNDS, TIE, Confirmed, as_good_as_the_fastest, confirm, rank
+from autotune.search.proposal import ABLATION, CONFIRM, UNINTERRUPTED
+from autotune.search.rounds import MIN_DECIDED_ROUNDS, TIE, Confirmed, as_good_as_the_fastest, confirm, rank, scored
 from autotune.search.standing import resource_cost
 
 CHECKING_SHARE = 0.08
@@ -31,6 +34,11 @@ CHECKING_SHARE = 0.08
 Not tuned."""
 NOTABLE_MEMORY = 1.25
 """Of equals, one that takes this many times the memory of the most frugal is more expensive. Not tuned."""
+UNINTERRUPTED_SHARE, UNINTERRUPTED_LEAST_SECONDS, UNINTERRUPTED_MOST_SECONDS = 0.05, 5.0, 20.0
+"""The share of the budget for the uninterrupted run of each of two configs, and its least and most seconds, warming up
+included. The turns of a small CNN cost the faster side up to 4 %, which such a run shows (`bursts.duet`). Not tuned."""
+UNINTERRUPTED_MOST_SHARE = 0.2
+"""The largest share of the budget for both runs with their starts; in a smaller budget, rounds are worth more."""
 
 
 class Confirmation:
@@ -75,7 +83,9 @@ class Confirmation:
         if not equals:
             return self._baseline
         memory = {point: self._memory(point, CONFIRM) for point in equals}
-        return min(equals, key=lambda point: self._expense(point, memory))
+        answer = min(equals, key=lambda point: self._expense(point, memory))
+        claim = next(one.speedup for one in self.confirmed() if one.point == answer)
+        return answer if claim.confirmed else self._baseline  # the rounds choose, its long run may refute it
 
     @property
     def baseline_trains(self) -> bool:
@@ -92,12 +102,28 @@ class Confirmation:
         return verdict if verdict is not None and verdict.outcome == "disagrees" else None
 
     def confirmed(self) -> list[Confirmed]:
-        """What has been confirmed so far, fastest first."""
+        """What has been confirmed so far, fastest in the rounds first; one with an uninterrupted run is held to it."""
+        return [Confirmed(one.point, self._checked(one)) for one in self._ranked()]
+
+    def _ranked(self) -> list[Confirmed]:
         return rank(self._baseline, self._bursts.rounds(CONFIRM), self._failed(), self._objective)
+
+    def _checked(self, one: Confirmed) -> Speedup:
+        """A finalist's speed-up beside its uninterrupted run and the baseline's."""
+        before, after = (self._uninterrupted(point) for point in (self._baseline, one.point))
+        if before is None or after is None:
+            return one.speedup
+        rounds = self._bursts.rounds(CONFIRM)
+        return checked_by(one.speedup, rounds, self._baseline, one.point, (before, after), self._objective)
+
+    def _uninterrupted(self, point: Point) -> Measurement | None:
+        """A point's uninterrupted run; None where there is none that has a score."""
+        runs = (trial.burst for trial in self._bursts.trials if trial.stage == UNINTERRUPTED)
+        return next((run.measurement for run in runs if run.point == point and scored(run, self._objective)), None)
 
     def _fast_enough(self) -> list[Confirmed]:
         """Those that reach what the answer must, by their rates in the same rounds, the baseline's being one."""
-        confirmed = self.confirmed()
+        confirmed = self._ranked()
         if self._at_least is None:
             return confirmed
         rates = {
@@ -158,6 +184,10 @@ class Confirmation:
         if not self.baseline_trains:
             next(filter(self.agrees, self._trained()), None)  # the first that is sound is the answer
             return
+        self._race()
+        self._run_uninterrupted()
+
+    def _race(self) -> None:
         raced: set[Point] = set()
         while finalists := self._finalists(raced):
             leaders = [one.point for one in self._fast_enough()[:1] if one.point in raced and one.speedup.ratio > 1]
@@ -166,6 +196,28 @@ class Confirmation:
                 return
             self._play(points)
             raced |= {*finalists}
+
+    def _run_uninterrupted(self) -> None:
+        """Trains the baseline and the answer once each without interruption, where there is time for both."""
+        answer = self.answer()
+        if answer == self._baseline or self._uninterrupted_seconds(answer) > self._bursts.budget.ablating_seconds:
+            return
+        for point in (self._baseline, answer):
+            if self._uninterrupted(point) is None:
+                self._bursts.uninterrupted(point, self._long_run_seconds)
+
+    @property
+    def _long_run_seconds(self) -> float:
+        """Seconds of an uninterrupted run, warming up included."""
+        wanted = max(UNINTERRUPTED_LEAST_SECONDS, UNINTERRUPTED_SHARE * self._bursts.budget.seconds)
+        return min(UNINTERRUPTED_MOST_SECONDS, wanted)
+
+    def _uninterrupted_seconds(self, answer: Point) -> float:
+        """What the uninterrupted runs of the baseline and an answer cost; infinite where that is too much."""
+        costs = self._bursts.costs
+        starts = sum(costs(point.config).start_seconds for point in (self._baseline, answer))
+        seconds = 2 * self._long_run_seconds + starts
+        return seconds if seconds <= UNINTERRUPTED_MOST_SHARE * self._bursts.budget.seconds else math.inf
 
     def _play(self, points: Sequence[Point]) -> None:
         """Rounds of these points and the baseline; those that all have taken part in count."""
@@ -319,7 +371,8 @@ class Confirmation:
         least = self._bursts.costs.rounds_seconds([finalist] * 2, MIN_ABLATION_ROUNDS, ABLATION)
         confirming, changes = budget.confirming_seconds, self._variants(finalist)
         explains = len(changes) > 1 and least <= budget.ablating_seconds - confirming
-        return confirming if explains else budget.ablating_seconds
+        checking = self._uninterrupted_seconds(finalist)
+        return (confirming if explains else budget.ablating_seconds) - (0.0 if math.isinf(checking) else checking)
 
     def _memory(self, point: Point, stage: str | None) -> int:
         """What a point took, in a stage or in all: in rounds, where others share pages, by those alone."""

@@ -24,6 +24,7 @@ from autotune.measuring.records import Block, Outcome, Point
 from tests.bursts.solo import ReadyHost
 from tests.conftest import RunnerOf
 from tests.processes import ROOT
+from tests.workloads.paced import SAMPLES
 
 PLAN = BurstPlan(measure_seconds=0.4)
 SECONDS = 60.0
@@ -80,6 +81,22 @@ def test_rounds_take_longer_turns_but_not_whole_epochs_for_it(samples: int, long
         blocks = [burst.measurement.blocks for burst in bursts if burst.measurement]
         sizes.append(max(block.samples for block in blocks[0]))
     assert (sizes[0] > 1.5 * sizes[1]) is longer
+
+
+def test_rounds_are_spread_over_an_epoch(runner_of: RunnerOf, tmp_path: Path) -> None:
+    """Where the data have an order of their own, rounds train on its beginning, its middle and its end."""
+    log = tmp_path / "log"
+    points = [
+        Point(config=TrainConfig(batch_size=size), parameters={"log": str(log), "ordered": True}) for size in (8, 16)
+    ]
+    runner, places = runner_of("tests.workloads.paced:build"), []
+    for _ in range(4):
+        bursts = runner.play(points, PLAN, SECONDS)
+        assert [burst.outcome for burst in bursts] == [Outcome.OK, Outcome.OK]
+        trained = log.with_suffix(".trained").read_text().splitlines()
+        places.append(int(trained[-1].split()[-1]) / SAMPLES)
+    gaps = itertools.pairwise([0.0, *sorted(places), 1.0])
+    assert max(after - before for before, after in gaps) < 0.45
 
 
 def test_small_micro_batches_are_slower(runner_of: RunnerOf) -> None:

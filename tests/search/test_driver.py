@@ -13,7 +13,7 @@ from autotune.errors import Interrupted, IsolationError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.profiles import Profile
 from autotune.measuring.records import Outcome, Point
-from autotune.search.proposal import ALLOCATOR, BASELINE, BUNDLE, CONFIRM, ELIMINATION, GAIN
+from autotune.search.proposal import ALLOCATOR, BASELINE, BUNDLE, ELIMINATION, GAIN
 from autotune.search.refusals import refusal
 from autotune.search.stopping import Budget
 from autotune.terminal.progress import Quiet
@@ -193,7 +193,7 @@ def test_a_resumed_search_repeats_no_burst(tmp_path: Path) -> None:
     resumed, surface = make_search(example_rate, budget_seconds=120, storage=journal_storage(storage))
     assert [trial.burst.point for trial in resumed.log.trials] == done
     resumed.run()
-    fresh = [trial for trial in resumed.log.trials if not trial.resumed and trial.stage != CONFIRM]
+    fresh = [trial for trial in resumed.log.trials if not trial.resumed and trial.round is None]
     assert fresh
     assert not {trial.burst.point for trial in fresh} & set(done)
 

@@ -32,7 +32,7 @@ def write(path, line):
             file.write(f"{line}\n")
 
 
-def build(log="", step_seconds=0.004, read_seconds=0.0):
+def build(log="", step_seconds=0.004, read_seconds=0.0, ordered=False):
     """Each line of ``log.trained`` holds the numbers of a micro-batch's samples; of ``log.read``, when and who read."""
 
     def loss(model, batch):
@@ -40,4 +40,5 @@ def build(log="", step_seconds=0.004, read_seconds=0.0):
         write(log and f"{log}.trained", " ".join(str(int(number)) for number in batch.flatten()))
         return model(batch / SAMPLES).square().mean()
 
-    return Workload(nn.Linear(1, 1), Numbered(log, read_seconds), loss, batch_size=32)
+    sampler = range(SAMPLES) if ordered else None
+    return Workload(nn.Linear(1, 1), Numbered(log, read_seconds), loss, batch_size=32, sampler=sampler)
