@@ -9,7 +9,6 @@ blocks lie in them.
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,14 +42,15 @@ class Lap:
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Lap:
         """A lap, made of what `autotune.recorder.laps.Laps.end_lap` returns, with the samples that led in."""
-        restarts = [start.seconds for start in told["starts"] if not start.after_epoch]
+        starts = [Start(*start) for start in told["starts"]]
+        restarts = [start.seconds for start in starts if not start.after_epoch]
         return cls(
             samples=told["samples"],
-            consumed=max(1, told["samples"]),
+            consumed=max(1, told["consumed"]),
             seconds=told["seconds"],
-            wait_seconds=told.get("wait_seconds", 0.0),
-            batches=told.get("batches", 1),
-            starts=len(told["starts"]),
+            wait_seconds=told["wait_seconds"],
+            batches=told["batches"],
+            starts=len(starts),
             start_seconds=told["start_seconds"],
             restarts=len(restarts),
             restart_seconds=sum(restarts),
@@ -117,13 +117,16 @@ class Boundary:
         return lap.seconds - self.seconds * (lap.starts - lap.restarts) - restarting
 
 
-def boundary_of(laps: Sequence[Lap], starts: Sequence[Start], config: TrainConfig) -> Boundary:
+def boundary_of(
+    laps: Sequence[Lap], starts: Sequence[Start], config: TrainConfig, *, forks_workers: bool = True
+) -> Boundary:
     """What an epoch's end costs, by all that was timed.
 
     Args:
         laps: What was timed, the first lap after a restart of the loader among it perhaps.
         starts: Of the loader.
         config: What was trained with.
+        forks_workers: Whether workers are forked; what is not imports torch before its first batch.
     """
     laps = [lap for lap in laps if not lap.compiled] or laps
     # While the first batch is awaited each worker prepares one: so much ordinary waiting belongs to an epoch anyway.
@@ -151,7 +154,7 @@ def boundary_of(laps: Sequence[Lap], starts: Sequence[Start], config: TrainConfi
         )
     else:
         batch_seconds = pace * sum(lap.consumed for lap in laps) / max(1, sum(lap.batches for lap in laps))
-        cost = _start_seconds(starts, config, batch_seconds) - ordinary
+        cost = _start_seconds(starts, config, batch_seconds, forks_workers) - ordinary
     return Boundary(max(0.0, cost), ordinary, pace, start_again, config.num_workers > 0 and not start_again)
 
 
@@ -161,7 +164,7 @@ def _until_full(laps: Sequence[Lap], queue: int) -> Sequence[Lap]:
     return laps[: 1 + sum(batches < queue for batches in filled)]
 
 
-def _start_seconds(starts: Sequence[Start], config: TrainConfig, batch_seconds: float) -> float:
+def _start_seconds(starts: Sequence[Start], config: TrainConfig, batch_seconds: float, forks_workers: bool) -> float:
     """What a start of the loader took the host at an epoch's end; else what is alike of the burst's own start."""
     if seen := [start.seconds for start in starts if start.after_epoch]:
         return statistics.median(seen)
@@ -173,6 +176,6 @@ def _start_seconds(starts: Sequence[Start], config: TrainConfig, batch_seconds: 
     if not config.persistent_workers:
         return last.seconds
     # Workers that persist only fetch, and none is longer at a batch than all of them train on one each; what it waited
-    # beyond that was their own start. What is not forked imports torch before its first batch.
+    # beyond that was their own start.
     fetched = min(last.wait_seconds, config.num_workers * batch_seconds)
-    return fetched if multiprocessing.get_start_method() == "fork" else 0.0
+    return fetched if forks_workers else 0.0

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from autotune.bursts.ranks import RanksDifferError
-from autotune.bursts.trainer import NonFiniteLossError, WorkerKilledError
+from autotune.bursts.trainer import WorkerKilledError
 from autotune.errors import ConfigError
 from autotune.measuring import Outcome
 from autotune.recorder.failing import causes_of, exhausted, is_of_compiler, sentence_of
+from autotune.recorder.player import NonFiniteLossError
 
 
 def classify(error: BaseException, *, compiled: bool = False, device: str = "cpu") -> tuple[Outcome, str]:

@@ -117,23 +117,6 @@ class Seat(BaseModel):
     largest_samples: tuple[int, ...] = Field(default=(), description="indices for the worst batch, largest first")
 
 
-class Command(BaseModel):
-    """What a host does next, for one of its players.
-
-    ``join``: a new player takes its first steps · ``train``: a player trains a block · ``report``: what it has measured
-    since its last report · ``leave``: the same, then its loader ends · ``end``: the host ends.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    action: Literal["join", "train", "report", "leave", "end"]
-    player: int = 0
-    seat: Seat | None = Field(default=None, description="of a player that joins")
-    start: int | None = Field(default=None, ge=0, description="go to this place in the stream of samples first")
-    until: int | None = Field(default=None, ge=1, description="train to this place in the stream of samples")
-    leads_in: bool = Field(default=False, description="the block is warm-up, and belongs to no measurement")
-
-
 class ReadyEvent(BaseModel):
     """A player has taken its first steps."""
 

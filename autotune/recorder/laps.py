@@ -21,6 +21,8 @@ included. A player that has trained for that long without waiting has a faster l
 training too. Chosen above 1: training and workers share the processors."""
 WAITED_SHARE = 0.05
 """A lap with a larger share of waiting for batches has emptied the queue. Chosen above what handing one over takes."""
+RESTART_LIMIT_SECONDS = 4.0
+"""A loader that is slower than this is not restarted: torch kills a worker that does not end within five seconds."""
 
 
 class Start(NamedTuple):
@@ -52,12 +54,14 @@ class Laps:
     Attributes:
         clock: Clock of the device that trains.
         stream: The stream of batches; None before the first batch, and in a loop without a loader.
+        position: Place in the stream of samples, in a loop without a loader.
         updates: Marks of the clock before and after each step of the optimizer, since the lap began.
     """
 
     def __init__(self, clock: Clock, accumulation: int) -> None:
         self.clock = clock
         self.stream: Endless | None = None
+        self.position = 0
         self.updates: list[tuple[Any, Any]] = []
         self._accumulation = accumulation
         self._drawn_when_filled, self._waited = 0, False
@@ -66,14 +70,27 @@ class Laps:
         self._first_update: float | None = None
         self._began: Any = None
         self._before = (0, 0, 0)
+        self._lead, self._lap_place = 0, 0
         self._graphs = 0
 
+    @property
+    def place(self) -> int:
+        """In the stream of samples."""
+        return self.position if self.stream is None else self.stream.position
+
     def restart(self, position: int) -> None:
-        """Goes on at another place in the stream of samples, with an empty queue."""
-        if self.stream is not None:
+        """Goes on at another place in the stream of samples, with an empty queue; a slow loader just goes on."""
+        self.position = position
+        if self.stream is None:
+            return
+        (waited,) = self.slowest(self.stream.starts[0].wait_seconds if self.stream.starts else 0.0)
+        if waited < RESTART_LIMIT_SECONDS:
             self.stream.restart(position)
             self.queue_filled()
             self._trained_since_restart = 0.0
+        else:
+            self.queue_filled()
+            self.stream.position = position  # as if it did: other samples, but as many
 
     def queue_filled(self) -> None:
         """Notes that the loader's queue may hold what it prepared while nothing was timed."""
@@ -100,44 +117,56 @@ class Laps:
         starts = self.stream.starts if self.stream is not None else []
         return max((start.seconds for start in starts), default=0.0)
 
-    def begin_lap(self) -> None:
-        """A lap begins; the device was waited for."""
+    def begin_lap(self, lead: int = 0) -> None:
+        """A lap begins; the device was waited for.
+
+        Args:
+            lead: Samples that were trained just before, untimed.
+        """
         self.updates.clear()
         if (stream := self.stream) is not None:
             stream.waits.clear()
             self._before = stream.drawn, stream.samples, len(stream.starts)
+        self._lead, self._lap_place = lead, self.place
         self._graphs = compiled_graphs()
         self._began = self.clock.mark()
 
-    def end_lap(self) -> dict[str, Any]:
-        """Waits for the device, and ends the lap; returns fields of an `autotune.bursts.epochs.Lap`, and its starts."""
-        seconds, stream = self.clock.seconds(self._began, self.clock.finish()), self.stream
-        compiled = compiled_graphs() > self._graphs
-        if stream is None:
-            return {"seconds": max(seconds, 1e-9), "starts": [], "start_seconds": 0.0, "compiled": compiled}
-        drawn, samples, known = self._before
-        batches, starts = stream.drawn - drawn, stream.starts[known:]
-        seconds, wait_seconds, start_seconds = self._slowest(
-            seconds + self._missing_updates(batches),
-            sum(self.clock.seconds(asked, came) for asked, came in stream.waits),
-            sum(start.seconds for start in starts),
-        )
-        # The first batch of each worker may be waited for, however fast they are: they begin at the same time.
-        fresh = stream.drawn - self._drawn_when_filled <= stream.loader.num_workers
-        self._waited |= not fresh and wait_seconds > WAITED_SHARE * seconds
-        if self._trained_since_restart is not None:
-            self._trained_since_restart += seconds - start_seconds
+    def end_lap(self, left_out: float = 0.0) -> dict[str, Any]:
+        """Waits for the device, and ends the lap; returns the fields of an `autotune.bursts.epochs.Lap`.
+
+        Args:
+            left_out: Seconds of evaluation in it.
+        """
+        seconds, stream = self.clock.seconds(self._began, self.clock.finish()) - left_out, self.stream
+        samples, batches, waits, starts = self.place - self._lap_place, 1, 0.0, list[Start]()
+        start_seconds = 0.0
+        if stream is not None:
+            drawn, samples_before, known = self._before
+            batches, samples, starts = stream.drawn - drawn, stream.samples - samples_before, stream.starts[known:]
+            seconds, waits, start_seconds = self.slowest(
+                seconds + self._missing_updates(batches),
+                sum(self.clock.seconds(asked, came) for asked, came in stream.waits),
+                sum(start.seconds for start in starts),
+            )
+            # The first batch of each worker may be waited for, however fast they are: they begin at the same time.
+            fresh = stream.drawn - self._drawn_when_filled <= stream.loader.num_workers
+            self._waited |= not fresh and waits > WAITED_SHARE * seconds
+            if self._trained_since_restart is not None:
+                self._trained_since_restart += seconds - start_seconds
         return {
-            "samples": stream.samples - samples,
+            "samples": samples,
+            "consumed": samples,
             "seconds": max(seconds, 1e-9),
-            "wait_seconds": wait_seconds,
+            "left_out": left_out,
+            "wait_seconds": waits,
             "batches": batches,
             "starts": starts,
             "start_seconds": start_seconds,
-            "compiled": compiled,
+            "compiled": compiled_graphs() > self._graphs,
+            "lead": self._lead,
         }
 
-    def _slowest(self, *seconds: float) -> tuple[float, ...]:
+    def slowest(self, *seconds: float) -> tuple[float, ...]:
         """The largest of each value over all ranks, which go as fast as the slowest."""
         return seconds
 

@@ -81,6 +81,22 @@ def forget_peaks(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats(device)
 
 
+def peak_bytes(device: torch.device) -> tuple[int, int]:
+    """What the allocator has taken of the device's memory at most, and what tensors have taken of that.
+
+    On a CPU nothing: there is no allocator that counts.
+    """
+    import torch
+
+    if device.type == "cpu":
+        return 0, 0
+    if device.type == "cuda":  # torch.accelerator has these only since 2.9
+        return int(torch.cuda.max_memory_reserved(device)), int(torch.cuda.max_memory_allocated(device))
+    if device.type == "mps":  # which keeps no peak
+        return int(torch.mps.driver_allocated_memory()), int(torch.mps.current_allocated_memory())
+    return int(torch.accelerator.max_memory_reserved(device)), int(torch.accelerator.max_memory_allocated(device))
+
+
 def lost_fraction(foreign: float, idle: float | None) -> float:
     """Share of the processors that others took from this run: on idle ones they may compute as they like.
 
@@ -125,27 +141,35 @@ class Processors:
         return sum(figures), sum(figures) - figures[3] - figures[4], own
 
 
-class MemoryWatch:
-    """Looks at memory now and then.
+class UsageWatch:
+    """Looks at memory now and then, and at the processors while a block is trained.
 
     Args:
-        limit_bytes: More than this is too much; None: whatever there is.
+        limit_bytes: More memory than this is too much; None: whatever there is.
         exceeded: Told at once when it is more.
-
-    Attributes:
-        peak_bytes: The most that was seen.
+        top: Whatever hangs below this process is no other; None: this one.
     """
 
-    def __init__(self, limit_bytes: int | None, exceeded: Callable[[int], None]) -> None:
-        self.peak_bytes = 0
+    def __init__(self, limit_bytes: int | None, exceeded: Callable[[int], None], top: int | None = None) -> None:
+        self._peak_bytes = 0
         self._limit_bytes = limit_bytes
         self._exceeded = exceeded
+        self._top = top
+        self._processors: Processors | None = None
         threading.Thread(target=self._watch, name="autotune-memory", daemon=True).start()
 
-    def look(self) -> int | None:
-        """The most that was seen, now included; None where the system does not tell."""
-        self.peak_bytes = max(self.peak_bytes, memory_bytes() or 0)
-        return self.peak_bytes or None
+    def begin(self) -> None:
+        """A block begins."""
+        self._processors = Processors(self._top)
+
+    def end(self) -> dict[str, float]:
+        """What others took since."""
+        return {"foreign_cpu_fraction": self._processors.taken()} if self._processors is not None else {}
+
+    def peak_bytes(self) -> int | None:
+        """The most memory that was seen, now included; None where the system does not tell."""
+        self._peak_bytes = max(self._peak_bytes, memory_bytes() or 0)
+        return self._peak_bytes or None
 
     def _watch(self) -> None:
         known = 0
@@ -156,6 +180,6 @@ class MemoryWatch:
             if resident <= GROWTH * known and not near:
                 continue
             known = max(known, resident)
-            seen = self.look()
+            seen = self.peak_bytes()
             if seen is not None and self._limit_bytes is not None and seen > self._limit_bytes:
                 self._exceeded(seen)

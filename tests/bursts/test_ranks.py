@@ -10,10 +10,11 @@ import psutil
 import pytest
 
 from autotune.bursts.isolation import Isolation
-from autotune.bursts.protocol import BurstPlan, Command, Request
+from autotune.bursts.protocol import BurstPlan, Request
 from autotune.errors import WorkloadError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
+from autotune.recorder.protocol import Command
 from tests.conftest import RunnerOf
 
 PLAN = BurstPlan(measure_seconds=0.4)
