@@ -20,6 +20,7 @@ from autotune.bursts import cleanup
 from autotune.bursts.launcher import run_ranks
 from autotune.bursts.protocol import PIPE_LOST_STATUS, Commands, PipeLostError, Reporter, Request, claim_stdio
 from autotune.errors import AutotuneError
+from autotune.recorder.server import end_with_parent
 
 
 def run(request: Request, reporter: Reporter, commands: Commands | None = None) -> int:
@@ -140,7 +141,7 @@ def main() -> None:
     """Entry of a fresh interpreter: one request on standard input, events on what was standard output."""
     requests, events = claim_stdio()
     request = Request.from_line(requests.readline())
-    cleanup.end_with_parent(True)  # the thread below cannot see to it while this process is stopped
+    end_with_parent(True)  # the thread below cannot see to it while this process is stopped
     cleanup.children_end_with_this()
     lines = _Lines()
     threading.Thread(target=_end_with_parent, args=(requests, lines), name="autotune-parent", daemon=True).start()

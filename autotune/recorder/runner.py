@@ -26,12 +26,12 @@ from .order import seed_all, seed_start
 from .ranks import Meeting, this_rank, top_of_run
 from .saving import leave_out_checkpoints
 from .script_gate import ScriptGate
-from .server import serve, unsafe_reason
+from .server import Server, adopt_orphans, unsafe_reason
 from .source import Source
 from .stream import Stream
 from .telling import tune_allocator
 from .usage import UsageWatch
-from .wire import Wire
+from .wire import Wire, parent_has_gone
 
 if TYPE_CHECKING:
     import torch
@@ -229,7 +229,15 @@ class Runner:
         sys.stdout.flush()
         reason = unsafe_reason(try_out)
         self._told_to.send("serves", pid=os.getpid(), rank=rank, fork_unsafe_reason=reason)
-        self._wire, self._request = serve(self._told_to, reason)
+        while reason is not None:
+            self._told_to.receive()  # until the parent ends it
+        adopt_orphans()
+        server = Server(self._told_to.channel.fileno(), self._told_to)
+        if (job := server.serve()) is None:
+            server.kill_jobs()
+            parent_has_gone()
+        self._request, commands = job
+        self._wire = Wire(self._told_to.channel, self._request["number"], commands)
         try:
             enter_layer(self._request["layer"])
         except OSError as error:

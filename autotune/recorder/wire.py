@@ -51,6 +51,11 @@ class Wire:
         except OSError:
             parent_has_gone()
 
+    def end_of(self, number: int, status: int) -> None:
+        """Tells that the process of a job has ended, perhaps in the middle of a line."""
+        self.channel.sendall(b"\n")
+        self.send("exit", number=number, status=status)
+
     def receive(self) -> dict[str, Any]:
         """The parent's next line; where there will be none, this process ends."""
         if os.getpid() != self._process_id:
