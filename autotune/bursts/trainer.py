@@ -12,19 +12,21 @@ from autotune.bursts.feed import Feed
 from autotune.bursts.largest_batch import WORST_STEPS, worst_batch
 from autotune.bursts.learner import Learner
 from autotune.bursts.ranks import Ranks
+from autotune.recorder.failing import PlayerError
 
 if TYPE_CHECKING:
     from autotune.training.tuned import Tuned
     from autotune.workload.workload import Workload
 
 
-class WorkerKilledError(Exception):
+class WorkerKilledError(PlayerError):
     """A DataLoader worker was ended by a signal."""
 
     def __init__(self, signal_number: int) -> None:
         name = signal.Signals(signal_number).name
-        self.bus_error = name == "SIGBUS"
-        full = ", so shared memory is full" if self.bus_error else ""
+        is_full = name == "SIGBUS"
+        self.outcome = "shm_exhausted" if is_full else "crashed"
+        full = ", so shared memory is full" if is_full else ""
         super().__init__(f"a DataLoader worker was killed by {name}{full}")
 
 

@@ -6,6 +6,7 @@ import math
 import multiprocessing
 from typing import TYPE_CHECKING, Any
 
+from .failing import PlayerError
 from .laps import Laps
 
 if TYPE_CHECKING:
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
     from .laps import Start
 
 
-class NonFiniteLossError(Exception):
+class NonFiniteLossError(PlayerError):
     """The loss became NaN or infinite, or no step could be taken because the gradients did."""
+
+    outcome = "invalid"
 
 
 class Player(Laps):

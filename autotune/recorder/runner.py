@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..sandbox.inside import announce_step, enter_layer
 from . import ending, hooks
+from .batches import Watched
 from .changes import Changes
 from .evaluation import Copies
-from .feeding import Aside, Feeding, Reader
+from .feeding import Feeding, Reader
 from .heap import free_chunk
 from .naming import find_models, loader_key, without_length, wrapped_in
 from .opening_cuda import Opener, before_cuda, open_in_fork
@@ -113,7 +114,7 @@ class Runner:
     def _iterated_aside(self, loader: DataLoader[Any], key: str, iterate: hooks.Iterate) -> Iterator[Any]:
         """An iterator of batches that training is not fed with."""
         self._shows_evaluation(key)  # its workers start
-        return Aside(iterate(loader), functools.partial(self._shows_evaluation, key))
+        return Watched(iterate(loader), draws=functools.partial(self._shows_evaluation, key))
 
     def _shows_evaluation(self, by: str) -> None:
         if self._gate is not None:

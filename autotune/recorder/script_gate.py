@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from .ending import BEYOND_EPOCH, FIRST_STEPS, TRAINING, end_burst, has_ended
 from .evaluation import Evaluation
+from .failing import PlayerError
 from .gate import Gate
 from .gradients import Gradients
-from .player import NonFiniteLossError
 from .protocol import FIRST, Command
 from .script_player import ScriptPlayer, UnsupportedError
 
@@ -227,11 +227,10 @@ class ScriptGate(Gate[ScriptPlayer]):
         return [optimizer for known in self._optimizers if (optimizer := known()) is not None]
 
     def _judged(self, error: BaseException, _: ScriptPlayer | None) -> dict[str, Any] | None:
-        if isinstance(error, UnsupportedError):
-            return {"outcome": "unsupported", "reason": str(error), "without_effect": error.without_effect}
-        if isinstance(error, NonFiniteLossError):
-            return {"outcome": "invalid", "reason": str(error)}
-        return None
+        if not isinstance(error, PlayerError):
+            return None
+        out = {"outcome": error.outcome, "reason": str(error)}
+        return {**out, "without_effect": error.without_effect} if isinstance(error, UnsupportedError) else out
 
     def _synchronise(self) -> None:
         """Waits for the device."""

@@ -7,19 +7,22 @@ from typing import TYPE_CHECKING, Any
 from .changes import Changes
 from .clock import Clock
 from .effects import Effects
+from .failing import PlayerError
 from .player import Player
 
 if TYPE_CHECKING:
     from .stream import Stream
 
 
-class UnsupportedError(Exception):
+class UnsupportedError(PlayerError):
     """A config cannot be trained with in this script.
 
     Args:
         reason: Why.
         without_effect: The knobs that it is about.
     """
+
+    outcome = "unsupported"
 
     def __init__(self, reason: str, without_effect: list[str] | None = None) -> None:
         super().__init__(reason)
