@@ -1,4 +1,4 @@
-"""What a player's process tells of it, as blocks and measurements."""
+"""Makes blocks and measurements of what a player's process reports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Account:
         self._epoch_samples: int | None = None
 
     def translated(self, event: dict[str, Any]) -> dict[str, Any]:
-        """An event of a gate's, with what is known by it and those before: a block, a measurement."""
+        """An event of a gate, with the block or the measurement that it and those before stand for."""
         if event["event"] in {"ready", "block"}:
             self._starts += [Start(*start) for start in event["starts"]]
             self._epoch_samples = event["epoch_samples"]

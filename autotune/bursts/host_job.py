@@ -104,6 +104,11 @@ class HostPlayer(Player):
         self._scale, self._steps = trainer.scaler.get_scale(), trainer.steps
         self.queue_filled()
 
+    @property
+    def has_dead_worker(self) -> bool:
+        """Whether one of its workers was ended, by a signal or by its own failure."""
+        return self.stream.has_dead_worker
+
     def begin_anew(self) -> None:
         """Goes on with a new loader, from the place in the stream of samples where it is."""
         self.close()
@@ -117,7 +122,7 @@ class HostPlayer(Player):
     def end_lap(self, left_out: float = 0.0) -> dict[str, Any]:
         """Ends the lap. A step that the scaler skipped taught the model nothing: its samples do not count.
 
-        Those of what led in count too: where every step ends there, one that was skipped would never be forgotten.
+        Steps that led in count too: where every step ends there, one that was skipped would never be forgotten.
         """
         lap = super().end_lap(left_out)
         scale, steps = self.trainer.scaler.get_scale(), self.trainer.steps
@@ -265,7 +270,7 @@ def stepper_of(
 
 
 def _skipped_steps(scale_before: float, scale_after: float, steps: int) -> int:
-    """Of so many optimizer steps, those that the GradScaler skipped: each one halved the scale, in the end to 0."""
+    """How many optimizer steps the GradScaler skipped: each one halved the scale, in the end to 0."""
     if scale_after == 0:
         return steps
     return min(steps, round(math.log2(scale_before / scale_after))) if scale_after < scale_before else 0

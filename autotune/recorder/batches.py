@@ -19,7 +19,7 @@ class Batches(Iterator[Any]):
 
 
 class Watched(Batches):
-    """An iterator of a loader, each of whose batches is looked at before the script gets it.
+    """An iterator of a loader, which looks at each batch before the script gets it.
 
     Args:
         batches: The iterator.

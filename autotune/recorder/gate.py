@@ -7,7 +7,7 @@ answered. Whatever a player does wrong is its own outcome: its loaders end, and 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from time import perf_counter  # by name: the user's code may replace what `time` holds
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -23,17 +23,10 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 OPENING_SECONDS = 2.0
-"""The first steps stop after a whole one when they take longer, unless they compile. Chosen."""
+"""The first steps stop after a whole one when they take longer, unless they compile. Not tuned."""
 
 PlayerOf = TypeVar("PlayerOf", bound=Player)
 Course = Generator[bool, None, None]
-
-
-class Tell(Protocol):
-    """Tells the parent an event."""
-
-    def __call__(self, event: str, **content: Any) -> None:
-        """Tells it."""
 
 
 class Watch(Protocol):
@@ -56,7 +49,7 @@ class Gate(Generic[PlayerOf]):
     the next command. Subclasses make players, bring their settings into force, and judge errors.
 
     Args:
-        tell: Tells the parent.
+        tell: Tells the parent an event, by its name and its content.
         watch: Of this process.
         device: That it trains on.
         alone: Whether no other rank trains with it: they would have to see a failure alike.
@@ -69,7 +62,7 @@ class Gate(Generic[PlayerOf]):
     playing: PlayerOf
     _course: Course
 
-    def __init__(self, tell: Tell, watch: Watch, device: torch.device, *, alone: bool) -> None:
+    def __init__(self, tell: Callable[..., None], watch: Watch, device: torch.device, *, alone: bool) -> None:
         self.is_shared = False
         self._tell = tell
         self._watch = watch
@@ -86,7 +79,7 @@ class Gate(Generic[PlayerOf]):
         return next(self._course, False)
 
     def passed(self, samples: int) -> bool:
-        """A micro-batch of so many samples is trained; returns whether another one is to be."""
+        """A micro-batch of this many samples is trained; returns whether another one should be."""
         self._samples = samples
         return next(self._course, False)
 
@@ -227,13 +220,13 @@ class Gate(Generic[PlayerOf]):
         self._tell("block", player=player.number, **told)
 
     def _lap(self, player: PlayerOf, lead: int, passes: int, until: int = 0) -> Generator[bool, None, dict[str, Any]]:
-        """A timed lap of so many micro-batches at least, and to a place in the stream of samples.
+        """A timed lap.
 
         Args:
-            player: That plays.
+            player: The one that plays.
             lead: Micro-batches that lead in, untimed.
-            passes: Micro-batches.
-            until: That place.
+            passes: Micro-batches of the lap, at least.
+            until: Place in the stream of samples that it reaches.
         """
         player.clock.synchronize()
         led = 0

@@ -120,7 +120,7 @@ class Player(Laps):
 
     @property
     def has_dead_worker(self) -> bool:
-        """Whether one of its workers was ended, as far as that can be told."""
+        """Whether one of its workers was ended, as far as that is known."""
         return False
 
     def begin_anew(self) -> None:

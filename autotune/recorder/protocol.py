@@ -1,4 +1,4 @@
-"""What a process that trains is asked for, and what it tells: the words that a gate and its parent share."""
+"""What a process that trains is asked for: the words that a gate and its parent share."""
 
 from __future__ import annotations
 

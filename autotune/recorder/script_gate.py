@@ -91,7 +91,7 @@ class ScriptGate(Gate[ScriptPlayer]):
         if self.source is None:
             return
         self._before_draw(self.source)
-        while self.playing.reads_only:  # what the loader alone could reach: nobody trains on these batches
+        while self.playing.reads_only:  # what the loader alone could reach: these batches are not trained on
             next(self.source.stream)
             self._before_draw(self.source)
         if self._doing[-1] == TRAINING and self.source.has_passed_epoch:
@@ -158,7 +158,7 @@ class ScriptGate(Gate[ScriptPlayer]):
         self._pass(samples)
 
     def _pass(self, samples: int) -> None:
-        """The gate: goes on at once while there is something to train, else tells what was trained, and waits.
+        """The gate: goes on at once while there is something to train, else reports what was trained, and waits.
 
         Args:
             samples: Trained since the last time.
@@ -190,9 +190,9 @@ class ScriptGate(Gate[ScriptPlayer]):
             self._doing.append(TRAINING)
 
     def _asked(self) -> Command:
-        told = self._wire.receive()
+        line = self._wire.receive()
         # This process may have been started for the job, with no server between.
-        return Command(**(json.loads(told["command"]) if "command" in told else told))
+        return Command(**(json.loads(line["command"]) if "command" in line else line))
 
     def _seated(self, command: Command) -> ScriptPlayer:
         player = ScriptPlayer(command.player, command.seat, self._loop)

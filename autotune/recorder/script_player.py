@@ -38,7 +38,7 @@ class ScriptPlayer(Player):
         loop: What a look at the script found.
 
     Attributes:
-        part: Of training: ``loader``, whose batches nobody trains on; ``compute``, on a few batches that stay; any
+        part: Of training: ``loader``, whose batches are not trained on; ``compute``, on a few batches that stay; any
             other trains as it is.
         seed: Of the order of samples.
         changes: Its config's.
@@ -67,7 +67,7 @@ class ScriptPlayer(Player):
 
     @property
     def reads_only(self) -> bool:
-        """Whether nobody trains on its batches."""
+        """Whether its batches are not trained on."""
         return bool(self.part == "loader")
 
     def ready(self) -> dict[str, Any]:

@@ -129,7 +129,7 @@ class Server:
     Args:
         requests: Descriptor of the parent's lines.
         teller: Tells the parent.
-        parent: The process that asks; None: what is to be done at its end, the end of its lines tells.
+        parent: The process that asks; None: its end is seen by the end of its lines alone.
         handler: What a forked process has for SIGCHLD; None: what this one has now.
     """
 
@@ -187,7 +187,7 @@ class Server:
                     os.write(commands, message["command"].encode() + b"\n")
 
     def _reap(self) -> None:
-        """Collects every direct child and orphan that ended; tells the end of a job's own process."""
+        """Collects every direct child and orphan that ended; reports the end of a job's own process."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -228,7 +228,7 @@ def end_with_parent(wanted: bool) -> None:
 
 
 def adopt_orphans() -> None:
-    """Asks the kernel to make this process the parent of whoever below it loses their own."""
+    """Asks the kernel to make this process the parent of each process below it that loses its own."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
