@@ -8,7 +8,7 @@ from typing import Any
 from autotune.bursts.epochs import Boundary, Lap, boundary_of
 from autotune.knobs import TrainConfig
 from autotune.measuring import Measurement, TelemetrySummary, merged
-from autotune.recorder.laps import Start
+from autotune.recorder.player import Start
 
 
 class Account:

@@ -16,7 +16,7 @@ from typing import Any
 
 from autotune.knobs import TrainConfig
 from autotune.measuring import Block
-from autotune.recorder.laps import Start
+from autotune.recorder.player import Start
 
 LEAST_SHARE = 0.5
 """Of the usual seconds, at least, that are left of a lap: what its starts cost is an estimate, and must not eat it."""
@@ -41,7 +41,7 @@ class Lap:
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Lap:
-        """A lap, made of what `autotune.recorder.laps.Laps.end_lap` returns, with the samples that led in."""
+        """A lap, made of what `autotune.recorder.player.Laps.end_lap` returns, with the samples that led in."""
         starts = [Start(*start) for start in told["starts"]]
         restarts = [start.seconds for start in starts if not start.after_epoch]
         return cls(

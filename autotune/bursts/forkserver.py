@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, NoReturn
 import psutil
 
 from autotune.bursts import cleanup, worker
-from autotune.bursts.protocol import Reporter, Request, claim_stdio
+from autotune.bursts.protocol import PipeReporter, Request, claim_stdio
 from autotune.errors import AutotuneError
 from autotune.recorder.server import Server, adopt_orphans, canary, compute_on_all_threads, end_with_parent
 from autotune.sandbox.view import remove_folder
@@ -40,7 +40,7 @@ def main() -> None:
     adopt_orphans()
     own = os.getpid()
     try:
-        reporter = Reporter(events)
+        reporter = PipeReporter(events)
         unsafe = _import_all(target, reporter) if mode == "warm" else None
         if os.getpid() != own:  # the module has forked: this is its copy, and no forkserver
             os._exit(0)
@@ -65,7 +65,7 @@ def main() -> None:
         worker.finish()
 
 
-def _import_all(target: str, reporter: Reporter) -> str | None:
+def _import_all(target: str, reporter: PipeReporter) -> str | None:
     """Imports torch, tells it, and the user's module; returns why forking is unsafe afterwards, if it is."""
     import torch._dynamo  # noqa: F401 - making an optimizer imports it, compiled or not: once here, not in every burst
 
@@ -119,7 +119,7 @@ def _run_job(message: dict[str, Any], requests: BinaryIO, events: BinaryIO, comm
         # Cores of gigabytes, one a crash, are not what a search is asked for.
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         request = Request.model_validate(message)
-        status = worker.run(request, Reporter(events, request.number), commands if request.job == "host" else None)
+        status = worker.run(request, PipeReporter(events, request.number), commands if request.job == "host" else None)
     finally:
         worker.finish(status)
 

@@ -18,7 +18,7 @@ from autotune.bursts.failures import classify, device_failed
 from autotune.bursts.feed import DeviceFeed, Feed
 from autotune.bursts.learner import Learner
 from autotune.bursts.prepared import Prepared, compiler_counts, prepared
-from autotune.bursts.protocol import Commands, Part, PipeLostError, Reporter, Request, Seat
+from autotune.bursts.protocol import Commands, Part, PipeLostError, PipeReporter, Request, Seat
 from autotune.bursts.ranks import Ranks
 from autotune.bursts.trainer import Drain, Trainer, WorkerKilledError
 from autotune.recorder.clock import clock_of
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def run_host(request: Request, reporter: Reporter, commands: Commands) -> None:
+def run_host(request: Request, reporter: PipeReporter, commands: Commands) -> None:
     """Trains what it is asked to, until it is asked to end.
 
     Args:
@@ -190,11 +190,12 @@ class HostGate(Gate[HostPlayer]):
         reporter: Hears what comes of each command.
     """
 
-    def __init__(self, request: Request, ready: Prepared, reporter: Reporter) -> None:
-        super().__init__(reporter.send, ready.telemetry, ready.tuned.device, alone=this_rank().alone)
+    _reporter: PipeReporter
+
+    def __init__(self, request: Request, ready: Prepared, reporter: PipeReporter) -> None:
+        super().__init__(reporter, ready.telemetry, ready.tuned.device, alone=this_rank().alone)
         self._request = request
         self._ready = ready
-        self._reporter = reporter
         self._learner: Learner | None = None
 
     def train(self, command: Command) -> None:
@@ -243,7 +244,7 @@ class HostGate(Gate[HostPlayer]):
         tuned = player.trainer.tuned if player is not None else self._ready.tuned
         compiled = tuned.config.compile_mode is not None
         outcome, reason = classify(error, compiled=compiled, device=self._request.device or "cpu")
-        return {"outcome": outcome.value, "reason": reason[:2000]}
+        return {"outcome": outcome, "reason": reason[:2000]}
 
 
 def stepper_of(

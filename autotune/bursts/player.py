@@ -11,7 +11,7 @@ from autotune.bursts.live import Ended
 from autotune.bursts.protocol import BlockEvent, OutEvent, ReadyEvent, Request
 from autotune.knobs import TrainConfig
 from autotune.measuring import Block, Measurement
-from autotune.recorder.laps import FILLS
+from autotune.recorder.player import FILLS
 from autotune.recorder.protocol import Command
 
 LEAST_SAMPLES, LEAST_BATCHES = 50, 10

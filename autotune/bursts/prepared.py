@@ -14,7 +14,7 @@ import psutil
 import torch
 
 from autotune.bursts.gpu_telemetry import GpuTelemetry, open_gpu_telemetry
-from autotune.bursts.protocol import Reporter, Request
+from autotune.bursts.protocol import PipeReporter, Request
 from autotune.bursts.telemetry import Telemetry, Unwatched
 from autotune.hardware import CpuEnergy
 from autotune.knobs import TrainConfig
@@ -60,7 +60,7 @@ class Prepared:
 
 
 @contextlib.contextmanager
-def prepared(request: Request, reporter: Reporter) -> Iterator[Prepared]:
+def prepared(request: Request, reporter: PipeReporter) -> Iterator[Prepared]:
     """Builds the workload under the request's config, and watches its memory while open.
 
     Args:
@@ -113,7 +113,7 @@ def compiler_counts() -> dict[str, int | None]:
     }
 
 
-def end_over_limit(request: Request, reporter: Reporter) -> Callable[[int], None]:
+def end_over_limit(request: Request, reporter: PipeReporter) -> Callable[[int], None]:
     """What to do when the process tree takes more host memory than it may."""
 
     def end(seen_bytes: int) -> None:

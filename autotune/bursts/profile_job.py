@@ -25,7 +25,7 @@ from torch.utils.data import IterableDataset
 import autotune
 from autotune.bursts.feed import DeviceFeed
 from autotune.bursts.prepared import prepared
-from autotune.bursts.protocol import Reporter, Request
+from autotune.bursts.protocol import PipeReporter, Request
 from autotune.bursts.trainer import Trainer
 from autotune.measuring import Operator, Profile, SampleCost, SamplePart, Synchronisation
 from autotune.training.tuned import Tuned
@@ -46,7 +46,7 @@ Function = tuple[str, int, str]
 """As cProfile names one: file, line, name."""
 
 
-def run_profile(request: Request, reporter: Reporter) -> Profile:
+def run_profile(request: Request, reporter: PipeReporter) -> Profile:
     """Profiles a point."""
     with prepared(request, reporter) as ready:
         config = ready.tuned.config.replace(num_workers=0, data_placement="loader")

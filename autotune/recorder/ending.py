@@ -108,8 +108,7 @@ def tell_how_it_ends(wire: Wire, doing: list[str]) -> None:
         ):
             wire.send("trained", error=sentence_of(error))
         else:
-            outcome, reason = outcome_of(error, _device())
-            wire.send("failure", outcome=outcome, reason=reason)
+            wire.failure(*outcome_of(error, _device()))
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, BurstEnded) or _is_caused_by_end(error):
@@ -129,7 +128,7 @@ def tell_how_it_ends(wire: Wire, doing: list[str]) -> None:
             wire.send("trained")
         else:
             how = "" if status in {None, 0} else f", by sys.exit({status!r})"
-            wire.send("failure", outcome="crashed", reason=f"the script ended while it was {doing[-1]}{how}")
+            wire.failure("crashed", f"the script ended while it was {doing[-1]}{how}")
         leave()
 
     note_exits()

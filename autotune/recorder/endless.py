@@ -14,8 +14,8 @@ from time import perf_counter  # by name: the user's code may replace what `time
 from typing import TYPE_CHECKING, Any
 
 from .clock import Clock
-from .laps import Start
 from .naming import count_of, length_of
+from .player import Start
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader

@@ -7,13 +7,12 @@ answered. Whatever a player does wrong is its own outcome: its loaders end, and 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from time import perf_counter  # by name: the user's code may replace what `time` holds
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from .keeping import Keeping
-from .laps import COMPILED_BATCHES
-from .player import NonFiniteLossError, Player
+from .player import COMPILED_BATCHES, NonFiniteLossError, Player
 from .protocol import FIRST, Command
 from .usage import forget_peaks, free_memory, peak_bytes
 
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
     from torch.optim import Optimizer
+
+    from .wire import Reporter
 
 OPENING_SECONDS = 2.0
 """The first steps stop after a whole one when they take longer, unless they compile. Not tuned."""
@@ -49,7 +50,7 @@ class Gate(Generic[PlayerOf]):
     the next command. Subclasses make players, bring their settings into force, and judge errors.
 
     Args:
-        tell: Tells the parent an event, by its name and its content.
+        reporter: To the parent.
         watch: Of this process.
         device: That it trains on.
         alone: Whether no other rank trains with it: they would have to see a failure alike.
@@ -62,9 +63,9 @@ class Gate(Generic[PlayerOf]):
     playing: PlayerOf
     _course: Course
 
-    def __init__(self, tell: Callable[..., None], watch: Watch, device: torch.device, *, alone: bool) -> None:
+    def __init__(self, reporter: Reporter, watch: Watch, device: torch.device, *, alone: bool) -> None:
         self.is_shared = False
-        self._tell = tell
+        self._reporter = reporter
         self._watch = watch
         self._device = device
         self._is_alone = alone
@@ -96,7 +97,7 @@ class Gate(Generic[PlayerOf]):
 
     def end(self) -> None:
         """Lets the workers of all players go on, so that they can end."""
-        self._tell("phase", phase="end")
+        self._reporter.phase("end")
         for player in self._players.values():
             player.check_weights()
             player.release_workers()
@@ -132,7 +133,7 @@ class Gate(Generic[PlayerOf]):
         """
         number = command.player
         if number in self._outs:  # while another one played, or the parent had its first steps repeated
-            self._tell("out", player=number, **self._outs[number])
+            self._reporter.send("out", player=number, **self._outs[number])
             return
         try:
             if command.action == "join":
@@ -157,7 +158,7 @@ class Gate(Generic[PlayerOf]):
         self._drop(guilty)
         self._outs[guilty] = out
         if guilty == number or command.action == "join":
-            self._tell("out", player=number, **out)
+            self._reporter.send("out", player=number, **out)
         else:
             self._players[number].begin_anew()
             yield from self._obeyed(command)
@@ -168,7 +169,7 @@ class Gate(Generic[PlayerOf]):
         if self.is_shared:
             forget_peaks(self._device)
         player = self._players[command.player] = self._seated(command)
-        self._tell("phase", phase="warm up")
+        self._reporter.phase("warm up")
         self._play(player)
         if self.is_shared:
             self._keeping.keep(*self._trained())
@@ -179,7 +180,7 @@ class Gate(Generic[PlayerOf]):
         player.is_open = True
         ready = player.ready()
         player.hold_workers()
-        self._tell("ready", player=player.number, **ready)
+        self._reporter.send("ready", player=player.number, **ready)
 
     def _first_steps(self, player: PlayerOf) -> Course:
         """They compile and allocate: a whole step of the optimizer, and as a rule a micro-batch, an ordinary one."""
@@ -202,7 +203,7 @@ class Gate(Generic[PlayerOf]):
 
     def _train(self, player: PlayerOf, command: Command) -> Course:
         """A player trains a block; where several play, a micro-batch leads in, untimed."""
-        self._tell("phase", phase="train")
+        self._reporter.phase("train")
         self._play(player)
         if command.start is not None:
             player.restart(command.start)
@@ -217,7 +218,7 @@ class Gate(Generic[PlayerOf]):
         player.hold_workers()  # until its next block: what they read meanwhile would flatter it
         told = {"lap": lap, "seen": seen, "leads_in": command.leads_in, "drained": player.drained}
         told |= {"starts": player.new_starts, "epoch_samples": player.epoch_samples, **self._more_of_block()}
-        self._tell("block", player=player.number, **told)
+        self._reporter.send("block", player=player.number, **told)
 
     def _lap(self, player: PlayerOf, lead: int, passes: int, until: int = 0) -> Generator[bool, None, dict[str, Any]]:
         """A timed lap.
@@ -265,7 +266,7 @@ class Gate(Generic[PlayerOf]):
         value |= player.figures()
         if leaves:
             self._drop(player.number)
-        self._tell("report", player=player.number, value=value, drained=player.drained)
+        self._reporter.send("report", player=player.number, value=value, drained=player.drained)
 
     def _play(self, player: PlayerOf) -> None:
         """Lets one play."""

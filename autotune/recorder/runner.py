@@ -242,7 +242,7 @@ class Runner:
         try:
             enter_layer(self._request["layer"])
         except OSError as error:
-            self._wire.send("failure", outcome="crashed", reason=f"the job got no layer of its own: {error}")
+            self._wire.failure("crashed", f"the job got no layer of its own: {error}")
             ending.leave()
         self._exchange = Changes(self._request["changes"]).exchange()
         import torch
@@ -258,7 +258,7 @@ class Runner:
         request = self._request
         if not self._models:
             gc.unfreeze()  # some may be made later; those that are there are looked for once more then
-        wire.send("phase", phase="build")
+        wire.phase("build")
         self._doing.append(ending.FIRST_STEPS)
         ranks = self._loop["ranks"]
         limit = request["memory_limit_bytes"] and request["memory_limit_bytes"] // ranks
@@ -340,5 +340,5 @@ def _exceeded(wire: Wire, request: dict[str, Any], seen: int, limit: int) -> Non
     """More memory than may be: the burst ends at once."""
     outcome = "oom" if request["device"] in {None, "cpu"} else "host_oom"
     told = f"the process tree took {seen} bytes of host memory, more than the target of {limit}"
-    wire.send("failure", outcome=outcome, reason=told)
+    wire.failure(outcome, told)
     ending.leave()

@@ -58,7 +58,7 @@ class ScriptGate(Gate[ScriptPlayer]):
         watch: UsageWatch,
         doing: list[str],
     ) -> None:
-        super().__init__(wire.send, watch, device, alone=loop["ranks"] == 1)
+        super().__init__(wire, watch, device, alone=loop["ranks"] == 1)
         self.source: Source | None = None
         self._wire = wire
         self._request = request
@@ -70,7 +70,7 @@ class ScriptGate(Gate[ScriptPlayer]):
         self._cycles = self._steps = 0
         self._step_began = 0.0
         step_batches = max(1, loop["accumulation"]) if loop["loaders"] else 0
-        self.evaluation = Evaluation(lambda phase: wire.send("phase", phase=phase), self._synchronise, step_batches)
+        self.evaluation = Evaluation(wire.phase, self._synchronise, step_batches)
         self._gradients = Gradients(request["trace"]) if request["job"] == "numerics" else None
         self._trained_on, self._passed_at = True, 0
 
@@ -184,7 +184,7 @@ class ScriptGate(Gate[ScriptPlayer]):
         except Exception as error:
             if (out := self._judged(error, None)) is None:
                 raise
-            self._wire.send("failure", **out)
+            self._wire.failure(**out)
             end_burst()
         if self._doing[-1] == FIRST_STEPS and self.playing.is_open:
             self._doing.append(TRAINING)

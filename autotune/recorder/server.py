@@ -17,9 +17,10 @@ import traceback
 from collections.abc import Callable
 from json import loads  # by name: the user's module may replace what `json` holds
 from time import monotonic, sleep
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from .tokenizing import why_no_fork
+from .wire import Reporter
 
 CANARY_SECONDS, CUDA_CANARY_SECONDS = 3.0, 60.0
 """For a forked process to compute, and to open CUDA besides, which takes seconds on a machine of many GPUs. Chosen."""
@@ -113,29 +114,19 @@ def canary(work: Callable[[], None], seconds: float = CANARY_SECONDS) -> int | N
     return None
 
 
-class Teller(Protocol):
-    """Tells the parent."""
-
-    def send(self, event: str, **content: Any) -> None:
-        """Tells an event."""
-
-    def end_of(self, number: int, status: int) -> None:
-        """Tells that the process of a job has ended, perhaps in the middle of a line."""
-
-
 class Server:
     """Forks for each request, until there are no more.
 
     Args:
         requests: Descriptor of the parent's lines.
-        teller: Tells the parent.
+        reporter: To the parent.
         parent: The process that asks; None: its end is seen by the end of its lines alone.
         handler: What a forked process has for SIGCHLD; None: what this one has now.
     """
 
-    def __init__(self, requests: int, teller: Teller, parent: int | None = None, handler: Any = None) -> None:
+    def __init__(self, requests: int, reporter: Reporter, parent: int | None = None, handler: Any = None) -> None:
         self._requests = requests
-        self._teller = teller
+        self._reporter = reporter
         self._parent = parent
         self._jobs: dict[int, tuple[int, int]] = {}  # process: number, where its commands are written
         self._wake = os.pipe()
@@ -196,7 +187,7 @@ class Server:
                 if pid in self._jobs:
                     number, commands = self._jobs.pop(pid)
                     os.close(commands)
-                    self._teller.end_of(number, os.waitstatus_to_exitcode(status))
+                    self._reporter.end_of(number, os.waitstatus_to_exitcode(status))
 
     def _fork(self, number: int) -> BinaryIO | None:
         """A process for a request, in a session of its own: where its commands come from there, None here."""
@@ -205,7 +196,7 @@ class Server:
         if pid != 0:
             os.close(reading)
             self._jobs[pid] = (number, writing)
-            self._teller.send("started", pid=pid, number=number)
+            self._reporter.send("started", pid=pid, number=number)
             return None
         try:
             signal.set_wakeup_fd(self._former_wakeup)

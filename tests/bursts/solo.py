@@ -16,7 +16,7 @@ from autotune.bursts.host_job import HostGate, HostPlayer
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.live import Ended, Live
 from autotune.bursts.prepared import Prepared
-from autotune.bursts.protocol import BurstPlan, Reporter, Request, Seat
+from autotune.bursts.protocol import BurstPlan, PipeReporter, Request, Seat
 from autotune.bursts.runner import ProcessRunner
 from autotune.bursts.telemetry import Unwatched
 from autotune.bursts.trainer import Drain
@@ -39,13 +39,13 @@ class SoloIsolation:
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
-        self._jobs: dict[int, tuple[HostGate, Reporter]] = {}
+        self._jobs: dict[int, tuple[HostGate, PipeReporter]] = {}
 
     def open(self, request: Request, _: float) -> Live:
         """A host that has taken its first steps, or has failed."""
         live = Live(len(self._jobs) + 1, cast("Any", None), forked=False, began=time.monotonic(), kills_before=0)
         tuned = Tuned((request.point or Point(config=self._workload.baseline_config)).config)
-        reporter = Reporter(cast("Any", _Lines(live)), live.number)
+        reporter = PipeReporter(cast("Any", _Lines(live)), live.number)
         host = HostGate(request, ready(self._workload, tuned), reporter)
         self._jobs[live.number] = host, reporter
         self._do(live, Command("join", FIRST, request.seat))
@@ -130,6 +130,9 @@ class Alone(HostGate):
     def send(self, event: str, **content: Any) -> None:
         """What it tells."""
         self.told[event] = content
+
+    def phase(self, _: str) -> None:
+        """How far it has come is of no interest."""
 
     def _seated(self, _: Command) -> HostPlayer:
         return self._one

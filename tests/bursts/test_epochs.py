@@ -10,7 +10,7 @@ import pytest
 from autotune.bursts.epochs import Lap, boundary_of
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Block, Measurement
-from autotune.recorder.laps import Start
+from autotune.recorder.player import Start
 
 WORKERS = TrainConfig(num_workers=4)
 PERSISTENT = TrainConfig(num_workers=4, persistent_workers=True)
