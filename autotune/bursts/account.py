@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from autotune.bursts.epochs import Boundary, Lap, boundary_of
+from autotune.bursts.epochs import Boundary, boundary_of
 from autotune.knobs import TrainConfig
 from autotune.measuring import Measurement, TelemetrySummary, merged
-from autotune.recorder.player import Start
+from autotune.recorder.protocol import Lap, Start
 
 
 class Account:
@@ -43,7 +43,7 @@ class Account:
 
     def _block(self, event: dict[str, Any]) -> dict[str, Any]:
         """A lap's block, whether an epoch ended in it, what that costs as far as is known, and what others took."""
-        lap = Lap.of(event["lap"]).with_lead()
+        lap = Lap(**event["lap"]).with_lead()
         seen = TelemetrySummary.model_validate({"seconds": lap.seconds, **event["seen"]})
         self._laps.append(dataclasses.replace(lap, joules=seen.energy_joules))
         self._seen.append(seen)

@@ -10,77 +10,15 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from autotune.knobs import TrainConfig
 from autotune.measuring import Block
-from autotune.recorder.player import Start
+from autotune.recorder.protocol import Lap, Start
 
 LEAST_SHARE = 0.5
 """Of the usual seconds, at least, that are left of a lap: what its starts cost is an estimate, and must not eat it."""
-
-
-@dataclass(frozen=True)
-class Lap:
-    """A timed run of micro-batches, starts of the loader and all."""
-
-    samples: int  # that taught the model something
-    consumed: int  # all samples, those of skipped steps included
-    seconds: float  # from synchronisation to synchronisation
-    wait_seconds: float  # waiting for batches, starts of the loader left out
-    batches: int  # drawn
-    starts: int  # of the loader
-    start_seconds: float  # what the starts took the host
-    restarts: int = 0  # of the starts, those that no epoch's end brought about
-    restart_seconds: float = 0.0  # what they took the host
-    compiled: bool = False  # whether something was compiled meanwhile, which is done once
-    joules: float | None = None  # that the device took, where it tells
-    lead: int = 0  # samples that were trained just before, untimed
-
-    @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Lap:
-        """A lap, made of what `autotune.recorder.player.Laps.end_lap` returns, with the samples that led in."""
-        starts = [Start(*start) for start in told["starts"]]
-        restarts = [start.seconds for start in starts if not start.after_epoch]
-        return cls(
-            samples=told["samples"],
-            consumed=max(1, told["consumed"]),
-            seconds=told["seconds"],
-            wait_seconds=told["wait_seconds"],
-            batches=told["batches"],
-            starts=len(starts),
-            start_seconds=told["start_seconds"],
-            restarts=len(restarts),
-            restart_seconds=sum(restarts),
-            compiled=told["compiled"],
-            lead=told["lead"],
-        )
-
-    def with_lead(self) -> Lap:
-        """The same, as if what led in had been timed too, at this lap's own pace.
-
-        Partners whose micro-batches differ then count the same samples, and samples are counted for which the device
-        took energy. What the starts took belongs to them, and not to a sample.
-        """
-        if not self.lead or not self.consumed:
-            return self
-        more = self.lead / self.consumed
-        return replace(
-            self,
-            samples=round(self.samples * (1 + more)),
-            consumed=self.consumed + self.lead,
-            seconds=self.seconds + more * max(0.0, self.seconds - self.start_seconds),
-            wait_seconds=self.wait_seconds * (1 + more),
-            batches=round(self.batches * (1 + more)),
-            lead=0,
-        )
-
-    @property
-    def rate(self) -> float:
-        """Samples per second without the starts: an optimistic figure."""
-        return self.samples / max(self.seconds - self.start_seconds, 1e-9)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import functools
 import math
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from json import loads  # by name: the user's module may replace what `json` holds
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from autotune.recorder.clock import clock_of
 from autotune.recorder.gate import Gate
 from autotune.recorder.loop import reads_batches
 from autotune.recorder.player import NonFiniteLossError, Player
-from autotune.recorder.protocol import FIRST, Command
+from autotune.recorder.protocol import FIRST, Command, Lap
 from autotune.training.placement import placement_seconds
 from autotune.training.ranks import this_rank
 from autotune.training.tuned import Tuned
@@ -119,7 +120,7 @@ class HostPlayer(Player):
         self._ranks.meet()
         super().begin_lap(lead)
 
-    def end_lap(self, left_out: float = 0.0) -> dict[str, Any]:
+    def end_lap(self, left_out: float = 0.0) -> Lap:
         """Ends the lap. A step that the scaler skipped taught the model nothing: its samples do not count.
 
         Steps that led in count too: where every step ends there, one that was skipped would never be forgotten.
@@ -131,10 +132,10 @@ class HostPlayer(Player):
             self._skipped_steps += skipped
             self._skipped_share = skipped / (steps - self._steps)
         self._scale, self._steps = scale, steps
-        samples = round(lap["samples"] * (1 - self._skipped_share))
+        samples = round(lap.samples * (1 - self._skipped_share))
         self._has_laps |= self.is_open
         self._has_learnt |= self.is_open and samples > 0
-        return {**lap, "samples": samples, "compiled": self._ranks.any(lap["compiled"])}
+        return replace(lap, samples=samples, compiled=self._ranks.any(lap.compiled))
 
     def slowest(self, *seconds: float) -> tuple[float, ...]:
         """The largest of each value over all ranks."""

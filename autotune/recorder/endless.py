@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from .clock import Clock
 from .naming import count_of, length_of
-from .player import Start
+from .protocol import Start
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from .keeping import Keeping
 from .player import COMPILED_BATCHES, NonFiniteLossError, Player
-from .protocol import FIRST, Command
+from .protocol import FIRST, Command, Lap
 from .usage import forget_peaks, free_memory, peak_bytes
 
 if TYPE_CHECKING:
@@ -190,13 +190,13 @@ class Gate(Generic[PlayerOf]):
         while taken < least:
             lap = yield from self._lap(player, lead, passes)
             taken, passes = taken + lead + passes, 1
-            began += lap["left_out"]  # as if that had come before
+            began += lap.left_out  # as if that had come before
             # Ranks must decide alike, or some would wait for ever.
             (late,) = player.slowest(float(perf_counter() >= began + OPENING_SECONDS))
             if late and not player.is_patient:
                 break
         player.opening |= {
-            "pace": max(lap["seconds"] - lap["start_seconds"], 1e-9) / max(1, lap["consumed"]),
+            "pace": max(lap.seconds - lap.start_seconds, 1e-9) / lap.consumed,
             "opening_seconds": perf_counter() - began,
             "opening_steps": taken / player.step_passes,
         }
@@ -216,11 +216,11 @@ class Gate(Generic[PlayerOf]):
             seen.pop("allocator_retries", None)
         player.check_loss()
         player.hold_workers()  # until its next block: what they read meanwhile would flatter it
-        told = {"lap": lap, "seen": seen, "leads_in": command.leads_in, "drained": player.drained}
+        told = {"lap": vars(lap), "seen": seen, "leads_in": command.leads_in, "drained": player.drained}
         told |= {"starts": player.new_starts, "epoch_samples": player.epoch_samples, **self._more_of_block()}
         self._reporter.send("block", player=player.number, **told)
 
-    def _lap(self, player: PlayerOf, lead: int, passes: int, until: int = 0) -> Generator[bool, None, dict[str, Any]]:
+    def _lap(self, player: PlayerOf, lead: int, passes: int, until: int = 0) -> Generator[bool, None, Lap]:
         """A timed lap.
 
         Args:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from .effects import compiled_graphs
 from .failing import PlayerError
+from .protocol import Lap, Start
 
 if TYPE_CHECKING:
     import torch
@@ -28,25 +29,6 @@ WAITED_SHARE = 0.05
 """A lap with a larger share of waiting for batches has emptied the queue. Chosen above what handing one over takes."""
 RESTART_LIMIT_SECONDS = 4.0
 """A loader that is slower than this is not restarted: torch kills a worker that does not end within five seconds."""
-
-
-class Start(NamedTuple):
-    """One start of the loader.
-
-    Attributes:
-        create_seconds: Seconds to see the end of the epoch before, and to start the workers.
-        wait_seconds: Seconds until the first batch.
-        after_epoch: Whether an epoch had ended, as in training; otherwise the burst began or restarted the loader.
-    """
-
-    create_seconds: float
-    wait_seconds: float
-    after_epoch: bool
-
-    @property
-    def seconds(self) -> float:
-        """The whole start."""
-        return self.create_seconds + self.wait_seconds
 
 
 class NonFiniteLossError(PlayerError):
@@ -167,8 +149,8 @@ class Player:
         self._graphs = compiled_graphs()
         self._began = self.clock.mark()
 
-    def end_lap(self, left_out: float = 0.0) -> dict[str, Any]:
-        """Waits for the device, and ends the lap; returns the fields of an `autotune.bursts.epochs.Lap`.
+    def end_lap(self, left_out: float = 0.0) -> Lap:
+        """Waits for the device, and ends the lap.
 
         Args:
             left_out: Seconds of evaluation in it.
@@ -189,18 +171,21 @@ class Player:
             self._waited |= not fresh and waits > WAITED_SHARE * seconds
             if self._trained_since_restart is not None:
                 self._trained_since_restart += seconds - start_seconds
-        return {
-            "samples": samples,
-            "consumed": samples,
-            "seconds": max(seconds, 1e-9),
-            "left_out": left_out,
-            "wait_seconds": waits,
-            "batches": batches,
-            "starts": starts,
-            "start_seconds": start_seconds,
-            "compiled": compiled_graphs() > self._graphs,
-            "lead": self._lead,
-        }
+        restarts = [start.seconds for start in starts if not start.after_epoch]
+        return Lap(
+            samples=samples,
+            consumed=max(1, samples),
+            seconds=max(seconds, 1e-9),
+            wait_seconds=waits,
+            batches=batches,
+            starts=len(starts),
+            start_seconds=start_seconds,
+            restarts=len(restarts),
+            restart_seconds=sum(restarts),
+            compiled=compiled_graphs() > self._graphs,
+            lead=self._lead,
+            left_out=left_out,
+        )
 
     def slowest(self, *seconds: float) -> tuple[float, ...]:
         """The largest of each value over all ranks, which go as fast as the slowest."""

@@ -10,7 +10,6 @@ import json
 import time
 from typing import Any, cast
 
-from autotune.bursts.epochs import Lap
 from autotune.bursts.failures import classify
 from autotune.bursts.host_job import HostGate, HostPlayer
 from autotune.bursts.isolation import Isolation
@@ -21,7 +20,7 @@ from autotune.bursts.runner import ProcessRunner
 from autotune.bursts.telemetry import Unwatched
 from autotune.bursts.trainer import Drain
 from autotune.measuring.records import Burst, Measurement, Point
-from autotune.recorder.protocol import FIRST, Command
+from autotune.recorder.protocol import FIRST, Command, Lap
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload
 
@@ -141,7 +140,7 @@ class Alone(HostGate):
         """A block, with what led in."""
         self.train(Command("train", until=position))
         self._one.release_workers()  # a test does not end while they are held
-        return Lap.of(self.told["block"]["lap"]).with_lead()
+        return Lap(**self.told["block"]["lap"]).with_lead()
 
 
 def runner_of(workload: Workload) -> ProcessRunner:

@@ -14,11 +14,11 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from autotune.bursts.epochs import Lap
 from autotune.bursts.feed import Feed
 from autotune.bursts.trainer import Trainer
 from autotune.knobs.config import TrainConfig
 from autotune.recorder.clock import Clock, EventClock, clock_of
+from autotune.recorder.protocol import Lap
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload
 from tests.bursts import solo
