@@ -230,6 +230,15 @@ class HostGate(Gate[HostPlayer]):
         learner = self._learner
         return ([], []) if learner is None else ([self._ready.workload.model], [learner.optimizer])
 
+    def _named(self, error: BaseException, player: HostPlayer | None) -> BaseException:
+        # The exit status is the truth; torch's text only holds it.
+        killed_by = player.stream.killing_signal() if isinstance(error, RuntimeError) and player is not None else None
+        if killed_by is None:
+            return error
+        named = WorkerKilledError(killed_by)
+        named.__cause__ = error
+        return named
+
     def _judged(self, error: BaseException, player: HostPlayer | None) -> dict[str, Any] | None:
         """The outcome of a player; its process ends where the device has failed, and where no memory is left at all."""
         if isinstance(error, MemoryError):  # there may be none left for anything else
@@ -237,11 +246,6 @@ class HostGate(Gate[HostPlayer]):
             os._exit(0)
         if isinstance(error, PipeLostError) or device_failed(error):
             return None
-        if isinstance(error, RuntimeError) and player is not None:  # which torch may raise anywhere, as a worker dies
-            killed_by = player.stream.killing_signal()  # the exit status is the truth; torch's text only holds it
-            if killed_by is not None and not this_rank().alone:
-                raise WorkerKilledError(killed_by) from error
-            error = WorkerKilledError(killed_by) if killed_by is not None else error
         tuned = player.trainer.tuned if player is not None else self._ready.tuned
         compiled = tuned.config.compile_mode is not None
         outcome, reason = classify(error, compiled=compiled, device=self._request.device or "cpu")

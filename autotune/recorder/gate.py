@@ -114,6 +114,10 @@ class Gate(Generic[PlayerOf]):
         """The models and optimizers, which go on training whichever config plays."""
         raise NotImplementedError
 
+    def _named(self, error: BaseException, player: PlayerOf | None) -> BaseException:  # noqa: ARG002
+        """The error, or a better one: torch raises the death of a worker wherever training happens to be."""
+        return error
+
     def _judged(self, error: BaseException, player: PlayerOf | None) -> dict[str, Any] | None:
         """The outcome of the player that an error ends, and its reason; None where the process must end with it."""
         raise NotImplementedError
@@ -129,7 +133,8 @@ class Gate(Generic[PlayerOf]):
     def _obeyed(self, command: Command) -> Course:
         """Does what it is asked to; yields wherever a micro-batch is to be trained.
 
-        A process of several ranks ends with its first failure: the other ranks wait in a collective operation.
+        A process ends with its only player, and one of several ranks with its first failure: the other ranks wait in a
+        collective operation.
         """
         number = command.player
         if number in self._outs:  # while another one played, or the parent had its first steps repeated
@@ -144,16 +149,17 @@ class Gate(Generic[PlayerOf]):
                 self._report(self._players[number], leaves=command.action == "leave")
         except GeneratorExit:
             raise
-        except BaseException as error:
-            out = self._judged(error, self._players.get(number))
+        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
+            named = self._named(error, self._players.get(number))
+            out = self._judged(named, self._players.get(number))
+            others = self.is_shared and self._is_alone
             spoilt = isinstance(error, NonFiniteLossError)
-            if out is None or not self._is_alone or (spoilt and not self._keeping.restore(*self._trained())):
-                raise
+            if out is None or not others or (spoilt and not self._keeping.restore(*self._trained())):
+                raise named from named.__cause__
             traceback.clear_frames(error.__traceback__)  # they hold the player's tensors
         else:
             return
-        # Torch raises the death of a worker wherever training happens to be: then the player whose worker it was fails,
-        # and the one that played does what it was asked to once more, with new loaders.
+        # Of a dead worker its own player fails, and the one that played repeats its command with new loaders.
         guilty = next((one for one, player in self._players.items() if player.has_dead_worker), number)
         self._drop(guilty)
         self._outs[guilty] = out
