@@ -107,38 +107,19 @@ def lost_fraction(foreign: float, idle: float | None) -> float:
     return foreign if idle is None or idle < IDLE_LIMIT + foreign else 0.0
 
 
-class Processors:
-    """The share of the processors that others took since a moment, where none was idle for them to take.
-
-    Args:
-        top: Whatever hangs below this process is no other; None: this one.
-    """
-
-    def __init__(self, top: int | None = None) -> None:
-        self._top = top
-        self._began = self._read()
-
-    def taken(self) -> float:
-        """That share; 0 where it is not known."""
-        before, now = self._began, self._read()
-        if before is None or now is None or now[0] <= before[0]:
-            return 0.0
-        total, busy, own = (now[index] - before[index] for index in range(3))
-        return lost_fraction(max(0.0, (busy - own) / total), max(0.0, 1 - busy / total))
-
-    def _read(self) -> tuple[float, float, float] | None:
-        """Ticks of all processors, those that were busy, and those that were ours."""
-        try:
-            with open("/proc/stat") as told:
-                figures = [float(figure) for figure in told.readline().split()[1:9]]
-            own = 0.0
-            for process in processes(self._top):
-                with contextlib.suppress(OSError), open(f"/proc/{process}/stat") as told:
-                    fields = told.read().rsplit(")", 1)[1].split()
-                    own += sum(map(float, fields[11:15]))
-        except (OSError, IndexError, ValueError):
-            return None
-        return sum(figures), sum(figures) - figures[3] - figures[4], own
+def _ticks(top: int | None) -> tuple[float, float, float] | None:
+    """Ticks of all processors, those that were busy, and those of a process and all below it."""
+    try:
+        with open("/proc/stat") as told:
+            figures = [float(figure) for figure in told.readline().split()[1:9]]
+        own = 0.0
+        for process in processes(top):
+            with contextlib.suppress(OSError), open(f"/proc/{process}/stat") as told:
+                fields = told.read().rsplit(")", 1)[1].split()
+                own += sum(map(float, fields[11:15]))
+    except (OSError, IndexError, ValueError):
+        return None
+    return sum(figures), sum(figures) - figures[3] - figures[4], own
 
 
 class UsageWatch:
@@ -155,16 +136,21 @@ class UsageWatch:
         self._limit_bytes = limit_bytes
         self._exceeded = exceeded
         self._top = top
-        self._processors: Processors | None = None
+        self._ticks: tuple[float, float, float] | None = None
         threading.Thread(target=self._watch, name="autotune-memory", daemon=True).start()
 
     def begin(self) -> None:
         """A block begins."""
-        self._processors = Processors(self._top)
+        self._ticks = _ticks(self._top)
 
     def end(self) -> dict[str, float]:
-        """What others took since."""
-        return {"foreign_cpu_fraction": self._processors.taken()} if self._processors is not None else {}
+        """The share of the processors that others took since, where none was idle for them to take."""
+        before, now = self._ticks, _ticks(self._top)
+        if before is None or now is None or now[0] <= before[0]:
+            return {}
+        total, busy, own = (now[index] - before[index] for index in range(3))
+        taken = lost_fraction(max(0.0, (busy - own) / total), max(0.0, 1 - busy / total))
+        return {"foreign_cpu_fraction": taken}
 
     def peak_bytes(self) -> int | None:
         """The most memory that was seen, now included; None where the system does not tell."""
