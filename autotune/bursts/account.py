@@ -1,80 +1,92 @@
-"""The laps of a player as blocks, and as a measurement."""
+"""Makes blocks and measurements of what a player's process reports."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-from autotune.bursts.epochs import Boundary, Lap, boundary_of
+from autotune.bursts.epochs import Boundary, boundary_of
 from autotune.knobs import TrainConfig
 from autotune.measuring import Measurement, TelemetrySummary, merged
-from autotune.recorder.laps import Start
+from autotune.recorder.protocol import Lap, Start
 
 
 class Account:
-    """Keeps the laps of one player.
+    """Keeps the laps of one player, which together show what an epoch's end costs.
 
     Args:
         config: The config that it trains with.
-
-    Attributes:
-        laps: All laps, which together show what an epoch's end costs.
-        starts: Known starts of the loader.
     """
 
     def __init__(self, config: TrainConfig) -> None:
-        self.laps: list[Lap] = []
-        self.starts: list[Start] = []
         self._config = config
+        self._laps: list[Lap] = []
+        self._starts: list[Start] = []  # of the loader
         self._seen: list[TelemetrySummary] = []
         self._reported = 0
+        self._ready: dict[str, Any] = {}
+        self._epoch_samples: int | None = None
 
-    def block(self, lap: Lap, seen: TelemetrySummary, *, leads_in: bool) -> dict[str, Any]:
-        """Takes in a lap; returns its block, whether an epoch ended in it, and what that costs as far as is known.
+    def translated(self, event: dict[str, Any]) -> dict[str, Any]:
+        """An event of a gate, with the block or the measurement that it and those before stand for."""
+        if event["event"] in {"ready", "block"}:
+            self._starts += [Start(*start) for start in event["starts"]]
+            self._epoch_samples = event["epoch_samples"]
+        if event["event"] == "ready":
+            self._ready = event
+        elif event["event"] == "block":
+            return {**event, **self._block(event)}
+        elif event["event"] == "report":
+            measured = self._measurement(event["value"]) if self._reported < len(self._laps) else None
+            return {**event, "value": measured.model_dump(mode="json") if measured is not None else None}
+        return event
 
-        Args:
-            lap: The timed lap.
-            seen: What telemetry saw meanwhile.
-            leads_in: Whether no measurement counts this lap, nor those before.
-        """
-        self.laps.append(dataclasses.replace(lap, joules=seen.energy_joules))
+    def _block(self, event: dict[str, Any]) -> dict[str, Any]:
+        """A lap's block, whether an epoch ended in it, what that costs as far as is known, and what others took."""
+        lap = Lap(**event["lap"]).with_lead()
+        seen = TelemetrySummary.model_validate({"seconds": lap.seconds, **event["seen"]})
+        self._laps.append(dataclasses.replace(lap, joules=seen.energy_joules))
         self._seen.append(seen)
-        if leads_in:
-            self._reported = len(self.laps)
+        if event["leads_in"]:  # no measurement counts this lap, nor those before
+            self._reported = len(self._laps)
         boundary = self._boundary
         return {
-            "block": boundary.block(self.laps[-1]).model_dump(),
+            "block": boundary.block(self._laps[-1]).model_dump(),
             "crossed": lap.starts > 0,
             "compiled": lap.compiled,
             "boundary_seconds": boundary.seconds,
+            "taken": seen.taken_fraction,
         }
 
-    def measurement(self, opening_seconds: float, opening_steps: float, **figures: Any) -> Measurement:
-        """All laps since the last one, of which there is one at least.
+    def _measurement(self, figures: dict[str, Any]) -> Measurement:
+        """All laps since the last one.
 
         Args:
-            opening_seconds: Seconds of the first steps.
-            opening_steps: Their number, in steps of the optimizer.
-            figures: Other fields of the measurement.
+            figures: Other fields of the measurement, and of its telemetry.
         """
-        first, self._reported = self._reported, len(self.laps)
-        boundary = self._boundary
-        blocks = tuple(map(boundary.block, self.laps[first:]))
+        first, self._reported = self._reported, len(self._laps)
+        boundary, ready = self._boundary, self._ready
+        blocks = tuple(map(boundary.block, self._laps[first:]))
         per_sample = sum(block.seconds for block in blocks) / max(1, sum(block.samples for block in blocks))
-        compiling = opening_seconds - opening_steps * per_sample * self._config.effective_batch
+        opening = ready["opening_seconds"]
+        compiling = opening - ready["opening_steps"] * per_sample * self._config.effective_batch
+        telemetry = merged(self._seen[first:])
+        of_telemetry = {name: figures[name] for name in figures.keys() & TelemetrySummary.model_fields.keys()}
         return Measurement(
             blocks=blocks,
+            start_seconds=ready["start_seconds"],
+            build_seconds=ready["build_seconds"],
+            warmup_seconds=opening,
             compile_seconds=max(0.0, compiling) if self._config.compile_mode is not None else None,
             epoch_boundary_seconds=boundary.seconds,
-            telemetry=merged(self._seen[first:]),
-            **figures,
+            epoch_samples=self._epoch_samples,
+            telemetry=telemetry.model_copy(update=of_telemetry) if telemetry is not None else None,
+            **{
+                "device_memory_bytes": figures["host_memory_bytes"],  # of a CPU
+                **{name: value for name, value in figures.items() if name not in of_telemetry},
+            },
         )
 
     @property
-    def is_reported(self) -> bool:
-        """Whether nothing was timed since the last measurement."""
-        return self._reported == len(self.laps)
-
-    @property
     def _boundary(self) -> Boundary:
-        return boundary_of(self.laps, self.starts, self._config)
+        return boundary_of(self._laps, self._starts, self._config, forks_workers=self._ready["forks_workers"])

@@ -7,7 +7,6 @@ end, the kernel is asked to kill.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import json
 import os
@@ -15,7 +14,6 @@ import platform
 import re
 import shutil
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -25,11 +23,11 @@ from pathlib import Path
 import psutil
 
 from autotune.hardware import running, this_process
+from autotune.recorder.server import end_with_parent
 from autotune.sandbox.marks import is_marked
 from autotune.sandbox.view import remove_folder
 
 GRACE_SECONDS = 3.0
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 TRACKER_SECONDS = 1.0
 RUN_VARIABLE = "AUTOTUNE_RUN"
 """In the environment of all processes of a run: what has lost its parents is still known by it."""
@@ -44,11 +42,6 @@ _BUILD_FOLDER = "_CxxBuild"
 _BUILT = {".so", ".o", ".gch"}
 _TRACKER = "resource_tracker import main"
 """In the command line of Python's resource tracker, and of joblib's."""
-
-
-def end_with_parent(wanted: bool) -> None:
-    """Asks the kernel to kill this process when its parent dies, or no longer to."""
-    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL) if wanted else 0)
 
 
 def children_end_with_this() -> None:
@@ -70,16 +63,6 @@ def children_end_with_this() -> None:
 
     if hasattr(os, "register_at_fork"):  # Windows has no fork
         os.register_at_fork(before=before, after_in_child=after)
-
-
-def adopt_orphans() -> None:
-    """Asks the kernel to make this process the parent of whoever below it loses their own."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def _prctl(option: int, value: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(option, value)
 
 
 def end_processes(find: Callable[[], Sequence[psutil.Process]]) -> None:

@@ -7,9 +7,10 @@ from time import perf_counter  # by name: the user's module may replace what `ti
 
 from autotune.bursts.feed import DeviceFeed
 from autotune.bursts.prepared import prepared
-from autotune.bursts.protocol import Reporter, Request
+from autotune.bursts.protocol import PipeReporter, Request
 from autotune.bursts.ranks import Ranks
 from autotune.bursts.trainer import Trainer
+from autotune.recorder.player import require_finite
 from autotune.training.tuned import Tuned
 
 PARTS = 3
@@ -19,7 +20,7 @@ SECONDS = 2.0
 """That steps may take, once there are a few: enough to tell a hundredth from a tenth. Chosen."""
 
 
-def run_communication(request: Request, reporter: Reporter) -> float:
+def run_communication(request: Request, reporter: PipeReporter) -> float:
     """The share of a step of one micro-batch that exchanging gradients takes, in the config as it is.
 
     Batches stay on the device, so that the loader hides nothing.
@@ -32,7 +33,7 @@ def run_communication(request: Request, reporter: Reporter) -> float:
         trainer = Trainer(ready.workload, plain, feed)
         for _ in range(WARM_STEPS):
             trainer.step()
-        trainer.check_loss()
+        require_finite(trainer.loss, feed.drawn)
         trainer.check_weights()
         reporter.phase("train")
 

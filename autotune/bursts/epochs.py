@@ -9,78 +9,16 @@ blocks lie in them.
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from autotune.knobs import TrainConfig
 from autotune.measuring import Block
-from autotune.recorder.laps import Start
+from autotune.recorder.protocol import Lap, Start
 
 LEAST_SHARE = 0.5
 """Of the usual seconds, at least, that are left of a lap: what its starts cost is an estimate, and must not eat it."""
-
-
-@dataclass(frozen=True)
-class Lap:
-    """A timed run of micro-batches, starts of the loader and all."""
-
-    samples: int  # that taught the model something
-    consumed: int  # all samples, those of skipped steps included
-    seconds: float  # from synchronisation to synchronisation
-    wait_seconds: float  # waiting for batches, starts of the loader left out
-    batches: int  # drawn
-    starts: int  # of the loader
-    start_seconds: float  # what the starts took the host
-    restarts: int = 0  # of the starts, those that no epoch's end brought about
-    restart_seconds: float = 0.0  # what they took the host
-    compiled: bool = False  # whether something was compiled meanwhile, which is done once
-    joules: float | None = None  # that the device took, where it tells
-    lead: int = 0  # samples that were trained just before, untimed
-
-    @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Lap:
-        """A lap, made of what `autotune.recorder.laps.Laps.end_lap` returns, with the samples that led in."""
-        restarts = [start.seconds for start in told["starts"] if not start.after_epoch]
-        return cls(
-            samples=told["samples"],
-            consumed=max(1, told["samples"]),
-            seconds=told["seconds"],
-            wait_seconds=told.get("wait_seconds", 0.0),
-            batches=told.get("batches", 1),
-            starts=len(told["starts"]),
-            start_seconds=told["start_seconds"],
-            restarts=len(restarts),
-            restart_seconds=sum(restarts),
-            compiled=told["compiled"],
-            lead=told["lead"],
-        )
-
-    def with_lead(self) -> Lap:
-        """The same, as if what led in had been timed too, at this lap's own pace.
-
-        Partners whose micro-batches differ then count the same samples, and samples are counted for which the device
-        took energy. What the starts took belongs to them, and not to a sample.
-        """
-        if not self.lead or not self.consumed:
-            return self
-        more = self.lead / self.consumed
-        return replace(
-            self,
-            samples=round(self.samples * (1 + more)),
-            consumed=self.consumed + self.lead,
-            seconds=self.seconds + more * max(0.0, self.seconds - self.start_seconds),
-            wait_seconds=self.wait_seconds * (1 + more),
-            batches=round(self.batches * (1 + more)),
-            lead=0,
-        )
-
-    @property
-    def rate(self) -> float:
-        """Samples per second without the starts: an optimistic figure."""
-        return self.samples / max(self.seconds - self.start_seconds, 1e-9)
 
 
 @dataclass(frozen=True)
@@ -117,13 +55,16 @@ class Boundary:
         return lap.seconds - self.seconds * (lap.starts - lap.restarts) - restarting
 
 
-def boundary_of(laps: Sequence[Lap], starts: Sequence[Start], config: TrainConfig) -> Boundary:
+def boundary_of(
+    laps: Sequence[Lap], starts: Sequence[Start], config: TrainConfig, *, forks_workers: bool = True
+) -> Boundary:
     """What an epoch's end costs, by all that was timed.
 
     Args:
         laps: What was timed, the first lap after a restart of the loader among it perhaps.
         starts: Of the loader.
         config: What was trained with.
+        forks_workers: Whether workers are forked; what is not imports torch before its first batch.
     """
     laps = [lap for lap in laps if not lap.compiled] or laps
     # While the first batch is awaited each worker prepares one: so much ordinary waiting belongs to an epoch anyway.
@@ -151,7 +92,7 @@ def boundary_of(laps: Sequence[Lap], starts: Sequence[Start], config: TrainConfi
         )
     else:
         batch_seconds = pace * sum(lap.consumed for lap in laps) / max(1, sum(lap.batches for lap in laps))
-        cost = _start_seconds(starts, config, batch_seconds) - ordinary
+        cost = _start_seconds(starts, config, batch_seconds, forks_workers) - ordinary
     return Boundary(max(0.0, cost), ordinary, pace, start_again, config.num_workers > 0 and not start_again)
 
 
@@ -161,7 +102,7 @@ def _until_full(laps: Sequence[Lap], queue: int) -> Sequence[Lap]:
     return laps[: 1 + sum(batches < queue for batches in filled)]
 
 
-def _start_seconds(starts: Sequence[Start], config: TrainConfig, batch_seconds: float) -> float:
+def _start_seconds(starts: Sequence[Start], config: TrainConfig, batch_seconds: float, forks_workers: bool) -> float:
     """What a start of the loader took the host at an epoch's end; else what is alike of the burst's own start."""
     if seen := [start.seconds for start in starts if start.after_epoch]:
         return statistics.median(seen)
@@ -173,6 +114,6 @@ def _start_seconds(starts: Sequence[Start], config: TrainConfig, batch_seconds: 
     if not config.persistent_workers:
         return last.seconds
     # Workers that persist only fetch, and none is longer at a batch than all of them train on one each; what it waited
-    # beyond that was their own start. What is not forked imports torch before its first batch.
+    # beyond that was their own start.
     fetched = min(last.wait_seconds, config.num_workers * batch_seconds)
-    return fetched if multiprocessing.get_start_method() == "fork" else 0.0
+    return fetched if forks_workers else 0.0

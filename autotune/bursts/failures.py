@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from autotune.bursts.ranks import RanksDifferError
-from autotune.bursts.trainer import NonFiniteLossError, WorkerKilledError
 from autotune.errors import ConfigError
 from autotune.measuring import Outcome
-from autotune.recorder.failing import causes_of, exhausted, is_of_compiler, sentence_of
+from autotune.recorder.failing import causes_of, exhausted, outcome_of, sentence_of
 
 
 def classify(error: BaseException, *, compiled: bool = False, device: str = "cpu") -> tuple[Outcome, str]:
@@ -17,18 +15,8 @@ def classify(error: BaseException, *, compiled: bool = False, device: str = "cpu
         compiled: Whether the config compiles, so that a failure in the compiler is the config's.
         device: The device kind; host memory that runs out under a GPU is ``host_oom``.
     """
-    causes = causes_of(error)
-    for cause in causes:
-        if (resource := exhausted(cause, device)) is not None:
-            return Outcome(resource), sentence_of(cause)
-        if isinstance(cause, WorkerKilledError) and cause.bus_error:
-            return Outcome.SHM_EXHAUSTED, sentence_of(cause)
-        if isinstance(cause, (NonFiniteLossError, RanksDifferError)):
-            return Outcome.INVALID, str(cause)
-    from_compiler = compiled and any(map(is_of_compiler, causes))
-    if from_compiler or isinstance(error, (ConfigError, NotImplementedError)):
-        return Outcome.UNSUPPORTED, sentence_of(error)
-    return Outcome.CRASHED, sentence_of(error)
+    outcome, reason = outcome_of(error, device, compiled=compiled, unsupported=(ConfigError,))
+    return Outcome(outcome), reason
 
 
 def device_failed(error: BaseException) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from autotune.bursts.account import Account
 from autotune.bursts.isolation import Isolation, lost_its_forkserver
 from autotune.bursts.live import Ended
-from autotune.bursts.protocol import Command, Request
+from autotune.bursts.protocol import Request
+from autotune.recorder.protocol import FIRST, Command
 
 END_SECONDS = 1.0
 """Kept for the end of each player, which has as much at least: two steps on the largest samples, a look at memory."""
@@ -39,6 +41,7 @@ class Host:
         self.ended: Ended | None = None
         self._isolation = isolation
         self._players = 0
+        self._accounts = {FIRST: Account(request.seat.point.config)}
         self._live = isolation.open(request, max(0.0, deadline - time.monotonic()))
 
     @property
@@ -71,6 +74,8 @@ class Host:
         if not self.stands:
             return None
         if command is not None:
+            if command.action == "join":
+                self._accounts[command.player] = Account(command.seat.point.config)
             self._isolation.command(self._live, command)
         self._live.resume()
         event = self._isolation.wait(self._live, patience, deadline)
@@ -82,7 +87,7 @@ class Host:
             self._live = self._isolation.open(self.request, max(0.0, patience - time.monotonic()))
             return self.ask(None, patience, deadline)
         self._isolation.rest(self._live)
-        return event
+        return self._accounts[event["player"]].translated(event)
 
     def end(self, deadline: float) -> None:
         """Lets it end."""

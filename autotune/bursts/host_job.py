@@ -1,38 +1,43 @@
 """The job of a host, in its own process: one training that stays alive, and switches config between blocks.
 
 Its players share the model and the optimizer; each has a loader of its own at its own place in the same stream of
-samples. Whatever a player does wrong is its own outcome: its loader ends, and the others go on.
+samples. The gate is the same as a script's; the loop that comes to it is the host's own.
 """
 
 from __future__ import annotations
 
-import contextlib
+import functools
+import math
 import os
-import traceback
-from collections.abc import Iterator
-from time import perf_counter  # by name: the user's module may replace what `time` holds
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
+from json import loads  # by name: the user's module may replace what `json` holds
+from typing import TYPE_CHECKING, Any
 
-from autotune.bursts.account import Account
+from autotune.bursts.evaluator import Evaluator, evaluated
 from autotune.bursts.failures import classify, device_failed
-from autotune.bursts.feed import Feed
+from autotune.bursts.feed import DeviceFeed, Feed
 from autotune.bursts.learner import Learner
-from autotune.bursts.prepared import Prepared, peak_bytes, prepared
-from autotune.bursts.protocol import Command, Commands, PipeLostError, Reporter, Request, Seat
-from autotune.bursts.timing import Timing, stepper_of
-from autotune.bursts.trainer import Drain, NonFiniteLossError, told_of_killed_workers
-from autotune.measuring import Measurement, Outcome
+from autotune.bursts.prepared import Prepared, compiler_counts, prepared
+from autotune.bursts.protocol import Commands, Part, PipeLostError, PipeReporter, Request, Seat
+from autotune.bursts.ranks import Ranks
+from autotune.bursts.trainer import Drain, Trainer, WorkerKilledError
+from autotune.recorder.clock import clock_of
+from autotune.recorder.gate import Gate
 from autotune.recorder.loop import reads_batches
-from autotune.recorder.usage import forget_peaks, free_memory
+from autotune.recorder.player import NonFiniteLossError, Player
+from autotune.recorder.protocol import FIRST, Command, Lap
 from autotune.training.placement import placement_seconds
 from autotune.training.ranks import this_rank
 from autotune.training.tuned import Tuned
+from autotune.workload.workload import Workload
 
-FIRST = 0
-"""The player with which a host starts."""
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
 
-def run_host(request: Request, reporter: Reporter, commands: Commands) -> None:
+def run_host(request: Request, reporter: PipeReporter, commands: Commands) -> None:
     """Trains what it is asked to, until it is asked to end.
 
     Args:
@@ -42,16 +47,143 @@ def run_host(request: Request, reporter: Reporter, commands: Commands) -> None:
     """
     own = os.getpid()
     with prepared(request, reporter) as ready:
-        host = _Host(request, ready, reporter)
-        host.join(FIRST, request.seat)
-        while (command := _next_command(commands, own)).action != "end":
-            host.obey(command)
-        reporter.phase("end")
-        host.close()
+        gate = HostGate(request, ready, reporter)
+        command = Command("join", FIRST, request.seat.model_dump(mode="json"))
+        while command.action != "end":
+            gate.train(command)
+            # A copy that the user's code has forked must not take orders.
+            line = commands.readline() if os.getpid() == own else b""
+            command = Command(**loads(line)) if line else Command("end")
+        gate.end()
 
 
-class _Host:
-    """The players of a process.
+class HostPlayer(Player):
+    """A config that takes part, with its own loader and its own blocks.
+
+    Args:
+        number: By which the parent calls it.
+        make: Makes what it trains with, for a seed of the order of samples and a place in their stream.
+        seat: What it trains.
+        ready: The workload, and its watch.
+        shared: Whether others play in this process.
+
+    Attributes:
+        trainer: What it trains with.
+        trains: Whether the model is in training mode.
+    """
+
+    stream: Feed
+    trainer: Drain
+
+    def __init__(
+        self, number: int, make: Callable[[int, int], Drain], seat: Seat, ready: Prepared, *, shared: bool
+    ) -> None:
+        trainer = make(seat.seed, 0)
+        config = trainer.tuned.config
+        super().__init__(
+            number, trainer.feed.clock, trainer.tuned.accumulation_steps, compiled=config.compile_mode is not None
+        )
+        self.trains = seat.part != "evaluation"
+        self.wants_worst = bool(seat.largest_samples)
+        if shared:
+            self.extra_passes = 0  # a micro-batch leads each block in
+        else:
+            self.opening = {"start_seconds": ready.start_seconds, "build_seconds": ready.build_seconds}
+        self._make = make
+        self._largest_samples = seat.largest_samples
+        self._ready = ready
+        self._ranks = Ranks()
+        self._skipped_steps = 0
+        self._skipped_share = 0.0  # of the last lap that took a step of the optimizer
+        self._has_laps = self._has_learnt = False
+        self._take(trainer)
+
+    def _take(self, trainer: Drain) -> None:
+        self.trainer, self.stream = trainer, trainer.feed
+        self.streams = {None: trainer.feed}
+        self.clock, self.updates = trainer.feed.clock, trainer.updates
+        self._scale, self._steps = trainer.scaler.get_scale(), trainer.steps
+        self.queue_filled()
+
+    @property
+    def has_dead_worker(self) -> bool:
+        """Whether one of its workers was ended, by a signal or by its own failure."""
+        return self.stream.has_dead_worker
+
+    def begin_anew(self) -> None:
+        """Goes on with a new loader, from the place in the stream of samples where it is."""
+        self.close()
+        self._take(self._make(self.stream.seed, self.stream.position))
+
+    def begin_lap(self, lead: int = 0) -> None:
+        """A lap begins, on all ranks."""
+        self._ranks.meet()
+        super().begin_lap(lead)
+
+    def end_lap(self, left_out: float = 0.0) -> Lap:
+        """Ends the lap. A step that the scaler skipped taught the model nothing: its samples do not count.
+
+        Steps that led in count too: where every step ends there, one that was skipped would never be forgotten.
+        """
+        lap = super().end_lap(left_out)
+        scale, steps = self.trainer.scaler.get_scale(), self.trainer.steps
+        if steps > self._steps:
+            skipped = _skipped_steps(self._scale, scale, steps - self._steps)
+            self._skipped_steps += skipped
+            self._skipped_share = skipped / (steps - self._steps)
+        self._scale, self._steps = scale, steps
+        samples = round(lap.samples * (1 - self._skipped_share))
+        self._has_laps |= self.is_open
+        self._has_learnt |= self.is_open and samples > 0
+        return replace(lap, samples=samples, compiled=self._ranks.any(lap.compiled))
+
+    def slowest(self, *seconds: float) -> tuple[float, ...]:
+        """The largest of each value over all ranks."""
+        return self._ranks.slowest(*seconds)
+
+    def check_loss(self) -> None:
+        """Looks at the last loss, where weights are trained."""
+        self.last_loss = self.trainer.loss
+        super().check_loss()
+
+    def check_weights(self) -> None:
+        """Makes sure that all ranks train the same model."""
+        self.trainer.check_weights()
+
+    def train_on_worst(self) -> None:
+        """Two steps on the largest samples."""
+        self.wants_worst = False
+        self.trainer.train_on_worst(self._largest_samples)
+        self._scale = self.trainer.scaler.get_scale()
+        self.queue_filled()
+
+    def ready(self) -> dict[str, Any]:
+        """What its first steps say."""
+        return {**super().ready(), "reads_batches": reads_batches(self.stream.loader.dataset)}
+
+    def figures(self) -> dict[str, Any]:
+        """What is known of it besides its blocks.
+
+        Raises:
+            NonFiniteLossError: The scaler skipped every step.
+        """
+        if self._has_laps and not self._has_learnt:
+            raise NonFiniteLossError("the gradients overflow in fp16: the GradScaler skipped every timed step")
+        return {
+            "placement_seconds": placement_seconds(self.stream.loader.dataset),
+            "skipped_steps": self._skipped_steps,
+            **(compiler_counts() if self.trainer.tuned.config.compile_mode is not None else {}),
+            **self._ready.of_device(),
+        }
+
+    def close(self) -> None:
+        """Ends its loader."""
+        self.release_workers()
+        self.trainer.close()
+
+
+class HostGate(Gate[HostPlayer]):
+    """The gate of a host.
 
     Args:
         request: What holds for all players.
@@ -59,246 +191,92 @@ class _Host:
         reporter: Hears what comes of each command.
     """
 
-    def __init__(self, request: Request, ready: Prepared, reporter: Reporter) -> None:
+    _reporter: PipeReporter
+
+    def __init__(self, request: Request, ready: Prepared, reporter: PipeReporter) -> None:
+        super().__init__(reporter, ready.telemetry, ready.tuned.device, alone=this_rank().alone)
         self._request = request
         self._ready = ready
-        self._reporter = reporter
-        self._players: dict[int, _Player] = {}
         self._learner: Learner | None = None
-        self._shared = False  # whether a second player has ever joined
-        self._dead: dict[int, tuple[Outcome, str]] = {}  # players that failed while others played
 
-    def obey(self, command: Command) -> None:
-        """Does what it is asked to; a player that fails is out.
+    def train(self, command: Command) -> None:
+        """Does what it is asked to."""
+        trains = self.obey(command)
+        while trains:
+            trains = self._micro_step()
 
-        A process of several ranks ends with its first failure: the other ranks wait in a collective operation. So does
-        one whose device has failed.
-        """
-        if command.player in self._dead:
-            self._say_out(command.player, *self._dead.pop(command.player))
-            return
+    def _micro_step(self) -> bool:
         try:
-            if command.action == "join":
-                self._shared = True
-                self.join(command.player, command.seat or self._request.seat)
-            else:
-                self._go_on(self._players[command.player], command)
-        except PipeLostError:
-            raise
-        except MemoryError:  # there may be none left for anything else
+            samples = self.playing.trainer.micro_step()
+        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything, SystemExit too
+            return self.failed(error)
+        return self.passed(samples)
+
+    def _seated(self, command: Command) -> HostPlayer:
+        seat, ready = Seat.model_validate(command.seat), self._ready
+        tuned = Tuned(seat.point.config, device=self._request.device or "cpu") if self.is_shared else ready.tuned
+        if self._learner is None and seat.part != "loader":
+            self._learner = Learner(ready.workload, tuned)
+        if self._learner is not None:
+            self._learner.take(tuned, trains=seat.part != "evaluation")
+        make = functools.partial(stepper_of, ready.workload, tuned, seat.part, self._learner)
+        return HostPlayer(command.player, make, seat, ready, shared=self.is_shared)
+
+    def _enter(self, player: HostPlayer, _: HostPlayer | None) -> None:
+        if self._learner is not None:
+            self._learner.take(player.trainer.tuned, trains=player.trains)
+
+    def _trained(self) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
+        learner = self._learner
+        return ([], []) if learner is None else ([self._ready.workload.model], [learner.optimizer])
+
+    def _named(self, error: BaseException, player: HostPlayer | None) -> BaseException:
+        # The exit status is the truth; torch's text only holds it.
+        killed_by = player.stream.killing_signal() if isinstance(error, RuntimeError) and player is not None else None
+        if killed_by is None:
+            return error
+        named = WorkerKilledError(killed_by)
+        named.__cause__ = error
+        return named
+
+    def _judged(self, error: BaseException, player: HostPlayer | None) -> dict[str, Any] | None:
+        """The outcome of a player; its process ends where the device has failed, and where no memory is left at all."""
+        if isinstance(error, MemoryError):  # there may be none left for anything else
             self._reporter.out_of_memory()
             os._exit(0)
-        except BaseException as error:
-            if not this_rank().alone or not self._survives(error):
-                raise
-            self._out(command, error)
-
-    def join(self, number: int, seat: Seat) -> None:
-        """Lets a new player take its first steps."""
-        if self._learner is None and seat.part != "loader":
-            self._learner = Learner(self._ready.workload, self._ready.tuned)
-        if self._shared:
-            forget_peaks(self._ready.tuned.device)
-        player = _Player(seat, self._request, self._ready, self._learner, shared=self._shared)
-        self._players[number] = player
-        self._reporter.phase("warm up")
-        with player.attended():
-            told = player.open()
-        self._reporter.send("ready", player=number, **told)
-
-    def _go_on(self, player: _Player, command: Command) -> None:
-        number = command.player
-        with player.attended():
-            if command.action == "train":
-                self._reporter.phase("train")
-                block = player.train(command, leads=self._shared)
-                self._reporter.send("block", player=number, **block)
-                return
-            measured = player.report(beside_others=self._shared)
-        if command.action == "leave":
-            self._drop(number)
-        value = measured.model_dump(mode="json") if measured is not None else None
-        self._reporter.send("report", player=number, value=value, drained=player.timing.drained)
-
-    def _survives(self, error: BaseException) -> bool:
-        """Whether the others can go on: weights that a loss spoilt are put back."""
-        if isinstance(error, NonFiniteLossError):
-            return self._learner is not None and self._learner.restore()
-        return not device_failed(error)
-
-    def _out(self, command: Command, error: BaseException) -> None:
-        """The player that played fails; what it holds is freed before the others go on.
-
-        Torch raises the death of a worker wherever training happens to be: then the player whose worker it was fails,
-        and the one that played does what it was asked to once more, with a new loader.
-        """
-        number = command.player
-        dead = next((one for one, player in self._players.items() if player.feed.has_dead_worker), number)
-        config = self._players[dead].tuned.config if dead in self._players else self._ready.tuned.config
-        compiled = config.compile_mode is not None
+        if isinstance(error, PipeLostError) or device_failed(error):
+            return None
+        tuned = player.trainer.tuned if player is not None else self._ready.tuned
+        compiled = tuned.config.compile_mode is not None
         outcome, reason = classify(error, compiled=compiled, device=self._request.device or "cpu")
-        traceback.clear_frames(error.__traceback__)  # they hold the player's tensors
-        del error
-        self._drop(dead)
-        if dead == number or command.action == "join":
-            self._say_out(number, outcome, reason)
-        else:
-            self._dead[dead] = outcome, reason
-            self._players[number].begin_anew()
-            self.obey(command)
-
-    def _say_out(self, number: int, outcome: Outcome, reason: str) -> None:
-        self._reporter.send("out", player=number, outcome=outcome.value, reason=reason[:2000])
-
-    def _drop(self, number: int) -> None:
-        if number in self._players:
-            self._players.pop(number).close()
-        free_memory()
-
-    def close(self) -> None:
-        """Lets the workers of all players go on, so that they can end."""
-        for player in self._players.values():
-            player.timing.trainer.check_weights()
-            player.feed.release_workers()
+        return {"outcome": outcome, "reason": reason[:2000]}
 
 
-class _Player:
-    """A config that takes part, with its own loader and its own blocks.
+def stepper_of(
+    workload: Workload, tuned: Tuned, part: Part, learner: Learner | None, seed: int, start: int = 0
+) -> Drain:
+    """What a player trains with, for a part of training.
 
     Args:
-        seat: What it trains.
-        request: What holds for all players.
-        ready: The workload, and its watch.
-        learner: The model and the optimizer, which all players train; None: the loader alone works.
-        shared: Whether others play in this process.
+        workload: What is trained.
+        tuned: The config at work.
+        part: Of training.
+        learner: The model and the optimizer; None: only the loader works.
+        seed: Seed of the order of samples.
+        start: Place in the stream of samples where the first batch lies.
     """
-
-    def __init__(self, seat: Seat, request: Request, ready: Prepared, learner: Learner | None, *, shared: bool) -> None:
-        self.tuned = Tuned(seat.point.config, device=request.device or "cpu") if shared else ready.tuned
-        self._ready = ready
-        self._learner = learner
-        self._shared = shared
-        self._largest_samples = seat.largest_samples
-        self._account = Account(self.tuned.config)
-        self._warmup_seconds = 0.0
-        self._worst_seen = False
-        self._peaks = 0, 0
-        self._trains = seat.part != "evaluation"
-        if learner is not None:
-            learner.take(self.tuned, trains=self._trains)
-        self._part = seat.part
-        self.timing = Timing(self._stepper(seat.seed))
-
-    def _stepper(self, seed: int, start: int = 0) -> Drain:
-        return stepper_of(self._ready.workload, self.tuned, self._part, self._learner, seed, start)
-
-    @property
-    def feed(self) -> Feed:
-        """Gives the batches."""
-        return self.timing.stream
-
-    def begin_anew(self) -> None:
-        """Goes on with a new loader, from the place in the stream of samples where it is."""
-        self.close()
-        self.timing.take(self._stepper(self.feed.seed, self.feed.position))
-
-    @contextlib.contextmanager
-    def attended(self) -> Iterator[None]:
-        """While open, it plays: its settings are in force, and its workers work."""
-        if self._learner is not None:
-            self._learner.take(self.tuned, trains=self._trains)
-        self.feed.release_workers()
-        with told_of_killed_workers(self.feed):
-            yield
-        self.feed.hold_workers()  # until its next block: what they read meanwhile would flatter it
-
-    def open(self) -> dict[str, Any]:
-        """Takes the first steps; returns what they say."""
-        timing = self.timing
-        if self._learner is not None and self._shared:
-            self._learner.keep()
-        began = perf_counter()
-        timing.open(leads=self._shared)
-        timing.trainer.check_loss()
-        timing.trainer.check_weights()
-        self._warmup_seconds = perf_counter() - began
-        self._see_peaks()
-        return {
-            "pace": timing.opening_pace,
-            "epoch_samples": self.feed.length,
-            "reads_batches": reads_batches(self.feed.loader.dataset),
-            "loader_seconds": timing.loader_seconds,
-        }
-
-    def train(self, command: Command, *, leads: bool) -> dict[str, Any]:
-        """One block, whether an epoch ended in it, what that costs as far as is known, and what others took."""
-        timing = self.timing
-        if command.start is not None:
-            timing.restart(command.start)
-        assert command.until is not None  # noqa: S101 - a block has an end
-        self._ready.telemetry.begin()
-        lap = timing.lap_until(command.until, leads=leads)
-        seen = self._ready.telemetry.end()
-        if self._shared:  # of an allocator that players share, it says nothing about the config of one of them
-            seen = seen.model_copy(update={"allocator_retries": None})
-        timing.trainer.check_loss()
-        self._account.starts = self.feed.starts
-        return {
-            **self._account.block(lap, seen, leads_in=command.leads_in),
-            "epoch_samples": self.feed.epoch_samples,
-            "taken": seen.taken_fraction,
-            "drained": timing.drained,
-        }
-
-    def report(self, *, beside_others: bool) -> Measurement | None:
-        """What was measured since the last report; None where nothing was trained since.
-
-        Args:
-            beside_others: Whether others have played in this process: then the device's peak may be theirs, and what
-                this one took is what its first steps did, and those on the largest samples.
-
-        Raises:
-            NonFiniteLossError: The scaler skipped every step.
-        """
-        timing = self.timing
-        if self._largest_samples and not self._worst_seen:
-            self._worst_seen = True
-            if beside_others:
-                forget_peaks(self.tuned.device)
-            timing.trainer.train_on_worst(self._largest_samples)
-            timing.queue_filled()
-            self._see_peaks()
-        elif not beside_others:
-            self._see_peaks()
-        timing.trainer.check_weights()
-        if self._account.is_reported:
-            return None
-        if not any(lap.samples for lap in self._account.laps):
-            raise NonFiniteLossError("the gradients overflow in fp16: the GradScaler skipped every timed step")
-        measured = self._account.measurement(
-            timing.opening_seconds,
-            timing.opening_steps,
-            start_seconds=0.0 if self._shared else self._ready.start_seconds,
-            build_seconds=0.0 if self._shared else self._ready.build_seconds,
-            warmup_seconds=self._warmup_seconds,
-            placement_seconds=placement_seconds(self.feed.loader.dataset),
-            epoch_samples=self.feed.epoch_samples,
-            skipped_steps=timing.skipped_steps,
-            final_loss=timing.trainer.check_loss(),
-        )
-        return self._ready.completed(measured, self.tuned.config, self._peaks, shared=beside_others)
-
-    def _see_peaks(self) -> None:
-        reserved, allocated = peak_bytes(self.tuned.device)
-        self._peaks = max(self._peaks[0], reserved), max(self._peaks[1], allocated)
-
-    def close(self) -> None:
-        """Ends its loader."""
-        self.feed.release_workers()
-        self.timing.trainer.close()
+    if part == "loader" or learner is None:
+        return Drain(tuned, Feed(workload, tuned, seed, start))
+    if part == "compute":
+        return Trainer(workload, tuned, DeviceFeed(workload, tuned, seed, start), learner)
+    data = evaluated(workload) if part == "evaluation" else workload
+    feed = Feed(data, tuned, seed, start, clock_of(tuned.device))
+    make = Evaluator if part == "evaluation" else Trainer
+    return make(workload, tuned, feed, learner)
 
 
-def _next_command(commands: Commands, own: int) -> Command:
-    """What to do next; to end, when there are no more. A copy that the user's code has forked must not take orders."""
-    line = commands.readline() if os.getpid() == own else b""
-    return Command.model_validate_json(line) if line else Command(action="end")
+def _skipped_steps(scale_before: float, scale_after: float, steps: int) -> int:
+    """How many optimizer steps the GradScaler skipped: each one halved the scale, in the end to 0."""
+    if scale_after == 0:
+        return steps
+    return min(steps, round(math.log2(scale_before / scale_after))) if scale_after < scale_before else 0

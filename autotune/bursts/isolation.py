@@ -25,8 +25,9 @@ from autotune.bursts import cleanup
 from autotune.bursts.child import Child, absolute, compiler_cache
 from autotune.bursts.cleanup import GRACE_SECONDS, RUN_VARIABLE
 from autotune.bursts.live import Ended, Live
-from autotune.bursts.protocol import Command, Request, raise_reported
+from autotune.bursts.protocol import Request, raise_reported
 from autotune.errors import Interrupted, IsolationError, WorkloadError
+from autotune.recorder.protocol import Command
 from autotune.sandbox.view import remove_folder
 from autotune.workload.sent import ENDING as SENT_ENDING
 from autotune.workload.sent import Sent
@@ -147,7 +148,10 @@ class Isolation:
 
     def command(self, live: Live, command: Command) -> None:
         """Asks a host to do something; one that is gone already shows in its events."""
-        live.child.send(json.dumps({"to": live.number, "command": command.model_dump_json()}))
+        self._send(live, vars(command) | {"seat": command.seat and command.seat.model_dump(mode="json")})
+
+    def _send(self, live: Live, words: dict[str, Any]) -> None:
+        live.child.send(json.dumps({"to": live.number, "command": json.dumps(words)}))
 
     def rest(self, live: Live) -> None:
         """Stops a job with all its processes, until `Live.resume`; not where no other could be disturbed by it."""

@@ -25,7 +25,7 @@ import psutil
 from autotune.bursts import cleanup
 from autotune.bursts.endings import CAUSE_SECONDS, describe_end, lost_another
 from autotune.bursts.live import Ended
-from autotune.bursts.protocol import Commands, Reporter, Request
+from autotune.bursts.protocol import Commands, PipeReporter, Request
 from autotune.measuring import Outcome
 
 LOOK_SECONDS = 0.25
@@ -35,7 +35,7 @@ STOPPED_LOOKS = 8
 this process first: while the ranks are stopped by it, nobody looks."""
 LOOPBACK = "127.0.0.1"
 
-RunRank = Callable[[Request, Reporter, "Commands | None", Callable[[], None]], int]
+RunRank = Callable[[Request, PipeReporter, "Commands | None", Callable[[], None]], int]
 
 
 @dataclass
@@ -60,7 +60,7 @@ class _Rank:
         return not self.is_silent and lost_another(self.failure or {})
 
 
-def run_ranks(request: Request, reporter: Reporter, commands: BinaryIO | None, run_rank: RunRank) -> None:
+def run_ranks(request: Request, reporter: PipeReporter, commands: BinaryIO | None, run_rank: RunRank) -> None:
     """Runs a job on all its ranks, and tells its result, or how the first of them failed.
 
     Args:
@@ -110,7 +110,7 @@ def _fork(
                 os.close(descriptor)
         if commands is not None:
             commands.close()
-        own = Reporter(os.fdopen(events_out, "wb"), request.number)
+        own = PipeReporter(os.fdopen(events_out, "wb"), request.number)
         told = os.fdopen(commands_in, "rb") if commands_in is not None else None
         status = run_rank(request, own, told, lambda: _join(number, request, listener))
     finally:  # at once, as any job's process ends
@@ -149,7 +149,7 @@ def _join(number: int, request: Request, listener: socket.socket) -> None:
 class _Launcher:
     """Attends to ranks that run."""
 
-    def __init__(self, request: Request, reporter: Reporter, commands: BinaryIO | None, ranks: list[_Rank]) -> None:
+    def __init__(self, request: Request, reporter: PipeReporter, commands: BinaryIO | None, ranks: list[_Rank]) -> None:
         self._request = request
         self._reporter = reporter
         self._commands = commands.fileno() if commands is not None else None

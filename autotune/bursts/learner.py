@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from autotune.recorder.keeping import Keeping
-
 if TYPE_CHECKING:
     from autotune.training.tuned import Tuned
     from autotune.workload.workload import Workload
@@ -28,10 +26,8 @@ class Learner:
     def __init__(self, workload: Workload, tuned: Tuned) -> None:
         self.optimizer = workload.make_optimizer()
         self.model, _ = tuned.prepare(workload.model, self.optimizer)
-        self._own = workload.model
         self._in_force = tuned.in_force
         self._dtype = torch.get_default_dtype()
-        self._keeping = Keeping()
 
     def take(self, tuned: Tuned, *, trains: bool) -> None:
         """Switches to a config, and to training or evaluation.
@@ -45,12 +41,3 @@ class Learner:
             torch.set_default_dtype(self._dtype)  # which the user's code may have changed while another player played
         if self.model.training != trains:
             self.model.train(trains)
-
-    def keep(self) -> None:
-        """Copies weights and optimizer state, so that `restore` can put them back; not where memory is short."""
-        self._keeping.keep([self._own], [self.optimizer])
-
-    def restore(self) -> bool:
-        """Puts back what was kept; returns whether there was something."""
-        self.optimizer.zero_grad(set_to_none=True)
-        return self._keeping.restore([self._own], [self.optimizer])

@@ -19,7 +19,7 @@ from torch import nn
 
 from autotune.bursts.feed import Feed
 from autotune.bursts.prepared import cap_memory, end_over_limit
-from autotune.bursts.protocol import Reporter, Request
+from autotune.bursts.protocol import PipeReporter, Request
 from autotune.bursts.telemetry import Telemetry
 from autotune.knobs import TrainConfig
 from autotune.measuring import Agreement, Point, Trace
@@ -42,7 +42,7 @@ class _ReferenceTooLargeError(Exception):
     """Eager fp32 ran out of memory."""
 
 
-def run_agreement(request: Request, reporter: Reporter) -> Agreement:
+def run_agreement(request: Request, reporter: PipeReporter) -> Agreement:
     """Trains a few steps under eager fp32, again, and under the config."""
     point = request.point or Point(config=TrainConfig())
     cap_memory(request)
@@ -58,7 +58,7 @@ def run_agreement(request: Request, reporter: Reporter) -> Agreement:
             torch.cuda.empty_cache()
 
 
-def _agreement(request: Request, reporter: Reporter, point: Point) -> Agreement:
+def _agreement(request: Request, reporter: PipeReporter, point: Point) -> Agreement:
     """The agreement at a point's own batch size.
 
     Raises:

@@ -8,10 +8,11 @@ from typing import Any, Literal
 
 from autotune.bursts.host import Host
 from autotune.bursts.live import Ended
-from autotune.bursts.protocol import BlockEvent, Command, OutEvent, ReadyEvent, Request
+from autotune.bursts.protocol import BlockEvent, OutEvent, ReadyEvent, Request
 from autotune.knobs import TrainConfig
 from autotune.measuring import Block, Measurement
-from autotune.recorder.laps import FILLS
+from autotune.recorder.player import FILLS
+from autotune.recorder.protocol import Command
 
 LEAST_SAMPLES, LEAST_BATCHES = 50, 10
 """Of each worker in one block, where reading is waiting: the wait under way when a worker is stopped still ends, half

@@ -14,12 +14,11 @@ import psutil
 import torch
 
 from autotune.bursts.gpu_telemetry import GpuTelemetry, open_gpu_telemetry
-from autotune.bursts.protocol import Reporter, Request
-from autotune.bursts.ranks import Ranks
+from autotune.bursts.protocol import PipeReporter, Request
 from autotune.bursts.telemetry import Telemetry, Unwatched
 from autotune.hardware import CpuEnergy
 from autotune.knobs import TrainConfig
-from autotune.measuring import Measurement, Outcome, Point
+from autotune.measuring import Outcome, Point
 from autotune.recorder.telling import tune_allocator
 from autotune.training.ranks import this_rank
 from autotune.training.tuned import Tuned
@@ -47,26 +46,21 @@ class Prepared:
     gpu: GpuTelemetry | None
     used_before: int | None
 
-    def completed(
-        self, measurement: Measurement, config: TrainConfig, peaks: tuple[int, int], *, shared: bool
-    ) -> Measurement:
-        """A config's measurement, with what memory it took, and how the compiler got on.
-
-        Args:
-            measurement: What was timed.
-            config: What was in force.
-            peaks: Of the device's memory, as `peak_bytes` tells them.
-            shared: Whether others play in this process, whose host memory cannot be divided among them.
-        """
-        if config.compile_mode is not None:
-            measurement = measurement.model_copy(update=compiler_counts())
-        used = {"host_memory_bytes": None if shared else self.telemetry.peak_bytes()}
-        device = device_memory(self.tuned, measurement, used, peaks, self.gpu, self.used_before)
-        return measurement.model_copy(update=used | device)
+    def of_device(self) -> dict[str, int]:
+        """What a CUDA allocator has reserved in pieces that were too small, and what the device holds beyond it."""
+        device = self.tuned.device
+        if device.type != "cuda":
+            return {}
+        figures = {"fragmented_bytes": int(torch.cuda.memory_stats(device).get("inactive_split_bytes.all.peak", 0))}
+        used = self.gpu.used_bytes() if self.gpu is not None else None
+        if used is not None and self.used_before is not None:
+            context = used - self.used_before - torch.cuda.memory_reserved(device)
+            figures["device_context_bytes"] = max(0, int(context))
+        return figures
 
 
 @contextlib.contextmanager
-def prepared(request: Request, reporter: Reporter) -> Iterator[Prepared]:
+def prepared(request: Request, reporter: PipeReporter) -> Iterator[Prepared]:
     """Builds the workload under the request's config, and watches its memory while open.
 
     Args:
@@ -102,50 +96,9 @@ def prepared(request: Request, reporter: Reporter) -> Iterator[Prepared]:
         yield Prepared(workload, tuned, telemetry, start_seconds, perf_counter() - began, gpu, used_before)
 
 
-def device_memory(
-    tuned: Tuned,
-    measurement: Measurement,
-    host: dict[str, int | None],
-    peaks: tuple[int, int],
-    gpu: GpuTelemetry | None,
-    used_before: int | None,
-) -> dict[str, object]:
-    """The measurement's fields on device memory; on the CPU the device's memory is the host's."""
-    if tuned.device.type == "cpu":
-        return {"device_memory_bytes": host["host_memory_bytes"]}
-    reserved, allocated = (int(peak) for peak in Ranks().slowest(*peaks))  # of one device each
-    figures: dict[str, object] = {"device_allocated_bytes": allocated}
-    if tuned.device.type == "cuda":
-        stats = torch.cuda.memory_stats(tuned.device)
-        figures["fragmented_bytes"] = int(stats.get("inactive_split_bytes.all.peak", 0))
-        used_now = gpu.used_bytes() if gpu is not None else None
-        if used_now is not None and used_before is not None:
-            context = used_now - used_before - torch.cuda.memory_reserved(tuned.device)
-            figures["device_context_bytes"] = max(0, int(context))
-    summary = measurement.telemetry
-    return {
-        "device_memory_bytes": reserved,
-        "telemetry": summary.model_copy(update=figures) if summary is not None else None,
-    }
-
-
 def allocator_retries(device: torch.device) -> int | None:
     """How often the allocator has freed its cache and asked again so far; None for a device that does not count it."""
     return int(torch.cuda.memory_stats(device).get("num_alloc_retries", 0)) if device.type == "cuda" else None
-
-
-def peak_bytes(device: torch.device) -> tuple[int, int]:
-    """What the allocator has taken of the device's memory at most, and what tensors have taken of that.
-
-    On a CPU nothing: there is no allocator that counts.
-    """
-    if device.type == "cpu":
-        return 0, 0
-    if device.type == "cuda":  # torch.accelerator has these only since 2.9
-        return int(torch.cuda.max_memory_reserved(device)), int(torch.cuda.max_memory_allocated(device))
-    if device.type == "mps":  # which keeps no peak
-        return int(torch.mps.driver_allocated_memory()), int(torch.mps.current_allocated_memory())
-    return int(torch.accelerator.max_memory_reserved(device)), int(torch.accelerator.max_memory_allocated(device))
 
 
 def compiler_counts() -> dict[str, int | None]:
@@ -160,7 +113,7 @@ def compiler_counts() -> dict[str, int | None]:
     }
 
 
-def end_over_limit(request: Request, reporter: Reporter) -> Callable[[int], None]:
+def end_over_limit(request: Request, reporter: PipeReporter) -> Callable[[int], None]:
     """What to do when the process tree takes more host memory than it may."""
 
     def end(seen_bytes: int) -> None:

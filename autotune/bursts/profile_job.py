@@ -24,14 +24,11 @@ from torch.utils.data import IterableDataset
 
 import autotune
 from autotune.bursts.feed import DeviceFeed
-from autotune.bursts.prepared import cap_memory, end_over_limit
-from autotune.bursts.protocol import Reporter, Request
-from autotune.bursts.telemetry import Telemetry
+from autotune.bursts.prepared import prepared
+from autotune.bursts.protocol import PipeReporter, Request
 from autotune.bursts.trainer import Trainer
-from autotune.knobs import TrainConfig
-from autotune.measuring import Operator, Point, Profile, SampleCost, SamplePart, Synchronisation
+from autotune.measuring import Operator, Profile, SampleCost, SamplePart, Synchronisation
 from autotune.training.tuned import Tuned
-from autotune.workload.target import load_workload
 from autotune.workload.workload import Workload, indices_of
 
 TOP_OPERATORS = 10
@@ -49,23 +46,18 @@ Function = tuple[str, int, str]
 """As cProfile names one: file, line, name."""
 
 
-def run_profile(request: Request, reporter: Reporter) -> Profile:
+def run_profile(request: Request, reporter: PipeReporter) -> Profile:
     """Profiles a point."""
-    point = request.point or Point(config=TrainConfig())
-    reporter.phase("build")
-    torch.manual_seed(request.seed)
-    cap_memory(request)
-    with Telemetry(request.memory_limit_bytes, end_over_limit(request, reporter)):
-        tuned = Tuned(point.config.replace(num_workers=0, data_placement="loader"), device=request.device or "cpu")
-        tuned.apply_process_settings()
-        workload = load_workload(request.importable, point.parameters)
+    with prepared(request, reporter) as ready:
+        config = ready.tuned.config.replace(num_workers=0, data_placement="loader")
+        tuned = Tuned(config, device=ready.tuned.device)
         reporter.phase("sample")
-        sample = sample_cost(workload)
+        sample = sample_cost(ready.workload)
         reporter.phase("operators")
-        trainer = Trainer(workload, tuned, DeviceFeed(workload, tuned))
+        trainer = Trainer(ready.workload, tuned, DeviceFeed(ready.workload, tuned))
         profile = operators_of(trainer)
         # Last: what is compiled cannot be watched, and what it says of the user's lines holds for it too.
-        found = synchronisations(trainer) if point.config.compile_mode is None else ()
+        found = synchronisations(trainer) if config.compile_mode is None else ()
     return profile.model_copy(update={"sample": sample, "synchronisations": found})
 
 

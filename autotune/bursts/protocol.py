@@ -18,6 +18,7 @@ from autotune.errors import AutotuneError, ConfigError, TargetError, WorkloadErr
 from autotune.hardware import DeviceKind
 from autotune.knobs import TrainConfig
 from autotune.measuring import Block, Outcome, Point
+from autotune.recorder.wire import Reporter
 
 PIPE_LOST_STATUS = 86
 """Exit status of a child whose pipe to the parent was closed by the user's code."""
@@ -117,23 +118,6 @@ class Seat(BaseModel):
     largest_samples: tuple[int, ...] = Field(default=(), description="indices for the worst batch, largest first")
 
 
-class Command(BaseModel):
-    """What a host does next, for one of its players.
-
-    ``join``: a new player takes its first steps · ``train``: a player trains a block · ``report``: what it has measured
-    since its last report · ``leave``: the same, then its loader ends · ``end``: the host ends.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    action: Literal["join", "train", "report", "leave", "end"]
-    player: int = 0
-    seat: Seat | None = Field(default=None, description="of a player that joins")
-    start: int | None = Field(default=None, ge=0, description="go to this place in the stream of samples first")
-    until: int | None = Field(default=None, ge=1, description="train to this place in the stream of samples")
-    leads_in: bool = Field(default=False, description="the block is warm-up, and belongs to no measurement")
-
-
 class ReadyEvent(BaseModel):
     """A player has taken its first steps."""
 
@@ -175,10 +159,8 @@ class PipeLostError(Exception):
     """The user's code closed the pipe to the parent."""
 
 
-class Reporter:
-    """The child's end of the pipe: writes one line of JSON an event.
-
-    It speaks for the process that made it and for no other: a copy in a process that the user's code forked is silent.
+class PipeReporter(Reporter):
+    """The child's end of the pipe.
 
     Args:
         stream: The pipe.
@@ -186,56 +168,25 @@ class Reporter:
     """
 
     def __init__(self, stream: BinaryIO, number: int = 0) -> None:
-        self._stream = stream
-        self._number = number
-        self._process_id = os.getpid()
+        def write(line: bytes) -> None:
+            try:
+                stream.write(line)
+                stream.flush()
+            except (OSError, ValueError) as error:
+                raise PipeLostError from error
+
+        super().__init__(write, number)
         # Made in advance: when memory has run out, there may be none left to make it.
         self._out_of_memory = self._line("failure", outcome=Outcome.OOM.value, reason="MemoryError: nothing was left")
 
-    def send(self, event: str, **content: Any) -> None:
-        """Writes one event.
-
-        Raises:
-            PipeLostError: The pipe is closed on this side.
-        """
-        self._write(self._line(event, **content))
-
-    def pass_on(self, line: bytes) -> None:
-        """Writes an event that another process of the job has told."""
-        self._write(line + b"\n")
-
-    def end_of(self, number: int, status: int) -> None:
-        """Tells that the process of a job has ended, perhaps in the middle of a line."""
-        self._write(b"\n" + self._line("exit", status=status, number=number))
-
     def out_of_memory(self) -> None:
-        """Tells that memory has run out, without taking any."""
-        self._write(self._out_of_memory)
-
-    def phase(self, name: str) -> None:
-        """Tells how far the burst has come."""
-        self.send("phase", phase=name)
-
-    def failure(self, outcome: Outcome, reason: str) -> None:
-        """Tells an outcome other than ok."""
-        self.send("failure", outcome=outcome.value, reason=reason[:2000])
+        """Reports that memory has run out, without taking any."""
+        self.pass_on(self._out_of_memory)
 
     def error(self, error: AutotuneError, *, out_of_memory: bool = False) -> None:
-        """Tells that the workload itself is wrong, or what it was looked at with too large."""
+        """Reports that the workload itself is wrong, or what it was looked at with too large."""
         trace = getattr(error, "trace", None)
         self.send("error", kind=type(error).__name__, message=str(error), trace=trace, out_of_memory=out_of_memory)
-
-    def _line(self, event: str, **content: Any) -> bytes:
-        return dumps({"event": event, "number": self._number} | content).encode() + b"\n"
-
-    def _write(self, line: bytes) -> None:
-        if os.getpid() != self._process_id:
-            return
-        try:
-            self._stream.write(line)
-            self._stream.flush()
-        except (OSError, ValueError) as error:
-            raise PipeLostError from error
 
 
 def claim_stdio() -> tuple[BinaryIO, BinaryIO]:

@@ -7,12 +7,15 @@ from collections.abc import Iterable
 import torch
 from torch import distributed
 
+from autotune.recorder.failing import PlayerError
 from autotune.training.ranks import this_rank
 from autotune.training.sharding import is_split
 
 
-class RanksDifferError(Exception):
+class RanksDifferError(PlayerError):
     """The ranks' weights are no longer the same."""
+
+    outcome = "invalid"
 
 
 class Ranks:

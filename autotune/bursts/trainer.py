@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
 import signal
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,23 +12,21 @@ from autotune.bursts.feed import Feed
 from autotune.bursts.largest_batch import WORST_STEPS, worst_batch
 from autotune.bursts.learner import Learner
 from autotune.bursts.ranks import Ranks
+from autotune.recorder.failing import PlayerError
 
 if TYPE_CHECKING:
     from autotune.training.tuned import Tuned
     from autotune.workload.workload import Workload
 
 
-class NonFiniteLossError(Exception):
-    """The loss became NaN or infinite, or no step could be taken because the gradients did."""
-
-
-class WorkerKilledError(Exception):
+class WorkerKilledError(PlayerError):
     """A DataLoader worker was ended by a signal."""
 
     def __init__(self, signal_number: int) -> None:
         name = signal.Signals(signal_number).name
-        self.bus_error = name == "SIGBUS"
-        full = ", so shared memory is full" if self.bus_error else ""
+        is_full = name == "SIGBUS"
+        self.outcome = "shm_exhausted" if is_full else "crashed"
+        full = ", so shared memory is full" if is_full else ""
         super().__init__(f"a DataLoader worker was killed by {name}{full}")
 
 
@@ -43,6 +39,8 @@ class Drain:
 
     Attributes:
         updates: Marks of the feed's clock before and after each step of the optimizer; the reader clears them.
+        steps: Of the optimizer.
+        loss: Of the last backward pass; None where no weights are trained, as a loss says nothing there.
     """
 
     def __init__(self, tuned: Tuned, feed: Feed) -> None:
@@ -50,6 +48,8 @@ class Drain:
         self.feed = feed
         self.scaler = torch.amp.GradScaler(enabled=False)
         self.updates: list[tuple[Any, Any]] = []
+        self.steps = 0
+        self.loss: torch.Tensor | None = None
 
     def micro_step(self) -> int:
         """Goes on by one; returns the samples that it consumed."""
@@ -58,10 +58,6 @@ class Drain:
 
     def train_on_worst(self, largest_samples: Sequence[int]) -> None:
         """Takes as much memory as training may ever take; the loader alone takes none."""
-
-    def check_loss(self) -> float | None:
-        """The last loss; None where no weights are trained, as a loss says nothing there."""
-        return None
 
     def check_weights(self) -> None:
         """Makes sure that all ranks train the same model, where one is trained."""
@@ -89,7 +85,6 @@ class Trainer(Drain):
         self.model.train()
         self._loss_of = tuned.compiled_loss(workload.loss)
         self.scaler = tuned.scaler()
-        self.loss: torch.Tensor | None = None
         self._ranks = Ranks()
         self._steps = self._train()
 
@@ -109,6 +104,7 @@ class Trainer(Drain):
                     began = self.feed.clock.mark()
                     self._update()
                     self.updates.append((began, self.feed.clock.mark()))
+                    self.steps += 1
                 yield samples
 
     def train_on_worst(self, largest_samples: Sequence[int]) -> None:
@@ -137,18 +133,6 @@ class Trainer(Drain):
         if not self.workload.keeps_gradients:
             self.optimizer.zero_grad(set_to_none=True)
 
-    def check_loss(self) -> float:
-        """The last loss.
-
-        Raises:
-            NonFiniteLossError: When it is NaN or infinite.
-        """
-        value = float(self.loss) if self.loss is not None else math.nan
-        # While the GradScaler looks for its scale, gradients overflow but the loss itself stays finite.
-        if not math.isfinite(value):
-            raise NonFiniteLossError(f"the loss became {value} after {self.feed.drawn} batches")
-        return value
-
     def check_weights(self) -> None:
         """Makes sure that all ranks train the same model.
 
@@ -161,19 +145,3 @@ class Trainer(Drain):
         """Lets go of its batches, and ends its loader."""
         self._steps.close()
         super().close()
-
-
-@contextlib.contextmanager
-def told_of_killed_workers(feed: Feed) -> Iterator[None]:
-    """Turns what torch raises when a worker dies into an error that holds the signal.
-
-    Raises:
-        WorkerKilledError: A DataLoader worker was ended by a signal.
-    """
-    try:
-        yield
-    except RuntimeError as error:  # torch may raise it anywhere: from a signal handler, when a worker dies
-        killed_by = feed.killing_signal()  # the exit status is the truth; torch's message holds only its text
-        if killed_by is not None:
-            raise WorkerKilledError(killed_by) from error
-        raise

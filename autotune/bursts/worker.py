@@ -18,11 +18,12 @@ import psutil
 
 from autotune.bursts import cleanup
 from autotune.bursts.launcher import run_ranks
-from autotune.bursts.protocol import PIPE_LOST_STATUS, Commands, PipeLostError, Reporter, Request, claim_stdio
+from autotune.bursts.protocol import PIPE_LOST_STATUS, Commands, PipeLostError, PipeReporter, Request, claim_stdio
 from autotune.errors import AutotuneError
+from autotune.recorder.server import end_with_parent
 
 
-def run(request: Request, reporter: Reporter, commands: Commands | None = None) -> int:
+def run(request: Request, reporter: PipeReporter, commands: Commands | None = None) -> int:
     """Runs one job and reports its end; returns the status to exit with, and never raises what belongs to the job.
 
     Args:
@@ -36,7 +37,7 @@ def run(request: Request, reporter: Reporter, commands: Commands | None = None) 
 
 
 def run_rank(
-    request: Request, reporter: Reporter, commands: Commands | None = None, begin: Callable[[], None] = lambda: None
+    request: Request, reporter: PipeReporter, commands: Commands | None = None, begin: Callable[[], None] = lambda: None
 ) -> int:
     """Runs what one process does of a job, likewise; `begin` comes first."""
 
@@ -50,7 +51,7 @@ def run_rank(
     return _reported(request, reporter, work)
 
 
-def _reported(request: Request, reporter: Reporter, work: Callable[[], None]) -> int:
+def _reported(request: Request, reporter: PipeReporter, work: Callable[[], None]) -> int:
     """Does some work, and tells what goes wrong; returns the status to exit with."""
     try:
         try:
@@ -62,7 +63,7 @@ def _reported(request: Request, reporter: Reporter, work: Callable[[], None]) ->
     return 0
 
 
-def _report(error: BaseException, request: Request, reporter: Reporter) -> None:
+def _report(error: BaseException, request: Request, reporter: PipeReporter) -> None:
     """Tells what ended the job: a mistake in the workload that the check found, or the outcome of a burst.
 
     Nothing that the error holds on to is let go before: torch's loader may wait for ever, in its own `__del__`, for a
@@ -80,13 +81,13 @@ def _report(error: BaseException, request: Request, reporter: Reporter) -> None:
         reporter.out_of_memory()
 
 
-def _probe(request: Request, _reporter: Reporter) -> dict[str, Any]:
+def _probe(request: Request, _reporter: PipeReporter) -> dict[str, Any]:
     from autotune.bursts import peaks_job as peaks
 
     return peaks.report(request.device, request.peak_seconds)
 
 
-def _check(request: Request, _reporter: Reporter) -> dict[str, Any]:
+def _check(request: Request, _reporter: PipeReporter) -> dict[str, Any]:
     import torch
 
     from autotune.bursts.check_job import check_workload
@@ -99,25 +100,25 @@ def _check(request: Request, _reporter: Reporter) -> dict[str, Any]:
     return facts.model_dump(mode="json")
 
 
-def _run_host(request: Request, reporter: Reporter, commands: Commands) -> None:
+def _run_host(request: Request, reporter: PipeReporter, commands: Commands) -> None:
     from autotune.bursts.host_job import run_host
 
     run_host(request, reporter, commands)
 
 
-def _numerics(request: Request, reporter: Reporter) -> dict[str, Any]:
+def _numerics(request: Request, reporter: PipeReporter) -> dict[str, Any]:
     from autotune.bursts.numerics_job import run_agreement
 
     return run_agreement(request, reporter).model_dump()
 
 
-def _profile(request: Request, reporter: Reporter) -> dict[str, Any]:
+def _profile(request: Request, reporter: PipeReporter) -> dict[str, Any]:
     from autotune.bursts.profile_job import run_profile
 
     return run_profile(request, reporter).model_dump(mode="json")
 
 
-def _communication(request: Request, reporter: Reporter) -> dict[str, Any]:
+def _communication(request: Request, reporter: PipeReporter) -> dict[str, Any]:
     from autotune.bursts.communication_job import run_communication
 
     return {"communication_fraction": run_communication(request, reporter)}
@@ -127,7 +128,7 @@ def _compiled(request: Request) -> bool:
     return request.point is not None and request.point.config.compile_mode is not None
 
 
-_JOBS: dict[str, Callable[[Request, Reporter], dict[str, Any]]] = {
+_JOBS: dict[str, Callable[[Request, PipeReporter], dict[str, Any]]] = {
     "probe": _probe,
     "check": _check,
     "numerics": _numerics,
@@ -140,11 +141,11 @@ def main() -> None:
     """Entry of a fresh interpreter: one request on standard input, events on what was standard output."""
     requests, events = claim_stdio()
     request = Request.from_line(requests.readline())
-    cleanup.end_with_parent(True)  # the thread below cannot see to it while this process is stopped
+    end_with_parent(True)  # the thread below cannot see to it while this process is stopped
     cleanup.children_end_with_this()
     lines = _Lines()
     threading.Thread(target=_end_with_parent, args=(requests, lines), name="autotune-parent", daemon=True).start()
-    finish(run(request, Reporter(events, request.number), lines if request.job == "host" else None))
+    finish(run(request, PipeReporter(events, request.number), lines if request.job == "host" else None))
 
 
 def finish(status: int = 0) -> NoReturn:

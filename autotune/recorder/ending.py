@@ -16,7 +16,7 @@ from multiprocessing import util
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .failing import NotSavedError, causes_of, exhausted, is_of_compiler, sentence_of
+from .failing import NotSavedError, causes_of, outcome_of, sentence_of
 
 if TYPE_CHECKING:
     from .wire import Wire
@@ -108,7 +108,7 @@ def tell_how_it_ends(wire: Wire, doing: list[str]) -> None:
         ):
             wire.send("trained", error=sentence_of(error))
         else:
-            wire.send("failure", outcome=outcome_of(error), reason=sentence_of(error))
+            wire.failure(*outcome_of(error, _device()))
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, BurstEnded) or _is_caused_by_end(error):
@@ -128,7 +128,7 @@ def tell_how_it_ends(wire: Wire, doing: list[str]) -> None:
             wire.send("trained")
         else:
             how = "" if status in {None, 0} else f", by sys.exit({status!r})"
-            wire.send("failure", outcome="crashed", reason=f"the script ended while it was {doing[-1]}{how}")
+            wire.failure("crashed", f"the script ended while it was {doing[-1]}{how}")
         leave()
 
     note_exits()
@@ -182,17 +182,11 @@ def at_exit(then: Callable[[], None]) -> None:
         util.Finalize(None, then, exitpriority=FIRST)
 
 
-def outcome_of(error: BaseException) -> str:
-    """The outcome that an error stands for, in the parent's words."""
+def _device() -> str:
+    """The kind of device that the script has opened."""
     import torch
 
-    device = "cuda" if torch.cuda.is_initialized() else "cpu"  # type: ignore[no-untyped-call]
-    causes = causes_of(error)
-    for cause in causes:
-        if (resource := exhausted(cause, device)) is not None:
-            return resource
-    unsupported = any(map(is_of_compiler, causes)) or isinstance(error, NotImplementedError)
-    return "unsupported" if unsupported else "crashed"
+    return "cuda" if torch.cuda.is_initialized() else "cpu"  # type: ignore[no-untyped-call]
 
 
 def may_be_of_length(error: BaseException) -> bool:
@@ -204,7 +198,11 @@ def may_be_of_length(error: BaseException) -> bool:
     if isinstance(error, StopIteration) or isinstance(error.__cause__, StopIteration):  # a generator's RuntimeError
         return True
     is_of_system = any(isinstance(cause, RuntimeError | OSError | ArithmeticError) for cause in causes_of(error))
-    return not is_of_system and outcome_of(error) == "crashed" and _NOT_FINITE.search(sentence_of(error)) is None
+    return (
+        not is_of_system
+        and outcome_of(error, _device())[0] == "crashed"
+        and _NOT_FINITE.search(sentence_of(error)) is None
+    )
 
 
 def _is_caused_by_end(error: BaseException) -> bool:

@@ -14,8 +14,8 @@ from time import perf_counter  # by name: the user's code may replace what `time
 from typing import TYPE_CHECKING, Any
 
 from .clock import Clock
-from .laps import Start
 from .naming import count_of, length_of
+from .protocol import Start
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -71,12 +71,14 @@ class Endless:
         samples: Samples that all ranks have drawn.
         last_samples: Samples of the last batch, of all ranks.
         length: Samples that the sampler hands out in an epoch, to all ranks together; None where that is not known.
+        epoch_samples: Samples of an epoch, of all ranks; None where that is not known.
         usual_samples: Samples of an ordinary batch. The place moves on by them where each rank has its own data.
         waits: Marks of the clock before and after each wait for a batch, without the starts of the loader.
         starts: Each start of the loader.
     """
 
     length: int | None = None
+    epoch_samples: int | None = None
     usual_samples = 1
 
     def __init__(self, seed: int, start: int = 0, *, ranks: int = 1, clock: Clock | None = None) -> None:

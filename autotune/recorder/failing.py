@@ -22,8 +22,36 @@ _TELLING_LENGTH = 12
 """Characters: a shorter first line, such as "Failed" or "CUDA error", says next to nothing. Chosen."""
 
 
+class PlayerError(Exception):
+    """What a player does wrong, as this process sees it by itself."""
+
+    outcome = "crashed"
+
+
 class NotSavedError(EOFError):
     """A script reads a checkpoint that it has saved, which bursts leave out."""
+
+
+def outcome_of(
+    error: BaseException, device: str, *, compiled: bool = True, unsupported: tuple[type[BaseException], ...] = ()
+) -> tuple[str, str]:
+    """The outcome that an error stands for, in the parent's words, and a sentence that names it.
+
+    Args:
+        error: What ended a player.
+        device: The device kind; host memory that runs out under a GPU is ``host_oom``.
+        compiled: Whether the config compiles, so that a failure in the compiler is the config's.
+        unsupported: Further errors of a config that cannot work here.
+    """
+    causes = causes_of(error)
+    for cause in causes:
+        if isinstance(cause, PlayerError):
+            return cause.outcome, str(cause)
+        if (resource := exhausted(cause, device)) is not None:
+            return resource, sentence_of(cause)
+    from_compiler = compiled and any(map(is_of_compiler, causes))
+    is_refused = from_compiler or isinstance(error, (NotImplementedError, *unsupported))
+    return "unsupported" if is_refused else "crashed", sentence_of(error)
 
 
 def exhausted(error: BaseException, device: str) -> str | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .stream import Watched
+from .batches import Batches, Watched
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -19,24 +19,7 @@ if TYPE_CHECKING:
 Maker = Callable[["DataLoader[Any]", str], "Source"]
 
 
-class Aside(Watched):
-    """An iterator of batches that training is not fed with.
-
-    Args:
-        batches: The iterator.
-        draws: Called before each batch is drawn.
-    """
-
-    def __init__(self, batches: Iterator[Any], draws: Callable[[], None]) -> None:
-        super().__init__(batches)
-        self._draws = draws
-
-    def __next__(self) -> Any:
-        self._draws()
-        return super().__next__()
-
-
-class Reader:
+class Reader(Batches):
     """A pass of the script's through a loader that may feed training: its batches are a source's where they do.
 
     Where they do not, they come from an iterator of that very loader, made as soon as it is needed.
@@ -73,10 +56,7 @@ class Reader:
         self._iterate = iterate
         self._feeding = feeding
         self._draws_aside = draws_aside
-        self._aside: Aside | None = None
-
-    def __iter__(self) -> Reader:
-        return self
+        self._aside: Watched | None = None
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -85,11 +65,8 @@ class Reader:
         source = self._feeding.source_of(self) if torch.is_grad_enabled() else None
         return next(self._batches_aside if source is None else source)
 
-    def __getattr__(self, name: str) -> Any:
-        """What frameworks ask of torch's own iterators."""
-        if name.startswith("__") or "_aside" not in self.__dict__:
-            raise AttributeError(name)
-        return getattr(self._aside if self.source is None else self.source, name)
+    def _inner(self) -> Any:
+        return self._aside if self.source is None else self.source
 
     @property
     def is_over(self) -> bool:
@@ -97,10 +74,10 @@ class Reader:
         return self._aside is not None and self._aside.is_over
 
     @property
-    def _batches_aside(self) -> Aside:
+    def _batches_aside(self) -> Watched:
         if self._aside is None:
             self._draws_aside()  # its workers start
-            self._aside = Aside(self._iterate(self.loader), self._draws_aside)
+            self._aside = Watched(self._iterate(self.loader), draws=self._draws_aside)
         return self._aside
 
 

@@ -1,305 +1,292 @@
-"""The gate of a script's training loop: it opens for a block of one player at a time."""
+"""The gate of a training loop: it opens for a block of one player at a time.
+
+A loop comes to it after each micro-batch. There a config is exchanged for another, and what the parent asks for is
+answered. Whatever a player does wrong is its own outcome: its loaders end, and the others go on.
+"""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable
-from time import perf_counter  # by name: the script may replace what `time` holds
-from typing import TYPE_CHECKING, Any
+import traceback
+from collections.abc import Generator, Iterable
+from time import perf_counter  # by name: the user's code may replace what `time` holds
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from .ending import BEYOND_EPOCH, TRAINING, end_burst, has_ended
-from .evaluation import Evaluation
-from .gradients import Gradients
-from .player import Player
-from .usage import MemoryWatch
+from .keeping import Keeping
+from .player import COMPILED_BATCHES, NonFiniteLossError, Player
+from .protocol import FIRST, Command, Lap
+from .usage import forget_peaks, free_memory, peak_bytes
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
     from torch.optim import Optimizer
 
-    from .players import Players
-    from .source import Source
-    from .wire import Wire
+    from .wire import Reporter
 
-NO_PARTS = "a script without a loader has no parts that could train alone"
+OPENING_SECONDS = 2.0
+"""The first steps stop after a whole one when they take longer, unless they compile. Not tuned."""
+
+PlayerOf = TypeVar("PlayerOf", bound=Player)
+Course = Generator[bool, None, None]
 
 
-class Gate:
-    """Lets a script train as far as the parent asks for.
+class Watch(Protocol):
+    """Watches what this process takes of the machine, and what others take."""
+
+    def begin(self) -> None:
+        """A block begins."""
+
+    def end(self) -> Any:
+        """What was seen since, as fields of a telemetry summary."""
+
+    def peak_bytes(self) -> int | None:
+        """The most host memory so far; None where the system does not tell."""
+
+
+class Gate(Generic[PlayerOf]):
+    """Lets a training loop train as far as the parent asks for.
+
+    The loop calls `obey` with a command, and `passed` after each micro-batch, as long as they return true; then comes
+    the next command. Subclasses make players, bring their settings into force, and judge errors.
 
     Args:
-        wire: To the parent.
-        request: The job.
-        loop: What a look at the script found.
-        players: Of this process.
-        memory: Watches memory.
-        doing: What the script is doing, in its last item.
-        top: The process that all ranks hang below; None: there is one.
+        reporter: To the parent.
+        watch: Of this process.
+        device: That it trains on.
+        alone: Whether no other rank trains with it: they would have to see a failure alike.
 
     Attributes:
-        source: What the script draws from; None in a script without a loader.
-        evaluation: What is no part of a block.
-        last_loss: Of the last backward pass.
+        playing: The player that plays, or has played last; there once one has joined.
+        is_shared: Whether a second one has ever joined.
     """
 
-    def __init__(
-        self,
-        wire: Wire,
-        request: dict[str, Any],
-        loop: dict[str, Any],
-        players: Players,
-        memory: MemoryWatch,
-        doing: list[str],
-        top: int | None = None,
-    ) -> None:
-        self.source: Source | None = None
-        self.last_loss: torch.Tensor | None = None
-        self._wire = wire
-        self._loop = loop
-        self._players = players
-        self._memory = memory
-        self._doing = doing
-        self._top = top
-        self._until = 0
-        self._leads = self._leads_in = False
+    playing: PlayerOf
+    _course: Course
+
+    def __init__(self, reporter: Reporter, watch: Watch, device: torch.device, *, alone: bool) -> None:
+        self.is_shared = False
+        self._reporter = reporter
+        self._watch = watch
+        self._device = device
+        self._is_alone = alone
+        self._players: dict[int, PlayerOf] = {}
         self._outs: dict[int, dict[str, Any]] = {}  # by player, why it is out
-        self._opening_peaks: dict[int, dict[str, int]] = {}  # by player, of its first steps
-        self._cycles = self._steps = 0
-        self._step_began = 0.0
-        step_batches = max(1, loop["accumulation"]) if loop["loaders"] else 0
-        self.evaluation = Evaluation(
-            lambda phase: self._wire.send("phase", phase=phase), self._synchronise, step_batches
-        )
-        self._gradients = Gradients(request["trace"]) if request["job"] == "numerics" else None
-        self._trained, self._passed_at = True, 0
-        if players.playing.part != "all" and not loop["loaders"]:
-            self._fail("unsupported", NO_PARTS)
+        self._keeping = Keeping()
+        self._samples = 0
 
-    def before_draw(self) -> None:
-        """All that was drawn has been trained on, but for a step's first batches where the script draws all of them."""
-        self.evaluation.end()  # who trains on will say so after the draw, or sets the attribute
-        if self.source is None:
-            return
-        self._before_draw(self.source)
-        while self._players.playing.reads_only:  # what the loader alone could reach: nobody trains on these batches
-            next(self.source.stream)
-            self._before_draw(self.source)
-        if self._doing[-1] == TRAINING and self.source.has_passed_epoch:
-            self._doing.append(BEYOND_EPOCH)
+    def obey(self, command: Command) -> bool:
+        """Begins what is asked for; returns whether there is something to train for it."""
+        self._course = self._obeyed(command)
+        return next(self._course, False)
 
-    def _before_draw(self, source: Source) -> None:
-        stream, ahead = source.stream, self._players.playing.draws_ahead
-        if self._trained or not ahead:
-            self._pass(stream.position - self._passed_at if ahead else stream.last_samples)
-            self._trained, self._passed_at = False, source.stream.position  # another stream perhaps, or place
+    def passed(self, samples: int) -> bool:
+        """A micro-batch of this many samples is trained; returns whether another one should be."""
+        self._samples = samples
+        return next(self._course, False)
 
-    def before_step(self, optimizer: Optimizer) -> None:
-        """An optimizer is about to step."""
-        self.evaluation.trains()
-        self._step_began = perf_counter()
-        if self._gradients is not None:
-            self._gradients.before_step([weight for group in optimizer.param_groups for weight in group["params"]])
+    def failed(self, error: BaseException) -> bool:
+        """Training has failed; returns whether something is to be trained all the same.
 
-    def after_step(self, _: Optimizer) -> None:
-        """An optimizer has stepped."""
-        self._players.playing.updates.append((self._step_began, perf_counter()))
-        self._trace_step()
-        self._steps += 1
-        if not self._loop["loaders"] and self._steps % self._loop["optimizers"] == 0:
-            self._pass_step()
-
-    def on_evaluation(self, by: str) -> None:
-        """Something is done that belongs to evaluation, unless each step does it."""
-        self.evaluation.shows(by, self.source.drawn if self.source is not None else 0)
-
-    def before_backward(self, loss: torch.Tensor) -> None:
-        """A backward pass begins; a script that changes its weights by itself has done so since the one before."""
-        self.evaluation.trains()
-        self._trained = True
-        if self._gradients is not None:
-            self._gradients.losses.append(loss.detach())
-        if self._loop["updates_itself"] and not self._loop["loaders"]:
-            if self._cycles:
-                self._pass_step()
-            self._cycles += 1
-
-    def after_backward(self, weights: list[torch.Tensor]) -> None:
-        """A backward pass has ended."""
-        if self._gradients is not None and self._loop["updates_itself"]:
-            self._gradients.before_step(weights)
-            self._trace_step()
-
-    def _trace_step(self) -> None:
-        """A step whose numbers are compared."""
-        if self._gradients is not None and self._gradients.after_step():
-            self._wire.send("result", value=self._gradients.trace())
-            end_burst()
-
-    def _pass_step(self) -> None:
-        """The gate, in a loop without a loader."""
-        samples = self._loop["step_samples"] * max(1, self._loop["accumulation"]) * self._loop["ranks"]
-        self._players.playing.position += samples
-        self._pass(samples)
-
-    def _pass(self, samples: int) -> None:
-        """The gate: goes on at once while there is something to train, else tells what was trained, and waits.
-
-        Args:
-            samples: Trained since the last time.
+        Raises:
+            BaseException: The error, where no player can go on.
         """
-        if has_ended():
-            end_burst()
-        if self._gradients is not None:
-            return
-        player = self._players.playing
-        if not player.is_open:
-            taken = player.pass_first(samples, self.evaluation.left_out)
-            self.evaluation.left_out = 0.0
-            if not taken:
-                return
-            self._open(player)
-        elif self._leads:
-            self._begin(player, lead=samples)
-            return
-        elif player.place < self._until:
-            return
-        else:
-            self._finish(player)
-        self._obey()
-
-    def _open(self, player: Player) -> None:
-        """The first steps are taken."""
-        self._synchronise()
-        self._opening_peaks[player.number] = self._peaks()
-        if not self._is_loss_finite(player):
-            return
-        missing = player.effects.missing(player.stream, reads_only=player.reads_only)
-        player.effects.close()
-        if missing:
-            reason = "; ".join(f"{name} did not come into effect: {why}" for name, why in missing.items())
-            self._out(player, "unsupported", reason, without_effect=list(missing))
-            return
-        player.hold_workers()
-        self._wire.send("ready", player=player.number, reads_batches=self._loop["reads_batches"], **player.ready())
-        if not self._players.is_shared:
-            self._doing.append(TRAINING)
-
-    def _obey(self) -> None:
-        """Waits until it is asked to train on; what else is asked for is answered."""
-        asked: dict[str, Callable[[dict[str, Any]], bool]] = {
-            "join": self._join, "train": self._train, "report": self._report, "leave": self._report, "end": self._end,
-        }  # fmt: skip
-        while True:
-            command = self._wire.receive()
-            if "command" in command:  # this process was started for the job, and has no server between
-                command = json.loads(command["command"])
-            action, number = command["action"], command["player"]
-            if action != "end" and number in self._outs:  # it fell out while the parent had its first steps repeated
-                self._wire.send("out", **self._outs[number])
-            elif asked[action](command):
-                return
-
-    def _join(self, command: dict[str, Any]) -> bool:
-        """Another player takes its first steps."""
-        player = Player(command["player"], {**command["seat"], "changes": command["changes"]}, self._loop)
-        self._wire.send("phase", phase="warm up")
-        self._players.join(player)
-        self.evaluation.left_out = 0.0
-        if player.part != "all" and not self._loop["loaders"]:
-            self._out(player, "unsupported", NO_PARTS)
+        try:
+            return self._course.throw(error)
+        except StopIteration:
             return False
-        return True
 
-    def _train(self, command: dict[str, Any]) -> bool:
-        """A player trains a block; where several play, a micro-batch leads in, untimed."""
-        self._wire.send("phase", phase="train")
-        player = self._players.play(command["player"])
-        if command["start"] is not None:
-            player.restart(command["start"])
-        self._until, self._leads_in = command["until"], command["leads_in"]
-        self._leads = self._players.is_shared and not player.starts_loader
-        player.release_workers()
-        if not self._leads:
-            self._begin(player, lead=0)
-        return True
+    def end(self) -> None:
+        """Lets the workers of all players go on, so that they can end."""
+        self._reporter.phase("end")
+        for player in self._players.values():
+            player.check_weights()
+            player.release_workers()
 
-    def _report(self, command: dict[str, Any]) -> bool:
-        """What is known of a player besides its blocks; it may leave then."""
-        player = self._players.of(command["player"])
-        self._wire.send("report", player=player.number, value=self._figures(player), drained=player.drained)
-        if command["action"] == "leave":
-            self._players.drop(player)
-        return False
+    def _seated(self, command: Command) -> PlayerOf:
+        """The player that joins."""
+        raise NotImplementedError
 
-    def _end(self, _: dict[str, Any]) -> bool:
-        self._players.release_workers()
-        self._wire.send("phase", phase="end")
-        self._wire.send("done")
-        end_burst()
+    def _enter(self, player: PlayerOf, former: PlayerOf | None) -> None:
+        """Brings a player's settings into force, in the place of another one's."""
+        raise NotImplementedError
 
-    def _begin(self, player: Player, *, lead: int) -> None:
-        """The block's clock runs."""
-        self._leads = False
-        self.evaluation.left_out = 0.0
-        self._synchronise()
-        player.begin(self._top, lead=lead)
+    def _trained(self) -> tuple[Iterable[nn.Module], Iterable[Optimizer]]:
+        """The models and optimizers, which go on training whichever config plays."""
+        raise NotImplementedError
 
-    def _finish(self, player: Player) -> None:
-        """The block is trained: tells what it took."""
-        self._synchronise()
-        told = player.finish(self.evaluation.left_out)
-        if not self._is_loss_finite(player):
+    def _named(self, error: BaseException, player: PlayerOf | None) -> BaseException:  # noqa: ARG002
+        """The error, or a better one: torch raises the death of a worker wherever training happens to be."""
+        return error
+
+    def _judged(self, error: BaseException, player: PlayerOf | None) -> dict[str, Any] | None:
+        """The outcome of the player that an error ends, and its reason; None where the process must end with it."""
+        raise NotImplementedError
+
+    def _left_out(self) -> float:
+        """Seconds since this was last asked that are no part of training."""
+        return 0.0
+
+    def _more_of_block(self) -> dict[str, Any]:
+        """What is told besides a block."""
+        return {}
+
+    def _obeyed(self, command: Command) -> Course:
+        """Does what it is asked to; yields wherever a micro-batch is to be trained.
+
+        A process ends with its only player, and one of several ranks with its first failure: the other ranks wait in a
+        collective operation.
+        """
+        number = command.player
+        if number in self._outs:  # while another one played, or the parent had its first steps repeated
+            self._reporter.send("out", player=number, **self._outs[number])
             return
-        player.hold_workers()  # until the next block's clock runs: what they read meanwhile would flatter it
-        told["lap"]["own_pass"] = self.source.own_pass if self.source is not None else None
-        self._wire.send("block", player=player.number, leads_in=self._leads_in, **told)
+        try:
+            if command.action == "join":
+                yield from self._join(command)
+            elif command.action == "train":
+                yield from self._train(self._players[number], command)
+            else:
+                self._report(self._players[number], leaves=command.action == "leave")
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
+            named = self._named(error, self._players.get(number))
+            out = self._judged(named, self._players.get(number))
+            others = self.is_shared and self._is_alone
+            spoilt = isinstance(error, NonFiniteLossError)
+            if out is None or not others or (spoilt and not self._keeping.restore(*self._trained())):
+                raise named from named.__cause__
+            traceback.clear_frames(error.__traceback__)  # they hold the player's tensors
+        else:
+            return
+        # Of a dead worker its own player fails, and the one that played repeats its command with new loaders.
+        guilty = next((one for one, player in self._players.items() if player.has_dead_worker), number)
+        self._drop(guilty)
+        self._outs[guilty] = out
+        if guilty == number or command.action == "join":
+            self._reporter.send("out", player=number, **out)
+        else:
+            self._players[number].begin_anew()
+            yield from self._obeyed(command)
 
-    def _figures(self, player: Player) -> dict[str, Any]:
-        """What is known besides the blocks: where others play, of its memory what its first steps took of the GPU's."""
-        if self._players.is_shared:
-            return {"host_memory_bytes": None, "loss": player.loss, **self._opening_peaks[player.number]}
-        return {"host_memory_bytes": self._memory.look(), "loss": player.loss, **self._peaks()}
+    def _join(self, command: Command) -> Course:
+        """A new player takes its first steps."""
+        self.is_shared |= command.player != FIRST
+        if self.is_shared:
+            forget_peaks(self._device)
+        player = self._players[command.player] = self._seated(command)
+        self._reporter.phase("warm up")
+        self._play(player)
+        if self.is_shared:
+            self._keeping.keep(*self._trained())
+        yield from self._first_steps(player)
+        self._see_peaks(player)
+        player.check_loss()
+        player.check_weights()
+        player.is_open = True
+        ready = player.ready()
+        player.hold_workers()
+        self._reporter.send("ready", player=player.number, **ready)
 
-    def _peaks(self) -> dict[str, int]:
-        """What was taken of a GPU's memory at most."""
-        if not self._loop["device"].startswith("cuda"):
-            return {}
-        import torch
-
-        return {
-            "device_memory_bytes": int(torch.cuda.max_memory_reserved()),
-            "device_allocated_bytes": int(torch.cuda.max_memory_allocated()),
+    def _first_steps(self, player: PlayerOf) -> Course:
+        """They compile and allocate: a whole step of the optimizer, and as a rule a micro-batch, an ordinary one."""
+        began, lead = perf_counter(), player.clock.lead
+        taken, passes = 0, player.step_passes
+        least = max(passes + player.extra_passes, COMPILED_BATCHES if player.is_compiled else 0)
+        while taken < least:
+            lap = yield from self._lap(player, lead, passes)
+            taken, passes = taken + lead + passes, 1
+            began += lap.left_out  # as if that had come before
+            # Ranks must decide alike, or some would wait for ever.
+            (late,) = player.slowest(float(perf_counter() >= began + OPENING_SECONDS))
+            if late and not player.is_patient:
+                break
+        player.opening |= {
+            "pace": max(lap.seconds - lap.start_seconds, 1e-9) / lap.consumed,
+            "opening_seconds": perf_counter() - began,
+            "opening_steps": taken / player.step_passes,
         }
 
-    def _is_loss_finite(self, player: Player) -> bool:
-        """Whether it is; a player for which it is not is out."""
-        loss, self.last_loss = self.last_loss, None
-        if loss is not None:
-            player.loss = float(loss)
-        if player.loss is None or math.isfinite(player.loss):
-            return True
-        self._out(player, "invalid", f"the loss became {player.loss}", spoilt=True)
-        return False
+    def _train(self, player: PlayerOf, command: Command) -> Course:
+        """A player trains a block; where several play, a micro-batch leads in, untimed."""
+        self._reporter.phase("train")
+        self._play(player)
+        if command.start is not None:
+            player.restart(command.start)
+        self._watch.begin()
+        # Another player has used the process since. Not into an epoch, whose start must be timed.
+        leads = self.is_shared and not player.starts_loader
+        lap = yield from self._lap(player, max(player.clock.lead, int(leads)), 1, command.until or 0)
+        seen = dict(self._watch.end())
+        if self.is_shared:  # of an allocator that players share, it says nothing about the config of one of them
+            seen.pop("allocator_retries", None)
+        player.check_loss()
+        player.hold_workers()  # until its next block: what they read meanwhile would flatter it
+        told = {"lap": vars(lap), "seen": seen, "leads_in": command.leads_in, "drained": player.drained}
+        told |= {"starts": player.new_starts, "epoch_samples": player.epoch_samples, **self._more_of_block()}
+        self._reporter.send("block", player=player.number, **told)
 
-    def _out(self, player: Player, outcome: str, reason: str, *, spoilt: bool = False, **more: Any) -> None:
-        """A player has failed: the others go on without it, where there are any.
+    def _lap(self, player: PlayerOf, lead: int, passes: int, until: int = 0) -> Generator[bool, None, Lap]:
+        """A timed lap.
 
-        Not where several ranks would have to see it alike, nor where weights are spoilt that nobody has kept.
+        Args:
+            player: The one that plays.
+            lead: Micro-batches that lead in, untimed.
+            passes: Micro-batches of the lap, at least.
+            until: Place in the stream of samples that it reaches.
         """
-        alone = not self._players.is_shared or self._loop["ranks"] > 1
-        if alone or (spoilt and not self._players.restore()):
-            self._fail(outcome, reason, **more)
-        self._players.drop(player)
-        told = self._outs[player.number] = {"player": player.number, "outcome": outcome, "reason": reason, **more}
-        self._wire.send("out", **told)
+        player.clock.synchronize()
+        led = 0
+        for _ in range(lead):
+            yield True
+            led += self._samples
+        if not player.clock.lead:  # else a queue that was waited for would be empty, as it never is in training
+            player.clock.synchronize()
+        self._left_out()
+        player.begin_lap(led)
+        while passes > 0 or player.place < until:
+            yield True
+            passes -= 1
+        return player.end_lap(self._left_out())
 
-    def _fail(self, outcome: str, reason: str, **more: Any) -> None:
-        self._wire.send("failure", outcome=outcome, reason=reason, **more)
-        end_burst()
+    def _report(self, player: PlayerOf, *, leaves: bool) -> None:
+        """Tells what is known of a player besides its blocks.
 
-    def _synchronise(self) -> None:
-        if self._loop["device"].startswith("cuda"):
-            import torch
+        Where others play, its host memory is not known apart, and the device's peak may be theirs: what this one took
+        is what its first steps did, and those on the largest samples.
+        """
+        if player.wants_worst:
+            self._play(player)
+            if self.is_shared:
+                forget_peaks(self._device)
+            player.train_on_worst()
+            player.hold_workers()
+            self._see_peaks(player)
+        elif not self.is_shared:
+            self._see_peaks(player)
+        player.check_weights()
+        value = {"host_memory_bytes": None if self.is_shared else self._watch.peak_bytes(), "final_loss": player.loss}
+        if self._device.type != "cpu":
+            reserved, allocated = player.slowest(*player.peaks)  # of one device each
+            value |= {"device_memory_bytes": int(reserved), "device_allocated_bytes": int(allocated)}
+        value |= player.figures()
+        if leaves:
+            self._drop(player.number)
+        self._reporter.send("report", player=player.number, value=value, drained=player.drained)
 
-            torch.cuda.synchronize()
+    def _play(self, player: PlayerOf) -> None:
+        """Lets one play."""
+        former = getattr(self, "playing", None)
+        self._enter(player, former)
+        self.playing = player
+        player.release_workers()
+
+    def _see_peaks(self, player: PlayerOf) -> None:
+        reserved, allocated = peak_bytes(self._device)
+        player.peaks = max(player.peaks[0], reserved), max(player.peaks[1], allocated)
+
+    def _drop(self, number: int) -> None:
+        """A player leaves; what it holds is freed."""
+        if number in self._players:
+            self._players.pop(number).close()
+        free_memory()

@@ -18,6 +18,10 @@ MOST_CALLS = 100
 """Of models in training, among which the ones that were tuned are looked for. Chosen."""
 
 
+def _nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
 def on_iterate(then: Callable[[DataLoader[Any], Iterate], Iterator[Any]]) -> None:
     """Calls ``then(loader, iterate)`` in the place of each ``iter(loader)``, but for those within workers."""
     from torch.utils.data import DataLoader, get_worker_info
@@ -49,75 +53,56 @@ def on_mode(then: Callable[[Any, bool], None]) -> None:
     """Calls ``then(module, training)`` before each switch of a module to training, or to evaluation."""
     from torch import nn
 
-    original = nn.Module.train
-
-    @functools.wraps(original)
-    def train(self: Any, mode: bool = True) -> Any:
-        then(self, mode)
-        return original(self, mode)
-
-    nn.Module.train = train  # type: ignore[method-assign]
+    _around(nn.Module, "train", lambda module, mode=True: then(module, mode))
 
 
 def on_backward(before: Callable[[torch.Tensor], None], after: Callable[[], None] = lambda: None) -> None:
     """Calls ``before(loss)`` and ``after()`` around each ``loss.backward()``."""
     import torch
 
-    original: Any = torch.Tensor.backward
-
-    @functools.wraps(original)
-    def backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        before(self)
-        returned = original(self, *args, **kwargs)
-        after()
-        return returned
-
-    torch.Tensor.backward = backward  # type: ignore[method-assign]
+    _around(torch.Tensor, "backward", lambda loss, *_, **__: before(loss), lambda *_, **__: after())
 
 
 def on_autocast(then: Callable[[str], None]) -> None:
     """Calls ``then(device)`` after each entry into autocast."""
     import torch
 
-    original: Any = torch.autocast.__enter__
-
-    def entering(mode: Any) -> Any:
-        entered = original(mode)
-        then(mode.device)
-        return entered
-
-    torch.autocast.__enter__ = entering  # type: ignore[method-assign]
+    _around(torch.autocast, "__enter__", after=lambda mode: then(mode.device))
 
 
 def on_gradients_again(then: Callable[[], None]) -> None:
     """Calls ``then()`` after each exit from a context without gradients, where they are wanted again."""
     import torch
 
-    def watched(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def leaving(*args: Any) -> Any:
-            left = original(*args)
-            if torch.is_grad_enabled():
-                then()
-            return left
-
-        return leaving
+    def left(*_: Any) -> None:
+        if torch.is_grad_enabled():
+            then()
 
     for context in (torch.no_grad, torch.inference_mode, torch.set_grad_enabled):
-        context.__exit__ = watched(context.__exit__)  # type: ignore[method-assign]
+        _around(context, "__exit__", after=left)
 
 
 def on_attention(then: Callable[[], None]) -> None:
     """Calls ``then()`` before each call of torch's attention."""
     import torch
 
-    original = torch.nn.functional.scaled_dot_product_attention
+    _around(torch.nn.functional, "scaled_dot_product_attention", lambda *_, **__: then())
 
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        then()
-        return original(*args, **kwargs)
 
-    torch.nn.functional.scaled_dot_product_attention = watched
+def _around(
+    owner: Any, name: str, before: Callable[..., None] = _nothing, after: Callable[..., None] = _nothing
+) -> None:
+    """Calls functions around each call of one of torch's, with its arguments."""
+    original: Any = getattr(owner, name)
+
+    @functools.wraps(original)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        before(*args, **kwargs)
+        returned = original(*args, **kwargs)
+        after(*args, **kwargs)
+        return returned
+
+    setattr(owner, name, called)
 
 
 def on_outermost_forward(

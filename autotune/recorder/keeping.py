@@ -36,9 +36,12 @@ class Keeping:
             self._kept = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
 
     def restore(self, models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> bool:
-        """Puts back what was kept; returns whether there was something."""
+        """Puts back what was kept, and drops gradients; returns whether there was something."""
         import torch
 
+        optimizers = list(optimizers)
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
         tensors = list(_tensors(models, optimizers))
         if self._kept is None or len(self._kept) != len(tensors):
             return False

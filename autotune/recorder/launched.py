@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import hooks
+from .batches import Watched
 from .changes import Changes
 from .matching import Match, note
 from .naming import batches_of, find_models, has_own_iterator, is_own_batch_sampler, loader_key, loader_kind, models_of
 from .place import differences
 from .ranks import this_rank
 from .remade import StandIn
-from .stream import Watched
 
 if TYPE_CHECKING:
     from torch import nn

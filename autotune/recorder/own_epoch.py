@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from .batches import Batches
 from .naming import count_of, length_of
 from .order import random_numbers
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 
-class OwnEpoch:
+class OwnEpoch(Batches):
     """Its batches, each with its number of samples, in an order that depends on a seed as far as torch's samplers do.
 
     Args:
@@ -32,9 +33,6 @@ class OwnEpoch:
         with random_numbers(seed):
             self._batches = iterate(loader)
 
-    def __iter__(self) -> OwnEpoch:
-        return self
-
     def __next__(self) -> tuple[int, Any]:
         # Without workers, a sampler draws its order only as the first batch is asked for.
         with contextlib.nullcontext() if self._is_begun else random_numbers(self._seed):
@@ -42,11 +40,8 @@ class OwnEpoch:
         self._is_begun = True
         return self._samples_of(batch), batch
 
-    def __getattr__(self, name: str) -> Any:
-        """What is asked of torch's own iterators."""
-        if name.startswith("__") or "_batches" not in self.__dict__:
-            raise AttributeError(name)
-        return getattr(self._batches, name)
+    def _inner(self) -> Any:
+        return self._batches
 
     def _samples_of(self, batch: Any) -> int:
         """As many as the sampler drew: its first tensor may hold the neighbours of what was drawn."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
+from .batches import Watched
 from .naming import length_of, loader_key
-from .stream import Watched
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -75,9 +75,12 @@ class Pass:
 
     def through(self, batches: Iterator[Any], drawn: Callable[[Any], None]) -> Iterator[Any]:
         """The loader's iterator, each of whose batches is told."""
-        watched = _Watched(batches, drawn, self)
+        watched = Watched(batches, drawn, ended=self._end)
         self._iterator = weakref.ref(watched)  # its workers end when the script drops it
         return watched
+
+    def _end(self) -> None:
+        self.is_over = True
 
     def note(self, place: int) -> None:
         """A batch was drawn."""
@@ -160,21 +163,6 @@ class Passes:
             ),
             "is_cycled": any(one.is_cycled for one in own),
         }
-
-
-class _Watched(Watched):
-    """The iterator of a pass, which notes its end."""
-
-    def __init__(self, batches: Iterator[Any], drawn: Callable[[Any], None], own: Pass) -> None:
-        super().__init__(batches, drawn)
-        self._pass = own
-
-    def __next__(self) -> Any:
-        try:
-            return super().__next__()
-        except StopIteration:
-            self._pass.is_over = True
-            raise
 
 
 def _drawn_last(passes: Sequence[Pass]) -> Pass | None:

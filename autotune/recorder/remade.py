@@ -12,8 +12,9 @@ from typing import Any
 from torch.utils.data import DataLoader, Sampler
 
 from .attributes import Attributes, is_same
+from .batches import Watched
 from .naming import length_of
-from .stream import ITERATE, Watched
+from .stream import ITERATE
 
 _FOLLOWED = ("sampler", "batch_sampler")
 

@@ -12,34 +12,34 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterator
-from time import time
 from typing import TYPE_CHECKING, Any
 
 from ..sandbox.inside import announce_step, enter_layer
 from . import ending, hooks
+from .batches import Watched
 from .changes import Changes
 from .evaluation import Copies
-from .feeding import Aside, Feeding, Reader
-from .gate import Gate
+from .feeding import Feeding, Reader
 from .heap import free_chunk
 from .naming import find_models, loader_key, without_length, wrapped_in
 from .opening_cuda import Opener, before_cuda, open_in_fork
 from .order import seed_all, seed_start
-from .player import Player
-from .players import Players
 from .ranks import Meeting, this_rank, top_of_run
 from .saving import leave_out_checkpoints
-from .server import serve, unsafe_reason
+from .script_gate import ScriptGate
+from .server import Server, adopt_orphans, unsafe_reason
 from .source import Source
 from .stream import Stream
 from .telling import tune_allocator
-from .usage import MemoryWatch
-from .wire import Wire
+from .usage import UsageWatch
+from .wire import Wire, parent_has_gone
 
 if TYPE_CHECKING:
     import torch
     from torch.optim import Optimizer
     from torch.utils.data import DataLoader
+
+    from .script_player import ScriptPlayer
 
 
 def begin(orders: dict[str, Any]) -> None:
@@ -61,8 +61,7 @@ class Runner:
         self._orders = orders
         self._loop: dict[str, Any] = orders["loop"]
         self._wire: Wire | None = None
-        self._gate: Gate | None = None
-        self._players: Players | None = None
+        self._gate: ScriptGate | None = None
         self._request: dict[str, Any] = {}
         self._exchange = Changes(orders.get("changes", {})).exchange()
         self._models: list[Any] = []
@@ -115,7 +114,7 @@ class Runner:
     def _iterated_aside(self, loader: DataLoader[Any], key: str, iterate: hooks.Iterate) -> Iterator[Any]:
         """An iterator of batches that training is not fed with."""
         self._shows_evaluation(key)  # its workers start
-        return Aside(iterate(loader), functools.partial(self._shows_evaluation, key))
+        return Watched(iterate(loader), draws=functools.partial(self._shows_evaluation, key))
 
     def _shows_evaluation(self, by: str) -> None:
         if self._gate is not None:
@@ -139,21 +138,20 @@ class Runner:
 
     def _source_for(self, loader: DataLoader[Any], key: str) -> Source:
         """A source for a loader that feeds training."""
-        gate, players = self._gate, self._players
-        assert gate is not None  # noqa: S101 - both were made on the way here
-        assert players is not None  # noqa: S101
+        gate = self._gate
+        assert gate is not None  # noqa: S101 - it was made on the way here
         is_main = key == self._loop["loaders"][0] and gate.source is None
         source = Source(
             loader,
-            lambda: players.playing.streams,
-            lambda: self._stream_for(loader, players.playing, is_main=is_main, is_cycled=key in self._loop["cycled"]),
+            lambda: gate.playing.streams,
+            lambda: self._stream_for(loader, gate.playing, is_main=is_main, is_cycled=key in self._loop["cycled"]),
             gate.before_draw if is_main else lambda: None,
         )
         if is_main:
             gate.source = source
         return source
 
-    def _stream_for(self, loader: DataLoader[Any], player: Player, *, is_main: bool, is_cycled: bool) -> Stream:
+    def _stream_for(self, loader: DataLoader[Any], player: ScriptPlayer, *, is_main: bool, is_cycled: bool) -> Stream:
         """What a player draws from, of a loader."""
         is_replayed = is_cycled and not player.reads_only  # and kept, too: of a few batches, that takes no memory
         stream = Stream(
@@ -196,7 +194,7 @@ class Runner:
         gc.unfreeze()  # the models are among what was frozen, and are looked for at the loop
         ending.tell_how_it_ends(self._told_to, self._doing)
 
-    def _arrive(self) -> Gate:
+    def _arrive(self) -> ScriptGate:
         """At the training loop: a server stays here, and each of its jobs goes on; so does a job of its own."""
         forked = self._wire is not None
         if not forked:
@@ -232,11 +230,19 @@ class Runner:
         sys.stdout.flush()
         reason = unsafe_reason(try_out)
         self._told_to.send("serves", pid=os.getpid(), rank=rank, fork_unsafe_reason=reason)
-        self._wire, self._request = serve(self._told_to, reason)
+        while reason is not None:
+            self._told_to.receive()  # until the parent ends it
+        adopt_orphans()
+        server = Server(self._told_to.channel.fileno(), self._told_to)
+        if (job := server.serve()) is None:
+            server.kill_jobs()
+            parent_has_gone()
+        self._request, commands = job
+        self._wire = Wire(self._told_to.channel, self._request["number"], commands)
         try:
             enter_layer(self._request["layer"])
         except OSError as error:
-            self._wire.send("failure", outcome="crashed", reason=f"the job got no layer of its own: {error}")
+            self._wire.failure("crashed", f"the job got no layer of its own: {error}")
             ending.leave()
         self._exchange = Changes(self._request["changes"]).exchange()
         import torch
@@ -245,35 +251,32 @@ class Runner:
             torch.get_num_threads, torch.set_num_threads = self._own_threads
             torch.set_num_threads(self._threads)
 
-    def _become(self, wire: Wire) -> Gate:
+    def _become(self, wire: Wire) -> ScriptGate:
         """Applies the job's changes, and makes its gate."""
         import torch
 
         request = self._request
         if not self._models:
             gc.unfreeze()  # some may be made later; those that are there are looked for once more then
-        wire.send("phase", phase="build")
+        wire.phase("build")
         self._doing.append(ending.FIRST_STEPS)
         ranks = self._loop["ranks"]
         limit = request["memory_limit_bytes"] and request["memory_limit_bytes"] // ranks
-        memory = MemoryWatch(limit, lambda seen: _exceeded(wire, request, seen, limit))
+        top = top_of_run(self._orders["socket"]) if ranks > 1 else None
+        usage = UsageWatch(limit, lambda seen: _exceeded(wire, request, seen, limit), top)
         if request["memory_fraction"] is not None and torch.cuda.is_available():
             torch.cuda.set_per_process_memory_fraction(request["memory_fraction"])
         free_chunk(self._loop["evaluation_bytes"])
         device = torch.device(self._loop["device"])
         if request["steady_malloc"] and device.type == "cpu":
             tune_allocator(device)
-        seat = {"changes": request["changes"], "part": request["plan"]["part"], "seed": request["seed"]}
-        first = Player(0, seat, self._loop)
-        first.changes.wrapped = self._exchange.wrapped
-        players = self._players = Players(first, self._models, device)
+        wrapped = self._exchange.wrapped
+        gate = ScriptGate(wire, request, self._loop, self._models, wrapped, device, usage, self._doing)
+        self._gate = gate
         if not self._models:  # they are made, or called for the first time, after the loop has begun
-            hooks.when_called(self._loop["models"], players.on_models)
+            hooks.when_called(self._loop["models"], gate.on_models)
+        gate.begin()
         seed_all(request["seed"] + (request["trace"] or {}).get("noise", 0))
-        top = top_of_run(self._orders["socket"]) if ranks > 1 else None
-        gate = self._gate = Gate(wire, request, self._loop, players, memory, self._doing, top)
-        first.start_seconds = max(0.0, time() - request["asked_at"])
-        wire.send("phase", phase="warm up")
         return gate
 
     def _postpone_threads(self) -> None:
@@ -296,9 +299,7 @@ class Runner:
     def _before_step(self, optimizer: Optimizer) -> None:
         self._arrive_once()
         self._trains_elsewhere |= self._gate is None
-        if self._gate is not None and self._players is not None:
-            self._players.on_optimizer(optimizer)
-            self._players.playing.effects.before_step()
+        if self._gate is not None:
             self._gate.before_step(optimizer)
 
     def _after_step(self, optimizer: Optimizer) -> None:
@@ -316,10 +317,8 @@ class Runner:
             self._arrive_once()
         self._trains_so |= self._evaluates
         self._feeding.trains()
-        if self._gate is not None and self._players is not None:
-            self._gate.last_loss = loss.detach() if loss.numel() == 1 else None
+        if self._gate is not None:
             self._gate.before_backward(loss)
-            self._players.playing.effects.before_backward(loss)
 
     def _on_mode(self, module: Any, training: bool) -> None:
         if self._gate is None:
@@ -341,5 +340,5 @@ def _exceeded(wire: Wire, request: dict[str, Any], seen: int, limit: int) -> Non
     """More memory than may be: the burst ends at once."""
     outcome = "oom" if request["device"] in {None, "cpu"} else "host_oom"
     told = f"the process tree took {seen} bytes of host memory, more than the target of {limit}"
-    wire.send("failure", outcome=outcome, reason=told)
+    wire.failure(outcome, told)
     ending.leave()

@@ -1,22 +1,26 @@
-"""A script that has come to its training loop, and forks a process for each burst: its start-up is paid once."""
+"""Forks a process for each job, from one that is ready for it: its start-up is paid once.
+
+So does a script that has come to its training loop, and the forkserver of a `build()`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import gc
-import json
 import os
 import select
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
+from json import loads  # by name: the user's module may replace what `json` holds
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, BinaryIO
 
 from .tokenizing import why_no_fork
-from .wire import Wire, parent_has_gone
+from .wire import Reporter
 
 CANARY_SECONDS, CUDA_CANARY_SECONDS = 3.0, 60.0
 """For a forked process to compute, and to open CUDA besides, which takes seconds on a machine of many GPUs. Chosen."""
@@ -36,7 +40,20 @@ def unsafe_reason(try_out: Callable[[], None] | None = None) -> str | None:
         return f"{sys.platform} has no safe fork"
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return "the script has opened CUDA before its training loop"
-    return reason_of_others() or _canary(try_out)
+    if (reason := reason_of_others()) is not None:
+        return reason
+
+    def compute() -> None:
+        torch._C.set_num_threads(2)  # torch's own, whatever stands in its place until the fork
+        compute_on_all_threads()
+        if try_out is not None:
+            try_out()
+
+    what = "computes" if try_out is None else "opens CUDA, which the script has touched before"
+    ended = canary(compute, CANARY_SECONDS if try_out is None else CUDA_CANARY_SECONDS)
+    if ended is None:
+        return "a forked process hangs when it computes: the script has used threads before its training loop"
+    return None if ended == 0 else f"a forked process fails when it {what}"
 
 
 def reason_of_others() -> str | None:
@@ -68,82 +85,91 @@ def _runs(pid: str) -> bool:
         return False
 
 
-def _canary(try_out: Callable[[], None] | None) -> str | None:
-    """Forks a child that computes on all threads: after a used OpenMP pool it would hang for ever."""
+def compute_on_all_threads() -> None:
+    """What a forked process may hang at: after a used OpenMP pool it would do so for ever."""
     import torch
 
+    matrix = torch.ones(512, 512)
+    float((matrix @ matrix).exp_().sum())
+
+
+def canary(work: Callable[[], None], seconds: float = CANARY_SECONDS) -> int | None:
+    """Forks a child that does some work; returns its status, 0 where it went well, or None where it hangs."""
     pid = os.fork()
     if pid == 0:
         try:
-            torch._C.set_num_threads(2)  # torch's own, whatever stands in its place until the fork
-            matrix = torch.ones(512, 512)
-            float((matrix @ matrix).exp_().sum())
-            if try_out is not None:
-                try_out()
+            end_with_parent(True)
+            work()
             os._exit(0)
         finally:
             os._exit(1)
-    deadline = monotonic() + (CANARY_SECONDS if try_out is None else CUDA_CANARY_SECONDS)
+    deadline = monotonic() + seconds
     while monotonic() < deadline:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
-            what = "computes" if try_out is None else "opens CUDA, which the script has touched before"
-            return None if status == 0 else f"a forked process fails when it {what}"
+            return status
         sleep(0.005)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    return "a forked process hangs when it computes: the script has used threads before its training loop"
+    return None
 
 
-def serve(wire: Wire, unsafe: str | None) -> tuple[Wire, dict[str, Any]]:
-    """Forks for each request; returns in each forked process alone, with its own wire and its request."""
-    if unsafe is not None:
-        while wire.channel.recv(4096):
-            pass
-        parent_has_gone()
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    gc.collect()
-    gc.freeze()
-    return _Server(wire).serve()
-
-
-class _Server:
-    """Serves until the parent closes the socket.
+class Server:
+    """Forks for each request, until there are no more.
 
     Args:
-        wire: To the parent.
+        requests: Descriptor of the parent's lines.
+        reporter: To the parent.
+        parent: The process that asks; None: its end is seen by the end of its lines alone.
+        handler: What a forked process has for SIGCHLD; None: what this one has now.
     """
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    def __init__(self, requests: int, reporter: Reporter, parent: int | None = None, handler: Any = None) -> None:
+        self._requests = requests
+        self._reporter = reporter
+        self._parent = parent
         self._jobs: dict[int, tuple[int, int]] = {}  # process: number, where its commands are written
         self._wake = os.pipe()
         for descriptor in self._wake:
             os.set_blocking(descriptor, False)
-        self._former = signal.signal(signal.SIGCHLD, lambda *_: None)
+        former = signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._former = handler or former or signal.SIG_DFL
         self._former_wakeup = signal.set_wakeup_fd(self._wake[1], warn_on_full_buffer=False)
+        gc.collect()
+        gc.freeze()
 
-    def serve(self) -> tuple[Wire, dict[str, Any]]:
+    def serve(self) -> tuple[dict[str, Any], BinaryIO] | None:
+        """Serves until the parent closes the pipe, or has died with the pipe held open by others.
+
+        Returns:
+            In each forked process its request, and where its commands come from; None in this one, in the end.
+        """
         buffer = b""
-        channel = self._wire.channel
-        while True:
-            readable, _, _ = select.select([channel.fileno(), self._wake[0]], [], [], PARENT_CHECK_SECONDS)
+        while self._parent in {None, os.getppid()}:
+            readable, _, _ = select.select([self._requests, self._wake[0]], [], [], PARENT_CHECK_SECONDS)
             if self._wake[0] in readable:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake[0], 4096)
                 self._reap()
-            if channel.fileno() not in readable:
+            if self._requests not in readable:
                 continue
-            chunk = channel.recv(65536)
+            chunk = os.read(self._requests, 65536)
             if not chunk:
-                self._end()
+                break
             *lines, buffer = (buffer + chunk).split(b"\n")
             for line in lines:
-                message = json.loads(line)
+                message = loads(line)
                 if "to" in message:
                     self._hand_on(message)
-                elif (job := self._fork(message)) is not None:
-                    return job
+                elif (commands := self._fork(message["number"])) is not None:
+                    return message, commands
+        return None
+
+    def kill_jobs(self) -> None:
+        """Ends what was forked and has not ended."""
+        for pid in self._jobs:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
 
     def _hand_on(self, message: dict[str, Any]) -> None:
         for number, commands in self._jobs.values():
@@ -152,7 +178,7 @@ class _Server:
                     os.write(commands, message["command"].encode() + b"\n")
 
     def _reap(self) -> None:
-        """Collects whoever ended; tells the end of a job's own process."""
+        """Collects every direct child and orphan that ended; reports the end of a job's own process."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -161,36 +187,40 @@ class _Server:
                 if pid in self._jobs:
                     number, commands = self._jobs.pop(pid)
                     os.close(commands)
-                    code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-                    # Perhaps it died in the middle of a line.
-                    self._wire.channel.sendall(b"\n")
-                    self._wire.send("exit", number=number, status=code)
+                    self._reporter.end_of(number, os.waitstatus_to_exitcode(status))
 
-    def _fork(self, request: dict[str, Any]) -> tuple[Wire, dict[str, Any]] | None:
-        """A process for a request: what it goes on with there, None here."""
+    def _fork(self, number: int) -> BinaryIO | None:
+        """A process for a request, in a session of its own: where its commands come from there, None here."""
         reading, writing = os.pipe()
         pid = os.fork()
         if pid != 0:
             os.close(reading)
-            self._jobs[pid] = (request["number"], writing)
-            self._wire.send("started", pid=pid, number=request["number"])
+            self._jobs[pid] = (number, writing)
+            self._reporter.send("started", pid=pid, number=number)
             return None
-        signal.set_wakeup_fd(self._former_wakeup)
-        signal.signal(signal.SIGCHLD, self._former if self._former is not None else signal.SIG_DFL)
-        for descriptor in (*self._wake, writing, *(commands for _, commands in self._jobs.values())):
-            os.close(descriptor)
-        os.setsid()
-        _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "wb") as score:
-            score.write(b"1000")  # should memory run out, the kernel is to choose this process
-        return Wire(self._wire.channel, request["number"], os.fdopen(reading, "rb")), request
+        try:
+            signal.set_wakeup_fd(self._former_wakeup)
+            signal.signal(signal.SIGCHLD, self._former)
+            for descriptor in (*self._wake, writing, *(commands for _, commands in self._jobs.values())):
+                os.close(descriptor)
+            os.setsid()
+            end_with_parent(True)
+            with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "wb") as score:
+                score.write(b"1000")  # should memory run out, the kernel is to choose this process
+            return os.fdopen(reading, "rb")
+        except BaseException:  # noqa: BLE001 - whatever happens, this process must not go on as a second server
+            traceback.print_exc()
+            os._exit(1)
 
-    def _end(self) -> None:
-        """The parent has gone, or wants no more."""
-        for pid in self._jobs:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        parent_has_gone()
+
+def end_with_parent(wanted: bool) -> None:
+    """Asks the kernel to kill this process when its parent dies, or no longer to."""
+    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL) if wanted else 0)
+
+
+def adopt_orphans() -> None:
+    """Asks the kernel to make this process the parent of each process below it that loses its own."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def _prctl(option: int, value: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from .batches import Batches
 from .naming import length_of
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from .stream import Stream
 
 
-class Source:
+class Source(Batches):
     """What the script draws from, whichever config plays.
 
     Args:
@@ -43,9 +44,6 @@ class Source:
         self._samples = 0
         self._drawn_before, self._last_pass = 0, 0
 
-    def __iter__(self) -> Source:
-        return self
-
     def __len__(self) -> int:
         return len(self._loader)
 
@@ -56,11 +54,8 @@ class Source:
         self._samples += samples
         return batch
 
-    def __getattr__(self, name: str) -> Any:
-        """What frameworks ask of torch's own iterators."""
-        if name.startswith("__") or "_last_pass" not in self.__dict__:
-            raise AttributeError(name)
-        return getattr(self.stream.running, name)
+    def _inner(self) -> Any:
+        return self.stream.running
 
     @property
     def stream(self) -> Stream:

@@ -25,46 +25,6 @@ ITERATE = DataLoader.__iter__
 """torch's own, whatever stands in its place later."""
 
 
-class Watched:
-    """An iterator of a loader, each of whose batches is looked at before the script gets it.
-
-    Args:
-        batches: The iterator.
-        drawn: Called with each batch.
-
-    Attributes:
-        is_over: Whether there are no more, or reading has failed.
-        count: Batches so far.
-    """
-
-    def __init__(self, batches: Iterator[Any], drawn: Callable[[Any], None] = lambda _: None) -> None:
-        self.is_over = False
-        self.count = 0
-        self._batches = batches
-        self._drawn = drawn
-
-    def __iter__(self) -> Watched:
-        return self
-
-    def __len__(self) -> int:
-        return len(self._batches)  # type: ignore[arg-type]
-
-    def __next__(self) -> Any:
-        try:
-            batch = next(self._batches)
-        except BaseException:
-            self.is_over = True
-            raise
-        self.count += 1
-        self._drawn(batch)
-        return batch
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "_batches" not in self.__dict__:
-            raise AttributeError(name)
-        return getattr(self._batches, name)
-
-
 class Stream(Endless):
     """The stream of one of a script's loaders, under some changes.
 

@@ -81,6 +81,22 @@ def forget_peaks(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats(device)
 
 
+def peak_bytes(device: torch.device) -> tuple[int, int]:
+    """What the allocator has taken of the device's memory at most, and what tensors have taken of that.
+
+    On a CPU nothing: there is no allocator that counts.
+    """
+    import torch
+
+    if device.type == "cpu":
+        return 0, 0
+    if device.type == "cuda":  # torch.accelerator has these only since 2.9
+        return int(torch.cuda.max_memory_reserved(device)), int(torch.cuda.max_memory_allocated(device))
+    if device.type == "mps":  # which keeps no peak
+        return int(torch.mps.driver_allocated_memory()), int(torch.mps.current_allocated_memory())
+    return int(torch.accelerator.max_memory_reserved(device)), int(torch.accelerator.max_memory_allocated(device))
+
+
 def lost_fraction(foreign: float, idle: float | None) -> float:
     """Share of the processors that others took from this run: on idle ones they may compute as they like.
 
@@ -91,61 +107,55 @@ def lost_fraction(foreign: float, idle: float | None) -> float:
     return foreign if idle is None or idle < IDLE_LIMIT + foreign else 0.0
 
 
-class Processors:
-    """The share of the processors that others took since a moment, where none was idle for them to take.
+def _ticks(top: int | None) -> tuple[float, float, float] | None:
+    """Ticks of all processors, those that were busy, and those of a process and all below it."""
+    try:
+        with open("/proc/stat") as told:
+            figures = [float(figure) for figure in told.readline().split()[1:9]]
+        own = 0.0
+        for process in processes(top):
+            with contextlib.suppress(OSError), open(f"/proc/{process}/stat") as told:
+                fields = told.read().rsplit(")", 1)[1].split()
+                own += sum(map(float, fields[11:15]))
+    except (OSError, IndexError, ValueError):
+        return None
+    return sum(figures), sum(figures) - figures[3] - figures[4], own
+
+
+class UsageWatch:
+    """Looks at memory now and then, and at the processors while a block is trained.
 
     Args:
+        limit_bytes: More memory than this is too much; None: whatever there is.
+        exceeded: Told at once when it is more.
         top: Whatever hangs below this process is no other; None: this one.
     """
 
-    def __init__(self, top: int | None = None) -> None:
-        self._top = top
-        self._began = self._read()
-
-    def taken(self) -> float:
-        """That share; 0 where it is not known."""
-        before, now = self._began, self._read()
-        if before is None or now is None or now[0] <= before[0]:
-            return 0.0
-        total, busy, own = (now[index] - before[index] for index in range(3))
-        return lost_fraction(max(0.0, (busy - own) / total), max(0.0, 1 - busy / total))
-
-    def _read(self) -> tuple[float, float, float] | None:
-        """Ticks of all processors, those that were busy, and those that were ours."""
-        try:
-            with open("/proc/stat") as told:
-                figures = [float(figure) for figure in told.readline().split()[1:9]]
-            own = 0.0
-            for process in processes(self._top):
-                with contextlib.suppress(OSError), open(f"/proc/{process}/stat") as told:
-                    fields = told.read().rsplit(")", 1)[1].split()
-                    own += sum(map(float, fields[11:15]))
-        except (OSError, IndexError, ValueError):
-            return None
-        return sum(figures), sum(figures) - figures[3] - figures[4], own
-
-
-class MemoryWatch:
-    """Looks at memory now and then.
-
-    Args:
-        limit_bytes: More than this is too much; None: whatever there is.
-        exceeded: Told at once when it is more.
-
-    Attributes:
-        peak_bytes: The most that was seen.
-    """
-
-    def __init__(self, limit_bytes: int | None, exceeded: Callable[[int], None]) -> None:
-        self.peak_bytes = 0
+    def __init__(self, limit_bytes: int | None, exceeded: Callable[[int], None], top: int | None = None) -> None:
+        self._peak_bytes = 0
         self._limit_bytes = limit_bytes
         self._exceeded = exceeded
+        self._top = top
+        self._ticks: tuple[float, float, float] | None = None
         threading.Thread(target=self._watch, name="autotune-memory", daemon=True).start()
 
-    def look(self) -> int | None:
-        """The most that was seen, now included; None where the system does not tell."""
-        self.peak_bytes = max(self.peak_bytes, memory_bytes() or 0)
-        return self.peak_bytes or None
+    def begin(self) -> None:
+        """A block begins."""
+        self._ticks = _ticks(self._top)
+
+    def end(self) -> dict[str, float]:
+        """The share of the processors that others took since, where none was idle for them to take."""
+        before, now = self._ticks, _ticks(self._top)
+        if before is None or now is None or now[0] <= before[0]:
+            return {}
+        total, busy, own = (now[index] - before[index] for index in range(3))
+        taken = lost_fraction(max(0.0, (busy - own) / total), max(0.0, 1 - busy / total))
+        return {"foreign_cpu_fraction": taken}
+
+    def peak_bytes(self) -> int | None:
+        """The most memory that was seen, now included; None where the system does not tell."""
+        self._peak_bytes = max(self._peak_bytes, memory_bytes() or 0)
+        return self._peak_bytes or None
 
     def _watch(self) -> None:
         known = 0
@@ -156,6 +166,6 @@ class MemoryWatch:
             if resident <= GROWTH * known and not near:
                 continue
             known = max(known, resident)
-            seen = self.look()
+            seen = self.peak_bytes()
             if seen is not None and self._limit_bytes is not None and seen > self._limit_bytes:
                 self._exceeded(seen)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
+from collections.abc import Callable
+from json import dumps, loads  # by name: the user's code may replace what `json` holds
 from time import sleep  # by name: the script may replace what `time` holds
 from typing import Any, BinaryIO, NoReturn
 
@@ -15,20 +16,65 @@ WATCHDOG_SECONDS = 3.0
 """For the watchdog of a parent that has been killed to end the run. Not tuned: it takes a tenth of a second."""
 
 
-class Wire:
+class Reporter:
+    """Writes events to the parent, one line of JSON each.
+
+    It speaks for the process that made it and for no other: a copy in a process that the user's code forked is silent.
+
+    Args:
+        write: Writes a line.
+        number: The job that is reported on; its events carry it.
+    """
+
+    def __init__(self, write: Callable[[bytes], object], number: int = 0) -> None:
+        self.number = number
+        self._write = write
+        self._process_id = os.getpid()
+
+    def send(self, event: str, **content: Any) -> None:
+        """Writes one event."""
+        self.pass_on(self._line(event, **content))
+
+    def phase(self, name: str) -> None:
+        """Reports how far the job has come."""
+        self.send("phase", phase=name)
+
+    def failure(self, outcome: str, reason: str, **more: Any) -> None:
+        """Reports an outcome other than ok."""
+        self.send("failure", outcome=outcome, reason=reason[:2000], **more)
+
+    def end_of(self, number: int, status: int) -> None:
+        """Reports that the process of a job has ended, perhaps in the middle of a line."""
+        self.pass_on(b"\n" + self._line("exit", status=status, number=number))
+
+    def pass_on(self, line: bytes) -> None:
+        """Writes a line that is made already."""
+        if os.getpid() == self._process_id:
+            self._write(line + b"\n")
+
+    def _line(self, event: str, **content: Any) -> bytes:
+        return dumps({"event": event, "number": self.number} | content, default=str).encode()
+
+
+class Wire(Reporter):
     """A socket to the parent, or what a forked process has of its server's.
 
     Args:
         channel: The socket.
-        number: Of the job that is told about; its events carry it.
+        number: Of the job that is reported on.
         orders: Where the parent's lines come from; the socket itself when None.
     """
 
     def __init__(self, channel: socket.socket, number: int = 0, orders: BinaryIO | None = None) -> None:
+        def write(line: bytes) -> None:
+            try:
+                channel.sendall(line)
+            except OSError:
+                parent_has_gone()
+
+        super().__init__(write, number)
         self.channel = channel
-        self.number = number
         self._orders = orders or channel.makefile("rb")
-        self._process_id = os.getpid()
 
     @classmethod
     def to(cls, path: str) -> Wire:
@@ -41,16 +87,6 @@ class Wire:
         channel.connect(path)
         return cls(channel)
 
-    def send(self, event: str, **content: Any) -> None:
-        """Tells an event. A copy in a process that the script forked is silent; a parent that is gone ends this one."""
-        if os.getpid() != self._process_id:
-            return
-        line = json.dumps({"event": event, "number": self.number, **content}, default=str)
-        try:
-            self.channel.sendall(line.encode() + b"\n")
-        except OSError:
-            parent_has_gone()
-
     def receive(self) -> dict[str, Any]:
         """The parent's next line; where there will be none, this process ends."""
         if os.getpid() != self._process_id:
@@ -58,7 +94,7 @@ class Wire:
         line = self._orders.readline()
         if not line:
             parent_has_gone()
-        return json.loads(line)  # type: ignore[no-any-return]
+        return loads(line)  # type: ignore[no-any-return]
 
     def rest(self) -> None:
         """Tells that this process has nothing more to do, and waits to be killed with all that it was started by.

@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from autotune.bursts.live import Live
-from autotune.bursts.protocol import Command, Request
-
-FIRST = 0
-"""The player with which a job starts."""
+from autotune.bursts.protocol import Request
+from autotune.recorder.protocol import FIRST, Command
 
 
 class Course:
@@ -40,7 +38,7 @@ class Course:
             self._ends[player] = until
             if player in self._anew:
                 self._anew.discard(player)
-                command = command.model_copy(update={"start": self._begins})
+                command = dataclasses.replace(command, start=self._begins)
         elif command.action == "join":
             self._joined[player] = command
         elif command.action == "leave":
@@ -60,7 +58,7 @@ class Course:
             return []
         asked = self._asked
         if asked.action == "train":
-            asked = asked.model_copy(update={"start": self._begins})
+            asked = dataclasses.replace(asked, start=self._begins)
         joins = [command for command in self._joined.values() if command is not asked]
         self._anew = {FIRST, *self._joined} - {asked.player}
         leaves = [] if self._first_plays else [Command(action="leave", player=FIRST)]

@@ -17,13 +17,13 @@ from autotune.bursts.child import Child, compiler_cache
 from autotune.bursts.endings import LONGER, OutOfTimeError, result_of
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.live import Ended, Live
-from autotune.bursts.protocol import Command, Request
+from autotune.bursts.protocol import Request
 from autotune.errors import AutotuneError, Interrupted, WorkloadError
 from autotune.knobs import TrainConfig, affecting
 from autotune.measuring import Point
+from autotune.recorder.protocol import Command
 from autotune.sandbox.protection import Protection
-from autotune.scripts.account import ScriptAccount
-from autotune.scripts.again import FIRST, Course, take_over, why_fruitless
+from autotune.scripts.again import Course, take_over, why_fruitless
 from autotune.scripts.changes import changes_of
 from autotune.scripts.child import ScriptChild
 from autotune.scripts.facts import baseline_of, facts_of, loop_of, require_trainable
@@ -55,7 +55,6 @@ class ScriptIsolation(Isolation):
         self._script = script
         self._starts = 0
         self._server_layer = ""
-        self._accounts: dict[int, dict[int, ScriptAccount]] = {}  # by job and player
         self._courses: dict[int, Course] = {}
         self._traced: dict[int, dict[str, Any]] = {}
         self._without_effect: set[str] = set()
@@ -157,24 +156,23 @@ class ScriptIsolation(Isolation):
         course, player = self._courses[live.number], event["player"]
         if event["event"] == "block":
             course.fruitless = False
-            self._note_pass(event["lap"]["own_pass"])
+            self._note_pass(event["own_pass"])
         elif event["event"] == "out":
             course.without(player)
             self._tell_without_effect(event)
-        return self._accounts[live.number][player].translated(event)
+        return event
 
     def command(self, live: Live, command: Command) -> None:
         """Asks a host to do something; one that is gone already shows in its events."""
-        if command.action == "join" and command.seat is not None:
-            self._accounts[live.number][command.player] = ScriptAccount(command.seat.point.config)
         self._ask(live, self._courses[live.number].note(command))
 
     def _ask(self, live: Live, command: Command) -> None:
         """Sends a command in the words of the recorder."""
-        words = command.model_dump(mode="json")
-        if command.seat is not None:
-            words["changes"] = changes_of(command.seat.point.config, baseline_of(self.seen))
-        live.child.send(json.dumps({"to": live.number, "command": json.dumps(words)}))
+        seat = command.seat
+        if seat is not None:
+            changes = changes_of(seat.point.config, baseline_of(self.seen))
+            seat = {"changes": changes, "part": seat.part, "seed": seat.seed}
+        self._send(live, vars(command) | {"seat": seat})
 
     def _stop_whole(self, live: Live) -> None:
         """Stops a job, but not what started its ranks: it keeps their place in a rendezvous, which has deadlines."""
@@ -185,7 +183,6 @@ class ScriptIsolation(Isolation):
     def end(self, live: Live, deadline: float) -> Ended:
         """Waits for the end of a job, kills it at the deadline, and leaves no process of it."""
         ended = super().end(live, deadline)
-        self._accounts.pop(live.number)
         self._courses.pop(live.number)
         self._drop(live)
         self._tell_without_effect(ended.message or {})
@@ -194,14 +191,12 @@ class ScriptIsolation(Isolation):
     def discard(self, live: Live) -> None:
         """Kills a job with all its processes, whatever it is doing."""
         super().discard(live)
-        self._accounts.pop(live.number, None)
         self._courses.pop(live.number, None)
         self._drop(live)
 
     def open(self, request: Request, deadline_seconds: float) -> Live:
         """Asks for a job; `wait` tells what comes of it, and `end` must follow."""
         live = super().open(request, deadline_seconds)
-        self._accounts[live.number] = {FIRST: ScriptAccount(_config_of(request))}
         self._courses[live.number] = Course(request)
         return live
 
@@ -246,7 +241,6 @@ class ScriptIsolation(Isolation):
         new = super().open(course.request, max(0.0, deadline - time.monotonic()))
         self._live.remove(new)
         take_over(live, new)
-        self._accounts[live.number] = self._accounts.pop(number)
         self._courses[live.number] = self._courses.pop(number)
         for command in course.again():
             event = super().wait(live, deadline)  # the first steps of the players before

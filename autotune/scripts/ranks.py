@@ -109,10 +109,12 @@ def _block(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
     laps = [event["lap"] for event in events]
     left_out = max(lap["left_out"] for lap in laps)  # others wait for a rank that evaluates
     slowest = max(events, key=lambda event: event["lap"]["seconds"] + event["lap"]["left_out"])
+    samples = round(sum(lap["samples"] for lap in laps) / len(laps))  # each counts those of all
     lap = {
         **slowest["lap"],
         "seconds": max(1e-9, slowest["lap"]["seconds"] + slowest["lap"]["left_out"] - left_out),
-        "samples": round(sum(lap["samples"] for lap in laps) / len(laps)),  # each counts those of all
+        "samples": samples,
+        "consumed": samples,
         "compiled": any(lap["compiled"] for lap in laps),
     }
     return {**slowest, "lap": lap, "drained": all(event["drained"] for event in events)}

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import psutil
 
-from autotune.bursts.cleanup import descendants, end_processes, end_with_parent
+from autotune.bursts.cleanup import descendants, end_processes
 from autotune.errors import UsageError
 from autotune.recorder.matching import TRAINED
+from autotune.recorder.server import end_with_parent
 from autotune.scripts.looking import CLOSED, GLANCE_SECONDS, came_into, trains_unseen, words_of
 from autotune.scripts.script import Script
 

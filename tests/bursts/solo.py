@@ -5,20 +5,22 @@ All parts are the real ones, but for the process: commands go straight to the ho
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
-from collections.abc import Callable
 from typing import Any, cast
 
 from autotune.bursts.failures import classify
-from autotune.bursts.host_job import FIRST, _Host
+from autotune.bursts.host_job import HostGate, HostPlayer
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.live import Ended, Live
 from autotune.bursts.prepared import Prepared
-from autotune.bursts.protocol import BurstPlan, Command, Reporter, Request
+from autotune.bursts.protocol import BurstPlan, PipeReporter, Request, Seat
 from autotune.bursts.runner import ProcessRunner
 from autotune.bursts.telemetry import Unwatched
+from autotune.bursts.trainer import Drain
 from autotune.measuring.records import Burst, Measurement, Point
+from autotune.recorder.protocol import FIRST, Command, Lap
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload
 
@@ -36,26 +38,26 @@ class SoloIsolation:
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
-        self._jobs: dict[int, tuple[_Host, Reporter]] = {}
+        self._jobs: dict[int, tuple[HostGate, PipeReporter]] = {}
 
     def open(self, request: Request, _: float) -> Live:
         """A host that has taken its first steps, or has failed."""
         live = Live(len(self._jobs) + 1, cast("Any", None), forked=False, began=time.monotonic(), kills_before=0)
         tuned = Tuned((request.point or Point(config=self._workload.baseline_config)).config)
-        reporter = Reporter(cast("Any", _Lines(live)), live.number)
-        host = _Host(request, Prepared(self._workload, tuned, cast("Any", Unwatched()), 0.0, 0.0, None, None), reporter)
+        reporter = PipeReporter(cast("Any", _Lines(live)), live.number)
+        host = HostGate(request, ready(self._workload, tuned), reporter)
         self._jobs[live.number] = host, reporter
-        self._do(live, lambda: host.join(FIRST, request.seat))
+        self._do(live, Command("join", FIRST, request.seat))
         return live
 
     def command(self, live: Live, command: Command) -> None:
         """Does at once what a host is asked to."""
         host, _ = self._jobs[live.number]
         if command.action == "end":
-            host.close()
+            host.end()
             live.over = True
         elif not live.over:
-            self._do(live, lambda: host.obey(command))
+            self._do(live, command)
 
     def wait(self, live: Live, *_: float) -> dict[str, Any] | None:
         """What came of it."""
@@ -76,13 +78,13 @@ class SoloIsolation:
         for number in list(host._players):
             host._drop(number)
 
-    def _do(self, live: Live, work: Callable[[], None]) -> None:
-        """Does some work of a host, and reports what ends it, as its process would."""
+    def _do(self, live: Live, command: Command) -> None:
+        """Has a host do what it is asked to, and reports what ends it, as its process would."""
         host, reporter = self._jobs[live.number]
         try:
-            work()
+            host.train(dataclasses.replace(command, seat=command.seat and command.seat.model_dump(mode="json")))
         except Exception as error:
-            compiled = any(player.tuned.config.compile_mode is not None for player in host._players.values())
+            compiled = any(one.trainer.tuned.config.compile_mode is not None for one in host._players.values())
             reporter.failure(*classify(error, compiled=compiled))
             live.over = True
 
@@ -99,6 +101,46 @@ class _Lines:
 
     def flush(self) -> None:
         """There is nothing to wait for."""
+
+
+def ready(workload: Workload, tuned: Tuned) -> Prepared:
+    """A workload that nothing watches."""
+    return Prepared(workload, tuned, cast("Any", Unwatched()), 0.0, 0.0, None, None)
+
+
+class Alone(HostGate):
+    """The gate of one player, whose first steps are taken.
+
+    Args:
+        workload: What it trains.
+        trainer: With which.
+    """
+
+    def __init__(self, workload: Workload, trainer: Drain) -> None:
+        self.told: dict[str, Any] = {}
+        prepared = ready(workload, trainer.tuned)
+        super().__init__(Request(job="host"), prepared, cast("Any", self))
+        self._one = HostPlayer(
+            FIRST, lambda *_: trainer, Seat(point=Point(config=trainer.tuned.config)), prepared, shared=False
+        )
+        self.train(Command("join"))
+        self._one.release_workers()
+
+    def send(self, event: str, **content: Any) -> None:
+        """What it tells."""
+        self.told[event] = content
+
+    def phase(self, _: str) -> None:
+        """How far it has come is of no interest."""
+
+    def _seated(self, _: Command) -> HostPlayer:
+        return self._one
+
+    def lap_until(self, position: int) -> Lap:
+        """A block, with what led in."""
+        self.train(Command("train", until=position))
+        self._one.release_workers()  # a test does not end while they are held
+        return Lap(**self.told["block"]["lap"]).with_lead()
 
 
 def runner_of(workload: Workload) -> ProcessRunner:

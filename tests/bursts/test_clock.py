@@ -14,14 +14,14 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from autotune.bursts.epochs import Lap
 from autotune.bursts.feed import Feed
-from autotune.bursts.timing import Timing
 from autotune.bursts.trainer import Trainer
 from autotune.knobs.config import TrainConfig
 from autotune.recorder.clock import Clock, EventClock, clock_of
+from autotune.recorder.protocol import Lap
 from autotune.training.tuned import Tuned
 from autotune.workload.workload import Workload
+from tests.bursts import solo
 
 BATCH = 4
 
@@ -117,7 +117,7 @@ def timing_of(
     update: float = 0.0,
     accumulation: int = 1,
     first_update: float = 0.0,
-) -> Timing:
+) -> solo.Alone:
     """The loop on a simulated device, its first steps taken."""
     device = Device()
     config = TrainConfig(batch_size=BATCH, accumulation_steps=accumulation)
@@ -127,15 +127,12 @@ def timing_of(
     )  # fmt: skip
     tuned = Tuned(config)
     feed = Feed(workload, tuned, clock=EventClock(device.event, device.synchronize))
-    timing = Timing(Trainer(workload, tuned, feed))
-    timing.open()
-    return timing
+    return solo.Alone(workload, Trainer(workload, tuned, feed))
 
 
-def lap_of(timing: Timing, batches: int) -> Lap:
+def lap_of(timing: solo.Alone, batches: int) -> Lap:
     """A lap of so many micro-batches, as a duet's block; the one that leads in comes on top."""
-    feed = timing.trainer.feed
-    return timing.lap_until(feed.position + BATCH * (batches + feed.clock.lead))
+    return timing.lap_until(timing.playing.place + BATCH * (batches + timing.playing.clock.lead))
 
 
 @pytest.mark.parametrize("step", [0.005, 0.05, 0.15])
@@ -186,8 +183,7 @@ def test_a_cpu_is_timed_by_the_host() -> None:
 def test_what_leads_in_counts_at_the_pace_of_the_rest() -> None:
     """A partner with other micro-batches then counts the same samples, and energy is that of the samples counted."""
     timing = timing_of(0.01)
-    feed = timing.trainer.feed
-    lap = timing.lap_until(feed.position + 10 * BATCH)
+    lap = timing.lap_until(timing.playing.place + 10 * BATCH)
     assert (lap.samples, lap.consumed, lap.batches) == (10 * BATCH, 10 * BATCH, 10)
     assert lap.seconds == pytest.approx(10 * 0.01, rel=0.03)
 

@@ -15,11 +15,12 @@ import pytest
 from autotune.bursts.child import Child
 from autotune.bursts.isolation import Isolation
 from autotune.bursts.live import Live
-from autotune.bursts.protocol import BurstPlan, Command, Request
+from autotune.bursts.protocol import BurstPlan, Request
 from autotune.bursts.runner import ProcessRunner
 from autotune.errors import TargetError, WorkloadError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
+from autotune.recorder.protocol import Command
 from tests.conftest import RunnerOf
 
 PLAN = BurstPlan(measure_seconds=0.3)

@@ -10,10 +10,11 @@ import psutil
 import pytest
 
 from autotune.bursts.isolation import Isolation
-from autotune.bursts.protocol import BurstPlan, Command, Request
+from autotune.bursts.protocol import BurstPlan, Request
 from autotune.errors import WorkloadError
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome, Point
+from autotune.recorder.protocol import Command
 from tests.conftest import RunnerOf
 
 PLAN = BurstPlan(measure_seconds=0.4)
@@ -110,11 +111,11 @@ def test_a_stopped_host_stops_all_its_ranks_and_goes_on(runner_of: RunnerOf, for
     live.resume()
     event = forkserver.wait(live, time.monotonic() + SECONDS)
     assert event is not None
-    assert event["block"]["samples"] >= 960
+    assert event["lap"]["samples"] >= 960
     forkserver.command(live, Command(action="leave"))
     event = forkserver.wait(live, time.monotonic() + SECONDS)
     assert event is not None
-    assert event["value"]["blocks"]
+    assert event["value"]["final_loss"] is not None
     forkserver.command(live, Command(action="end"))
     assert forkserver.end(live, time.monotonic() + SECONDS).status == 0
 

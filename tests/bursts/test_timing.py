@@ -21,9 +21,9 @@ import torch
 from torch import nn
 from torch.utils.data import IterableDataset
 
+from autotune.bursts.host_job import stepper_of
 from autotune.bursts.learner import Learner
 from autotune.bursts.protocol import BurstPlan
-from autotune.bursts.timing import Timing, stepper_of
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Measurement, Outcome
 from autotune.recorder.clock import Clock
@@ -89,22 +89,20 @@ def test_batches_that_come_in_bunches_are_timed_by_the_round() -> None:
     assert measured.data_wait_fraction == pytest.approx(waiting_fraction(workload, 8, 24), rel=0.1)
 
 
-def opened(workload: Workload) -> Timing:
-    """What a player times, its first steps taken."""
+def opened(workload: Workload) -> solo.Alone:
+    """A player whose first steps are taken."""
     tuned = Tuned(workload.baseline_config)
-    timing = Timing(stepper_of(workload, tuned, "all", Learner(workload, tuned), seed=0))
-    timing.open()
-    return timing
+    return solo.Alone(workload, stepper_of(workload, tuned, "all", Learner(workload, tuned), seed=0))
 
 
 @pytest.mark.parametrize(("read_seconds", "step_seconds", "emptied"), [(0.05, 0.001, True), (0.001, 0.05, False)])
 def test_a_wait_for_a_batch_shows_an_empty_queue(read_seconds: float, step_seconds: float, emptied: bool) -> None:
     """However much it may hold: drawing all of that would take five seconds here."""
     knobs = {"batch_size": 1, "num_workers": 2, "prefetch_factor": 100}
-    timing = opened(sleepy.build(read_seconds=read_seconds, step_seconds=step_seconds, **knobs))
-    timing.queue_filled()
-    timing.lap_until(timing.trainer.feed.position + 10)
-    assert timing.drained is emptied
+    gate = opened(sleepy.build(read_seconds=read_seconds, step_seconds=step_seconds, **knobs))
+    gate.playing.queue_filled()
+    gate.lap_until(gate.playing.place + 10)
+    assert gate.playing.drained is emptied
 
 
 def test_blocks_of_fast_steps_hold_many() -> None:
@@ -255,8 +253,8 @@ def test_a_step_that_was_skipped_while_leading_in_is_forgotten(monkeypatch: pyte
     gradients = iter([math.inf])
     workload.model.bias.register_hook(lambda gradient: gradient * next(gradients, 1.0))  # type: ignore[union-attr,operator]
     monkeypatch.setattr(Clock, "lead", 1)
-    timing = opened(workload)
-    laps = [timing.lap_until(timing.trainer.feed.position + 2 * 8) for _ in range(6)]
+    gate = opened(workload)
+    laps = [gate.lap_until(gate.playing.place + 2 * 8) for _ in range(6)]
     assert [lap.samples for lap in laps[-3:]] == [16, 16, 16]
 
 

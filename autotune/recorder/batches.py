@@ -1,0 +1,66 @@
+"""What a script takes for torch's own iterator of a loader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+class Batches(Iterator[Any]):
+    """Hands on batches; what else a script or a framework asks of torch's iterators, the inner one is asked for."""
+
+    def _inner(self) -> Any:
+        raise NotImplementedError
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or not self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._inner(), name)
+
+
+class Watched(Batches):
+    """An iterator of a loader, which looks at each batch before the script gets it.
+
+    Args:
+        batches: The iterator.
+        drawn: Called with each batch.
+        draws: Called before each batch is drawn.
+        ended: Called when there are no more.
+
+    Attributes:
+        is_over: Whether there are no more, or reading has failed.
+        count: Batches so far.
+    """
+
+    def __init__(
+        self,
+        batches: Iterator[Any],
+        drawn: Callable[[Any], None] = lambda _: None,
+        draws: Callable[[], None] = lambda: None,
+        ended: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.is_over = False
+        self.count = 0
+        self._batches = batches
+        self._drawn = drawn
+        self._draws = draws
+        self._ended = ended
+
+    def _inner(self) -> Any:
+        return self._batches
+
+    def __len__(self) -> int:
+        return len(self._batches)  # type: ignore[arg-type]
+
+    def __next__(self) -> Any:
+        self._draws()
+        try:
+            batch = next(self._batches)
+        except BaseException as error:
+            self.is_over = True
+            if isinstance(error, StopIteration):
+                self._ended()
+            raise
+        self.count += 1
+        self._drawn(batch)
+        return batch

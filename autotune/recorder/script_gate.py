@@ -1,0 +1,244 @@
+"""The gate of a script's training loop: what the script does between two passes, and what it is asked for there."""
+
+from __future__ import annotations
+
+import functools
+import json
+import weakref
+from collections.abc import Callable
+from time import perf_counter, time  # by name: the script may replace what `time` holds
+from typing import TYPE_CHECKING, Any
+
+from .ending import BEYOND_EPOCH, FIRST_STEPS, TRAINING, end_burst, has_ended
+from .evaluation import Evaluation
+from .failing import PlayerError
+from .gate import Gate
+from .gradients import Gradients
+from .protocol import FIRST, Command
+from .script_player import ScriptPlayer, UnsupportedError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from .source import Source
+    from .usage import UsageWatch
+    from .wire import Wire
+
+NO_PARTS = "a script without a loader has no parts that could train alone"
+
+
+class ScriptGate(Gate[ScriptPlayer]):
+    """Lets a script train as far as the parent asks for.
+
+    Args:
+        wire: To the parent.
+        request: The job.
+        loop: What a look at the script found.
+        models: Of the script; empty: they are made later.
+        wrapped: What was made with the job's arguments of ``DistributedDataParallel``; it grows.
+        device: That it trains on.
+        watch: Of this process and those below.
+        doing: What the script is doing, in its last item.
+
+    Attributes:
+        source: What the script draws from; None in a script without a loader.
+        evaluation: What is no part of a block.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        request: dict[str, Any],
+        loop: dict[str, Any],
+        models: list[nn.Module],
+        wrapped: list[Any],
+        device: torch.device,
+        watch: UsageWatch,
+        doing: list[str],
+    ) -> None:
+        super().__init__(wire, watch, device, alone=loop["ranks"] == 1)
+        self.source: Source | None = None
+        self._wire = wire
+        self._request = request
+        self._loop = loop
+        self._models = models
+        self._wrapped = wrapped
+        self._optimizers: list[weakref.ref[Optimizer]] = []
+        self._doing = doing
+        self._cycles = self._steps = 0
+        self._step_began = 0.0
+        step_batches = max(1, loop["accumulation"]) if loop["loaders"] else 0
+        self.evaluation = Evaluation(wire.phase, self._synchronise, step_batches)
+        self._gradients = Gradients(request["trace"]) if request["job"] == "numerics" else None
+        self._trained_on, self._passed_at = True, 0
+
+    def begin(self) -> None:
+        """The first player joins."""
+        request = self._request
+        seat = {"changes": request["changes"], "part": request["plan"]["part"], "seed": request["seed"]}
+        self._follow(functools.partial(self.obey, Command("join", FIRST, seat)))
+
+    def on_models(self, models: list[nn.Module]) -> None:
+        """Models of the script are found."""
+        self._models = models
+        self.playing.changes.on_models(models)
+
+    def before_draw(self) -> None:
+        """All that was drawn has been trained on, but for a step's first batches where the script draws all of them."""
+        self.evaluation.end()  # who trains on will say so after the draw, or sets the attribute
+        if self.source is None:
+            return
+        self._before_draw(self.source)
+        while self.playing.reads_only:  # what the loader alone could reach: these batches are not trained on
+            next(self.source.stream)
+            self._before_draw(self.source)
+        if self._doing[-1] == TRAINING and self.source.has_passed_epoch:
+            self._doing.append(BEYOND_EPOCH)
+
+    def _before_draw(self, source: Source) -> None:
+        stream, ahead = source.stream, self.playing.draws_ahead
+        if self._trained_on or not ahead:
+            self._pass(stream.position - self._passed_at if ahead else stream.last_samples)
+            self._trained_on, self._passed_at = False, source.stream.position  # another stream perhaps, or place
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        """An optimizer is about to step."""
+        if not any(known() is optimizer for known in self._optimizers):
+            self._optimizers.append(weakref.ref(optimizer))
+        self.playing.changes.on_optimizer(optimizer)
+        self.playing.effects.before_step()
+        self.evaluation.trains()
+        self._step_began = perf_counter()
+        if self._gradients is not None:
+            self._gradients.before_step([weight for group in optimizer.param_groups for weight in group["params"]])
+
+    def after_step(self, _: Optimizer) -> None:
+        """An optimizer has stepped."""
+        self.playing.updates.append((self._step_began, perf_counter()))
+        self._trace_step()
+        self._steps += 1
+        if not self._loop["loaders"] and self._steps % self._loop["optimizers"] == 0:
+            self._pass_step()
+
+    def on_evaluation(self, by: str) -> None:
+        """Something is done that belongs to evaluation, unless each step does it."""
+        self.evaluation.shows(by, self.source.drawn if self.source is not None else 0)
+
+    def before_backward(self, loss: torch.Tensor) -> None:
+        """A backward pass begins; a script that changes its weights by itself has done so since the one before."""
+        self.playing.last_loss = loss.detach() if loss.numel() == 1 else None
+        self.playing.effects.before_backward(loss)
+        self.evaluation.trains()
+        self._trained_on = True
+        if self._gradients is not None:
+            self._gradients.losses.append(loss.detach())
+        if self._loop["updates_itself"] and not self._loop["loaders"]:
+            if self._cycles:
+                self._pass_step()
+            self._cycles += 1
+
+    def after_backward(self, weights: list[torch.Tensor]) -> None:
+        """A backward pass has ended."""
+        if self._gradients is not None and self._loop["updates_itself"]:
+            self._gradients.before_step(weights)
+            self._trace_step()
+
+    def _trace_step(self) -> None:
+        """A step whose numbers are compared."""
+        if self._gradients is not None and self._gradients.after_step():
+            self._wire.send("result", value=self._gradients.trace())
+            end_burst()
+
+    def _pass_step(self) -> None:
+        """The gate, in a loop without a loader."""
+        samples = self._loop["step_samples"] * max(1, self._loop["accumulation"]) * self._loop["ranks"]
+        self.playing.position += samples
+        self._pass(samples)
+
+    def _pass(self, samples: int) -> None:
+        """The gate: goes on at once while there is something to train, else reports what was trained, and waits.
+
+        Args:
+            samples: Trained since the last time.
+        """
+        if has_ended():
+            end_burst()
+        if samples and self._gradients is None:
+            self._follow(functools.partial(self.passed, samples))
+
+    def _follow(self, trains: Callable[[], bool]) -> None:
+        """Does what it is asked to until there is something to train.
+
+        Args:
+            trains: Does the first; returns whether there is.
+        """
+        try:
+            while not trains():
+                if (command := self._asked()).action == "end":
+                    self.end()
+                    self._wire.send("done")
+                    end_burst()
+                trains = functools.partial(self.obey, command)
+        except Exception as error:
+            if (out := self._judged(error, None)) is None:
+                raise
+            self._wire.failure(**out)
+            end_burst()
+        if self._doing[-1] == FIRST_STEPS and self.playing.is_open:
+            self._doing.append(TRAINING)
+
+    def _asked(self) -> Command:
+        line = self._wire.receive()
+        # This process may have been started for the job, with no server between.
+        return Command(**(json.loads(line["command"]) if "command" in line else line))
+
+    def _seated(self, command: Command) -> ScriptPlayer:
+        player = ScriptPlayer(command.player, command.seat, self._loop)
+        player.changes.wrapped = self._wrapped
+        if command.player == FIRST:
+            player.opening["start_seconds"] = max(0.0, time() - self._request["asked_at"])
+        if player.part != "all" and not self._loop["loaders"]:
+            raise UnsupportedError(NO_PARTS)
+        return player
+
+    def _enter(self, player: ScriptPlayer, former: ScriptPlayer | None) -> None:
+        """What the other one has changed is taken back first, and its gradients are dropped."""
+        if player is former:
+            return
+        if former is not None:
+            former.changes.undo()
+            for optimizer in self._known_optimizers:
+                for weight in (weight for group in optimizer.param_groups for weight in group["params"]):
+                    weight.grad = None
+        changes = player.changes
+        changes.on_process(self._device)
+        changes.on_copies()
+        changes.on_models(self._models)
+        for optimizer in self._known_optimizers:
+            changes.on_optimizer(optimizer)
+
+    def _trained(self) -> tuple[list[nn.Module], list[Optimizer]]:
+        return self._models, self._known_optimizers
+
+    @property
+    def _known_optimizers(self) -> list[Optimizer]:
+        return [optimizer for known in self._optimizers if (optimizer := known()) is not None]
+
+    def _judged(self, error: BaseException, _: ScriptPlayer | None) -> dict[str, Any] | None:
+        if not isinstance(error, PlayerError):
+            return None
+        out = {"outcome": error.outcome, "reason": str(error)}
+        return {**out, "without_effect": error.without_effect} if isinstance(error, UnsupportedError) else out
+
+    def _synchronise(self) -> None:
+        """Waits for the device."""
+        self.playing.clock.synchronize()
+
+    def _left_out(self) -> float:
+        left_out, self.evaluation.left_out = self.evaluation.left_out, 0.0
+        return left_out
+
+    def _more_of_block(self) -> dict[str, Any]:
+        return {"own_pass": self.source.own_pass if self.source is not None else None}
