@@ -162,8 +162,10 @@ class _Measuring:
         budget = Budget(parse_duration(options["budget"]))
         await context.report_progress(0.0, 1.0, f"what runs: {target}")
 
+        notes = None if options["model"] or command else file  # what the agent names is measured
+
         def work(told: Sentence, stop: Stop) -> Any:
-            return check_result(result, target, budget, told, stop)
+            return check_result(result, target, budget, told, stop, file=notes)
 
         found = await self._desk.measure(context, str(target), budget.seconds, work)
         return mcp_answers.of_check(found, file), check_lines(found)
