@@ -179,6 +179,7 @@ class Launched:
         self._trains = self._is_measured = True
         if self._notes is not None:
             self._notes.restart()
+            self._notes.stepped()
         note(self._shared, matches=True)
         self._changes.on_optimizer(optimizer)
         self._enter_process()  # what the script has told torch meanwhile, a burst has overruled too

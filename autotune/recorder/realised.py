@@ -312,7 +312,7 @@ class Notes:
         """A module is about to be switched to training or to evaluation, unless that is a part of a step."""
         if module.training == training or self._holds:
             return
-        if not training and self._has_stepped:
+        if not training:
             self._close(perf_counter())
         elif training and self._begun is None and self._reading is None and self._steps and self._is_warm():
             self._begin(None, perf_counter())
