@@ -70,12 +70,14 @@ class Order(TypedDict):
 
 def note_training(order: Order, device: torch.device) -> None:
     """Notes what this process trains from here on, as another training than what it has noted so far."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
     notes = _NOTED.get(order["path"])
     if notes is not None:
         notes.restart()
         return
     _NOTED[order["path"]] = notes = Notes(order, device)
-    hooks.on_step(after=lambda _: notes.stepped())
+    register_optimizer_step_post_hook(notes.stepped)  # a call less than by `hooks.on_step`, each step
 
     def iterate(loader: DataLoader[Any], original: hooks.Iterate) -> Iterator[Any]:
         import torch
@@ -243,7 +245,7 @@ class Notes:
         self.due = -math.inf  # its first batch, whoever draws one before
         return Reading(iterate(), self, asked, size, length)
 
-    def stepped(self) -> None:
+    def stepped(self, *_: Any) -> None:
         """An optimizer of the training steps."""
         self._steps += 1
         if self._reading is not None:
@@ -329,7 +331,7 @@ class Notes:
 
     def _end(self) -> None:
         self._close(perf_counter())
-        if self._seconds >= LAST_SECONDS:
+        if self._seconds >= LAST_SECONDS and self._samples:
             self._note()
 
     @property
@@ -379,7 +381,7 @@ class Notes:
                 if reading is not None:
                     reading.take()
         self._begun, self.due = None, -math.inf
-        if self._seconds >= max(LEAST_SECONDS, self._cost / COST_SHARE):
+        if self._samples and self._seconds >= max(LEAST_SECONDS, self._cost / COST_SHARE):
             self._note()
 
     def _drained(self, now: float) -> float:

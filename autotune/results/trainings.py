@@ -46,8 +46,8 @@ class Note(Stored):
     cpus: Whole = Field(description="that processes may use there")
     torch: str
     gpu: str | None = Field(description="null: none was used")
-    ranks: Whole = Field(ge=1, description="that trained together; the first one writes")
-    samples: Whole = Field(ge=1, description="of all ranks")
+    ranks: Whole = Field(gt=0, description="that trained together; the first one writes")
+    samples: Whole = Field(gt=0, description="of all ranks")
     seconds: Seconds = Field(gt=1e-6, description="of training: start-up, first steps and evaluation are left out")
     wait_seconds: Seconds | None = Field(description="of them, the host waited for batches; null: no loader was seen")
     device_memory_bytes: Whole | None = Field(description="reserved on the GPU, peak since the process began")
