@@ -28,7 +28,7 @@ DRIFT = 0.05
 RECENT = timedelta(days=7)
 """Trainings that ended longer ago say nothing of today. Not tuned."""
 LEAST_SECONDS = 60.0
-"""Of a training, for its rate to say whether the result holds. Not tuned."""
+"""Only a training that lasted as long says whether the result holds. Not tuned."""
 
 
 def check_result(

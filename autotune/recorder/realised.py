@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 
 SCHEMA = "autotune.realised/1"
 WARM_STEPS = 10
-"""Steps of an optimizer that are left out, at the start and after torch.compile has compiled something. Not tuned."""
+"""Optimizer steps that are left out, at the start and after torch.compile has compiled something. Not tuned."""
 LEAST_SECONDS, MOST_SECONDS = 30.0, 600.0
-"""Of training in a note: short epochs share one, long ones have several. Making the first one may take 30 ms."""
+"""Training time in a note: short epochs share one, long ones have several. The first note may take 30 ms."""
 LAST_SECONDS = 1.0
-"""Of training in a last note, when the process ends. Less says nothing."""
+"""Least training time in the note that is written when the process ends. Not tuned."""
 COST_SHARE = 0.001
-"""Of the time: a note waits until training has lasted so long that making it, by what the last one took, costs less."""
+"""Most share of the time that noting takes: the longer the last note took, the later comes the next."""
 DRAIN_STEPS = 100
-"""Between two waits for a device, at least. Not tuned."""
+"""Least steps between two waits for a device. Not tuned."""
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -109,24 +109,24 @@ class Reading(Watched):
     Args:
         batches: The iterator.
         notes: Attends to what is due.
-        asked: When it was asked for; starting the workers belongs to its waits.
+        requested: When it was requested for; starting the workers belongs to its waits.
         size: Samples of a batch; None where they are counted in each.
         length: Samples of a whole pass; None where that is not known.
 
     Attributes:
-        asked: When it was asked for.
+        requested: When it was requested for.
         trained: Batches that had been drawn at the last step of an optimizer.
         waited: Seconds of waits that were not taken yet.
-        shapes: Of the first tensor in a batch: samples, and elements, that were not taken yet.
+        shapes: Samples, and elements of their first tensors, that were not taken yet.
     """
 
     def __init__(
-        self, batches: Iterator[Any], notes: Notes, asked: float, size: int | None, length: int | None
+        self, batches: Iterator[Any], notes: Notes, requested: float, size: int | None, length: int | None
     ) -> None:
         super().__init__(batches)
-        self.asked = asked
+        self.requested = requested
         self.trained = 0
-        self.waited = perf_counter() - asked
+        self.waited = perf_counter() - requested
         self.shapes = (0, 0)
         self._notes = notes
         self._size, self._length = size, length
@@ -181,7 +181,7 @@ class Notes:
         device: That trains.
 
     Attributes:
-        due: On the host's clock: what draws a batch later attends to what is due.
+        due: A moment on the host's clock. The next draw after it calls `attend`.
     """
 
     def __init__(self, order: Order, device: torch.device) -> None:
@@ -233,17 +233,17 @@ class Notes:
         """
         if self._is_over:
             return iterate()
-        asked = perf_counter()
+        requested = perf_counter()
         size = length = None
         if not is_own_batch_sampler(loader):
             sampler, own_size, drops = batches_of(loader)
             size = batch_size or own_size
             length = length_of(sampler) if size is not None else None
-            # Several workers may each end with an incomplete batch of what has no length.
+            # Without a length, each worker may end with an incomplete batch.
             size = size if length is not None else None
             length = None if drops else length
-        self.due = -math.inf  # its first batch, whoever draws one before
-        return Reading(iterate(), self, asked, size, length)
+        self.due = -math.inf  # the next draw, from this pass or another, attends
+        return Reading(iterate(), self, requested, size, length)
 
     def stepped(self, *_: Any) -> None:
         """An optimizer of the training steps."""
@@ -358,8 +358,8 @@ class Notes:
         if this_rank():
             self.give_up()  # the first rank speaks for all
             return
-        if reading is not None and not reading.count and reading.asked > self._closed:
-            now = reading.asked
+        if reading is not None and not reading.count and reading.requested > self._closed:
+            now = reading.requested
         else:
             now = self._drained(now)
             if reading is not None:
@@ -385,7 +385,7 @@ class Notes:
             self._note()
 
     def _drained(self, now: float) -> float:
-        """The time at which the device has done all that it was asked for; now, where it was waited for just before."""
+        """The time at which the device has done all that it was requested for; now, where it was waited for just before."""
         if self._device.type == "cpu" or self._steps - self._drained_at < DRAIN_STEPS:
             return now
         self._synchronize()
@@ -442,7 +442,7 @@ class Notes:
         return int(torch.cuda.max_memory_reserved(self._device)) if self._device.type == "cuda" else None
 
     def _clock_mhz(self) -> int | None:
-        """Of the GPU's multiprocessors; None where torch cannot read it, as without ``nvidia-ml-py``."""
+        """The clock of the GPU's multiprocessors; None where torch cannot read it, as without ``nvidia-ml-py``."""
         import torch
 
         with contextlib.suppress(Exception):

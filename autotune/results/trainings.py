@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from autotune.recorder.realised import Order
 
 SHORT = 0.9
-"""Of the claimed rate: training that is slower falls short."""
+"""Training below this share of the claimed rate falls short."""
 SHORT_SECONDS = 120.0
-"""Of notes that fall short, before that is reported. Not tuned."""
+"""A shortfall is reported when its notes last as long as this together. Not tuned."""
 EXPLAINED = 0.5
-"""Of the shortfall, that a change must account for to be named as its cause. Not tuned."""
+"""A change is named as the cause when it accounts for this share of the shortfall. Not tuned."""
 GROWN = 1.1
-"""Times as much memory as was measured, from which on it has changed."""
+"""Memory has changed when it is this many times as much as was measured. Not tuned."""
 MOST_SHOWN = 5
 """Trainings whose ratio is printed, the last ones."""
 
@@ -73,7 +73,7 @@ class Training:
 
     @property
     def seconds(self) -> float:
-        """Of training that was noted."""
+        """Training time that was noted."""
         return sum(note.seconds for note in self.notes)
 
     @property
@@ -122,14 +122,14 @@ class Trainings:
 
     def sentences(self) -> list[str]:
         """What the trainings have reached, and why the last one fell short, if it did; empty without notes."""
-        told = []
+        lines = []
         if self.alike:
-            told.append(self.ratios_text(self.alike))
-            told += [sentence for sentence in [self.shortfall(self.alike[-1])] if sentence is not None]
+            lines.append(self.ratios_text(self.alike))
+            lines += [sentence for sentence in [self.shortfall(self.alike[-1])] if sentence is not None]
         if self.elsewhere:
             counted = "1 training is" if self.elsewhere == 1 else f"{self.elsewhere} trainings are"
-            told.append(f"{counted} not counted: on another machine, torch or number of ranks")
-        return told
+            lines.append(f"{counted} not counted: on another machine, torch or number of ranks")
+        return lines
 
     def shortfall(self, training: Training) -> str | None:
         """How much of a training fell short, and what had changed; None where it did not, or for a moment only."""
@@ -143,16 +143,16 @@ class Trainings:
     def _cause(self, short: Training) -> str:
         """What accounts for most of a shortfall."""
         measured, telemetry = self.measured, self.measured.telemetry
-        found: list[tuple[float, str]] = []  # the share of the rate that is left, and why
+        causes: list[tuple[float, str]] = []  # the share of the rate that each one leaves
 
-        def add(left: float, what: str, here: str, there: str) -> None:
-            found.append((left, f"{what} {here}, {there} when it was measured"))
+        def add(share: float, what: str, here: str, there: str) -> None:
+            causes.append((share, f"{what} {here}, {there} when it was measured"))
 
         waited = _mean(short, lambda note: note.wait_seconds and note.wait_seconds / note.seconds)
         if waited is not None:
             then = measured.data_wait_fraction
-            left = (1 - waited) / max(1e-9, 1 - then)
-            add(left, "waiting for data took", f"{percent(waited)} of the time", percent(then))
+            share = (1 - waited) / max(1e-9, 1 - then)
+            add(share, "waiting for data took", f"{percent(waited)} of the time", percent(then))
         taken = _mean(short, lambda note: note.taken_fraction)
         if taken is not None:
             then = telemetry.taken_fraction if telemetry is not None else 0.0
@@ -163,9 +163,9 @@ class Trainings:
         size, size_then = _mean(short, _elements), self._usual_elements()
         if size and size_then:
             text = f"samples had {size:.0f} elements, {size_then:.0f} in notes that do not fall short"
-            found.append((size_then / size, text))
-        left, why = min(found, default=(1.0, ""))
-        if 1 - left >= EXPLAINED * (1 - self.ratio(short)):
+            causes.append((size_then / size, text))
+        share, why = min(causes, default=(1.0, ""))
+        if 1 - share >= EXPLAINED * (1 - self.ratio(short)):
             return why
         peak = max(self._memory(note) or 0 for note in short.notes)
         then_bytes = measured.host_memory_bytes if self.on_cpu else measured.device_memory_bytes
@@ -177,7 +177,7 @@ class Trainings:
         return note.host_memory_bytes if self.on_cpu else note.device_memory_bytes
 
     def _usual_elements(self) -> float | None:
-        """Of a sample, in notes that do not fall short."""
+        """Mean elements of a sample, in notes that do not fall short."""
         usual = [note for training in self.alike for note in training.notes if self.ratio(note) >= SHORT]
         return _mean(Training(tuple(usual)), _elements) if usual else None
 
@@ -234,7 +234,7 @@ def _notes(path: Path) -> Iterator[Note]:
 
 
 def _is_alike(note: Note, result: Result) -> bool:
-    """Whether a training ran where the result could hold: by what is in the machine, not by its name."""
+    """Whether a training ran on a machine like the measured one, with the same torch and ranks."""
     cpu, gpus = result.hardware.cpu, result.hardware.gpus
     on_gpu = result.constraints.device != "cpu"
     place = (note.cpu, note.cpus, note.torch, note.ranks) == (

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 _WORDS = {"null": "null", "integer": "whole number", "number": "number", "string": "text", "boolean": "true or false"}
 _SCALAR = {"boolean", "integer", "number", "string", "null"}

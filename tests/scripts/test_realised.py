@@ -21,7 +21,7 @@ from autotune.results.trainings import Note
 from autotune.scripts import Script
 
 SIZE, READ, TRAIN, OTHER = 2, 1.0, 2.0, 50.0
-"""Samples of a batch, and seconds to read one, to train on one, and of what is no training."""
+"""Samples of a batch, and the seconds of reading it, of training on it, and of anything else."""
 
 
 class World:
@@ -42,7 +42,7 @@ class World:
         self.model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
 
     def loader(self, batches: int, **arguments: Any) -> DataLoader[Any]:
-        """A loader of so many batches."""
+        """A loader of a number of batches."""
         return DataLoader(Rows(self, batches * SIZE), **{"batch_size": SIZE, **arguments})
 
     def read(self, loader: DataLoader[Any]) -> Iterator[Any]:
@@ -170,7 +170,7 @@ def accumulated(world: World) -> None:
 
 
 def of_own_batches(world: World) -> None:
-    """Whose sizes no argument tells."""
+    """No argument says how large they are."""
     plain(world, world.loader(60, batch_size=1, batch_sampler=[[0, 1]] * 60))
 
 
@@ -254,7 +254,7 @@ def test_a_note_is_made_after_ten_minutes_and_else_at_the_end_of_an_epoch(world:
 
 
 def test_a_dear_note_waits_longer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Noting takes a thousandth of the time at most, by what the last note took."""
+    """Noting takes a thousandth of the time at most, if the next note takes as long as the last one."""
 
     def slow(path: str, line: str) -> None:
         write(path, line)
