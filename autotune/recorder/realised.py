@@ -109,12 +109,12 @@ class Reading(Watched):
     Args:
         batches: The iterator.
         notes: Attends to what is due.
-        requested: When it was requested for; starting the workers belongs to its waits.
+        requested: When it was requested; starting the workers belongs to its waits.
         size: Samples of a batch; None where they are counted in each.
         length: Samples of a whole pass; None where that is not known.
 
     Attributes:
-        requested: When it was requested for.
+        requested: When it was requested.
         trained: Batches that had been drawn at the last step of an optimizer.
         waited: Seconds of waits that were not taken yet.
         shapes: Samples, and elements of their first tensors, that were not taken yet.
@@ -385,7 +385,7 @@ class Notes:
             self._note()
 
     def _drained(self, now: float) -> float:
-        """The time at which the device has done all that it was requested for; now, where it was waited for just before."""
+        """The time when the device has done its work; `now` on the CPU, and where it was waited for just before."""
         if self._device.type == "cpu" or self._steps - self._drained_at < DRAIN_STEPS:
             return now
         self._synchronize()
