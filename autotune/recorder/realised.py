@@ -26,7 +26,7 @@ from .clock import clock_of
 from .effects import compiled_graphs
 from .naming import batches_of, count_of, is_own_batch_sampler, length_of, tensors_in
 from .place import here
-from .ranks import count_ranks, this_rank
+from .ranks import this_rank
 from .stream import Watched
 from .usage import Processors, memory_bytes
 
@@ -70,6 +70,7 @@ class Order(TypedDict):
 
 def note_training(order: Order, device: torch.device) -> None:
     """Notes what this process trains from here on, as another training than what it has noted so far."""
+    import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     notes = _NOTED.get(order["path"])
@@ -77,11 +78,15 @@ def note_training(order: Order, device: torch.device) -> None:
         notes.restart()
         return
     _NOTED[order["path"]] = notes = Notes(order, device)
-    register_optimizer_step_post_hook(notes.stepped)  # a call less than by `hooks.on_step`, each step
+    is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)
+
+    def stepped(*_: Any) -> None:
+        if not is_compiling():  # a compiled step would be compiled again for each count
+            notes.stepped()
+
+    register_optimizer_step_post_hook(stepped)  # a call less than by `hooks.on_step`, each step
 
     def iterate(loader: DataLoader[Any], original: hooks.Iterate) -> Iterator[Any]:
-        import torch
-
         if torch.is_grad_enabled():
             return notes.reads(loader, lambda: original(loader))
         notes.evaluates()
@@ -188,10 +193,7 @@ class Notes:
         self._order = order
         self._device = device
         self._synchronize = clock_of(device).synchronize
-        self._process = os.getpid()
-        self._seconds = self._cost = 0.0
-        self.due = -math.inf
-        self._begun: float | None = None
+        self._cost = 0.0
         self._is_over = False
         self._start()
         hooks.on_mode(self.on_mode)
@@ -199,7 +201,10 @@ class Notes:
 
     def _start(self) -> None:
         """Before the first step of a training."""
+        self._process = os.getpid()
         self._training = secrets.token_hex(4)
+        self.due = -math.inf
+        self._begun: float | None = None
         self._steps, self._warm_at, self._drained_at = 0, WARM_STEPS, -DRAIN_STEPS
         self._begun_at = self._begun_count = 0  # steps, and batches of the pass
         self._reading: Reading | None = None
@@ -216,10 +221,12 @@ class Notes:
 
     @_harmless
     def restart(self) -> None:
-        """Another training begins, unless this one has not taken a step yet."""
-        if self._steps and not self._is_over:
-            self._end()
-            self._start()
+        """Another training begins, in a process that was forked perhaps."""
+        if self._is_over:
+            return
+        if self._steps:
+            self.end()
+        self._start()
 
     def reads(
         self, loader: DataLoader[Any], iterate: Callable[[], Iterator[Any]], batch_size: int | None = None
@@ -245,7 +252,7 @@ class Notes:
         self.due = -math.inf  # the next draw, from this pass or another, attends
         return Reading(iterate(), self, requested, size, length)
 
-    def stepped(self, *_: Any) -> None:
+    def stepped(self) -> None:
         """An optimizer of the training steps."""
         self._steps += 1
         if self._reading is not None:
@@ -322,17 +329,15 @@ class Notes:
     @_harmless
     def end(self) -> None:
         """The process ends."""
-        if not self._is_over and os.getpid() == self._process:
-            self._end()
+        if self._is_over or os.getpid() != self._process:
+            return
+        self._close(perf_counter())
+        if self._seconds >= LAST_SECONDS and self._samples:
+            self._note()
 
     def give_up(self) -> None:
         """Nothing more is noted."""
         self._is_over, self._begun, self.due = True, None, math.inf
-
-    def _end(self) -> None:
-        self._close(perf_counter())
-        if self._seconds >= LAST_SECONDS and self._samples:
-            self._note()
 
     @property
     def _holds(self) -> bool:
@@ -355,8 +360,8 @@ class Notes:
 
     def _begin(self, reading: Reading | None, now: float) -> None:
         """A span begins, with the start of the loader where an epoch ended before, and nothing came between."""
-        if this_rank():
-            self.give_up()  # the first rank speaks for all
+        if this_rank() or os.getpid() != self._process:
+            self.give_up()  # the first rank writes for all
             return
         if reading is not None and not reading.count and reading.requested > self._closed:
             now = reading.requested
@@ -420,7 +425,7 @@ class Notes:
             "cpu": self._order["cpu"],
             "cpus": self._order["cpus"],
             **place,
-            "samples": round(self._samples * count_ranks()),
+            "samples": round(self._samples * place["ranks"]),
             "seconds": round(self._seconds, 6),
             "wait_seconds": round(self._waited, 6) if self._reading is not None else None,
             "device_memory_bytes": self._peak_bytes(),
