@@ -38,11 +38,11 @@ SCHEMA = "autotune.realised/1"
 WARM_STEPS = 10
 """Optimizer steps that are left out, at the start and after torch.compile has compiled something. Not tuned."""
 LEAST_SECONDS, MOST_SECONDS = 30.0, 600.0
-"""Training time in a note: short epochs share one, long ones have several. The first note may take 30 ms."""
+"""Training time in a note: short epochs share one, long ones have several. Not tuned."""
 LAST_SECONDS = 1.0
 """Least training time in the note that is written when the process ends. Not tuned."""
-COST_SHARE = 0.001
-"""Most share of the time that noting takes: the longer the last note took, the later comes the next."""
+COST_SHARE = 0.0003
+"""Most share of the time that making notes takes: the longer the last one took, the later comes the next."""
 DRAIN_STEPS = 100
 """Least steps between two waits for a device. Not tuned."""
 
@@ -78,13 +78,7 @@ def note_training(order: Order, device: torch.device) -> None:
         notes.restart()
         return
     _NOTED[order["path"]] = notes = Notes(order, device)
-    is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)
-
-    def stepped(*_: Any) -> None:
-        if not is_compiling():  # a compiled step would be compiled again for each count
-            notes.stepped()
-
-    register_optimizer_step_post_hook(stepped)  # a call less than by `hooks.on_step`, each step
+    register_optimizer_step_post_hook(step_hook(notes))  # a call less than by `hooks.on_step`, each step
 
     def iterate(loader: DataLoader[Any], original: hooks.Iterate) -> Iterator[Any]:
         if torch.is_grad_enabled():
@@ -93,6 +87,19 @@ def note_training(order: Order, device: torch.device) -> None:
         return original(loader)
 
     hooks.on_iterate(iterate)
+
+
+def step_hook(notes: Notes) -> Callable[..., None]:
+    """What torch calls after each step of an optimizer."""
+    import torch
+
+    is_compiling = getattr(torch.compiler, "is_dynamo_compiling", lambda: False)
+
+    def stepped(*_: Any) -> None:
+        if not is_compiling():  # a compiled step would be compiled again for each count
+            notes.stepped()
+
+    return stepped
 
 
 def _harmless(method: Method) -> Method:
@@ -108,65 +115,45 @@ def _harmless(method: Method) -> Method:
     return tried  # type: ignore[return-value]
 
 
-class Reading(Watched):
-    """A pass through a loader: its batches are counted, and the waits for them timed.
+class Reading:
+    """What is counted of a pass through a loader.
 
     Args:
-        batches: The iterator.
-        notes: Attends to what is due.
         requested: When it was requested; starting the workers belongs to its waits.
         size: Samples of a batch; None where they are counted in each.
         length: Samples of a whole pass; None where that is not known.
 
     Attributes:
         requested: When it was requested.
+        is_over: Whether the pass has come to its end.
+        count: Batches so far.
         trained: Batches that had been drawn at the last step of an optimizer.
         waited: Seconds of waits that were not taken yet.
         shapes: Samples, and elements of their first tensors, that were not taken yet.
+        looks: Whether each batch is looked at.
     """
 
-    def __init__(
-        self, batches: Iterator[Any], notes: Notes, requested: float, size: int | None, length: int | None
-    ) -> None:
-        super().__init__(batches)
+    def __init__(self, requested: float, size: int | None, length: int | None) -> None:
         self.requested = requested
-        self.trained = 0
+        self.is_over = False
+        self.count = self.trained = 0
         self.waited = perf_counter() - requested
         self.shapes = (0, 0)
-        self._notes = notes
+        self.looks = True
         self._size, self._length = size, length
         self._taken = 0
-        self._looks, self._varies = True, False
+        self._varies = False
         self._first_shape: Any = None
 
-    def __next__(self) -> Any:
-        began = perf_counter()
-        if began > self._notes.due:
-            began = self._notes.attend(self, began) or began
-        try:
-            batch = next(self._batches)
-        except BaseException:
-            self.is_over = True
-            self._notes.ended(self)
-            raise
-        self.waited += perf_counter() - began
-        self.count += 1
-        if self._looks:
-            self._look(batch)
-        return batch
-
-    def _look(self, batch: Any) -> None:
+    def look(self, batch: Any) -> None:
         """Counts samples and elements; batches of one size and shape are looked at no longer."""
         tensor = next((one for one in tensors_in(batch) if one.dim()), None)
-        if tensor is None:
-            self.shapes = self.shapes[0] + count_of(batch), self.shapes[1]
-            return
-        shape = tensor.shape
-        self.shapes = self.shapes[0] + shape[0], self.shapes[1] + tensor.numel()
+        shape = tensor.shape if tensor is not None else (count_of(batch),)
+        self.shapes = self.shapes[0] + shape[0], self.shapes[1] + math.prod(shape)
         if self._first_shape is None:
             self._first_shape = shape
         self._varies |= shape != self._first_shape
-        self._looks = self._varies or self._size is None or self.count < WARM_STEPS
+        self.looks = self._varies or self._size is None or self.count < WARM_STEPS
 
     def take(self) -> tuple[int, float, float | None]:
         """Samples and seconds of waiting since the last call, and the mean elements of a sample where they vary."""
@@ -176,6 +163,37 @@ class Reading(Watched):
             samples -= max(0, self.count * self._size - self._length)
         self._taken, self.shapes, self.waited = self.count, (0, 0), 0.0
         return max(0, samples), waited, elements / rows if self._varies and rows else None
+
+
+class Drawing(Watched):
+    """The batches of a pass, counted in a `Reading`: its attributes, unlike those of a proxy, are read in no time.
+
+    Args:
+        batches: The iterator.
+        reading: Counts them.
+        notes: Attends to what is due.
+    """
+
+    def __init__(self, batches: Iterator[Any], reading: Reading, notes: Notes) -> None:
+        super().__init__(batches)
+        self._counting = reading, notes, batches.__next__
+
+    def __next__(self) -> Any:
+        reading, notes, draw = self._counting
+        began = perf_counter()
+        if began > notes.due:
+            began = notes.attend(reading, began) or began
+        try:
+            batch = draw()
+        except BaseException:
+            self.is_over = reading.is_over = True
+            notes.ended(reading)
+            raise
+        reading.waited += perf_counter() - began
+        reading.count += 1
+        if reading.looks:
+            reading.look(batch)
+        return batch
 
 
 class Notes:
@@ -250,7 +268,8 @@ class Notes:
             size = size if length is not None else None
             length = None if drops else length
         self.due = -math.inf  # the next draw, from this pass or another, attends
-        return Reading(iterate(), self, requested, size, length)
+        batches = iterate()
+        return Drawing(batches, Reading(requested, size, length), self)
 
     def stepped(self) -> None:
         """An optimizer of the training steps."""

@@ -254,7 +254,7 @@ def test_a_note_is_made_after_ten_minutes_and_else_at_the_end_of_an_epoch(world:
 
 
 def test_a_dear_note_waits_longer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Noting takes a thousandth of the time at most, if the next note takes as long as the last one."""
+    """What the last note took says how long the next one waits, ten minutes at most."""
 
     def slow(path: str, line: str) -> None:
         write(path, line)
