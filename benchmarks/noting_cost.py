@@ -1,4 +1,4 @@
-"""What noting a training's rate costs each step, and each note (`autotune.recorder.realised`).
+"""What noting a training's rate costs each step, and each note.
 
     python -m benchmarks.noting_cost        # some seconds
 
