@@ -33,7 +33,7 @@ def measured(file: Path) -> dict[str, Any]:
     """Seconds that a step costs, and a note."""
     order: realised.Order = {"path": str(file), "result": "", "cpu": None, "cpus": 1, "step_samples": None}
     notes = realised.Notes(order, torch.device("cpu"))
-    batch, stepped = torch.zeros(16, 4), realised.step_hook(notes)
+    batch, stepped = torch.zeros(16, 4), notes.stepped
     costs, written = [], []
     for _ in range(PASSES):
         began = time.thread_time()

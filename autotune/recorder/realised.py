@@ -1,9 +1,9 @@
 """Notes what a whole training reaches: its rate, what it waits for, its memory, a line of JSON now and then.
 
-Between two batches nothing but counters move, and the host's clock is read twice. All else is done where training
-pauses: at an epoch's end, before an evaluation, or after ten minutes. Training lasts from the request for a batch to
-the end of its epoch, or to what comes between steps that is no training; only spans in which an optimizer stepped
-count. A device is waited for at the ends of spans alone, never at a step.
+Between two batches nothing but counters move, and every seventh wait is timed. All else is done where training pauses:
+at an epoch's end, before an evaluation, or after ten minutes. Training lasts from the request for a batch to the end of
+its epoch, or to what comes between steps that is no training; only spans in which an optimizer stepped count. A device
+is waited for at the ends of spans alone, never at a step.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 SCHEMA = "autotune.realised/1"
+STRIDE = 7
+"""One wait of so many is timed, for all of them. Workers hand on batches in turn, and are seldom seven."""
 WARM_STEPS = 10
 """Optimizer steps that are left out, at the start and after torch.compile has compiled something. Not tuned."""
 LEAST_SECONDS, MOST_SECONDS = 30.0, 600.0
 """Training time in a note: short epochs share one, long ones have several. Not tuned."""
 LAST_SECONDS = 1.0
 """Least training time in the note that is written when the process ends. Not tuned."""
-COST_SHARE = 0.0003
+COST_SHARE = 0.00015
 """Most share of the time that making notes takes: the longer the last one took, the later comes the next."""
 DRAIN_STEPS = 100
 """Least steps between two waits for a device. Not tuned."""
@@ -78,7 +80,7 @@ def note_training(order: Order, device: torch.device) -> None:
         notes.restart()
         return
     _NOTED[order["path"]] = notes = Notes(order, device)
-    register_optimizer_step_post_hook(step_hook(notes))  # a call less than by `hooks.on_step`, each step
+    register_optimizer_step_post_hook(notes.stepped)  # a call less than by `hooks.on_step`, each step
 
     def iterate(loader: DataLoader[Any], original: hooks.Iterate) -> Iterator[Any]:
         if torch.is_grad_enabled():
@@ -87,19 +89,6 @@ def note_training(order: Order, device: torch.device) -> None:
         return original(loader)
 
     hooks.on_iterate(iterate)
-
-
-def step_hook(notes: Notes) -> Callable[..., None]:
-    """What torch calls after each step of an optimizer."""
-    import torch
-
-    is_compiling = getattr(torch.compiler, "is_dynamo_compiling", lambda: False)
-
-    def stepped(*_: Any) -> None:
-        if not is_compiling():  # a compiled step would be compiled again for each count
-            notes.stepped()
-
-    return stepped
 
 
 def _harmless(method: Method) -> Method:
@@ -128,18 +117,19 @@ class Reading:
         is_over: Whether the pass has come to its end.
         count: Batches so far.
         trained: Batches that had been drawn at the last step of an optimizer.
+        timed: Batches whose waits are known.
         waited: Seconds of waits that were not taken yet.
         shapes: Samples, and elements of their first tensors, that were not taken yet.
-        looks: Whether each batch is looked at.
+        stride: Every batch of this number is looked at, and its wait timed.
     """
 
     def __init__(self, requested: float, size: int | None, length: int | None) -> None:
         self.requested = requested
         self.is_over = False
-        self.count = self.trained = 0
+        self.count = self.trained = self.timed = 0
         self.waited = perf_counter() - requested
         self.shapes = (0, 0)
-        self.looks = True
+        self.stride = 1
         self._size, self._length = size, length
         self._taken = 0
         self._varies = False
@@ -153,15 +143,18 @@ class Reading:
         if self._first_shape is None:
             self._first_shape = shape
         self._varies |= shape != self._first_shape
-        self.looks = self._varies or self._size is None or self.count < WARM_STEPS
+        self.stride = 1 if self._varies or self._size is None or self.count < WARM_STEPS else STRIDE
 
     def take(self) -> tuple[int, float, float | None]:
         """Samples and seconds of waiting since the last call, and the mean elements of a sample where they vary."""
         (rows, elements), waited = self.shapes, self.waited
+        if self.timed > self._taken:  # for those after the last that was timed, too
+            waited *= (self.count - self._taken) / (self.timed - self._taken)
         samples = rows if self._size is None else (self.count - self._taken) * self._size
         if self._size is not None and self._length is not None and self.is_over:  # the last batch was incomplete
             samples -= max(0, self.count * self._size - self._length)
-        self._taken, self.shapes, self.waited = self.count, (0, 0), 0.0
+        self._taken = self.timed = self.count
+        self.shapes, self.waited = (0, 0), 0.0
         return max(0, samples), waited, elements / rows if self._varies and rows else None
 
 
@@ -180,8 +173,9 @@ class Drawing(Watched):
 
     def __next__(self) -> Any:
         reading, notes, draw = self._counting
-        began = perf_counter()
-        if began > notes.due:
+        count = reading.count + 1
+        is_timed = notes.is_attentive or not count % reading.stride
+        if is_timed and (began := perf_counter()) > notes.due:
             began = notes.attend(reading, began) or began
         try:
             batch = draw()
@@ -189,10 +183,12 @@ class Drawing(Watched):
             self.is_over = reading.is_over = True
             notes.ended(reading)
             raise
-        reading.waited += perf_counter() - began
-        reading.count += 1
-        if reading.looks:
-            reading.look(batch)
+        reading.count = count
+        if is_timed:
+            reading.waited += (perf_counter() - began) * (count - reading.timed)
+            reading.timed = count
+            if reading.stride == 1:
+                reading.look(batch)
         return batch
 
 
@@ -204,7 +200,8 @@ class Notes:
         device: That trains.
 
     Attributes:
-        due: A moment on the host's clock. The next draw after it calls `attend`.
+        due: A moment on the host's clock. The next timed draw after it calls `attend`.
+        is_attentive: Whether each draw is timed; so it is until an optimizer has stepped in this span.
     """
 
     def __init__(self, order: Order, device: torch.device) -> None:
@@ -213,6 +210,7 @@ class Notes:
         self._synchronize = clock_of(device).synchronize
         self._cost = 0.0
         self._is_over = False
+        self._is_compiling = _is_compiling()
         self._start()
         hooks.on_mode(self.on_mode)
         atexit.register(self.end)
@@ -221,7 +219,7 @@ class Notes:
         """Before the first step of a training."""
         self._process = os.getpid()
         self._training = secrets.token_hex(4)
-        self.due = -math.inf
+        self.due, self.is_attentive = -math.inf, True
         self._begun: float | None = None
         self._steps, self._warm_at, self._drained_at = 0, WARM_STEPS, -DRAIN_STEPS
         self._begun_at = self._begun_count = 0  # steps, and batches of the pass
@@ -267,12 +265,14 @@ class Notes:
             # Without a length, each worker may end with an incomplete batch.
             size = size if length is not None else None
             length = None if drops else length
-        self.due = -math.inf  # the next draw, from this pass or another, attends
+        self.due, self.is_attentive = -math.inf, True  # the next draw, from this pass or another, attends
         batches = iterate()
         return Drawing(batches, Reading(requested, size, length), self)
 
-    def stepped(self) -> None:
+    def stepped(self, *_: Any) -> None:
         """An optimizer of the training steps."""
+        if self._is_compiling():  # a compiled step would be compiled again for each count
+            return
         self._steps += 1
         if self._reading is not None:
             self._reading.trained = self._reading.count
@@ -306,7 +306,7 @@ class Notes:
 
     def _confirm(self, begun: float, now: float) -> None:
         """The span that has begun is one of training; a long one is noted in parts."""
-        self.due = begun + MOST_SECONDS - self._seconds
+        self.due, self.is_attentive = begun + MOST_SECONDS - self._seconds, False
         if now > self.due:
             self._take(now - begun)
             self._note()
@@ -356,7 +356,8 @@ class Notes:
 
     def give_up(self) -> None:
         """Nothing more is noted."""
-        self._is_over, self._begun, self.due = True, None, math.inf
+        self._is_over, self._begun = True, None
+        self.due, self.is_attentive = math.inf, False
 
     @property
     def _holds(self) -> bool:
@@ -371,7 +372,7 @@ class Notes:
     def _is_warm(self) -> bool:
         """Whether nothing was compiled in the last steps."""
         if self._is_over:
-            self.due = math.inf
+            self.due, self.is_attentive = math.inf, False
             return False
         if (graphs := compiled_graphs()) != self._graphs:
             self._graphs, self._warm_at = graphs, self._steps + WARM_STEPS
@@ -404,7 +405,8 @@ class Notes:
             for reading in (self._reading, *self._beside):
                 if reading is not None:
                     reading.take()
-        self._begun, self.due = None, -math.inf
+        self._begun = None
+        self.due, self.is_attentive = -math.inf, True
         if self._samples and self._seconds >= max(LEAST_SECONDS, self._cost / COST_SHARE):
             self._note()
 
@@ -472,6 +474,13 @@ class Notes:
         with contextlib.suppress(Exception):
             return int(torch.cuda.clock_rate(self._device)) if self._device.type == "cuda" else None
         return None
+
+
+def _is_compiling() -> Callable[[], bool]:
+    """What torch.compile knows to be true in what it compiles."""
+    import torch
+
+    return getattr(torch.compiler, "is_dynamo_compiling", lambda: False)
 
 
 _NOTED: dict[str, Notes] = {}
