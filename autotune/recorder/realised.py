@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "autotune.realised/1"
 STRIDE = 7
-"""One wait of so many is timed, for all of them. Workers hand on batches in turn, and are seldom seven."""
+"""Every seventh wait is timed, and stands for seven. Workers take turns, and are seldom seven. Not tuned."""
 WARM_STEPS = 10
 """Optimizer steps that are left out, at the start and after torch.compile has compiled something. Not tuned."""
 LEAST_SECONDS, MOST_SECONDS = 30.0, 600.0
