@@ -26,7 +26,7 @@ from .clock import clock_of
 from .effects import compiled_graphs
 from .naming import batches_of, count_of, is_own_batch_sampler, length_of, tensors_in
 from .place import here
-from .ranks import this_rank
+from .ranks import count_ranks, this_rank
 from .stream import Watched
 from .usage import Processors, memory_bytes
 
@@ -219,6 +219,7 @@ class Notes:
         """Before the first step of a training."""
         self._process = os.getpid()
         self._training = secrets.token_hex(4)
+        self._ranks = 1
         self.due, self.is_attentive = -math.inf, True
         self._begun: float | None = None
         self._steps, self._warm_at, self._drained_at = 0, WARM_STEPS, -DRAIN_STEPS
@@ -383,6 +384,7 @@ class Notes:
         if this_rank() or os.getpid() != self._process:
             self.give_up()  # the first rank writes for all
             return
+        self._ranks = count_ranks()  # a script may leave its process group before the last note
         if reading is not None and not reading.count and reading.requested > self._closed:
             now = reading.requested
         else:
@@ -434,9 +436,9 @@ class Notes:
     def _note(self) -> None:
         """Appends a line: the file may be another training's too."""
         began = perf_counter()
-        place, graphs = here(), compiled_graphs()
+        place, graphs = {**here(), "ranks": self._ranks}, compiled_graphs()
         counted = sum(samples for samples, _ in self._elements)
-        is_alone = place["ranks"] == 1
+        is_alone = self._ranks == 1
         note = {
             "schema": SCHEMA,
             "result": self._order["result"],
@@ -446,7 +448,7 @@ class Notes:
             "cpu": self._order["cpu"],
             "cpus": self._order["cpus"],
             **place,
-            "samples": round(self._samples * place["ranks"]),
+            "samples": round(self._samples * self._ranks),
             "seconds": round(self._seconds, 6),
             "wait_seconds": round(self._waited, 6) if self._reading is not None else None,
             "device_memory_bytes": self._peak_bytes(),
