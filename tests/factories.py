@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import platform
 import random
 from datetime import datetime, timezone
 from typing import Any
@@ -181,3 +183,27 @@ def make_result(**changes: Any) -> Result:
         ),
     }
     return Result(**{**fields, **changes})
+
+
+def note_line(of: Result, training: str = "a", ratio: float = 1.0, **changes: Any) -> str:
+    """A line of a training on this machine that reaches so much of a result's claim in five minutes.
+
+    Args:
+        of: The result.
+        training: The training's id.
+        ratio: The rate over the claimed one.
+        changes: Fields of `Note`.
+    """
+    assert of.best.measurement is not None
+    seconds = changes.pop("seconds", 300.0)
+    rate = of.best.measurement.samples_per_second
+    cpu = of.hardware.cpu
+    fields = {
+        "schema": "autotune.realised/1", "result": of.created.isoformat(), "training": training,
+        "ended": datetime.now(timezone.utc).isoformat(), "hostname": platform.node(),
+        "cpu": cpu.model, "cpus": cpu.budget,
+        "torch": of.software.torch, "gpu": None, "ranks": 1, "samples": round(ratio * rate * seconds),
+        "seconds": seconds, "wait_seconds": 0.0, "device_memory_bytes": 3 * GIB, "host_memory_bytes": 2 * GIB,
+        "taken_fraction": 0.0, "sm_clock_mhz": None, "sample_elements": None, "compiled": False,
+    }  # fmt: skip
+    return json.dumps(fields | changes)

@@ -40,7 +40,8 @@ def check(
     clock = Budget(parse_duration(budget), started=STARTED)
     console = make_console()
     with Interrupts() as interrupts, make_progress(console, quiet=quiet, seconds=clock.remaining) as progress:
-        found = check_result(result, target, clock, progress, interrupts)
+        notes = None if model or command else file  # what the person names is measured
+        found = check_result(result, target, clock, progress, interrupts, file=notes)
     if json:
         say(to_json(found))
     if not quiet:

@@ -1,7 +1,10 @@
-"""Does a result still hold here? `autotune cross` of a result with its own baseline, and a verdict on that."""
+"""Does a result still hold here? Recent trainings say so; else `autotune cross` of a result with its own baseline."""
 
 from __future__ import annotations
 
+import platform
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Literal
 
 from autotune.commands.crossing import cross_result, differences_of
@@ -10,25 +13,76 @@ from autotune.measuring import FEWEST_PAIRS
 from autotune.results.check import Check
 from autotune.results.cross_file import Cross
 from autotune.results.result import Result
+from autotune.results.trainings import read_trainings
 from autotune.scripts import Script
 from autotune.search.interrupts import Stop
 from autotune.search.progress import Progress
 from autotune.search.stopping import Budget
+from autotune.wording import percent
 
 STATUS = {"holds": 0, "drifted": 1, "no longer fits": 3}
 DRIFT = 0.05
 """A ratio that is lower by more than this share has drifted, if the intervals do not overlap. Not tuned."""
 
 
-def check_result(
-    result: Result, target: str | Script, budget: Budget, progress: Progress, interrupts: Stop | None = None
-) -> Check:
-    """Trains both sides of a result in interleaved bursts.
+RECENT = timedelta(days=7)
+"""Trainings that ended longer ago say nothing of today. Not tuned."""
+LEAST_SECONDS = 60.0
+"""Only a training that lasted as long says whether the result holds. Not tuned."""
 
-    The arguments are those of `cross_result`, and so are the errors.
+
+def check_result(
+    result: Result,
+    target: str | Script,
+    budget: Budget,
+    progress: Progress,
+    interrupts: Stop | None = None,
+    *,
+    file: Path | None = None,
+) -> Check:
+    """Trains both sides of a result in interleaved bursts, unless a recent training has reached the claimed rate.
+
+    The other arguments are those of `cross_result`, and so are the errors.
+
+    Args:
+        result: The result.
+        target: The workload or the script, as it is found from here.
+        budget: Wall-clock limit.
+        progress: Receives progress events.
+        interrupts: The signals that end it.
+        file: Of the result, beside which trainings are noted; None: they are not asked.
     """
+    noted = by_trainings(result, str(target), file) if file is not None else None
+    if noted is not None and noted.verdict == "holds":
+        return noted
+    if noted is not None:
+        progress.note(noted.reason)
     cross = cross_result(result, target, budget, progress, interrupts, results=None)
-    return judge_check(result, str(target), cross)
+    return judge_check(result, str(target), cross).model_copy(update={"trainings": noted and noted.trainings})
+
+
+def by_trainings(result: Result, target: str, file: Path) -> Check | None:
+    """The verdict of recent trainings on this machine, of which the last one decides; None where there are none."""
+    trainings = read_trainings(result, file)
+    since = datetime.now(timezone.utc) - RECENT
+    recent = [
+        training
+        for training in (trainings.alike if trainings is not None else ())
+        if training.ended > since and training.seconds >= LEAST_SECONDS and training.hostname == platform.node()
+    ]
+    if trainings is None or not recent:
+        return None
+    ratio, ratios = trainings.ratio(recent[-1]), trainings.ratios_text(recent)
+    holds = ratio >= 1 - DRIFT
+    reason = "the last training on this machine reached the claimed rate, so nothing was measured"
+    return Check(
+        target=target,
+        verdict="holds" if holds else "drifted",
+        reason=reason if holds else f"the last training on this machine fell {percent(1 - ratio)} short of the claim",
+        claimed=result.speedup,
+        found=None,
+        trainings=ratios,
+    )
 
 
 def judge_check(result: Result, target: str, cross: Cross) -> Check:

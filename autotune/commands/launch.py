@@ -21,6 +21,9 @@ def launch(
         bool,
         typer.Option("--strict", help="Refuse if this is a different machine, or where a process cannot be entered."),
     ] = False,
+    no_realised: Annotated[
+        bool, typer.Option("--no-realised", help="Do not note beside FILE what the training reaches.")
+    ] = False,
 ) -> None:
     """Runs a training script with a result's settings: autotune launch FILE -- python train.py --epochs 90."""
     from autotune.hardware.host import read_cpu
@@ -37,7 +40,9 @@ def launch(
         console.print(warning_lines([sentence]))
 
     with tempfile.TemporaryDirectory(prefix="autotune-launch-") as folder:
-        environment = launch_environment(result, file, script, os.environ, Path(folder), strict=strict)
+        environment = launch_environment(
+            result, file, script, os.environ, Path(folder), strict=strict, realised=not no_realised
+        )
         for difference in differences(result, file, script, read_cpu({}), strict=strict):
             warn(difference)
         raise typer.Exit(Training(script, environment, Path(folder), warn, strict=strict).run())

@@ -158,8 +158,10 @@ class _Measuring:
         budget = Budget(parse_duration(str(given["budget"])))
         await context.report_progress(0.0, 1.0, f"what runs: {target}")
 
+        notes = None if options["model"] or command else file  # what the agent names is measured
+
         def work(told: Sentence, stop: Stop) -> Any:
-            return check_result(result, target, budget, told, stop)
+            return check_result(result, target, budget, told, stop, file=notes)
 
         found = await self._desk.measure(context, str(target), budget.seconds, work)
         return found.model_dump(mode="json"), [check_lines(found)]

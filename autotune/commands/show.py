@@ -19,7 +19,7 @@ def show(
     """Shows one result."""
     from autotune.results.files import to_json
     from autotune.results.result import read_result
-    from autotune.terminal.console import make_console, result_table, usage_lines
+    from autotune.terminal.console import make_console, result_table, training_lines, usage_lines
     from autotune.terminal.trials import profile_tables, trials_table
 
     result = read_result(file)
@@ -28,4 +28,5 @@ def show(
         return
     console = make_console(stderr=False)
     console.print(trials_table(result) if why else result_table(result))
+    console.print(training_lines(result, file))
     console.print(profile_tables(result) if why else usage_lines(result, file))

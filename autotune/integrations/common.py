@@ -99,6 +99,7 @@ def apply(
         What could not be applied.
     """
     tuned.compare_workload(model, optimizers[0] if optimizers else None)
+    tuned.note_training(device)
     missing: Missing = {"device_prefetch": "it copies batches itself"} if tuned.config.device_prefetch else {}
     config = tuned.config.replace(**{knob: KNOBS[knob].default for knob in leave})
     if config.compile_mode == "loss":

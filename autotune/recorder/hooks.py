@@ -35,18 +35,16 @@ def on_iterate(then: Callable[[DataLoader[Any], Iterate], Iterator[Any]]) -> Non
     DataLoader.__iter__ = iterate  # type: ignore[assignment]
 
 
-def on_step(before: Callable[[Optimizer], None], after: Callable[[Optimizer], None]) -> None:
+def on_step(
+    before: Callable[[Optimizer], None] | None = None, after: Callable[[Optimizer], None] | None = None
+) -> None:
     """Calls functions before and after each step of any optimizer of torch."""
     from torch.optim import optimizer
 
-    def starts(stepping: Optimizer, *_: Any) -> None:
-        before(stepping)
-
-    def ended(stepping: Optimizer, *_: Any) -> None:
-        after(stepping)
-
-    optimizer.register_optimizer_step_pre_hook(starts)
-    optimizer.register_optimizer_step_post_hook(ended)
+    if before is not None:
+        optimizer.register_optimizer_step_pre_hook(lambda stepping, *_: before(stepping))
+    if after is not None:
+        optimizer.register_optimizer_step_post_hook(lambda stepping, *_: after(stepping))
 
 
 def on_mode(then: Callable[[Any, bool], None]) -> None:

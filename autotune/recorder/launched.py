@@ -19,6 +19,7 @@ from .matching import Match, note
 from .naming import batches_of, find_models, has_own_iterator, is_own_batch_sampler, loader_key, loader_kind, models_of
 from .place import differences
 from .ranks import this_rank
+from .realised import Notes
 from .remade import StandIn
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ class Launched:
     Args:
         orders: ``changes``; ``loop``: the description from the look at the script that was tuned; ``strict``: whether
             the script ends where it trains in another place. ``left_out``: a sentence for each setting that is not
-            applied; ``shared``: each process that trains writes a file there; without it, the process says so itself.
+            applied; ``shared``: each process that trains writes a file there; without it, the process says so itself;
+            ``realised``: what is noted of the training; without it, nothing is.
     """
 
     def __init__(self, orders: dict[str, Any]) -> None:
@@ -61,10 +63,12 @@ class Launched:
         self._is_changed = False
         self._kinds = {loader_kind(key) for key in self._loop["loaders"]}
         self._device = torch.device(self._loop["device"])
+        noted = orders.get("realised")
+        self._notes = Notes(noted, self._device) if noted is not None else None
         self._changes = Changes(orders["changes"])
         self._changes.exchange(self._match.is_model)  # before a process shows what it trains
         self._enter_process()
-        hooks.on_step(self._on_step, lambda _: None)
+        hooks.on_step(self._on_step)
         atexit.register(self._tell)
         hooks.on_iterate(self._on_iterate)
         if self._changes.wants_models:
@@ -84,7 +88,7 @@ class Launched:
 
         @functools.wraps(original)
         def length(loader: DataLoader[Any]) -> int:
-            if not self._feeds(loader) or is_own_batch_sampler(loader):
+            if not self._feeds(loader) or has_own_iterator(loader) or is_own_batch_sampler(loader):
                 return original(loader)
             sampler, _, drops = batches_of(loader)
             drawn: Any = loader.dataset if isinstance(loader.dataset, IterableDataset) else sampler
@@ -94,10 +98,10 @@ class Launched:
         DataLoader.__len__ = length  # type: ignore[method-assign]
 
     def _feeds(self, loader: DataLoader[Any]) -> bool:
-        """Whether a loader is like those that were tuned and can be changed, and nothing is evaluated."""
+        """Whether a loader is like those that were tuned, and nothing is evaluated."""
         import torch
 
-        if not torch.is_grad_enabled() or has_own_iterator(loader):
+        if not torch.is_grad_enabled():
             return False
         return loader_kind(loader_key(loader)) in self._kinds and self._may_be_measured()
 
@@ -114,7 +118,18 @@ class Launched:
 
         if torch.is_grad_enabled():
             self._match.drawn_from(loader)
+        elif self._notes is not None:
+            self._notes.evaluates()
         if not self._feeds(loader):
+            return iterate(loader)
+        if self._notes is None:
+            return self._batches(loader, iterate)
+        batch_size = None if has_own_iterator(loader) else self._changes.loader.get("batch_size")
+        return self._notes.reads(loader, lambda: self._batches(loader, iterate), batch_size)
+
+    def _batches(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
+        """A pass through a loader that feeds training, changed where it can be."""
+        if has_own_iterator(loader):
             return iterate(loader)
         if self._changes.wants_models:
             self._changes.on_models(find_models(self._loop["models"]))
@@ -151,6 +166,8 @@ class Launched:
     def _on_step(self, optimizer: Optimizer) -> None:
         """An optimizer steps; for the first time where its script has set itself up, or trains another model now."""
         if optimizer in self._known:
+            if self._notes is not None and self._trains:
+                self._notes.stepped()
             return
         self._known.add(optimizer)
         if not self._match.steps(optimizer):
@@ -160,6 +177,9 @@ class Launched:
         if not self._trains:
             self._compare()
         self._trains = self._is_measured = True
+        if self._notes is not None:
+            self._notes.restart()
+            self._notes.stepped()
         note(self._shared, matches=True)
         self._changes.on_optimizer(optimizer)
         self._enter_process()  # what the script has told torch meanwhile, a burst has overruled too

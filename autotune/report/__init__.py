@@ -38,7 +38,7 @@ def render_report(result: Result, source: Path | None = None) -> str:
 
 def render_first_screen(result: Result) -> str:
     """What is first seen of that page, as a page of its own: the answer, and before and after."""
-    return render(_page(result, [_before_and_after(result)], None))
+    return render(_page(result, [_before_and_after(result, None)], None))
 
 
 def write_report(result: Result, path: Path) -> Path:
@@ -81,8 +81,8 @@ def _page(result: Result, sections: list[Section], raw: RawData | None) -> Page:
     )
 
 
-def _before_and_after(result: Result) -> Section:
-    return Section("rates", "Before and after", "Before and after", rates(result))
+def _before_and_after(result: Result, source: Path | None) -> Section:
+    return Section("rates", "Before and after", "Before and after", rates(result, source))
 
 
 def _sections(result: Result, source: Path | None) -> list[Section]:
@@ -91,7 +91,7 @@ def _sections(result: Result, source: Path | None) -> list[Section]:
     machine = Table(result.hardware.hostname, ("", ""), rows)
     pairs = confirmation(result)
     return [
-        _before_and_after(result),
+        _before_and_after(result, source),
         *([Section("pairs", "The proof, pair by pair", "Proof", pairs)] if pairs else []),
         Section("ablation", "What each change was worth", "Worth", ablation(result)),
         Section("ceilings", "Ceilings, and what was reached", "Ceilings", ceilings(result)),

@@ -10,6 +10,7 @@ from autotune.report.blocks import Block, Code, Folded, Headline, Pair, Picture,
 from autotune.report.charts import TOGETHER, both_sides, rates_picture, waterfall_picture, waterfall_steps
 from autotune.results import summary
 from autotune.results.result import ABLATION_MIN_BUDGET_SECONDS, Result
+from autotune.results.trainings import read_trainings
 from autotune.wording import ratio_text
 
 KNOBS = ("knob", "before", "after")
@@ -32,8 +33,8 @@ def headline(result: Result) -> Headline:
     return Headline("", found.words, found.reason, scores, good=False)
 
 
-def rates(result: Result) -> list[Block]:
-    """Before and after, and what was changed."""
+def rates(result: Result, source: Path | None = None) -> list[Block]:
+    """Before and after, what was changed, and what trainings noted beside its file have reached since."""
     rows = tuple(
         (f"{label} of the {of.partition(' ')[0]}" if of else label, before, after)
         for label, before, after, of in summary.figures(result)
@@ -57,6 +58,8 @@ def rates(result: Result) -> list[Block]:
         blocks.append(Text(f"{evaluating[0].upper()}{evaluating[1:]}."))
     if (scaling := summary.scaling_text(result)) is not None:
         blocks.append(Text(f"{scaling[0].upper()}{scaling[1:]}."))
+    trainings = read_trainings(result, source) if source is not None else None
+    blocks += [Text(f"{told[0].upper()}{told[1:]}.") for told in (trainings.sentences() if trainings else ())]
     configs = [side.config.model_dump() for side in (result.baseline, result.best)]
     whole = tuple((knob, *(summary.knob_text(knob, config[knob]) for config in configs)) for knob in KNOB_NAMES)
     return [*blocks, Folded("Every knob", (Table("All knobs, changed or not", KNOBS, whole),))]

@@ -18,6 +18,7 @@ class Check(BaseModel):
         claimed: The speed-up in the file. None when it recommends the baseline.
         found: The speed-up now. None when a side failed, or there is nothing to compare.
         differences: How the workload differs from the one that was tuned.
+        trainings: What recent trainings on this machine have reached, in a sentence. None: none were noted.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -28,3 +29,4 @@ class Check(BaseModel):
     claimed: Speedup | None
     found: Speedup | None
     differences: tuple[str, ...] = ()
+    trainings: str | None = None

@@ -14,11 +14,12 @@ from autotune.hardware.host import read_cpu
 from autotune.recorder.arrival import ORDERS
 from autotune.recorder.importing import after_import
 from autotune.results.result import Result, ScriptRecord, read_result
+from autotune.results.trainings import order_of
 from autotune.scripts.changes import MAY_CHANGE_DATA, changes_of
 from autotune.scripts.script import Script
 
 
-def apply(path: str | Path) -> None:
+def apply(path: str | Path, *, realised: bool = False) -> None:
     """Trains with a result's settings from here on; call it at the top of the script that was tuned.
 
     Warns when the machine is not the one that was measured. Does nothing under ``autotune launch``, which has done the
@@ -26,13 +27,14 @@ def apply(path: str | Path) -> None:
 
     Args:
         path: A result file of ``autotune run``.
+        realised: Note beside the file what the training reaches, for `autotune show` and `autotune check`.
 
     Raises:
         ResultFileError: When the file is missing, broken or of another schema.
         UsageError: When it is of no script.
     """
     result = read_result(path)
-    orders = orders_of(result, path)
+    orders = orders_of(result, path, realised=realised)
     if ORDERS in os.environ:
         return  # the recorder is here already: the script is launched with a result, or tuned again as it is
     for difference in _of_machine(result, path, read_cpu({})):
@@ -47,7 +49,14 @@ def apply(path: str | Path) -> None:
 
 
 def launch_environment(
-    result: Result, path: Path, script: Script, base: Mapping[str, str], folder: Path, *, strict: bool = False
+    result: Result,
+    path: Path,
+    script: Script,
+    base: Mapping[str, str],
+    folder: Path,
+    *,
+    strict: bool = False,
+    realised: bool = True,
 ) -> dict[str, str]:
     """The variables under which a script trains with a result's settings.
 
@@ -58,22 +67,32 @@ def launch_environment(
         base: The variables that are there.
         folder: Where the recorder leaves word of the processes that it comes into.
         strict: Whether the script ends where it trains with another torch, GPU or number of ranks.
+        realised: Whether what the training reaches is noted.
 
     Raises:
         UsageError: The result is of no script.
     """
-    return script.environment({**orders_of(result, path), "strict": strict, "shared": str(folder)}, base)
+    orders = orders_of(result, path, realised=realised)
+    return script.environment({**orders, "strict": strict, "shared": str(folder)}, base)
 
 
-def orders_of(result: Result, path: str | Path) -> dict[str, Any]:
-    """What the recorder is to do."""
+def orders_of(result: Result, path: str | Path, *, realised: bool) -> dict[str, Any]:
+    """What the recorder is to do, and whether it notes what the training reaches."""
     script = script_of(result, path)
     changes = changes_of(result.best.config, result.baseline.config)
     left_out = []
     if changes["loader"].get("persistent_workers") and script.source.may_change_data:
         del changes["loader"]["persistent_workers"]
         left_out.append(f"workers do not persist: {MAY_CHANGE_DATA}, which they would not see")
-    return {"role": "launch", "loop": script.loop, "changes": changes, "left_out": left_out}
+    orders = {"role": "launch", "loop": script.loop, "changes": changes, "left_out": left_out}
+    return {**orders, "realised": order_of(result, path, _step_samples(script.loop))} if realised else orders
+
+
+def _step_samples(loop: Mapping[str, Any]) -> float | None:
+    """Samples of an optimizer's step in a loop without a loader, as they were counted when it was tuned."""
+    if loop["loaders"] or "step_samples" not in loop:
+        return None
+    return float(loop["step_samples"] * max(1, loop["accumulation"]) / max(1, loop["optimizers"]))
 
 
 def script_of(result: Result, path: str | Path) -> ScriptRecord:

@@ -19,6 +19,7 @@ from autotune.hardware import Hardware, hardware_rows
 from autotune.results import summary
 from autotune.results.check import Check
 from autotune.results.result import Result
+from autotune.results.trainings import read_trainings
 from autotune.terminal.streams import lasting
 from autotune.wording import as_text, labelled, ratio_text
 
@@ -69,6 +70,12 @@ def usage_lines(result: Result, path: Path, page: Path | None = None) -> Rendera
     return Group(*places, "train with it:", *code)
 
 
+def training_lines(result: Result, path: Path) -> RenderableType:
+    """What trainings with a result have reached, where they were noted."""
+    trainings = read_trainings(result, path)
+    return Group(*map(as_text, trainings.sentences() if trainings is not None else ()))
+
+
 def check_lines(check: Check) -> RenderableType:
     """Whether a result still holds: the ratio now beside the one in the file."""
     style = {"holds": "bold green", "drifted": "bold yellow", "no longer fits": "bold red"}[check.verdict]
@@ -77,6 +84,8 @@ def check_lines(check: Check) -> RenderableType:
         if speedup is not None:
             told = f"{ratio_text(speedup.ratio)} ({summary.spread_text(speedup)})"
             parts.append(as_text(f"speed-up {when}: {told}"))
+    if check.trainings is not None:
+        parts.append(as_text(check.trainings))
     return Group(*parts, *(labelled("warning", difference) for difference in check.differences))
 
 

@@ -19,7 +19,12 @@ from autotune.workload.workload import draw_samples
 
 
 def load(
-    path: str | Path, *, device: str | torch.device | None = None, workload: Any = None, strict: bool = False
+    path: str | Path,
+    *,
+    device: str | torch.device | None = None,
+    workload: Any = None,
+    strict: bool = False,
+    realised: bool = False,
 ) -> Tuned:
     """The tuned configuration of a result file, ready to be used in training.
 
@@ -31,6 +36,8 @@ def load(
         device: Where to train; the kind of device that was measured when None.
         workload: What ``build()`` returns, to be compared at once with what was measured, data and effective batch too.
         strict: Raise instead of warning.
+        realised: Note beside the file what training reaches from `Tuned.prepare` on, for `autotune show` and
+            `autotune check`; the integrations do so too.
 
     Raises:
         ResultFileError: When the file is missing, broken or of another schema.
@@ -50,7 +57,9 @@ def load(
             f"{path} was measured on {measured}, which torch does not find here; "
             "tune on this machine, or pass device= to use its settings on another device all the same"
         ) from error
-    tuned = Tuned(result.best.config, device=device or measured, result=result, source=str(path), strict=strict)
+    tuned = Tuned(
+        result.best.config, device=device or measured, result=result, source=str(path), strict=strict, realised=realised
+    )
     differences = _machine_differences(result, tuned.device)
     differences += _ranks_differences(result)
     if workload is not None and _is_another(workload, result):

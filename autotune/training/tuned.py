@@ -6,6 +6,7 @@ That is what makes a measured gain come true: there is no second implementation 
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -20,7 +21,9 @@ from autotune.knobs import DATALOADER_ARGUMENTS, TrainConfig, going_with, loader
 from autotune.recorder.compiled import compile_loss
 from autotune.recorder.naming import length_of
 from autotune.recorder.precision import autocast
+from autotune.recorder.realised import note_training
 from autotune.results.result import Result
+from autotune.results.trainings import order_of
 from autotune.training.copying import SideStream
 from autotune.training.placement import PlacedDataset, unfit, unpacked
 from autotune.training.ranks import Exchange, device_of_rank, join, on_all_ranks, shared_out, this_rank
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 Model = TypeVar("Model", bound=nn.Module)
+IN_BURST = "AUTOTUNE_BURST"
+"""Set where a script is tuned: what it trains there is no training to be noted."""
 
 
 class Tuned:
@@ -43,6 +48,7 @@ class Tuned:
         result: What it came from, if it was loaded.
         source: The file of that.
         strict: Whether another model or optimizer than the measured one is an error.
+        realised: Whether what training reaches is noted beside the result.
         in_force: The settings of the model that was prepared last.
     """
 
@@ -54,6 +60,7 @@ class Tuned:
         result: Result | None = None,
         source: str = "",
         strict: bool = False,
+        realised: bool = False,
     ) -> None:
         self.config = config
         self.device = device_of_rank(torch_device(device))
@@ -64,6 +71,7 @@ class Tuned:
         self._placed: list[tuple[Any, Any, PlacedDataset]] = []
         self._exchange = Exchange()
         self.strict = strict
+        self.realised = realised
         self.in_force: InForce | None = None
 
     @property
@@ -155,6 +163,7 @@ class Tuned:
                 was measured, which is else warned of.
         """
         self.compare_workload(model, optimizer)
+        self.note_training(self.device)
         rank = this_rank()
         if not rank.alone:
             self.apply_process_settings()  # some are read when ranks meet
@@ -165,6 +174,17 @@ class Tuned:
         shared = on_all_ranks(model, self.config, self.device, optimizer)
         self.exchanges(shared)
         return cast("Model", shared), optimizer
+
+    def note_training(self, device: torch.device) -> None:
+        """Notes beside the result what training reaches from here on, where `realised` asks for that.
+
+        `prepare` does so; for whoever prepares the model themselves.
+
+        Args:
+            device: That trains.
+        """
+        if self.realised and self.result is not None and not os.environ.get(IN_BURST):
+            note_training(order_of(self.result, self.source, self.config.effective_batch / self.config.ranks), device)
 
     def exchanges(self, model: nn.Module) -> None:
         """Has `accumulate` say when a model exchanges gradients, where it is a ``DistributedDataParallel``.

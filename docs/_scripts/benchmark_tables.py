@@ -116,6 +116,15 @@ def costs() -> str:
     ]
     launched = read("launch_cost")
     rows.append(["a script's loop under `autotune launch`, beside the script as it is", _ratio(launched)])
+    noted = read("noting_cost")
+    low, high = (1e6 * end for end in noted["quartiles"])
+    rows.append(
+        [
+            "noting what a training reaches",
+            f"{1e6 * noted['step_seconds']:.2f} µs a step (quartiles {low:.2f} – {high:.2f}), "
+            f"{1e3 * noted['note_seconds']:.0f} ms a note",
+        ]
+    )
     for name, case in read("telemetry_cost")["cases"].items():
         rows.append([f"watching a burst ({name})", _change(case["cost"], case["low"], case["high"])])
     for name, seconds in read("overhead")["seconds"].items():

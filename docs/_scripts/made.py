@@ -25,6 +25,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "commands": command_reference.text,
     "files": file_tree.text,
     "knobs": knob_table.text,
+    "notes": schema_reference.notes,
     "schema": schema_reference.text,
     **{f"benchmarks-{name}": maker for name, maker in benchmark_tables.TABLES.items()},
 }

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 _WORDS = {"null": "null", "integer": "whole number", "number": "number", "string": "text", "boolean": "true or false"}
 _SCALAR = {"boolean", "integer", "number", "string", "null"}
 
 
 def text() -> str:
-    """A section a record, the file itself first, the others in the order in which they are met."""
+    """The result file."""
     from autotune.results.result import Result
 
-    schema = Result.model_json_schema(by_alias=True, mode="serialization")
-    records = schema.pop("$defs")
-    order = ["Result"]
-    records["Result"] = schema
+    return _text(Result)
+
+
+def notes() -> str:
+    """A note of a training."""
+    from autotune.results.trainings import Note
+
+    return _text(Note)
+
+
+def _text(model: type[BaseModel]) -> str:
+    """A section a record, the file itself first, the others in the order in which they are met."""
+    schema = model.model_json_schema(by_alias=True, mode="serialization")
+    records = schema.pop("$defs", {})
+    order = [model.__name__]
+    records[model.__name__] = schema
     for name in order:  # grows while it is walked
         order += [one for one in dict.fromkeys(_records_in(records[name])) if one not in order]
     return "\n\n".join(_section(name, records[name], records) for name in order if "properties" in records[name])

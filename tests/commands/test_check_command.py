@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autotune.commands import checking
-from autotune.commands.checking import STATUS, check_result
+from autotune.commands.checking import STATUS, by_trainings, check_result
 from autotune.commands.crossing import Place, judge_cross, run_in_turn
 from autotune.errors import UsageError
 from autotune.knobs.config import TrainConfig
@@ -20,9 +20,10 @@ from autotune.measuring.statistics import Interval
 from autotune.results.check import Check
 from autotune.results.files import write_document
 from autotune.results.result import Result, Side
+from autotune.results.trainings import trainings_path
 from autotune.search.stopping import Budget
 from autotune.terminal.progress import Quiet
-from tests.factories import make_burst, make_hardware, make_measurement, make_result
+from tests.factories import make_burst, make_hardware, make_measurement, make_result, note_line
 from tests.processes import budget, run
 from tests.spaces import make_facts
 
@@ -101,6 +102,48 @@ def test_a_result_that_recommends_its_baseline_holds_if_that_trains() -> None:
     check = judged(result_of(None), rounds_of(1.0), [])
     assert check.verdict == "holds"
     assert check.found is None
+
+
+def noted(folder: Path, *lines: str) -> Path:
+    """A result file of no workload, beside which trainings are noted."""
+    path = write(folder, "no_such_module:build")
+    trainings_path(path).write_text("\n".join(lines))
+    return path
+
+
+def test_a_recent_training_that_reached_the_claim_is_enough(tmp_path: Path) -> None:
+    """Nothing is trained; there is nothing to train."""
+    result = result_of()
+    path = noted(tmp_path, note_line(result, "a", 0.7), note_line(result, "b", 0.97))
+    check = check_result(result, "no_such_module:build", Budget(30.0), Quiet(), file=path)
+    assert (check.verdict, check.found) == ("holds", None)
+    assert check.trainings == "in 2 trainings: 0.70, 0.97 of the claimed rate"
+    done = run(["check", str(path), "--trust"], tmp_path)
+    assert done.status == 0
+    assert "so nothing was measured" in " ".join(done.err.split())
+
+
+def test_a_recent_training_that_fell_short_is_told_and_measured(tmp_path: Path) -> None:
+    """By a command that then finds no workload."""
+    path = noted(tmp_path, note_line(result_of(), "a", 0.7))
+    done = run(["check", str(path), "--trust"], tmp_path)
+    assert done.status == 2
+    assert "the last training on this machine fell 30 % short of the claim" in " ".join(done.err.split())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"ended": "2020-01-01T00:00:00+00:00"}, id="long ago"),
+        pytest.param({"hostname": "elsewhere"}, id="on another machine"),
+        pytest.param({"torch": "1.0"}, id="with another torch"),
+        pytest.param({"seconds": 20.0}, id="for a moment"),
+    ],
+)
+def test_other_trainings_say_nothing_of_today(change: dict[str, Any], tmp_path: Path) -> None:
+    """Then both sides are measured."""
+    result = result_of()
+    assert by_trainings(result, "t:build", noted(tmp_path, note_line(result, **change))) is None
 
 
 class Runner:

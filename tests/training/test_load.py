@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,14 @@ import torch
 import autotune
 from autotune.errors import ConfigError, ResultFileError, WorkloadError
 from autotune.hardware.host import read_cpu
+from autotune.knobs.config import TrainConfig
 from autotune.results.files import write_document
-from autotune.results.result import Result
+from autotune.results.result import Result, Side
+from autotune.results.trainings import Note
 from autotune.training.loading import load
 from autotune.workload.fingerprint import fingerprint, model_facts
-from tests.factories import make_gpu, make_hardware, make_result, make_software
+from tests.factories import make_gpu, make_hardware, make_measurement, make_result, make_software
+from tests.processes import run
 from tests.workloads import mistakes
 
 
@@ -169,3 +174,48 @@ def test_what_is_no_workload_is_refused(built: object, tmp_path: Path) -> None:
     path, _ = write(tmp_path)
     with pytest.raises(WorkloadError):
         load(path, workload=built)
+
+
+LOOP = """
+import time
+import torch
+import autotune
+from autotune.integrations import common
+
+tuned = autotune.load("result.json", realised=True)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters())
+loader = tuned.dataloader(torch.utils.data.TensorDataset(torch.ones(160, 4)))
+PREPARE
+for batches in tuned.accumulate(loader):
+    for (batch,) in batches:
+        model(batch).mean().backward()
+    optimizer.step()
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        pytest.param("tuned.prepare(model, optimizer)", id="loop"),
+        pytest.param("common.apply(tuned, model, [optimizer], device=tuned.device)", id="integration"),
+    ],
+)
+def test_a_training_notes_what_it_reaches_and_show_tells_it(prepare: str, tmp_path: Path) -> None:
+    """In a plain loop and under a framework; the report tells it, too."""
+    config = TrainConfig(batch_size=2, accumulation_steps=2)
+    write(tmp_path, best=Side(config=config, measurement=make_measurement(40.0)))
+    done = subprocess.run(
+        [sys.executable, "-c", LOOP.replace("PREPARE", prepare)], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    note = Note.model_validate_json((tmp_path / "result.realised.jsonl").read_text())
+    assert note.samples == 4 * (40 - 10)
+    assert note.rate < 80
+    shown = run(["show", "result.json"], tmp_path)
+    assert (
+        f"in 1 training: {note.rate / make_measurement(40.0).samples_per_second:.2f} of the claimed rate" in shown.out
+    )
+    assert run(["report", "result.json"], tmp_path).status == 0
+    assert "In 1 training: " in (tmp_path / "result.html").read_text()

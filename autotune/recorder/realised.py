@@ -1,0 +1,498 @@
+"""Notes what a whole training reaches: its rate, what it waits for, its memory, a line of JSON now and then.
+
+Between two batches nothing but counters move, and every seventh wait is timed. All else is done where training pauses:
+at an epoch's end, before an evaluation, or after ten minutes. Training lasts from the request for a batch to the end of
+its epoch, or to what comes between steps that is no training; only spans in which an optimizer stepped count. A device
+is waited for at the ends of spans alone, never at a step.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import json
+import math
+import os
+import platform
+import secrets
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from time import perf_counter  # by name: the script may replace what `time` holds
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+
+from . import hooks
+from .clock import clock_of
+from .effects import compiled_graphs
+from .naming import batches_of, count_of, is_own_batch_sampler, length_of, tensors_in
+from .place import here
+from .ranks import count_ranks, this_rank
+from .stream import Watched
+from .usage import Processors, memory_bytes
+
+if TYPE_CHECKING:
+    import torch
+    from torch.utils.data import DataLoader
+
+SCHEMA = "autotune.realised/1"
+STRIDE = 7
+"""Every seventh wait is timed, and stands for seven. Workers take turns, and are seldom seven. Not tuned."""
+WARM_STEPS = 10
+"""Optimizer steps that are left out, at the start and after torch.compile has compiled something. Not tuned."""
+LEAST_SECONDS, MOST_SECONDS = 30.0, 600.0
+"""Training time in a note: short epochs share one, long ones have several. Not tuned."""
+LAST_SECONDS = 1.0
+"""Least training time in the note that is written when the process ends. Not tuned."""
+COST_SHARE = 0.00015
+"""Most share of the time that making notes takes: the longer the last one took, the later comes the next."""
+DRAIN_STEPS = 100
+"""Least steps between two waits for a device. Not tuned."""
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class Order(TypedDict):
+    """What is to be noted.
+
+    Attributes:
+        path: The file, absolute: a script may change its folder.
+        result: When the result was created, by which it is known.
+        cpu: The processor's model.
+        cpus: That this machine's processes may use.
+        step_samples: Of an optimizer's step on one rank, where they cannot be counted, since no DataLoader is drawn
+            from; None: nothing is noted there.
+    """
+
+    path: str
+    result: str
+    cpu: str | None
+    cpus: int
+    step_samples: float | None
+
+
+def note_training(order: Order, device: torch.device) -> None:
+    """Notes what this process trains from here on, as another training than what it has noted so far."""
+    import torch
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    notes = _NOTED.get(order["path"])
+    if notes is not None:
+        notes.restart()
+        return
+    _NOTED[order["path"]] = notes = Notes(order, device)
+    register_optimizer_step_post_hook(notes.stepped)  # a call less than by `hooks.on_step`, each step
+
+    def iterate(loader: DataLoader[Any], original: hooks.Iterate) -> Iterator[Any]:
+        if torch.is_grad_enabled():
+            return notes.reads(loader, lambda: original(loader))
+        notes.evaluates()
+        return original(loader)
+
+    hooks.on_iterate(iterate)
+
+
+def _harmless(method: Method) -> Method:
+    """Ends the noting where it fails, for whatever reason, and lets the training go on."""
+
+    @functools.wraps(method)
+    def tried(self: Notes, *args: Any) -> Any:
+        try:
+            return method(self, *args)
+        except Exception:  # noqa: BLE001 - a full disk, a device that has failed, a script's own strange parts
+            self.give_up()
+
+    return tried  # type: ignore[return-value]
+
+
+class Reading:
+    """What is counted of a pass through a loader.
+
+    Args:
+        requested: When it was requested; starting the workers belongs to its waits.
+        size: Samples of a batch; None where they are counted in each.
+        length: Samples of a whole pass; None where that is not known.
+
+    Attributes:
+        requested: When it was requested.
+        is_over: Whether the pass has come to its end.
+        count: Batches so far.
+        trained: Batches that had been drawn at the last step of an optimizer.
+        timed: Batches whose waits are known.
+        waited: Seconds of waits that were not taken yet.
+        shapes: Samples, and elements of their first tensors, that were not taken yet.
+        stride: Every batch of this number is looked at, and its wait timed.
+    """
+
+    def __init__(self, requested: float, size: int | None, length: int | None) -> None:
+        self.requested = requested
+        self.is_over = False
+        self.count = self.trained = self.timed = 0
+        self.waited = perf_counter() - requested
+        self.shapes = (0, 0)
+        self.stride = 1
+        self._size, self._length = size, length
+        self._taken = 0
+        self._varies = False
+        self._first_shape: Any = None
+
+    def look(self, batch: Any) -> None:
+        """Counts samples and elements; batches of one size and shape are looked at no longer."""
+        tensor = next((one for one in tensors_in(batch) if one.dim()), None)
+        shape = tensor.shape if tensor is not None else (count_of(batch),)
+        self.shapes = self.shapes[0] + shape[0], self.shapes[1] + math.prod(shape)
+        if self._first_shape is None:
+            self._first_shape = shape
+        self._varies |= shape != self._first_shape
+        self.stride = 1 if self._varies or self._size is None or self.count < WARM_STEPS else STRIDE
+
+    def take(self) -> tuple[int, float, float | None]:
+        """Samples and seconds of waiting since the last call, and the mean elements of a sample where they vary."""
+        (rows, elements), waited = self.shapes, self.waited
+        if self.timed > self._taken:  # for those after the last that was timed, too
+            waited *= (self.count - self._taken) / (self.timed - self._taken)
+        samples = rows if self._size is None else (self.count - self._taken) * self._size
+        if self._size is not None and self._length is not None and self.is_over:  # the last batch was incomplete
+            samples -= max(0, self.count * self._size - self._length)
+        self._taken = self.timed = self.count
+        self.shapes, self.waited = (0, 0), 0.0
+        return max(0, samples), waited, elements / rows if self._varies and rows else None
+
+
+class Drawing(Watched):
+    """The batches of a pass, counted in a `Reading`: its attributes, unlike those of a proxy, are read in no time.
+
+    Args:
+        batches: The iterator.
+        reading: Counts them.
+        notes: Attends to what is due.
+    """
+
+    def __init__(self, batches: Iterator[Any], reading: Reading, notes: Notes) -> None:
+        super().__init__(batches)
+        self._counting = reading, notes, batches.__next__
+
+    def __next__(self) -> Any:
+        reading, notes, draw = self._counting
+        count = reading.count + 1
+        is_timed = notes.is_attentive or not count % reading.stride
+        if is_timed and (began := perf_counter()) > notes.due:
+            began = notes.attend(reading, began) or began
+        try:
+            batch = draw()
+        except BaseException:
+            self.is_over = reading.is_over = True
+            notes.ended(reading)
+            raise
+        reading.count = count
+        if is_timed:
+            reading.waited += (perf_counter() - began) * (count - reading.timed)
+            reading.timed = count
+            if reading.stride == 1:
+                reading.look(batch)
+        return batch
+
+
+class Notes:
+    """Counts what a training does, and appends a line to a file now and then.
+
+    Args:
+        order: What is to be noted.
+        device: That trains.
+
+    Attributes:
+        due: A moment on the host's clock. The next timed draw after it calls `attend`.
+        is_attentive: Whether each draw is timed; so it is until an optimizer has stepped in this span.
+    """
+
+    def __init__(self, order: Order, device: torch.device) -> None:
+        self._order = order
+        self._device = device
+        self._synchronize = clock_of(device).synchronize
+        self._cost = 0.0
+        self._is_over = False
+        self._is_compiling = _is_compiling()
+        self._start()
+        hooks.on_mode(self.on_mode)
+        atexit.register(self.end)
+
+    def _start(self) -> None:
+        """Before the first step of a training."""
+        self._process = os.getpid()
+        self._training = secrets.token_hex(4)
+        self._ranks = 1
+        self.due, self.is_attentive = -math.inf, True
+        self._begun: float | None = None
+        self._steps, self._warm_at, self._drained_at = 0, WARM_STEPS, -DRAIN_STEPS
+        self._begun_at = self._begun_count = 0  # steps, and batches of the pass
+        self._reading: Reading | None = None
+        self._beside: list[Reading] = []  # drawn from in the same steps
+        self._closed = -math.inf
+        self._graphs = compiled_graphs()
+        self._clear()
+
+    def _clear(self) -> None:
+        """After a note."""
+        self._samples = self._seconds = self._waited = 0.0
+        self._elements: list[tuple[int, float]] = []  # samples, and elements of each
+        self._processors = Processors()
+
+    @_harmless
+    def restart(self) -> None:
+        """Another training begins, in a process that was forked perhaps."""
+        if self._is_over:
+            return
+        if self._steps:
+            self.end()
+        self._start()
+
+    def reads(
+        self, loader: DataLoader[Any], iterate: Callable[[], Iterator[Any]], batch_size: int | None = None
+    ) -> Iterator[Any]:
+        """A pass through a loader that may feed training.
+
+        Args:
+            loader: The script's.
+            iterate: Begins the pass.
+            batch_size: Of the batches, if not the loader's own.
+        """
+        if self._is_over:
+            return iterate()
+        requested = perf_counter()
+        size = length = None
+        if not is_own_batch_sampler(loader):
+            sampler, own_size, drops = batches_of(loader)
+            size = batch_size or own_size
+            length = length_of(sampler) if size is not None else None
+            # Without a length, each worker may end with an incomplete batch.
+            size = size if length is not None else None
+            length = None if drops else length
+        self.due, self.is_attentive = -math.inf, True  # the next draw, from this pass or another, attends
+        batches = iterate()
+        return Drawing(batches, Reading(requested, size, length), self)
+
+    def stepped(self, *_: Any) -> None:
+        """An optimizer of the training steps."""
+        if self._is_compiling():  # a compiled step would be compiled again for each count
+            return
+        self._steps += 1
+        if self._reading is not None:
+            self._reading.trained = self._reading.count
+        elif self._order["step_samples"] is not None:
+            self._step_alone()
+
+    @_harmless
+    def attend(self, reading: Reading, now: float) -> float:
+        """A batch is about to be drawn, and something may be due; returns the time after that."""
+        if self._begun is None:
+            self._reading = reading
+            if self._is_warm():
+                self._begin(reading, now)
+        elif reading is not self._reading:
+            self._other(reading, now)
+        elif self._has_stepped:
+            self._confirm(self._begun, now)
+        return perf_counter()
+
+    def _other(self, reading: Reading, now: float) -> None:
+        """Another loader is drawn from: beside the first, for the same step, or for something else."""
+        former = self._reading
+        is_first_draw = former is not None and former.count - self._begun_count == 1
+        if self._holds and (self._has_stepped or is_first_draw):
+            reading.take()
+            self._beside.append(reading)
+            return
+        self._close(now)
+        self._reading = reading
+        self._begin(reading, now)
+
+    def _confirm(self, begun: float, now: float) -> None:
+        """The span that has begun is one of training; a long one is noted in parts."""
+        self.due, self.is_attentive = begun + MOST_SECONDS - self._seconds, False
+        if now > self.due:
+            self._take(now - begun)
+            self._note()
+            self._begun = perf_counter()
+            self.due = self._begun + MOST_SECONDS
+
+    @_harmless
+    def _step_alone(self) -> None:
+        """A step of a training that draws from no loader."""
+        now = perf_counter()
+        if now > self.due:
+            if self._begun is not None:
+                self._confirm(self._begun, now)
+            elif self._is_warm():
+                self._begin(None, now)
+
+    @_harmless
+    def ended(self, reading: Reading) -> None:
+        """A pass is over."""
+        if reading is self._reading or reading in self._beside:
+            self._close(perf_counter())
+
+    @_harmless
+    def evaluates(self) -> None:
+        """A loader is read without gradients."""
+        if not self._holds:
+            self._close(perf_counter())
+
+    @_harmless
+    def on_mode(self, module: Any, training: bool) -> None:
+        """A module is about to be switched to training or to evaluation, unless that is a part of a step."""
+        if module.training == training or self._holds:
+            return
+        if not training:
+            self._close(perf_counter())
+        elif training and self._begun is None and self._reading is None and self._steps and self._is_warm():
+            self._begin(None, perf_counter())
+
+    @_harmless
+    def end(self) -> None:
+        """The process ends."""
+        if self._is_over or os.getpid() != self._process:
+            return
+        self._close(perf_counter())
+        if self._seconds >= LAST_SECONDS and self._samples:
+            self._note()
+
+    def give_up(self) -> None:
+        """Nothing more is noted."""
+        self._is_over, self._begun = True, None
+        self.due, self.is_attentive = math.inf, False
+
+    @property
+    def _holds(self) -> bool:
+        """Whether batches were drawn since the last step."""
+        return self._reading is not None and self._reading.count != self._reading.trained
+
+    @property
+    def _has_stepped(self) -> bool:
+        """Whether an optimizer has stepped in this span."""
+        return self._begun is not None and self._steps > self._begun_at
+
+    def _is_warm(self) -> bool:
+        """Whether nothing was compiled in the last steps."""
+        if self._is_over:
+            self.due, self.is_attentive = math.inf, False
+            return False
+        if (graphs := compiled_graphs()) != self._graphs:
+            self._graphs, self._warm_at = graphs, self._steps + WARM_STEPS
+        return self._steps >= self._warm_at
+
+    def _begin(self, reading: Reading | None, now: float) -> None:
+        """A span begins, with the start of the loader where an epoch ended before, and nothing came between."""
+        if this_rank() or os.getpid() != self._process:
+            self.give_up()  # the first rank writes for all
+            return
+        self._ranks = count_ranks()  # a script may leave its process group before the last note
+        if reading is not None and not reading.count and reading.requested > self._closed:
+            now = reading.requested
+        else:
+            now = self._drained(now)
+            if reading is not None:
+                reading.take()
+        self._begun, self._begun_at, self._begun_count = now, self._steps, reading.count if reading is not None else 0
+        self._beside = []
+        if reading is None:
+            self.due = now + MOST_SECONDS - self._seconds
+
+    def _close(self, now: float) -> None:
+        """A span ends; one without a step was none of training."""
+        begun, self._closed = self._begun, now
+        if begun is None:
+            return
+        if self._has_stepped:
+            self._take(self._drained(now) - begun)
+        else:
+            for reading in (self._reading, *self._beside):
+                if reading is not None:
+                    reading.take()
+        self._begun = None
+        self.due, self.is_attentive = -math.inf, True
+        if self._samples and self._seconds >= max(LEAST_SECONDS, self._cost / COST_SHARE):
+            self._note()
+
+    def _drained(self, now: float) -> float:
+        """The time when the device has done its work; `now` on the CPU, and where it was waited for just before."""
+        if self._device.type == "cpu" or self._steps - self._drained_at < DRAIN_STEPS:
+            return now
+        self._synchronize()
+        self._drained_at = self._steps
+        return perf_counter()
+
+    def _take(self, seconds: float) -> None:
+        """Adds a span, or its part so far."""
+        self._seconds += seconds
+        if self._reading is None:
+            self._samples += (self._steps - self._begun_at) * (self._order["step_samples"] or 0)
+        else:
+            samples, waited, elements = self._reading.take()
+            self._samples += samples
+            self._waited += waited + sum(reading.take()[1] for reading in self._beside)
+            if elements is not None:
+                self._elements.append((samples, elements))
+        self._begun_at = self._steps
+
+    def _note(self) -> None:
+        """Appends a line: the file may be another training's too."""
+        began = perf_counter()
+        place, graphs = {**here(), "ranks": self._ranks}, compiled_graphs()
+        counted = sum(samples for samples, _ in self._elements)
+        is_alone = self._ranks == 1
+        note = {
+            "schema": SCHEMA,
+            "result": self._order["result"],
+            "training": self._training,
+            "ended": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "hostname": platform.node(),
+            "cpu": self._order["cpu"],
+            "cpus": self._order["cpus"],
+            **place,
+            "samples": round(self._samples * self._ranks),
+            "seconds": round(self._seconds, 6),
+            "wait_seconds": round(self._waited, 6) if self._reading is not None else None,
+            "device_memory_bytes": self._peak_bytes(),
+            "host_memory_bytes": memory_bytes() if is_alone else None,
+            "taken_fraction": round(self._processors.taken(), 4) if is_alone else None,
+            "sm_clock_mhz": self._clock_mhz(),
+            "sample_elements": sum(s * e for s, e in self._elements) / counted if counted else None,
+            "compiled": graphs != self._graphs,
+        }
+        self._graphs = graphs
+        _append(self._order["path"], json.dumps(note) + "\n")
+        self._clear()
+        self._cost = perf_counter() - began
+
+    def _peak_bytes(self) -> int | None:
+        """The most of the device that torch has reserved since the process began."""
+        import torch
+
+        return int(torch.cuda.max_memory_reserved(self._device)) if self._device.type == "cuda" else None
+
+    def _clock_mhz(self) -> int | None:
+        """The clock of the GPU's multiprocessors; None where torch cannot read it, as without ``nvidia-ml-py``."""
+        import torch
+
+        with contextlib.suppress(Exception):
+            return int(torch.cuda.clock_rate(self._device)) if self._device.type == "cuda" else None
+        return None
+
+
+def _is_compiling() -> Callable[[], bool]:
+    """What torch.compile knows to be true in what it compiles."""
+    import torch
+
+    return getattr(torch.compiler, "is_dynamo_compiling", lambda: False)
+
+
+_NOTED: dict[str, Notes] = {}
+"""What this process notes, by its file."""
+
+
+def _append(path: str, line: str) -> None:
+    """One write, so that the lines of several processes do not mix."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+    try:
+        os.write(file, line.encode())
+    finally:
+        os.close(file)

@@ -1,0 +1,254 @@
+"""What trainings with a result have reached: lines of JSON beside its file, which the recorder appends."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import AwareDatetime, Field, ValidationError
+
+from autotune.hardware.host import read_cpu
+from autotune.measuring import Measurement
+from autotune.results.files import MOST_BYTES
+from autotune.results.result import Result
+from autotune.stored import Figure, Seconds, Stored, Whole
+from autotune.units import format_bytes, format_seconds
+from autotune.wording import percent
+
+if TYPE_CHECKING:
+    from autotune.recorder.realised import Order
+
+SHORT = 0.9
+"""Training below this share of the claimed rate falls short."""
+SHORT_SECONDS = 120.0
+"""A shortfall is reported when its notes last as long as this together. Not tuned."""
+EXPLAINED = 0.5
+"""A change is named as the cause when it accounts for this share of the shortfall. Not tuned."""
+GROWN = 1.1
+"""Memory has changed when it is this many times as much as was measured. Not tuned."""
+MOST_SHOWN = 5
+"""Trainings whose ratio is printed, the last ones."""
+
+
+class Note(Stored):
+    """What a training has reached over an epoch or several, or over ten minutes of one."""
+
+    schema_: Literal["autotune.realised/1"] = Field(alias="schema")
+    result: str = Field(description="when the result was created, by which it is known")
+    training: str = Field(description="one for each training")
+    ended: AwareDatetime
+    hostname: str
+    cpu: str | None = Field(description="the processor's model")
+    cpus: Whole = Field(description="that processes may use there")
+    torch: str
+    gpu: str | None = Field(description="null: none was used")
+    ranks: Whole = Field(gt=0, description="that trained together; the first one writes")
+    samples: Whole = Field(gt=0, description="of all ranks")
+    seconds: Seconds = Field(gt=1e-6, description="of training: start-up, first steps and evaluation are left out")
+    wait_seconds: Seconds | None = Field(description="of them, the host waited for batches; null: no loader was seen")
+    device_memory_bytes: Whole | None = Field(description="reserved on the GPU, peak since the process began")
+    host_memory_bytes: Whole | None = Field(description="PSS of the process tree at the end; null on several ranks")
+    taken_fraction: Figure | None = Field(description="of the CPUs, that others took; null on several ranks")
+    sm_clock_mhz: Figure | None = Field(description="of the GPU at the end; null where torch cannot read it")
+    sample_elements: Figure | None = Field(
+        description="mean elements of a sample in a batch's first tensor; null where all batches are of one shape"
+    )
+    compiled: bool = Field(description="torch.compile compiled something meanwhile: the rate is no steady one")
+
+    @property
+    def rate(self) -> float:
+        """Samples per second."""
+        return self.samples / self.seconds
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training's notes, in the order of time; none in which something was compiled."""
+
+    notes: tuple[Note, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Training time that was noted."""
+        return sum(note.seconds for note in self.notes)
+
+    @property
+    def rate(self) -> float:
+        """Samples per second over all of them."""
+        return sum(note.samples for note in self.notes) / self.seconds
+
+    @property
+    def hostname(self) -> str:
+        """Where it trained."""
+        return self.notes[-1].hostname
+
+    @property
+    def ended(self) -> datetime:
+        """When the last of them was written."""
+        return self.notes[-1].ended
+
+
+@dataclass(frozen=True)
+class Trainings:
+    """All trainings that were noted beside a result.
+
+    Attributes:
+        measured: What the result claims.
+        on_cpu: Whether that was measured on the CPU.
+        alike: Those on a machine like the measured one, with the same torch and ranks; in the order of time.
+        elsewhere: How many others there are.
+    """
+
+    measured: Measurement
+    on_cpu: bool
+    alike: tuple[Training, ...]
+    elsewhere: int
+
+    def ratio(self, training: Training | Note) -> float:
+        """A rate over the claimed one."""
+        return training.rate / self.measured.samples_per_second
+
+    def ratios_text(self, trainings: Sequence[Training]) -> str:
+        """``in 3 trainings: 0.99, 1.01, 0.98 of the claimed rate``."""
+        shown = trainings[-MOST_SHOWN:]
+        ratios = ", ".join(f"{self.ratio(training):.2f}" for training in shown)
+        counted = f"{len(trainings)} training{'' if len(trainings) == 1 else 's'}"
+        last = f", the last {len(shown)}" if len(shown) < len(trainings) else ""
+        return f"in {counted}{last}: {ratios} of the claimed rate"
+
+    def sentences(self) -> list[str]:
+        """What the trainings have reached, and why the last one fell short, if it did; empty without notes."""
+        lines = []
+        if self.alike:
+            lines.append(self.ratios_text(self.alike))
+            lines += [sentence for sentence in [self.shortfall(self.alike[-1])] if sentence is not None]
+        if self.elsewhere:
+            counted = "1 training is" if self.elsewhere == 1 else f"{self.elsewhere} trainings are"
+            lines.append(f"{counted} not counted: on another machine, torch or number of ranks")
+        return lines
+
+    def shortfall(self, training: Training) -> str | None:
+        """How much of a training fell short, and what had changed; None where it did not, or for a moment only."""
+        short = Training(tuple(note for note in training.notes if self.ratio(note) < SHORT))
+        if not short.notes or short.seconds < SHORT_SECONDS:
+            return None
+        when = f"the training that ended {training.ended:%Y-%m-%d %H:%M %Z}"
+        missing = f"fell {percent(1 - self.ratio(short))} short for {format_seconds(short.seconds)}"
+        return f"{when} {missing}: {self._cause(short)}"
+
+    def _cause(self, short: Training) -> str:
+        """What accounts for most of a shortfall."""
+        measured, telemetry = self.measured, self.measured.telemetry
+        causes: list[tuple[float, str]] = []  # the share of the rate that each one leaves
+
+        def add(share: float, what: str, here: str, there: str) -> None:
+            causes.append((share, f"{what} {here}, {there} when it was measured"))
+
+        waited = _mean(short, lambda note: note.wait_seconds and note.wait_seconds / note.seconds)
+        if waited is not None:
+            then = measured.data_wait_fraction
+            share = (1 - waited) / max(1e-9, 1 - then)
+            add(share, "waiting for data took", f"{percent(waited)} of the time", percent(then))
+        taken = _mean(short, lambda note: note.taken_fraction)
+        if taken is not None:
+            then = telemetry.taken_fraction if telemetry is not None else 0.0
+            add(1 - max(0.0, taken - then), "others took", f"{percent(taken)} of the CPUs", percent(then))
+        clock, clock_then = _mean(short, lambda note: note.sm_clock_mhz), telemetry and telemetry.sm_clock_mhz
+        if clock and clock_then:
+            add(clock / clock_then, "the GPU's clock was", f"{clock:.0f} MHz", f"{clock_then:.0f} MHz")
+        size, size_then = _mean(short, _elements), self._usual_elements()
+        if size and size_then:
+            text = f"samples had {size:.0f} elements, {size_then:.0f} in notes that do not fall short"
+            causes.append((size_then / size, text))
+        share, why = min(causes, default=(1.0, ""))
+        if 1 - share >= EXPLAINED * (1 - self.ratio(short)):
+            return why
+        peak = max(self._memory(note) or 0 for note in short.notes)
+        then_bytes = measured.host_memory_bytes if self.on_cpu else measured.device_memory_bytes
+        if then_bytes and peak > GROWN * then_bytes:
+            return f"memory reached {format_bytes(peak)}, {format_bytes(then_bytes)} when it was measured"
+        return "of clock, waiting, memory, load by others and length of samples, none has changed enough"
+
+    def _memory(self, note: Note) -> int | None:
+        return note.host_memory_bytes if self.on_cpu else note.device_memory_bytes
+
+    def _usual_elements(self) -> float | None:
+        """Mean elements of a sample, in notes that do not fall short."""
+        usual = [note for training in self.alike for note in training.notes if self.ratio(note) >= SHORT]
+        return _mean(Training(tuple(usual)), _elements) if usual else None
+
+
+def trainings_path(path: Path) -> Path:
+    """Where the trainings with a result are noted: beside its file, ``train-cpu.realised.jsonl``."""
+    return path.with_suffix(".realised.jsonl")
+
+
+def order_of(result: Result, path: str | Path, step_samples: float | None) -> Order:
+    """What the recorder notes of a training on this machine; `recorder.realised` explains it."""
+    cpu = read_cpu({})
+    return {
+        "path": str(trainings_path(Path(path).absolute())),
+        "result": result.created.isoformat(),
+        "cpu": cpu.model,
+        "cpus": cpu.budget,
+        "step_samples": step_samples,
+    }
+
+
+def read_trainings(result: Result, path: Path) -> Trainings | None:
+    """The trainings noted beside a result's file; None where the result claims no rate.
+
+    There are none where the notes cannot be read, since they are no part of a result. Lines that are no notes of this
+    result, such as one that was cut off, are skipped.
+    """
+    measured = result.best.measurement
+    if measured is None:
+        return None
+    alike: dict[str, list[Note]] = {}
+    others: set[str] = set()
+    for note in _notes(trainings_path(path)):
+        if note.result != result.created.isoformat() or note.compiled:
+            continue
+        if _is_alike(note, result):
+            alike.setdefault(note.training, []).append(note)
+        else:
+            others.add(note.training)
+    found = sorted((Training(tuple(notes)) for notes in alike.values()), key=lambda training: training.ended)
+    return Trainings(measured, result.constraints.device == "cpu", tuple(found), len(others - alike.keys()))
+
+
+def _notes(path: Path) -> Iterator[Note]:
+    try:
+        if not path.is_file() or path.stat().st_size > MOST_BYTES:
+            return
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        with contextlib.suppress(ValidationError):
+            yield Note.model_validate_json(line)
+
+
+def _is_alike(note: Note, result: Result) -> bool:
+    """Whether a training ran on a machine like the measured one, with the same torch and ranks."""
+    cpu, gpus = result.hardware.cpu, result.hardware.gpus
+    on_gpu = result.constraints.device != "cpu"
+    place = (note.cpu, note.cpus, note.torch, note.ranks) == (
+        cpu.model, cpu.budget, result.software.torch, result.best.config.ranks,
+    )  # fmt: skip
+    return place and (not on_gpu or not gpus or note.gpu is None or note.gpu == gpus[0].name)
+
+
+def _elements(note: Note) -> float | None:
+    return note.sample_elements
+
+
+def _mean(training: Training, read: Callable[[Note], float | None]) -> float | None:
+    """A figure over all notes that have it, by their seconds."""
+    known = [(note.seconds, figure) for note in training.notes if (figure := read(note)) is not None]
+    total = sum(seconds for seconds, _ in known)
+    return sum(seconds * figure for seconds, figure in known) / total if total else None
