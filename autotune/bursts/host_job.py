@@ -23,7 +23,7 @@ from autotune.bursts.timing import Timing, stepper_of
 from autotune.bursts.trainer import Drain, NonFiniteLossError, told_of_killed_workers
 from autotune.measuring import Measurement, Outcome
 from autotune.recorder.loop import reads_batches
-from autotune.recorder.usage import forget_peaks, free_memory
+from autotune.recorder.usage import Looks, forget_peaks, free_memory
 from autotune.training.placement import placement_seconds
 from autotune.training.ranks import this_rank
 from autotune.training.tuned import Tuned
@@ -180,6 +180,9 @@ class _Player:
         self._shared = shared
         self._largest_samples = seat.largest_samples
         self._account = Account(self.tuned.config)
+        rank = this_rank()
+        self._looks = Looks(None if rank.alone else os.getppid())  # the launcher, above all ranks
+        self._is_looked_at = rank.number == 0 and not shared  # of what players share, none says what is its own
         self._warmup_seconds = 0.0
         self._worst_seen = False
         self._peaks = 0, 0
@@ -243,6 +246,9 @@ class _Player:
             seen = seen.model_copy(update={"allocator_retries": None})
         timing.trainer.check_loss()
         self._account.starts = self.feed.starts
+        if self._is_looked_at and not leads:
+            self.feed.hold_workers()
+            self._looks.after(lap.seconds, leads_in=command.leads_in, clock_mhz=seen.sm_clock_mhz)
         return {
             **self._account.block(lap, seen, leads_in=command.leads_in),
             "epoch_samples": self.feed.epoch_samples,
@@ -285,6 +291,7 @@ class _Player:
             epoch_samples=self.feed.epoch_samples,
             skipped_steps=timing.skipped_steps,
             final_loss=timing.trainer.check_loss(),
+            looks=self._looks.taken(),
         )
         return self._ready.completed(measured, self.tuned.config, self._peaks, shared=beside_others)
 

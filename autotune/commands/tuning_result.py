@@ -22,6 +22,7 @@ from autotune.results.result import (
     ScriptRecord,
     SearchRecord,
     Side,
+    SideName,
     TrialRecord,
     WorkloadRecord,
 )
@@ -35,6 +36,7 @@ from autotune.search.proposal import CONFIRM
 from autotune.search.stopping import sufficient_budget
 from autotune.search.trials import Trial
 from autotune.search.warm_start import Candidate, records
+from autotune.search.watched import growths, peak_shares
 from autotune.units import format_seconds
 from autotune.wording import ratio_text
 
@@ -136,6 +138,8 @@ def make_result(
         raise NothingFeasibleError(_why_nothing(search, setting))
     best, speedup, reason = judge(search)
     before, after = _sides(search, best, speedup)
+    sides: dict[SideName, Side] = {"baseline": before, "best": after} if best != search.baseline else {"best": after}
+    machine = hardware, setting.device
     return Result(
         status="partial" if stopped_by == "interrupted" else "complete",
         created=datetime.now(timezone.utc),
@@ -147,6 +151,7 @@ def make_result(
             fingerprint=facts.fingerprint,
             model=facts.model,
             flops_per_sample=facts.flops_per_sample,
+            padding_fraction=facts.padding_fraction,
             script=setting.script,
         ),
         hardware=hardware,
@@ -174,7 +179,15 @@ def make_result(
         ),
         trials=tuple(trial_record(trial, search.baseline) for trial in trials),
         diagnosis=diagnose(
-            _evidence(search, after, setting, profiles.get(best)), profiles.get(search.baseline), search.headroom
+            _evidence(search, after, setting, profiles.get(best)),
+            profiles.get(search.baseline),
+            search.headroom,
+            (one for name, side in sides.items() for one in growths(name, side.measurement, *machine, facts.samples)),
+            (
+                one
+                for name, side in sides.items()
+                for one in peak_shares(name, side, *machine, facts, search.ceilings.of(side.point))
+            ),
         ),
         evaluation=findings.evaluation,
         scaling=findings.scaling,
@@ -243,6 +256,7 @@ def _evidence(search: Search, best: Side, setting: Setting, profile: Profile | N
         device=setting.device,
         cpus=setting.hardware.cpu.budget,
         memory_limit_bytes=setting.memory_limit_bytes,
+        padding_fraction=setting.facts.padding_fraction,
         profile=profile,
     )
 

@@ -5,6 +5,8 @@ candidate against the incumbent, a `Speedup` the ratio of two scores over severa
 `numerics` (does it still train the same thing?), `memory_model`, `profiles`, `telemetry_summary`.
 """
 
+from autotune.measuring.cycles import ran_faster
+from autotune.measuring.growth import Growth, Held, Look, slope
 from autotune.measuring.memory_model import Line, MemoryModel
 from autotune.measuring.numerics import (
     CAVEAT,
@@ -35,10 +37,11 @@ from autotune.measuring.telemetry_summary import FOREIGN_CPU_LIMIT, SLOWDOWNS, T
 
 __all__ = [
     "APART_ERROR", "CAVEAT", "FEWEST_PAIRS", "FEWEST_STEPS", "FOREIGN_CPU_LIMIT", "MOST_STEPS", "PER_DOLLAR",
-    "PROCESS_SPREAD", "SAMPLES_PER_JOULE", "SAMPLES_PER_SECOND", "SECONDS_PER_HOUR", "SLOWDOWNS",
-    "Agreement", "Block", "Burst", "Headroom", "Interval", "KnownInterval", "Line", "Measurement", "MemoryModel",
+    "PROCESS_SPREAD", "SAMPLES_PER_JOULE", "SAMPLES_PER_SECOND", "SECONDS_PER_HOUR", "SLOWDOWNS", "Agreement", "Block",
+    "Burst", "Growth", "Headroom", "Held", "Interval", "KnownInterval", "Line", "Look", "Measurement", "MemoryModel",
     "Numerics", "NumericsGuard", "Objective", "Operator", "Outcome", "Pair", "Point", "Profile", "SampleCost",
     "SamplePart", "Scatter", "Speedup", "Synchronisation", "TelemetrySummary", "Trace", "bearable",
-    "best_round_seconds", "block_error", "comparable", "compiler_text", "judge_agreement", "merged",
-    "objective_named", "pair_apart", "pair_of", "paired", "per_dollar", "pool", "speedup_in", "warm_up_length", "worst",
+    "best_round_seconds", "block_error", "comparable", "compiler_text", "judge_agreement", "merged", "objective_named",
+    "pair_apart", "pair_of", "paired", "per_dollar", "pool", "ran_faster", "slope", "speedup_in", "warm_up_length",
+    "worst",
 ]  # fmt: skip

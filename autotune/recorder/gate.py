@@ -252,6 +252,8 @@ class Gate:
         if not self._is_loss_finite(player):
             return
         player.hold_workers()  # until the next block's clock runs: what they read meanwhile would flatter it
+        if not self._players.is_shared:  # else none can say what is its own
+            player.looks.after(told["lap"]["seconds"], leads_in=self._leads_in)
         told["lap"]["own_pass"] = self.source.own_pass if self.source is not None else None
         self._wire.send("block", player=player.number, leads_in=self._leads_in, **told)
 
@@ -259,7 +261,8 @@ class Gate:
         """What is known besides the blocks: where others play, of its memory what its first steps took of the GPU's."""
         if self._players.is_shared:
             return {"host_memory_bytes": None, "loss": player.loss, **self._opening_peaks[player.number]}
-        return {"host_memory_bytes": self._memory.look(), "loss": player.loss, **self._peaks()}
+        of_player = {"loss": player.loss, "looks": player.looks.taken()}
+        return {"host_memory_bytes": self._memory.look(), **of_player, **self._peaks()}
 
     def _peaks(self) -> dict[str, int]:
         """What was taken of a GPU's memory at most."""

@@ -9,7 +9,7 @@ from .changes import Changes
 from .clock import Clock
 from .effects import Effects
 from .laps import COMPILED_BATCHES, Laps
-from .usage import Processors
+from .usage import Looks, Processors
 
 if TYPE_CHECKING:
     from .source import Source
@@ -31,6 +31,7 @@ class Player(Laps):
         seed: Of the order of samples.
         changes: Its config's.
         effects: Tells whether they came into effect.
+        looks: At what the process holds.
         streams: What it draws from.
         stream: Of them, that of the loop's first loader; None before it has drawn, or in a script without a loader.
         position: Place in the stream of samples, in a loop without a loader.
@@ -47,6 +48,7 @@ class Player(Laps):
         self.part, self.seed = seat["part"], seat["seed"]
         self.changes = Changes(seat["changes"])
         self.effects = Effects(self.changes, loop["device"])
+        self.looks = Looks()
         self.streams: dict[Source, Stream] = {}
         self.stream: Stream | None = None
         self.position = 0

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import sys
 import threading
-import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from time import perf_counter, sleep  # by name: the script may replace what `time` holds
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -20,6 +21,10 @@ GROWTH = 1.05
 during which training waits for each page that it touches first."""
 IDLE_LIMIT = 0.1
 """Of the processors: where more are idle, beside those that others compute on, nothing was taken. Chosen."""
+LOOK_SHARE, LOOK_SECONDS, MOST_LOOKS = 0.05, 0.1, 16
+"""A look at what a training holds takes at most this share of the training since the last one, which takes at least so
+long; of so many looks every second one is dropped, and later ones are twice as far apart. A look takes 17 ms of a
+process of 600 MB, and a slope needs three in a round of a second or two."""
 
 
 def processes(top: int | None = None) -> list[int]:
@@ -91,6 +96,88 @@ def lost_fraction(foreign: float, idle: float | None) -> float:
     return foreign if idle is None or idle < IDLE_LIMIT + foreign else 0.0
 
 
+def held(top: int | None = None) -> dict[str, int]:
+    """What a training holds now and could run out of; what the system does not tell is missing.
+
+    Args:
+        top: The process that all of it hangs below; None: this one.
+
+    Returns:
+        ``host_bytes``: memory of the processes that no file backs, pages that they share counted once;
+        ``shm_bytes``: of /dev/shm, used by anybody; ``open_files``: of the process that has opened most;
+        ``device_bytes``: of tensors on the GPU.
+    """
+    family = processes(top)
+    memory, files = [], []
+    for process in family:
+        with contextlib.suppress(OSError, ValueError):
+            memory.append(_unbacked_bytes(process))
+            files.append(len(os.listdir(f"/proc/{process}/fd")))
+    found = {}
+    if any(memory):
+        found["host_bytes"] = sum(memory)
+    if files:
+        found["open_files"] = max(files)
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            shm = os.statvfs("/dev/shm")  # noqa: S108 - nothing is put there
+            found["shm_bytes"] = (shm.f_blocks - shm.f_bfree) * shm.f_frsize
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        found["device_bytes"] = int(torch.cuda.memory_allocated())
+    return found
+
+
+def _unbacked_bytes(process: int) -> int:
+    """Proportional memory of a process without pages of files: a mapped data set fills up with those, and drops them.
+
+    Raises:
+        OSError: The process has gone.
+    """
+    with open(f"/proc/{process}/smaps_rollup", "rb") as told:
+        return sum(1024 * int(line.split()[1]) for line in told if line.startswith((b"Pss_Anon:", b"Pss_Shmem:")))
+
+
+class Looks:
+    """Looks between the laps of a player at what its process and all below it hold.
+
+    Args:
+        top: The process that all of it hangs below; None: this one.
+    """
+
+    def __init__(self, top: int | None = None) -> None:
+        self._top = top
+        self._taken: list[dict[str, Any]] = []
+        self._trained = self._due = 0.0
+        self._least = LOOK_SECONDS
+
+    def after(self, seconds: float, *, leads_in: bool, clock_mhz: float | None = None) -> None:
+        """A lap has ended: looks if it is time to. The loader's workers are held.
+
+        Args:
+            seconds: That it trained.
+            leads_in: Whether no measurement counts it, nor what came before.
+            clock_mhz: Of the GPU, in it.
+        """
+        if leads_in:
+            self.taken()
+            return
+        self._trained += seconds
+        if self._trained < self._due:
+            return
+        began = perf_counter()
+        self._taken.append({"seconds": self._trained, "clock_mhz": clock_mhz, **held(self._top)})
+        pause = max(self._least, (perf_counter() - began) / LOOK_SHARE)
+        if len(self._taken) == MOST_LOOKS:
+            self._taken, self._least = self._taken[::2], 2 * pause
+        self._due = self._trained + max(self._least, pause)
+
+    def taken(self) -> list[dict[str, Any]]:
+        """All looks since the last time, as fields of an `autotune.measuring.Look`."""
+        taken, self._taken, self._trained, self._due, self._least = self._taken, [], 0.0, 0.0, LOOK_SECONDS
+        return taken
+
+
 class Processors:
     """The share of the processors that others took since a moment, where none was idle for them to take.
 
@@ -150,7 +237,7 @@ class MemoryWatch:
     def _watch(self) -> None:
         known = 0
         while True:
-            time.sleep(WATCH_SECONDS)
+            sleep(WATCH_SECONDS)
             resident = resident_bytes()
             near = self._limit_bytes is not None and resident > self._limit_bytes
             if resident <= GROWTH * known and not near:

@@ -15,8 +15,10 @@ from autotune.results.summary import (
     INTERVAL,
     UNKNOWN,
     ceilings_text,
+    growth_texts,
     headroom_text,
     operators,
+    peak_texts,
     rate_interval,
     sample_parts,
 )
@@ -135,6 +137,9 @@ def diagnosis(result: Result) -> list[Block]:
     bottleneck = diagnosis.bottleneck or "not found"
     meaning = BOTTLENECKS.get(bottleneck)
     blocks: list[Block] = [Text(f"{bottleneck}: {meaning}." if meaning else f"{bottleneck}.", lead="bottleneck")]
+    for lines, title in ((peak_texts(result), "Is this speed normal?"), (growth_texts(result), "What grows")):
+        if lines:
+            blocks.append(Bullets(tuple(lines), title))
     if diagnosis.advice:
         blocks.append(Bullets(diagnosis.advice, "Advice: what only you can change"))
     else:

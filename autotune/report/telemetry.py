@@ -23,7 +23,11 @@ SHARES = {
     "GPU: other programs": "foreign_gpu_fraction",
 }
 WAITING = "waiting for data"
-UTILISED = "FLOP/s, of the fastest matrix product"
+PEAKS = {
+    "compute": "FLOP/s, of the fastest matrix product",
+    "memory": "memory traffic, of the fastest copy",
+    "loading": "rate, of the loader alone",
+}
 FIGURES: tuple[tuple[str, str, Words], ...] = (
     ("GPU clock, median", "sm_clock_mhz", "{:,.0f} MHz".format),
     ("GPU clock, lowest", "sm_clock_min_mhz", "{:,.0f} MHz".format),
@@ -62,7 +66,10 @@ def telemetry_shares(result: Result) -> list[Share]:
     """All shares that were read on either side."""
     sides, telemetry = _records(result)
     found = [Share(WAITING, *_both(sides, "data_wait_fraction"))]
-    found += [Share(UTILISED, *(result.flops_fraction(side) for side in (result.baseline, result.best)))]
+    for part, label in PEAKS.items():
+        before, after = result.peak_share(part, "baseline"), result.peak_share(part, "best")
+        if after is not None:
+            found.append(Share(label, before.share if before is not None else None, after.share))
     found += [Share(label, *_both(telemetry, field)) for label, field in SHARES.items()]
     return [share for share in found if share.before is not None or share.after is not None]
 

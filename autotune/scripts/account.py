@@ -51,4 +51,5 @@ class ScriptAccount(Account):
             host_memory_bytes=host,
             epoch_samples=ready["epoch_samples"],
             final_loss=figures["loss"],
+            looks=figures.get("looks", ()),
         ).model_dump(mode="json")
