@@ -248,7 +248,7 @@ class _Player:
         self._account.starts = self.feed.starts
         if self._is_looked_at and not leads:
             self.feed.hold_workers()
-            self._looks.after(lap.seconds, leads_in=command.leads_in, clock_mhz=seen.sm_clock_mhz)
+            self._looks.after(lap.samples, lap.seconds, leads_in=command.leads_in, clock_mhz=seen.sm_clock_mhz)
         return {
             **self._account.block(lap, seen, leads_in=command.leads_in),
             "epoch_samples": self.feed.epoch_samples,

@@ -253,7 +253,7 @@ class Gate:
             return
         player.hold_workers()  # until the next block's clock runs: what they read meanwhile would flatter it
         if not self._players.is_shared:  # else none can say what is its own
-            player.looks.after(told["lap"]["seconds"], leads_in=self._leads_in)
+            player.looks.after(told["lap"]["samples"], told["lap"]["seconds"], leads_in=self._leads_in)
         told["lap"]["own_pass"] = self.source.own_pass if self.source is not None else None
         self._wire.send("block", player=player.number, leads_in=self._leads_in, **told)
 

@@ -148,25 +148,27 @@ class Looks:
     def __init__(self, top: int | None = None) -> None:
         self._top = top
         self._taken: list[dict[str, Any]] = []
-        self._trained = self._due = 0.0
-        self._least = LOOK_SECONDS
+        self._samples, self._trained, self._due, self._least = 0, 0.0, 0.0, LOOK_SECONDS
 
-    def after(self, seconds: float, *, leads_in: bool, clock_mhz: float | None = None) -> None:
+    def after(self, samples: int, seconds: float, *, leads_in: bool, clock_mhz: float | None = None) -> None:
         """A lap has ended: looks if it is time to. The loader's workers are held.
 
         Args:
-            seconds: That it trained.
+            samples: That it trained.
+            seconds: That it took for them.
             leads_in: Whether no measurement counts it, nor what came before.
             clock_mhz: Of the GPU, in it.
         """
         if leads_in:
             self.taken()
             return
+        self._samples += samples
         self._trained += seconds
         if self._trained < self._due:
             return
         began = perf_counter()
-        self._taken.append({"seconds": self._trained, "clock_mhz": clock_mhz, **held(self._top)})
+        trained = {"samples": self._samples, "seconds": self._trained}
+        self._taken.append({**trained, "clock_mhz": clock_mhz, **held(self._top)})
         pause = max(self._least, (perf_counter() - began) / LOOK_SHARE)
         if len(self._taken) == MOST_LOOKS:
             self._taken, self._least = self._taken[::2], 2 * pause
@@ -174,7 +176,8 @@ class Looks:
 
     def taken(self) -> list[dict[str, Any]]:
         """All looks since the last time, as fields of an `autotune.measuring.Look`."""
-        taken, self._taken, self._trained, self._due, self._least = self._taken, [], 0.0, 0.0, LOOK_SECONDS
+        taken, self._taken = self._taken, []
+        self._samples, self._trained, self._due, self._least = 0, 0.0, 0.0, LOOK_SECONDS
         return taken
 
 

@@ -35,7 +35,7 @@ def growths(
     passed = sum(block.samples for block in measured.blocks) / processes
     found = []
     for what, free in _free(measured, hardware, device).items():
-        if (grown := slope(measured.looks, what)) is None:
+        if (grown := slope(measured.looks, what, measured.samples_per_second)) is None:
             continue
         growth = Growth(
             side=name, what=what, per_second=grown[0], ci95=grown[1], free=free, epoch_seconds=epoch_seconds,
