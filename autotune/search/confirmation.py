@@ -18,6 +18,7 @@ from autotune.measuring import (
     best_round_seconds,
     comparable,
     pool,
+    ran_faster,
 )
 from autotune.results.result import AblationRow
 from autotune.search.ablation import MIN_ABLATION_ROUNDS, ablate, ablation_rows, reverted
@@ -71,7 +72,8 @@ class Confirmation:
         """
         if not self.baseline_trains:
             return next((one for one in self._trained() if self._disagreement(one) is None), self._baseline)
-        equals = as_good_as_the_fastest(self._fast_enough(), self._bursts.rounds(CONFIRM), self._objective)
+        sound = [one for one in self._fast_enough() if self.ran_faster(one) is None]
+        equals = as_good_as_the_fastest(sound, self._bursts.rounds(CONFIRM), self._objective)
         if not equals:
             return self._baseline
         memory = {point: self._memory(point, CONFIRM) for point in equals}
@@ -94,6 +96,10 @@ class Confirmation:
     def confirmed(self) -> list[Confirmed]:
         """What has been confirmed so far, fastest first."""
         return rank(self._baseline, self._bursts.rounds(CONFIRM), self._failed(), self._objective)
+
+    def ran_faster(self, one: Confirmed) -> str | None:
+        """That a gain is one of the GPU's clock, which confirms nothing; None where nothing says so."""
+        return ran_faster(self._bursts.rounds(CONFIRM), self._baseline, one.point, one.speedup, self._objective)
 
     def _fast_enough(self) -> list[Confirmed]:
         """Those that reach what the answer must, by their rates in the same rounds, the baseline's being one."""

@@ -37,6 +37,8 @@ def test_loader_model_and_optimizer_of_a_plain_loop_are_found() -> None:
     assert facts.samples == 640
     assert facts.model is not None
     assert (facts.model.weights, facts.model.optimizer) == (1669, "SGD")
+    assert (facts.pass_bytes, facts.update_bytes) == (3 * 4 * 1669, 5 * 4 * 1669)  # with a momentum
+    assert facts.padding_fraction is None
     assert facts.baseline.effective_batch == 32
 
 

@@ -20,7 +20,9 @@ PADDED, TOKENS = 16, 48
 def texts(padding: int = 0) -> torch.Tensor:
     """Texts of four lengths as one tensor."""
     torch.manual_seed(0)
-    return pad_sequence([torch.randint(1, 100, (length,)) for length in LENGTHS], batch_first=True, padding_value=padding)
+    return pad_sequence(
+        [torch.randint(1, 100, (length,)) for length in LENGTHS], batch_first=True, padding_value=padding
+    )
 
 
 MASK = (texts() != 0).long()
