@@ -36,8 +36,8 @@ batches so far 0.6 too."""
 ALARM_TAIL = 0.005
 """Of Student's t over the processes, whose slopes must nearly agree: by chance they seldom grow in all halves."""
 LEAST_BYTES = 2**19
-"""A second, of memory. A small network that keeps nothing, and grows by 41 bytes a step in a plain loop, grew by 0.03 to
-0.2 MB/s in processes of 2 s: what autotune keeps of each block, and pages that a forked process comes to own."""
+"""A second, of memory. A small network that keeps nothing, and grows by 41 bytes a step in a plain loop, grew by 0.03
+to 0.2 MB/s in processes of 2 s: what autotune keeps of each block, and pages that a forked process comes to own."""
 DAY_SECONDS = 86_400.0
 
 

@@ -22,9 +22,9 @@ during which training waits for each page that it touches first."""
 IDLE_LIMIT = 0.1
 """Of the processors: where more are idle, beside those that others compute on, nothing was taken. Chosen."""
 LOOK_SHARE, LOOK_SECONDS, MOST_LOOKS = 0.05, 0.1, 16
-"""A look at what a training holds takes at most this share of the training since the last one, which takes at least so
-long; of so many looks every second one is dropped, and later ones are twice as far apart. A look takes 17 ms of a
-process of 600 MB, and a slope needs three in a round of a second or two."""
+"""Looks at what a training holds: the most that they take of its time, the least time between two, and their number,
+from which on every second one is dropped and later ones are twice as far apart. A look takes 17 ms for a process of
+600 MB, and a slope needs three looks in a round of a second or two."""
 
 
 def processes(top: int | None = None) -> list[int]:
@@ -97,7 +97,7 @@ def lost_fraction(foreign: float, idle: float | None) -> float:
 
 
 def held(top: int | None = None) -> dict[str, int]:
-    """What a training holds now and could run out of; what the system does not tell is missing.
+    """What a training holds now and could run out of, as far as the system reports it.
 
     Args:
         top: The process that all of it hangs below; None: this one.

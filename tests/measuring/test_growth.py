@@ -43,7 +43,7 @@ def test_a_leak_has_its_slope() -> None:
 @pytest.mark.parametrize(
     "held",
     [
-        lambda at: 0.0,
+        lambda _: 0.0,
         lambda at: 20 * MB * (1 - math.exp(-at)),  # caches that fill within the watched time
         lambda at: 20 * MB * math.log(1 + at),  # the largest of random batches so far
         lambda at: 50 * MB * (at > 1.2),  # one step, wherever it comes

@@ -94,7 +94,9 @@ class SurfaceRunner:
         )
         measurement = Measurement(
             blocks=blocks, start_seconds=0.1, build_seconds=0.1, warmup_seconds=spent / 4,
-            telemetry=TelemetrySummary(seconds=1.0, sm_activity_fraction=self.activity, sm_clock_mhz=self.clock_mhz(point.config)),
+            telemetry=TelemetrySummary(
+                seconds=1.0, sm_activity_fraction=self.activity, sm_clock_mhz=self.clock_mhz(point.config)
+            ),
             device_memory_bytes=round(self.bytes_of(point.config)) if self.bytes_of else None,
             compile_seconds=compiling if point.config.compile_mode is not None else None,
         )  # fmt: skip
