@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from autotune.knobs import KNOB_NAMES, format_scalar
 from autotune.measuring import CAVEAT, FEWEST_PAIRS, FOREIGN_CPU_LIMIT, Growth, Headroom, Interval, Speedup
 from autotune.results.result import Result, Side, TrialRecord, WarmStartRecord
-from autotune.units import format_bytes, format_flops, format_rate, format_seconds
+from autotune.units import format_bytes, format_flops, format_rate, format_seconds, rounded
 from autotune.wording import percent, ratio_text
 
 UNKNOWN = "not measured"
@@ -373,7 +373,7 @@ def _growth_text(result: Result, growth: Growth) -> str:
         return f"the GPU's clock falls by {fall} while it trains: a long training is slower than what was timed"
 
     def amount(figure: float) -> str:
-        return f"{figure:,.3g}" if growth.what == "open files" else format_bytes(figure)
+        return rounded(figure) if growth.what == "open files" else format_bytes(figure)
 
     spread = f"{INTERVAL} {amount(growth.ci95.low)} – {amount(growth.ci95.high)}"
     line = f"{_GROWING[growth.what]} by {amount(growth.per_second)} a second ({spread})"

@@ -35,8 +35,9 @@ def found(measured: Measurement | None, samples: int | None = 50_000) -> list[Gr
     return list(growths("best", measured, make_hardware(), "cpu", samples))
 
 
-def test_what_runs_out_first_comes_first() -> None:
+def test_what_runs_out_first_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three megabytes a second fill five gigabytes in half an hour; ten files a second reach the limit before."""
+    monkeypatch.setattr("autotune.search.watched._file_limit", lambda: 1024)
     files, memory = found(watched(host=3e6, files=10))
     assert (files.what, memory.what) == ("open files", "host memory")
     assert memory.full_seconds == pytest.approx(5 * GIB / 3e6, rel=0.01)
