@@ -23,7 +23,7 @@ from autotune.units import format_seconds
 
 COLUMNS = 120
 """Width of a table in an answer: a program reads it, and no terminal folds it."""
-_SIDE = {"measurement": {"blocks", "telemetry", "final_loss"}}
+_SIDE = {"measurement": {"blocks", "telemetry", "looks", "final_loss"}}
 _LEFT_OUT: Any = {
     "trials": True, "hardware": True, "software": True, "constraints": True, "workload": {"script", "model"},
     "baseline": _SIDE, "best": _SIDE, "search": {"skipped_knobs", "notes"}, "diagnosis": {"before", "after"},

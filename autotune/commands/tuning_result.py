@@ -13,7 +13,7 @@ from autotune.commands.options import Options
 from autotune.errors import NothingFeasibleError
 from autotune.hardware import DeviceKind, Hardware
 from autotune.knobs import WorkloadFacts
-from autotune.measuring import Burst, Measurement, Numerics, Outcome, Point, Profile, Speedup
+from autotune.measuring import Burst, Measurement, Numerics, Outcome, Point, Profile, SideName, Speedup
 from autotune.results.result import (
     Constraints,
     Evaluation,
@@ -22,7 +22,6 @@ from autotune.results.result import (
     ScriptRecord,
     SearchRecord,
     Side,
-    SideName,
     TrialRecord,
     WorkloadRecord,
 )

@@ -6,7 +6,7 @@ candidate against the incumbent, a `Speedup` the ratio of two scores over severa
 """
 
 from autotune.measuring.cycles import ran_faster
-from autotune.measuring.growth import Growth, Held, Look, slope
+from autotune.measuring.growth import Growth, Held, Look, SideName, slope
 from autotune.measuring.memory_model import Line, MemoryModel
 from autotune.measuring.numerics import (
     CAVEAT,
@@ -40,7 +40,7 @@ __all__ = [
     "PROCESS_SPREAD", "SAMPLES_PER_JOULE", "SAMPLES_PER_SECOND", "SECONDS_PER_HOUR", "SLOWDOWNS", "Agreement", "Block",
     "Burst", "Growth", "Headroom", "Held", "Interval", "KnownInterval", "Line", "Look", "Measurement", "MemoryModel",
     "Numerics", "NumericsGuard", "Objective", "Operator", "Outcome", "Pair", "Point", "Profile", "SampleCost",
-    "SamplePart", "Scatter", "Speedup", "Synchronisation", "TelemetrySummary", "Trace", "bearable",
+    "SamplePart", "Scatter", "SideName", "Speedup", "Synchronisation", "TelemetrySummary", "Trace", "bearable",
     "best_round_seconds", "block_error", "comparable", "compiler_text", "judge_agreement", "merged", "objective_named",
     "pair_apart", "pair_of", "paired", "per_dollar", "pool", "ran_faster", "slope", "speedup_in", "warm_up_length",
     "worst",

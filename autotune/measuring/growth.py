@@ -17,6 +17,7 @@ from pydantic import Field
 from autotune.measuring.statistics import Interval, KnownInterval, student_t
 from autotune.stored import Figure, Seconds, Stored, Whole
 
+SideName = Literal["baseline", "best"]
 Held = Literal["host memory", "shared memory", "open files", "GPU memory", "GPU clock"]
 _FIELDS: dict[Held, str] = {
     "host memory": "host_bytes",
@@ -57,7 +58,7 @@ class Look(Stored):
 class Growth(Stored):
     """Something that grew steadily in all processes of a side, and when there is no more of it."""
 
-    side: Literal["baseline", "best"]
+    side: SideName
     what: Held
     per_second: Figure = Field(description="bytes, files, or the MHz by which the GPU's clock falls")
     ci95: KnownInterval

@@ -21,6 +21,7 @@ from autotune.measuring import (
     Outcome,
     Point,
     Profile,
+    SideName,
     Speedup,
     objective_named,
 )
@@ -44,9 +45,6 @@ class ScriptRecord(Stored):
     command: Words = Field(description="the words that started it; *** stands for a secret")
     loop: dict[str, Any] = Field(description="by which its training loop is found again")
     source: SourceRecord = Field(description="where its settings stand, so that they can be changed")
-
-
-SideName = Literal["baseline", "best"]
 
 
 class WorkloadRecord(Stored):

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from autotune.hardware import DeviceKind, Hardware
 from autotune.knobs import WorkloadFacts
-from autotune.measuring import Growth, Held, Measurement, slope
-from autotune.results.result import PeakShare, Side, SideName
+from autotune.measuring import Growth, Held, Measurement, SideName, slope
+from autotune.results.result import PeakShare, Side
 
 NOTABLE_SECONDS = 86_400.0
 """What has enough left for this long and for an epoch is no news. Not tuned."""

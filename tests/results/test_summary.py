@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from autotune.knobs.config import TrainConfig
-from autotune.measuring.growth import Growth, Held
+from autotune.measuring.growth import Growth, Held, SideName
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.measuring.telemetry_summary import TelemetrySummary
-from autotune.results.result import PeakShare, Result, Side, SideName
+from autotune.results.result import PeakShare, Result, Side
 from autotune.results.summary import (
     changes,
     duet_text,
