@@ -139,10 +139,9 @@ def make_result(**changes: Any) -> Result:
     """A complete result of a CPU: half as fast again, with what was changed and why it is believed.
 
     Args:
-        changes: Fields of `Result`, and `name`, `target`, `fingerprint`, `samples`, `flops_per_sample` of its workload.
+        changes: Fields of `Result`, and `name`, `target`, `fingerprint`, `samples` of its workload.
     """
     workload: dict[str, Any] = {"target": "train:build", "name": "digits", "samples": 50_000, "fingerprint": "a1b2c3"}
-    workload["flops_per_sample"] = None
     workload |= {field: changes.pop(field) for field in tuple(workload) if field in changes}
     baseline = TrainConfig(batch_size=64)
     best = TrainConfig(batch_size=32, accumulation_steps=2, precision="bf16", num_workers=2)

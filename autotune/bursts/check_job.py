@@ -27,6 +27,8 @@ from autotune.recorder.blocks import count_blocks
 from autotune.recorder.clock import Clock, clock_of
 from autotune.recorder.loop import is_compiled, small_fraction
 from autotune.recorder.naming import length_of
+from autotune.recorder.padding import padding_of
+from autotune.recorder.traffic import traffic_of
 from autotune.training.placement import look_at
 from autotune.training.tuned import Tuned, torch_device
 from autotune.workload.batches import tensors_in
@@ -75,6 +77,7 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
     loss, events, outside = _loss(workload, tuned, batch, target)
     quick = time.perf_counter() - began <= AGAIN_SECONDS
     _update(workload, optimizer, loss, target)
+    traffic, padding = traffic_of([workload.model], [optimizer]), padding_of(batch)
     unused = sum(weight.requires_grad and weight.grad is None for weight in workload.model.parameters())
     at_hand = tuned.to_device(batch)  # a copy from ordinary memory would wait for all that the device has to do
     pace = pace_of(lambda: _step(workload, tuned, optimizer, at_hand, target), tuned.device)
@@ -105,6 +108,9 @@ def check_workload(workload: Workload, target: str, device: str, halvings: int =
         sample_wait_fraction=sample_wait_fraction,
         sample_file_bytes=sample_file_bytes,
         flops_per_sample=flops / len(batch_samples) if flops else None,
+        pass_bytes=traffic.pass_bytes,
+        update_bytes=traffic.update_bytes,
+        padding_fraction=padding.padded / padding.tokens if padding is not None else None,
         has_images=any(tensor.dim() == 4 for tensor in (*workload.model.parameters(), *tensors_in(batch))),
         has_torchao=importlib.util.find_spec("torchao") is not None,
         has_attention=any(event.name == "aten::scaled_dot_product_attention" for event in events),

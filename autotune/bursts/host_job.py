@@ -194,7 +194,9 @@ class HostGate(Gate[HostPlayer]):
     _reporter: PipeReporter
 
     def __init__(self, request: Request, ready: Prepared, reporter: PipeReporter) -> None:
-        super().__init__(reporter, ready.telemetry, ready.tuned.device, alone=this_rank().alone)
+        alone = this_rank().alone
+        launcher = None if alone else os.getppid()  # above all ranks
+        super().__init__(reporter, ready.telemetry, ready.tuned.device, alone=alone, top=launcher)
         self._request = request
         self._ready = ready
         self._learner: Learner | None = None

@@ -38,7 +38,7 @@ Said = tuple[dict[str, Any], list[RenderableType]]
 Call = Callable[[Context[Any, Any], dict[str, Any]], Awaitable[Said]]
 COLUMNS = 120
 """Width of a table in an answer: a program reads it, and no terminal folds it."""
-_SIDE = {"measurement": {"blocks", "telemetry", "final_loss"}}
+_SIDE = {"measurement": {"blocks", "telemetry", "looks", "final_loss"}}
 _LEFT_OUT: Any = {
     "hardware": True, "software": True, "constraints": True, "workload": {"script", "model"},
     "baseline": _SIDE, "best": _SIDE, "search": {"skipped_knobs"}, "diagnosis": {"before", "after"},
@@ -158,7 +158,7 @@ class _Measuring:
         budget = Budget(parse_duration(str(given["budget"])))
         await context.report_progress(0.0, 1.0, f"what runs: {target}")
 
-        notes = None if options["model"] or command else file  # what the agent names is measured
+        notes = None if given["model"] or command else file  # what the agent names is measured
 
         def work(told: Sentence, stop: Stop) -> Any:
             return check_result(result, target, budget, told, stop, file=notes)

@@ -13,7 +13,7 @@ from autotune.commands.options import Options
 from autotune.errors import NothingFeasibleError
 from autotune.hardware import DeviceKind, Hardware
 from autotune.knobs import WorkloadFacts
-from autotune.measuring import Burst, Measurement, Numerics, Outcome, Point, Profile, Speedup
+from autotune.measuring import Burst, Measurement, Numerics, Outcome, Point, Profile, SideName, Speedup
 from autotune.results.result import (
     Constraints,
     Evaluation,
@@ -35,6 +35,7 @@ from autotune.search.proposal import CONFIRM
 from autotune.search.stopping import sufficient_budget
 from autotune.search.trials import Trial
 from autotune.search.warm_start import Candidate, records
+from autotune.search.watched import growths, peak_shares
 from autotune.units import format_seconds
 from autotune.wording import ratio_text
 
@@ -136,6 +137,8 @@ def make_result(
         raise NothingFeasibleError(_why_nothing(search, setting))
     best, speedup, reason = judge(search)
     before, after = _sides(search, best, speedup)
+    sides: dict[SideName, Side] = {"baseline": before, "best": after} if best != search.baseline else {"best": after}
+    machine = hardware, setting.device
     return Result(
         status="partial" if stopped_by == "interrupted" else "complete",
         created=datetime.now(timezone.utc),
@@ -147,6 +150,7 @@ def make_result(
             fingerprint=facts.fingerprint,
             model=facts.model,
             flops_per_sample=facts.flops_per_sample,
+            padding_fraction=facts.padding_fraction,
             script=setting.script,
         ),
         hardware=hardware,
@@ -174,7 +178,15 @@ def make_result(
         ),
         trials=tuple(trial_record(trial, search.baseline) for trial in trials),
         diagnosis=diagnose(
-            _evidence(search, after, setting, profiles.get(best)), profiles.get(search.baseline), search.headroom
+            _evidence(search, after, setting, profiles.get(best)),
+            profiles.get(search.baseline),
+            search.headroom,
+            (one for name, side in sides.items() for one in growths(name, side.measurement, *machine, facts.samples)),
+            (
+                one
+                for name, side in sides.items()
+                for one in peak_shares(name, side, *machine, facts, search.ceilings.of(side.point))
+            ),
         ),
         evaluation=findings.evaluation,
         scaling=findings.scaling,
@@ -243,6 +255,7 @@ def _evidence(search: Search, best: Side, setting: Setting, profile: Profile | N
         device=setting.device,
         cpus=setting.hardware.cpu.budget,
         memory_limit_bytes=setting.memory_limit_bytes,
+        padding_fraction=setting.facts.padding_fraction,
         profile=profile,
     )
 
@@ -295,6 +308,8 @@ def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
         if winner is not None:
             return winner.point, winner.speedup, None
         top = confirmed[0].speedup
+        if (clock := search.confirmation.ran_faster(confirmed[0])) is not None:
+            return search.baseline, None, f"what seems {better} ({ratio_text(top.ratio)}, {spread_text(top)}): {clock}"
         if top.confirmed and confirmed[0].point != answer:
             too_slow = f"keeps less of the fastest rate than was asked for; lower --at-least, or {LONGER}"
             return search.baseline, None, f"what is {better} ({ratio_text(top.ratio)}, {spread_text(top)}) {too_slow}"

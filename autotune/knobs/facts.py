@@ -48,6 +48,11 @@ class WorkloadFacts(BaseModel):
     flops_per_sample: float | None = Field(
         default=None, gt=0, description="of a training step's matrix products, convolutions and attention"
     )
+    pass_bytes: int = Field(default=0, ge=0, description="that a micro-batch moves at least, but for its samples")
+    update_bytes: int = Field(default=0, ge=0, description="that a step of the optimizer moves at least")
+    padding_fraction: float | None = Field(
+        default=None, ge=0, le=1, description="of a batch's tokens; None: the batch does not show it"
+    )
     has_images: bool = Field(description="4-D tensors occur, so channels_last may matter")
     has_torchao: bool = Field(default=False, description="torchao is installed beside torch")
     has_attention: bool = Field(description="scaled dot-product attention runs")

@@ -5,6 +5,8 @@ candidate against the incumbent, a `Speedup` the ratio of two scores over severa
 `numerics` (does it still train the same thing?), `memory_model`, `profiles`, `telemetry_summary`.
 """
 
+from autotune.measuring.cycles import ran_faster
+from autotune.measuring.growth import Growth, Held, Look, SideName, slope
 from autotune.measuring.memory_model import Line, MemoryModel
 from autotune.measuring.numerics import (
     CAVEAT,
@@ -42,11 +44,12 @@ from autotune.measuring.statistics import Interval, KnownInterval
 from autotune.measuring.telemetry_summary import FOREIGN_CPU_LIMIT, SLOWDOWNS, TelemetrySummary, bearable, merged
 
 __all__ = [
-    "APART_ERROR", "CAVEAT", "FEWEST_PAIRS", "FEWEST_STEPS", "FOREIGN_CPU_LIMIT", "MOST_STEPS",
-    "PROCESS_SPREAD", "SAMPLES_PER_JOULE", "SAMPLES_PER_SECOND", "SECONDS_PER_HOUR", "SLOWDOWNS",
-    "Agreement", "Block", "Burst", "Headroom", "Interval", "KnownInterval", "Line", "Measurement", "MemoryModel",
-    "Numerics", "NumericsGuard", "Objective", "Operator", "Outcome", "Pair", "Point", "Profile", "SampleCost",
-    "SamplePart", "Scatter", "Speedup", "Synchronisation", "TelemetrySummary", "Trace", "Uninterrupted", "bearable",
+    "APART_ERROR", "CAVEAT", "FEWEST_PAIRS", "FEWEST_STEPS", "FOREIGN_CPU_LIMIT", "MOST_STEPS", "PROCESS_SPREAD",
+    "SAMPLES_PER_JOULE", "SAMPLES_PER_SECOND", "SECONDS_PER_HOUR", "SLOWDOWNS", "Agreement", "Block", "Burst", "Growth",
+    "Headroom", "Held", "Interval", "KnownInterval", "Line", "Look", "Measurement", "MemoryModel", "Numerics",
+    "NumericsGuard", "Objective", "Operator", "Outcome", "Pair", "Point", "Profile", "SampleCost", "SamplePart",
+    "Scatter", "SideName", "Speedup", "Synchronisation", "TelemetrySummary", "Trace", "Uninterrupted", "bearable",
     "best_round_seconds", "block_error", "checked_by", "comparable", "compiler_text", "judge_agreement", "merged",
-    "objective_named", "pair_apart", "pair_of", "paired", "per_dollar", "pool", "speedup_in", "warm_up_length", "worst",
+    "objective_named", "pair_apart", "pair_of", "paired", "per_dollar", "pool", "ran_faster", "slope", "speedup_in",
+    "warm_up_length", "worst",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from typing import Annotated
 from pydantic import AfterValidator, AllowInfNan, BaseModel, ConfigDict, Field, computed_field
 
 from autotune.knobs import KNOB_NAMES, Parameters, Scalar, TrainConfig, can_share_process, format_scalar
+from autotune.measuring.growth import Look
 from autotune.measuring.statistics import Interval, ratio_interval
 from autotune.measuring.telemetry_summary import TelemetrySummary, merged
 from autotune.secrets import masked_text
@@ -78,6 +79,7 @@ class Measurement(Stored):
     graph_breaks: Whole | None = Field(default=None, description="where the compiler split the model; null when eager")
     recompiles: Whole | None = Field(default=None, description="of parts compiled before; null when eager")
     telemetry: TelemetrySummary | None = Field(default=None, description="telemetry over the timed part")
+    looks: tuple[Look, ...] = Field(default=(), max_length=MOST_BLOCKS, description="at what it held, as it trained")
 
     @property
     def block_seconds(self) -> list[float]:
@@ -252,6 +254,9 @@ def pool(measurements: Sequence[Measurement]) -> Measurement:
             "recompiles": worst([m.recompiles for m in measurements]),
             "skipped_steps": sum(m.skipped_steps for m in measurements),
             "telemetry": merged([m.telemetry for m in measurements if m.telemetry is not None]),
+            "looks": tuple(
+                look.model_copy(update={"process": number}) for number, m in enumerate(measurements) for look in m.looks
+            ),
         }
     )
 

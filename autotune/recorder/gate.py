@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from .keeping import Keeping
 from .player import COMPILED_BATCHES, NonFiniteLossError, Player
 from .protocol import FIRST, Command, Lap
-from .usage import forget_peaks, free_memory, peak_bytes
+from .usage import Looks, forget_peaks, free_memory, peak_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -54,6 +54,7 @@ class Gate(Generic[PlayerOf]):
         watch: Of this process.
         device: That it trains on.
         alone: Whether no other rank trains with it: they would have to see a failure alike.
+        top: The process that all ranks hang below; None: there is one.
 
     Attributes:
         playing: The player that plays, or has played last; there once one has joined.
@@ -63,7 +64,9 @@ class Gate(Generic[PlayerOf]):
     playing: PlayerOf
     _course: Course
 
-    def __init__(self, reporter: Reporter, watch: Watch, device: torch.device, *, alone: bool) -> None:
+    def __init__(
+        self, reporter: Reporter, watch: Watch, device: torch.device, *, alone: bool, top: int | None = None
+    ) -> None:
         self.is_shared = False
         self._reporter = reporter
         self._watch = watch
@@ -72,6 +75,7 @@ class Gate(Generic[PlayerOf]):
         self._players: dict[int, PlayerOf] = {}
         self._outs: dict[int, dict[str, Any]] = {}  # by player, why it is out
         self._keeping = Keeping()
+        self._looks = Looks(top)
         self._samples = 0
 
     def obey(self, command: Command) -> bool:
@@ -222,6 +226,9 @@ class Gate(Generic[PlayerOf]):
             seen.pop("allocator_retries", None)
         player.check_loss()
         player.hold_workers()  # until its next block: what they read meanwhile would flatter it
+        if not self.is_shared:  # of what players share, none says what is its own
+            clock = seen.get("sm_clock_mhz")
+            self._looks.after(lap.samples, lap.seconds, leads_in=command.leads_in, clock_mhz=clock)
         told = {"lap": vars(lap), "seen": seen, "leads_in": command.leads_in, "drained": player.drained}
         told |= {"starts": player.new_starts, "epoch_samples": player.epoch_samples, **self._more_of_block()}
         self._reporter.send("block", player=player.number, **told)
@@ -265,7 +272,10 @@ class Gate(Generic[PlayerOf]):
         elif not self.is_shared:
             self._see_peaks(player)
         player.check_weights()
-        value = {"host_memory_bytes": None if self.is_shared else self._watch.peak_bytes(), "final_loss": player.loss}
+        host = None if self.is_shared else self._watch.peak_bytes()
+        value: dict[str, Any] = {
+            "host_memory_bytes": host, "final_loss": player.loss, "looks": self._looks.taken()
+        }  # fmt: skip
         if self._device.type != "cpu":
             reserved, allocated = player.slowest(*player.peaks)  # of one device each
             value |= {"device_memory_bytes": int(reserved), "device_allocated_bytes": int(allocated)}

@@ -43,11 +43,13 @@ from .loop import (
 )
 from .naming import count_of, loader_key, model_key, shapes_hash, tensors_in
 from .order import seed_start
+from .padding import Padding, padding_of
 from .passes import Pass, Passes
 from .ranks import Meeting, count_ranks, exchange_of
 from .saving import leave_out_checkpoints
 from .server import reason_of_others
 from .sites import Sites
+from .traffic import traffic_of
 from .wire import Wire
 
 if TYPE_CHECKING:
@@ -91,6 +93,7 @@ class Look:
         self._draws: list[tuple[int, int]] = []  # of which loader, how many samples; from the start
         self._batches: list[list[tuple[int, ...]]] = []
         self._growth = Growth()
+        self._padding: list[Padding] = []
         self._models: dict[int, Any] = {}
         self._optimizers: dict[int, Any] = {}
         self._steps: list[int] = []
@@ -153,6 +156,8 @@ class Look:
         self._facts["batch_bytes"] = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         self._batches.append([tuple(tensor.shape) for tensor in tensors])
         self._draws.append((id(begun.loader), samples))
+        if (padding := padding_of(batch)) is not None:
+            self._padding.append(padding)
         self._profile.turn(len(self._marks))
         if self._marks and self._is_enough():
             self._finish()
@@ -313,6 +318,8 @@ class Look:
             models = holders_of(self._optimizers.values())
         in_compiled_code = calls_unseen and compiled_graphs() > 0
         sample_seconds, wait_fraction = reading(main)
+        traffic = traffic_of(models, self._optimizers.values())
+        tokens = sum(padding.tokens for padding in self._padding)
         apart = self._threads["draw"] - self._threads["train"] if self._threads["train"] else set()
         return {
             "device": "cpu",
@@ -322,6 +329,9 @@ class Look:
             "small_operators_fraction": self._profile.small_operators,
             "batch_bytes": 0,
             "step_samples": 1,
+            "pass_bytes": traffic.pass_bytes,
+            "update_bytes": traffic.update_bytes,
+            "padding_fraction": sum(one.padded for one in self._padding) / tokens if tokens else None,
             "opens_group": False,
             **self._facts,
             **({"step_samples": usual(self._row_counts)} if self._row_counts else {}),

@@ -22,12 +22,12 @@ from time import perf_counter  # by name: the script may replace what `time` hol
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from . import hooks
+from .batches import Watched
 from .clock import clock_of
 from .effects import compiled_graphs
 from .naming import batches_of, count_of, is_own_batch_sampler, length_of, tensors_in
 from .place import here
 from .ranks import count_ranks, this_rank
-from .stream import Watched
 from .usage import Processors, memory_bytes
 
 if TYPE_CHECKING:

@@ -58,7 +58,7 @@ class ScriptGate(Gate[ScriptPlayer]):
         watch: UsageWatch,
         doing: list[str],
     ) -> None:
-        super().__init__(wire, watch, device, alone=loop["ranks"] == 1)
+        super().__init__(wire, watch, device, alone=loop["ranks"] == 1, top=watch.top)
         self.source: Source | None = None
         self._wire = wire
         self._request = request

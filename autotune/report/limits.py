@@ -10,7 +10,15 @@ from autotune.report.drawing import drawable
 from autotune.report.scatters import memory_picture
 from autotune.report.telemetry import telemetry_rows
 from autotune.results.result import Result
-from autotune.results.summary import UNKNOWN, ceilings_text, headroom_text, operators, sample_parts
+from autotune.results.summary import (
+    UNKNOWN,
+    ceilings_text,
+    growth_texts,
+    headroom_text,
+    operators,
+    peak_texts,
+    sample_parts,
+)
 from autotune.units import format_bytes, format_rate
 from autotune.wording import percent
 
@@ -98,6 +106,9 @@ def diagnosis(result: Result) -> list[Block]:
     bottleneck = diagnosis.bottleneck or "not found"
     meaning = BOTTLENECKS.get(bottleneck)
     blocks: list[Block] = [Text(f"{bottleneck}: {meaning}." if meaning else f"{bottleneck}.", lead="bottleneck")]
+    for lines, title in ((peak_texts(result), "Is this speed normal?"), (growth_texts(result), "What grows")):
+        if lines:
+            blocks.append(Bullets(tuple(lines), title))
     if diagnosis.advice:
         blocks.append(Bullets(diagnosis.advice, "Advice: what only you can change"))
     else:

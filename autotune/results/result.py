@@ -12,6 +12,7 @@ from autotune.hardware import DeviceKind, Hardware, Software
 from autotune.knobs import KNOBS, ModelFacts, Parameters, Scalar, TrainConfig
 from autotune.measuring import (
     SAMPLES_PER_SECOND,
+    Growth,
     Headroom,
     KnownInterval,
     Measurement,
@@ -20,6 +21,7 @@ from autotune.measuring import (
     Outcome,
     Point,
     Profile,
+    SideName,
     Speedup,
     objective_named,
 )
@@ -57,6 +59,7 @@ class WorkloadRecord(Stored):
     flops_per_sample: Figure | None = Field(
         default=None, description="of a training step's matrix products, convolutions and attention"
     )
+    padding_fraction: Share | None = Field(default=None, description="of a batch's tokens; null: it does not show it")
     script: ScriptRecord | None = Field(default=None, description="null: a build()")
 
 
@@ -155,6 +158,24 @@ class TrialRecord(Stored):
     disturbance: str | None = None
 
 
+class PeakShare(Stored):
+    """How much of what this machine can do at most a part of training reaches."""
+
+    side: SideName
+    part: Literal["compute", "memory", "loading"]
+    reached: Figure = Field(
+        description="FLOP/s of the model; bytes a second that weights, gradients, optimizer and batches move at least; "
+        "samples per second"
+    )
+    peak: Figure = Field(gt=0, description="of a matrix product; of a copy in the device's memory; of the loader alone")
+    precision: str | None = Field(default=None, description="of that matrix product")
+
+    @property
+    def share(self) -> float:
+        """Of the peak; above 1 where the device's caches spare its memory."""
+        return self.reached / self.peak
+
+
 class Diagnosis(Stored):
     """What limits the training now."""
 
@@ -163,6 +184,8 @@ class Diagnosis(Stored):
     data_wait_fraction: Figure | None
     headroom: Headroom | None = Field(default=None, description="of the baseline, before the search")
     advice: tuple[str, ...] = Field(default=(), description="what only the user can change, with what it could gain")
+    growth: tuple[Growth, ...] = Field(default=(), description="what runs out if it goes on growing")
+    peak_shares: tuple[PeakShare, ...] = Field(default=(), description="whether this speed is normal here")
     before: Profile | None = Field(default=None, description="of the baseline")
     after: Profile | None = Field(default=None, description="of best")
 
@@ -278,23 +301,10 @@ class Result(Document):
             return side.samples_per_second if side.score is None and self.objective.is_rate else side.score
         return self.objective.score(side.measurement) if side.measurement is not None else None
 
-    def flops_fraction(self, side: Side) -> float | None:
-        """A side's floating-point operations a second over the fastest matrix product measured on the machine.
-
-        The model FLOPs utilisation (MFU), with one peak for both sides, whatever their precision. None where the
-        model's operations or the peak are not known.
-        """
-        reached, peaks = self.flops_per_second(side), self.hardware.peaks
-        known = [peak for peak in peaks.matmul_flops_per_second.values() if peak] if peaks is not None else []
-        devices = 1 if self.constraints.device == "cpu" else side.config.ranks  # the peak is that of one
-        return None if reached is None or not known else reached / (devices * max(known))
-
-    def flops_per_second(self, side: Side) -> float | None:
-        """A side's floating-point operations a second, those of the model's matrix products; None: not known."""
-        flops = self.workload.flops_per_sample
-        if flops is None or side.measurement is None:
-            return None
-        return side.measurement.samples_per_second * flops
+    def peak_share(self, part: str, side: SideName) -> PeakShare | None:
+        """What a side reaches of a part's peak, if that is known."""
+        known = self.diagnosis.peak_shares
+        return next((share for share in known if (share.part, share.side) == (part, side)), None)
 
     @property
     def changed_knobs(self) -> dict[str, tuple[Any, Any]]:

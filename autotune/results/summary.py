@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from autotune.knobs import KNOB_NAMES, format_scalar
-from autotune.measuring import CAVEAT, FEWEST_PAIRS, FOREIGN_CPU_LIMIT, Headroom, Interval, Speedup
+from autotune.measuring import CAVEAT, FEWEST_PAIRS, FOREIGN_CPU_LIMIT, Growth, Headroom, Interval, Speedup
 from autotune.results.result import Result, Side, TrialRecord, WarmStartRecord
-from autotune.units import format_bytes, format_flops, format_rate, format_seconds
+from autotune.units import format_bytes, format_flops, format_rate, format_seconds, rounded
 from autotune.wording import percent, ratio_text
 
 UNKNOWN = "not measured"
@@ -34,6 +34,45 @@ class Change(NamedTuple):
     before: str
     after: str
     worth: str
+
+
+class _Peak(NamedTuple):
+    """How a share of a peak is worded: the share, the peak's unit, and what a low or a high one usually means."""
+
+    name: str
+    unit: Callable[[float], str]
+    low: str
+    high: str
+
+
+LOW_SHARE, HIGH_SHARE = 0.3, 0.9
+"""Of a peak, below and from which on it has a meaning. Not tuned: trainings of large models reach a third to a half."""
+_PEAKS = {
+    "compute": _Peak(
+        "computing reaches {} of the {} of {} matrix products",
+        format_flops,
+        "usual where operators are small, memory is the limit, or training waits",
+        "as fast as it can be",
+    ),
+    "memory": _Peak(
+        "weights, gradients and optimizer need {} of the {} that memory copies",
+        lambda peak: f"{format_bytes(peak)}/s",
+        "they are not the limit; activations come on top, and are not counted",
+        "memory is the limit, unless caches hold them: fewer, larger steps or smaller types would help",
+    ),
+    "loading": _Peak(
+        "training takes {} of the {} that the loader alone reaches",
+        format_rate,
+        "loading is not the limit",
+        "loading is the limit",
+    ),
+}
+_GROWING = {
+    "host memory": "host memory grows",
+    "shared memory": "shared memory (/dev/shm) fills up",
+    "open files": "the number of open files grows",
+    "GPU memory": "the GPU's memory fills up",
+}
 
 
 class Verdict(NamedTuple):
@@ -137,8 +176,6 @@ def figures(result: Result) -> Iterator[Figure]:
     yield figure("host memory", lambda side: _measured(side, "host_memory_bytes", format_bytes))
     waiting = "data_wait_fraction"
     yield figure("waiting for data", lambda side: _measured(side, waiting, lambda of: f"{percent(of)} of the time"))
-    if result.flops_fraction(result.best) is not None:
-        yield figure("of the peak FLOP/s", lambda side: _flops_fraction(result, side))
 
 
 def changes(result: Result) -> list[Change]:
@@ -181,11 +218,6 @@ def rate_interval(side: Side) -> Interval:
     if side.measurement is None or len(side.measurement.blocks) == 1:
         return Interval(0.0, 0.0)
     return side.measurement.ci95_samples_per_second
-
-
-def _flops_fraction(result: Result, side: Side) -> str:
-    fraction, reached = result.flops_fraction(side), result.flops_per_second(side)
-    return UNKNOWN if fraction is None or reached is None else f"{percent(fraction)} ({format_flops(reached)})"
 
 
 def _measured(side: Side, field: str, text: Callable[[Any], str]) -> str:
@@ -352,6 +384,45 @@ def ceilings_text(result: Result) -> str | None:
     """What each part alone could reach; None where no part was measured."""
     known = [f"{part} {format_rate(rate)}" for part, rate in result.diagnosis.ceilings.items() if rate is not None]
     return f"what each part alone could reach: {', '.join(known)}" if known else None
+
+
+def peak_texts(result: Result) -> list[str]:
+    """Whether this speed is normal on this machine: a sentence for each part whose peak was measured."""
+    said: list[str] = []
+    for part, words in _PEAKS.items():
+        found, before = result.peak_share(part, "best"), result.peak_share(part, "baseline")
+        if found is None:
+            continue
+        line = words.name.format(percent(found.share), words.unit(found.peak), found.precision)
+        line += f" (before: {percent(before.share)})" if before is not None else ""
+        meaning = words.low if found.share < LOW_SHARE else words.high if found.share >= HIGH_SHARE else ""
+        said.append(f"{line}{': ' * bool(meaning)}{meaning}")
+    return said
+
+
+def growth_texts(result: Result) -> list[str]:
+    """What grew in each process of the proof, and when it runs out: a sentence each."""
+    return [_growth_text(result, growth) for growth in result.diagnosis.growth if growth.side == "best"]
+
+
+def _growth_text(result: Result, growth: Growth) -> str:
+    if growth.what == "GPU clock":
+        fall = f"{60 * growth.per_second:.0f} MHz a minute"
+        return f"the GPU's clock falls by {fall} while it trains: a long training is slower than what was timed"
+
+    def amount(figure: float) -> str:
+        return rounded(figure) if growth.what == "open files" else format_bytes(figure)
+
+    spread = f"{INTERVAL} {amount(growth.ci95.low)} – {amount(growth.ci95.high)}"
+    line = f"{_GROWING[growth.what]} by {amount(growth.per_second)} a second ({spread})"
+    if result.changed_knobs:
+        before = any(one.side == "baseline" and one.what == growth.what for one in result.diagnosis.growth)
+        line += ", as before tuning" if before else ", which it does not before tuning"
+    line += f": {amount(growth.per_epoch)} an epoch," if growth.per_epoch is not None else ":"
+    line += f" {amount(growth.per_day)} a day"
+    if growth.full_seconds is not None:
+        line += f"; if it goes on, none is left after {format_seconds(growth.full_seconds)}"
+    return line + ("; what is kept of each sample stops with the first epoch" if growth.within_epoch else "")
 
 
 def headroom_text(headroom: Headroom) -> str:

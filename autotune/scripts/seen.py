@@ -76,6 +76,9 @@ class SeenScript:
         loaders: That feed training, the one that is drawn from most first; none: steps are counted.
         samples: Of the first batches.
         batch_bytes: Of a batch.
+        pass_bytes: That a micro-batch moves at least, but for its samples.
+        update_bytes: That a step of the optimizer moves at least.
+        padding_fraction: Of the tokens of the first batches; None: they do not show it.
         sample_seconds: To read a sample.
         sample_wait_fraction: Of that, in which no processor computed.
         images: Whether weights have four dimensions.
@@ -124,6 +127,9 @@ class SeenScript:
     loaders: tuple[SeenLoader, ...]
     samples: list[int]
     batch_bytes: int
+    pass_bytes: int
+    update_bytes: int
+    padding_fraction: float | None
     sample_seconds: float
     sample_wait_fraction: float
     images: bool

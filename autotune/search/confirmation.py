@@ -21,6 +21,7 @@ from autotune.measuring import (
     checked_by,
     comparable,
     pool,
+    ran_faster,
 )
 from autotune.results.result import AblationRow
 from autotune.search.ablation import MIN_ABLATION_ROUNDS, ablate, ablation_rows, reverted
@@ -79,7 +80,8 @@ class Confirmation:
         """
         if not self.baseline_trains:
             return next((one for one in self._trained() if self._disagreement(one) is None), self._baseline)
-        equals = as_good_as_the_fastest(self._fast_enough(), self._bursts.rounds(CONFIRM), self._objective)
+        sound = [one for one in self._fast_enough() if self.ran_faster(one) is None]
+        equals = as_good_as_the_fastest(sound, self._bursts.rounds(CONFIRM), self._objective)
         if not equals:
             return self._baseline
         memory = {point: self._memory(point, CONFIRM) for point in equals}
@@ -120,6 +122,10 @@ class Confirmation:
         """A point's uninterrupted run; None where there is none that has a score."""
         runs = (trial.burst for trial in self._bursts.trials if trial.stage == UNINTERRUPTED)
         return next((run.measurement for run in runs if run.point == point and scored(run, self._objective)), None)
+
+    def ran_faster(self, one: Confirmed) -> str | None:
+        """That a gain is one of the GPU's clock, which confirms nothing; None where nothing says so."""
+        return ran_faster(self._bursts.rounds(CONFIRM), self._baseline, one.point, one.speedup, self._objective)
 
     def _fast_enough(self) -> list[Confirmed]:
         """Those that reach what the answer must, by their rates in the same rounds, the baseline's being one."""

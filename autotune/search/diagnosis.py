@@ -5,13 +5,22 @@ Advice comes with what it could gain, measured or bounded; what has no evidence 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from autotune.hardware import Hardware
 from autotune.knobs import TrainConfig, WorkloadFacts
-from autotune.measuring import SLOWDOWNS, Headroom, Measurement, Profile, SampleCost, TelemetrySummary, compiler_text
-from autotune.results.result import Diagnosis
+from autotune.measuring import (
+    SLOWDOWNS,
+    Growth,
+    Headroom,
+    Measurement,
+    Profile,
+    SampleCost,
+    TelemetrySummary,
+    compiler_text,
+)
+from autotune.results.result import Diagnosis, PeakShare
 from autotune.search.ceilings import boundary_fraction
 from autotune.units import format_bytes, format_seconds
 from autotune.wording import percent, ratio_text
@@ -20,7 +29,7 @@ NEAR_CEILING = 0.9
 """Within this share of a ceiling, the ceiling is what limits."""
 NOTABLE_GAIN = 1.05
 """Advice that could gain less is not worth a line."""
-NOTABLE_WAIT, NOTABLE_BOUNDARY = 0.1, 0.05
+NOTABLE_WAIT, NOTABLE_BOUNDARY, NOTABLE_PADDING = 0.1, 0.05, 0.1
 CPUS_FULL, CPUS_TAKEN, MEMORY_FULL, GPU_BUSY = 0.95, 0.1, 0.95, 0.8
 POWER_SWINGS = 1.5
 """From where on something is worth a line: all of them chosen, not measured."""
@@ -37,6 +46,7 @@ class Evidence:
         ceilings: Samples per second of each part alone: ``compute``, ``loader``, ``copy``; None where it is not known.
         cpus: How many may be used.
         memory_limit_bytes: The memory target.
+        padding_fraction: Of a batch's tokens.
     """
 
     config: TrainConfig
@@ -45,6 +55,7 @@ class Evidence:
     device: str = "cpu"
     cpus: int = 1
     memory_limit_bytes: int | None = None
+    padding_fraction: float | None = None
     profile: Profile | None = None
 
     @property
@@ -58,10 +69,21 @@ class Evidence:
         return self.measured.telemetry or TelemetrySummary(seconds=0)
 
 
-def diagnose(evidence: Evidence | None, before: Profile | None = None, headroom: Headroom | None = None) -> Diagnosis:
+def diagnose(
+    evidence: Evidence | None,
+    before: Profile | None = None,
+    headroom: Headroom | None = None,
+    growth: Iterable[Growth] = (),
+    peak_shares: Iterable[PeakShare] = (),
+) -> Diagnosis:
     """The bottleneck of the chosen config, None where that was not measured, and what would lift it.
 
-    `before` is the baseline's profile, and `headroom` what a faster loader could have brought to it.
+    Args:
+        evidence: Of the chosen config.
+        before: The baseline's profile.
+        headroom: What a faster loader could have brought to the baseline.
+        growth: What grew in the proof.
+        peak_shares: What both sides reach of what the machine can do.
     """
     if evidence is None:
         return Diagnosis(bottleneck=None, data_wait_fraction=None, headroom=headroom)
@@ -71,6 +93,8 @@ def diagnose(evidence: Evidence | None, before: Profile | None = None, headroom:
         data_wait_fraction=evidence.measured.data_wait_fraction,
         headroom=headroom,
         advice=tuple(line for tree in _TREES for line in tree(evidence)),
+        growth=tuple(growth),
+        peak_shares=tuple(peak_shares),
         before=before,
         after=evidence.profile,
     )
@@ -192,6 +216,17 @@ def _device(evidence: Evidence) -> Iterator[str]:
             )
 
 
+def _padding(evidence: Evidence) -> Iterator[str]:
+    """Batches whose rows are of many lengths."""
+    share = evidence.padding_fraction or 0.0
+    if share >= NOTABLE_PADDING:
+        yield (
+            f"{percent(share)} of the tokens are padding: batches of samples of like length, or several in one row, "
+            f"could gain up to {ratio_text(1 / max(1 - share, 0.01))} where computing is the limit; they change the "
+            "order of the samples"
+        )
+
+
 def _clocks(evidence: Evidence) -> Iterator[str]:
     """Clocks that were held down."""
     telemetry = evidence.telemetry
@@ -202,7 +237,7 @@ def _clocks(evidence: Evidence) -> Iterator[str]:
         yield f"the GPU's clock was held down to {telemetry.sm_clock_mhz:.0f} MHz{hot} ({limits}): check its cooling"
 
 
-_TREES = (_loader, _cpus, _epochs, _memory, _compiling, _device, _clocks)
+_TREES = (_loader, _cpus, _epochs, _memory, _padding, _compiling, _device, _clocks)
 
 
 def copy_ceiling(hardware: Hardware, device: str, facts: WorkloadFacts) -> float | None:

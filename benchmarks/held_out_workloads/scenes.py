@@ -80,7 +80,7 @@ class VAE(nn.Module):
 def loss(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
     """The negative evidence lower bound of a pixel."""
     logits, mean, log_variance = model(images)
-    apart = (mean**2 + log_variance.exp() - 1 - log_variance).mean() / 2
+    apart: torch.Tensor = (mean**2 + log_variance.exp() - 1 - log_variance).mean() / 2
     return functional.binary_cross_entropy_with_logits(logits, images) + apart
 
 

@@ -360,3 +360,17 @@ def test_what_goes_past_the_model_is_known(seconds: float, calls: bool, low: flo
         return functional.cross_entropy(scores, batch[1])
 
     assert low <= facts_of(model=Slow(4, 2), loss=loss).outside_fraction <= high
+
+
+def test_the_padding_of_a_batch_of_texts_is_seen() -> None:
+    """Of one batch, as it is collated; of numbers nothing is said."""
+
+    def collate(samples: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        torch.manual_seed(0)
+        texts = [torch.randint(1, 100, (4 + 4 * number,)) for number in range(len(samples))]
+        return pad_sequence(texts, batch_first=True), torch.stack([target for _, target in samples])
+
+    model = nn.EmbeddingBag(100, 3)
+    facts = facts_of(model=model, collate_fn=collate, batch_size=8)
+    assert facts.padding_fraction == pytest.approx(1 - sum(range(4, 36, 4)) / (8 * 32))
+    assert facts_of().padding_fraction is None

@@ -30,7 +30,11 @@ def search_of(*confirmed: Confirmed, trials: Sequence[Trial] = (), incumbent: Bu
     return SimpleNamespace(
         baseline=BASELINE.point,
         confirmation=SimpleNamespace(
-            confirmed=lambda: list(confirmed), answer=lambda: answer, baseline_trains=True, why_out=lambda _: None
+            confirmed=lambda: list(confirmed),
+            answer=lambda: answer,
+            baseline_trains=True,
+            why_out=lambda _: None,
+            ran_faster=lambda _: None,
         ),
         space=SimpleNamespace(choices={"precision": ("fp32", "bf16")}, parameters={}),
         log=SimpleNamespace(

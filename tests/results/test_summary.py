@@ -7,11 +7,23 @@ from typing import Any
 import pytest
 
 from autotune.knobs.config import TrainConfig
+from autotune.measuring.growth import Growth, Held, SideName
 from autotune.measuring.speedup import Speedup
 from autotune.measuring.statistics import Interval
 from autotune.measuring.telemetry_summary import TelemetrySummary
-from autotune.results.result import Side
-from autotune.results.summary import changes, duet_text, figures, knob_text, ratios, too_few_pairs, unfinished, verdict
+from autotune.results.result import PeakShare, Result, Side
+from autotune.results.summary import (
+    changes,
+    duet_text,
+    figures,
+    growth_texts,
+    knob_text,
+    peak_texts,
+    ratios,
+    too_few_pairs,
+    unfinished,
+    verdict,
+)
 from tests.factories import make_measurement, make_result
 from tests.report.samples import trial
 
@@ -27,15 +39,50 @@ def test_an_interval_names_the_row_that_it_belongs_to() -> None:
     ]
 
 
-def test_operations_are_told_as_a_share_of_the_fastest_product_measured() -> None:
-    """One peak for both sides, so that their shares differ as their rates do; without a count there is no row."""
+def watched_result(**changes: Any) -> Result:
+    """A result whose proof has seen shares of the machine's peaks, and growth."""
+    return make_result(diagnosis=make_result().diagnosis.model_copy(update=changes))
 
-    def shares(flops_per_sample: float | None) -> list[tuple[str, str]]:
-        rows = figures(make_result(flops_per_sample=flops_per_sample))
-        return [(row.before, row.after) for row in rows if row.label == "of the peak FLOP/s"]
 
-    assert shares(1.84e7) == [("10 % (18.36 GFLOP/s)", "15 % (27.61 GFLOP/s)")]
-    assert shares(None) == []
+def test_each_part_whose_peak_is_known_has_a_sentence() -> None:
+    """With its share before and after, and what a low or a high one usually means."""
+    shares = [
+        PeakShare(side="baseline", part="compute", reached=1.84e10, peak=1.84e11, precision="fp32"),
+        PeakShare(side="best", part="compute", reached=2.76e10, peak=1.84e11, precision="bf16"),
+        PeakShare(side="best", part="memory", reached=1e9, peak=2e9),
+        PeakShare(side="best", part="loading", reached=950.0, peak=1000.0),
+    ]
+    assert peak_texts(watched_result(peak_shares=shares)) == [
+        "computing reaches 15 % of the 184 GFLOP/s of bf16 matrix products (before: 10 %): usual where operators are "
+        "small, memory is the limit, or training waits",
+        "weights, gradients and optimizer need 50 % of the 1.86 GiB/s that memory copies",
+        "training takes 95 % of the 1,000 samples/s that the loader alone reaches: loading is the limit",
+    ]
+    assert peak_texts(make_result()) == []
+
+
+def test_growth_is_told_with_when_it_ends() -> None:
+    """A second, an epoch, a day, and when there is none left; whether tuning is to blame; what an epoch may end."""
+
+    def growth(side: SideName, what: Held, slope: float, **fields: Any) -> Growth:
+        ends = {"ci95": Interval(0.9 * slope, 1.1 * slope), "epoch_seconds": 60.0, "within_epoch": False}
+        return Growth(side=side, what=what, per_second=slope, **{**ends, **fields})
+
+    growing = (
+        growth("best", "open files", 10.0, free=900.0),
+        growth("baseline", "open files", 10.0, free=900.0),
+        growth("best", "host memory", 2.0**20, free=2.0**33, epoch_seconds=None, within_epoch=True),
+        growth("best", "GPU clock", 0.5),
+        growth("baseline", "GPU memory", 2.0**20),
+    )
+    assert growth_texts(watched_result(growth=growing)) == [
+        "the number of open files grows by 10 a second (95 % interval 9 – 11), as before tuning: 600 an epoch, "
+        "864,000 a day; if it goes on, none is left after 1 m 30 s",
+        "host memory grows by 1.00 MiB a second (95 % interval 922 KiB – 1.10 MiB), which it does not before tuning: "
+        "84.4 GiB a day; if it goes on, none is left after 2 h 16 m; what is kept of each sample stops with the first "
+        "epoch",
+        "the GPU's clock falls by 30 MHz a minute while it trains: a long training is slower than what was timed",
+    ]
 
 
 @pytest.mark.parametrize(

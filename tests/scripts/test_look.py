@@ -37,6 +37,8 @@ def test_loader_model_and_optimizer_of_a_plain_loop_are_found() -> None:
     assert facts.samples == 640
     assert facts.model is not None
     assert (facts.model.weights, facts.model.optimizer) == (1669, "SGD")
+    assert (facts.pass_bytes, facts.update_bytes) == (3 * 4 * 1669, 5 * 4 * 1669)  # with a momentum
+    assert facts.padding_fraction is None
     assert facts.baseline.effective_batch == 32
 
 
@@ -187,3 +189,34 @@ def test_no_command_is_refused(words: tuple[str, ...], told: str) -> None:
     """Neither nothing nor a program that is not there."""
     with pytest.raises(UsageError, match=told):
         Script.of(words)
+
+
+PADDED = """
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
+
+texts = [torch.full((length,), 7) for length in (4, 8) * 64]
+model = nn.EmbeddingBag(100, 5)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def collate(samples):
+    tokens = pad_sequence(samples, batch_first=True)
+    return {"input_ids": tokens, "attention_mask": (tokens != 0).long()}
+
+
+for _ in range(500):
+    for batch in DataLoader(texts, batch_size=8, collate_fn=collate):
+        optimizer.zero_grad()
+        model(batch["input_ids"]).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_the_padding_of_a_scripts_batches_is_seen(tmp_path: Path) -> None:
+    """Half of the texts are half as long as the others: a quarter of the tokens."""
+    (tmp_path / "train.py").write_text(PADDED)
+    _, facts = look(Script((sys.executable, "train.py")))
+    assert facts.padding_fraction == pytest.approx(0.25)

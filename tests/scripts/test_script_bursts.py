@@ -36,6 +36,9 @@ def test_sides_of_a_script_train_as_many_samples_block_by_block(tmp_path: Path) 
     assert first is not None
     assert second is not None
     assert [block.samples for block in first.blocks] == [block.samples for block in second.blocks]
+    if sys.platform == "linux":
+        assert all(look.host_bytes and look.open_files for look in (*first.looks, *second.looks))
+        assert first.looks
     assert (tmp_path / "log.txt").read_text() == "mine\n"
     assert [path.name for path in tmp_path.iterdir()] == ["log.txt"]
 

@@ -50,6 +50,7 @@ class SurfaceRunner:
         evaluation_rate: Rate | None = None,
         wait: float = 0.0,
         activity: float | None = None,
+        clock_mhz: Rate = lambda _: 1500.0,
         seed: int = 0,
     ):
         self.clock = clock
@@ -62,6 +63,7 @@ class SurfaceRunner:
         self.rates = {"loader": loader_rate, "compute": compute_rate, "evaluation": evaluation_rate}
         self.wait = wait
         self.activity = activity
+        self.clock_mhz = clock_mhz
         self.fails: str | None = None
         self.failing: Point | None = None  # alone
         self.ran: list[Point] = []
@@ -92,7 +94,9 @@ class SurfaceRunner:
         )
         measurement = Measurement(
             blocks=blocks, start_seconds=0.1, build_seconds=0.1, warmup_seconds=spent / 4,
-            telemetry=TelemetrySummary(seconds=1.0, sm_activity_fraction=self.activity),
+            telemetry=TelemetrySummary(
+                seconds=1.0, sm_activity_fraction=self.activity, sm_clock_mhz=self.clock_mhz(point.config)
+            ),
             device_memory_bytes=round(self.bytes_of(point.config)) if self.bytes_of else None,
             compile_seconds=compiling if point.config.compile_mode is not None else None,
         )  # fmt: skip

@@ -70,6 +70,26 @@ def test_a_round_that_time_cuts_off_takes_nothing_back(late: str, ends: bool, co
     assert bool(cut & {one.point for one in search.confirmation.confirmed()}) == confirmed
 
 
+@pytest.mark.parametrize(("clock", "confirmed"), [(1500.0, True), (2500.0, False)], ids=["equal", "faster"])
+def test_a_gain_of_the_clock_alone_is_none(clock: float, confirmed: bool) -> None:
+    """A card that clocks higher for half precision trains as much more with it: that is told, and not the answer."""
+
+    def is_half(config: TrainConfig) -> bool:
+        return config.precision == "bf16"
+
+    search, _ = make_search(
+        lambda config: 1600.0 if is_half(config) else 1000.0,
+        budget_seconds=120,
+        space=make_space(only=("precision",)),
+        clock_mhz=lambda config: clock if is_half(config) else 1500.0,
+    )
+    search.run()
+    best, speedup, reason = judge(search)
+    assert (best != search.baseline) == confirmed
+    assert (speedup is not None) == confirmed
+    assert ("the card ran faster: 2,500 MHz" in (reason or "")) != confirmed
+
+
 def test_time_is_kept_back_for_the_confirmation() -> None:
     """The search proper ends while the confirmation's share of the budget is left."""
     clock = [0.0]

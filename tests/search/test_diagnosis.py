@@ -63,7 +63,11 @@ def test_the_copy_is_bounded_by_the_measured_bandwidth() -> None:
 
 def advice(wait: float = 0.0, *, ceilings: dict[str, float | None] | None = None, **changes: Any) -> str:
     """What is advised to a training of 1,000 samples/s, in one text."""
-    fields = {name: changes.pop(name) for name in ("device", "memory_limit_bytes", "profile") if name in changes}
+    fields = {
+        name: changes.pop(name)
+        for name in ("device", "memory_limit_bytes", "padding_fraction", "profile")
+        if name in changes
+    }
     evidence = Evidence(
         TrainConfig(batch_size=10, num_workers=2), measured(1000, wait, **changes), ceilings or {}, cpus=2, **fields
     )
@@ -73,6 +77,13 @@ def advice(wait: float = 0.0, *, ceilings: dict[str, float | None] | None = None
 def test_without_evidence_nothing_is_advised() -> None:
     """A training that waits for nothing and lacks nothing needs no advice."""
     assert advice(0.01, ceilings={"compute": 1020.0}, profile=Profile(), device="cuda") == ""
+
+
+def test_padding_is_told_where_there_is_much() -> None:
+    """With what computing it could cost at most; a tenth is the least."""
+    assert "41 % of the tokens are padding" in advice(padding_fraction=0.41)
+    assert "up to 1.69×" in advice(padding_fraction=0.41)
+    assert advice(padding_fraction=0.05) == advice(padding_fraction=None) == ""
 
 
 def test_a_slow_sample_is_named_with_its_parts_and_the_gain() -> None:

@@ -1,0 +1,117 @@
+"""What the proof has seen besides rates: what grows until there is none left, and whether this speed is normal here."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+from autotune.hardware import DeviceKind, Hardware
+from autotune.knobs import WorkloadFacts
+from autotune.measuring import Growth, Held, Measurement, SideName, slope
+from autotune.results.result import PeakShare, Side
+
+NOTABLE_SECONDS = 86_400.0
+"""What has enough left for this long and for an epoch is no news. Not tuned."""
+NOTABLE_CLOCK = 0.01
+"""Of the GPU's clock, lost in a minute. Not tuned."""
+
+
+def growths(
+    name: SideName, measured: Measurement | None, hardware: Hardware, device: DeviceKind, samples: int | None
+) -> Iterator[Growth]:
+    """What grew in all processes of a side, and runs out within a day or an epoch; what runs out first comes first.
+
+    Args:
+        name: Of the side.
+        measured: In the rounds of the proof.
+        hardware: The machine.
+        device: That trains.
+        samples: Of an epoch; None: endless.
+    """
+    if measured is None or not measured.looks:
+        return
+    epoch_seconds = samples / measured.samples_per_second if samples else None
+    processes = 1 + max(look.process for look in measured.looks)
+    passed = sum(block.samples for block in measured.blocks) / processes
+    found = []
+    for what, free in _free(measured, hardware, device).items():
+        if (grown := slope(measured.looks, what, measured.samples_per_second)) is None:
+            continue
+        growth = Growth(
+            side=name, what=what, per_second=grown[0], ci95=grown[1], free=free, epoch_seconds=epoch_seconds,
+            within_epoch=samples is not None and passed < samples,
+        )  # fmt: skip
+        if what == "GPU clock":
+            clock = measured.telemetry.sm_clock_mhz if measured.telemetry is not None else None
+            notable = clock is not None and 60 * growth.per_second >= NOTABLE_CLOCK * clock
+        else:
+            limit = max(NOTABLE_SECONDS, epoch_seconds or 0.0)
+            notable = growth.full_seconds is not None and growth.full_seconds <= limit
+        found += [growth] if notable else []
+    yield from sorted(found, key=lambda growth: growth.full_seconds or NOTABLE_SECONDS)
+
+
+def _free(measured: Measurement, hardware: Hardware, device: DeviceKind) -> dict[Held, float | None]:
+    """What is left of each, beyond what training took."""
+    files = max((look.open_files or 0 for look in measured.looks), default=0)
+    limit, on_device = _file_limit(), None
+    if device != "cpu" and measured.device_memory_bytes is not None:
+        free = hardware.memory_limit_bytes(device, 1.0)
+        on_device = free - measured.device_memory_bytes if free is not None else None
+    free_now: dict[Held, float | None] = {
+        "host memory": hardware.memory.available_bytes - (measured.host_memory_bytes or 0),
+        "shared memory": hardware.memory.shm_bytes,
+        "open files": limit - files if limit is not None else None,
+        "GPU memory": on_device,
+        "GPU clock": None,
+    }
+    return {what: max(0.0, left) if left is not None else None for what, left in free_now.items()}
+
+
+def _file_limit() -> int | None:
+    """Files that a process may have open; None where that is not limited."""
+    with contextlib.suppress(ImportError):  # of Windows, which has no such limit
+        import resource
+
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return limit if limit != resource.RLIM_INFINITY else None
+    return None
+
+
+def peak_shares(
+    name: SideName,
+    side: Side,
+    hardware: Hardware,
+    device: DeviceKind,
+    facts: WorkloadFacts,
+    ceilings: Mapping[str, float | None],
+) -> Iterator[PeakShare]:
+    """How much of what this machine can do at most a side reaches, in each of its parts that was measured.
+
+    Args:
+        name: Of the side.
+        side: What was measured.
+        hardware: The machine, with its measured peaks.
+        device: That trains.
+        facts: The workload.
+        ceilings: Samples per second of each part alone.
+    """
+    peaks, config = hardware.peaks, side.config
+    if side.measurement is None:
+        return
+    rate = side.measurement.samples_per_second
+    devices = 1 if device == "cpu" else config.ranks  # the peaks are those of one
+    if peaks is not None:
+        fastest = peaks.matmul_flops_per_second.get(config.precision)
+        if facts.flops_per_sample and fastest:
+            yield PeakShare(
+                side=name, part="compute", reached=rate * facts.flops_per_sample, peak=devices * fastest,
+                precision=config.precision,
+            )  # fmt: skip
+        copying = peaks.memory_bytes_per_second
+        if facts.update_bytes and copying and config.strategy == "ddp":
+            passing = facts.update_bytes + config.accumulation_steps * facts.pass_bytes
+            per_sample = config.ranks * passing / config.effective_batch + facts.batch_bytes / facts.baseline.batch_size
+            yield PeakShare(side=name, part="memory", reached=rate * per_sample, peak=devices * copying)
+    if loader := ceilings.get("loader"):
+        yield PeakShare(side=name, part="loading", reached=rate, peak=loader)
