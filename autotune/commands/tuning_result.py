@@ -319,8 +319,8 @@ def judge(search: Search) -> tuple[Point, Speedup | None, str | None]:
         if winner is not None:
             return winner.point, winner.speedup, None
         top = confirmed[0].speedup
-        if (why := search.confirmation.ran_faster(confirmed[0])) is not None:
-            return search.baseline, None, f"what seems {better} ({ratio_text(top.ratio)}, {spread_text(top)}): {why}"
+        if (clock := search.confirmation.ran_faster(confirmed[0])) is not None:
+            return search.baseline, None, f"what seems {better} ({ratio_text(top.ratio)}, {spread_text(top)}): {clock}"
         if top.confirmed and confirmed[0].point != answer:
             too_slow = f"keeps less of the fastest rate than was asked for; lower --at-least, or {LONGER}"
             return search.baseline, None, f"what is {better} ({ratio_text(top.ratio)}, {spread_text(top)}) {too_slow}"
