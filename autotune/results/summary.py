@@ -402,7 +402,10 @@ def peak_texts(result: Result) -> list[str]:
 
 def growth_texts(result: Result) -> list[str]:
     """What grew in each process of the proof, and when it runs out: a sentence each."""
-    return [_growth_text(result, growth) for growth in result.diagnosis.growth if growth.side == "best"]
+    by_kind = {growth.what: growth for growth in reversed(result.diagnosis.growth)}
+    by_kind |= {growth.what: growth for growth in result.diagnosis.growth if growth.side == "best"}
+    shown = dict.fromkeys(growth.what for growth in result.diagnosis.growth)
+    return [_growth_text(result, by_kind[what]) for what in shown]
 
 
 def _growth_text(result: Result, growth: Growth) -> str:
@@ -416,8 +419,9 @@ def _growth_text(result: Result, growth: Growth) -> str:
     spread = f"{INTERVAL} {amount(growth.ci95.low)} – {amount(growth.ci95.high)}"
     line = f"{_GROWING[growth.what]} by {amount(growth.per_second)} a second ({spread})"
     if result.changed_knobs:
-        before = any(one.side == "baseline" and one.what == growth.what for one in result.diagnosis.growth)
-        line += ", as before tuning" if before else ", which it does not before tuning"
+        sides = {one.side for one in result.diagnosis.growth if one.what == growth.what}
+        seen = "before tuning alone" if growth.side == "baseline" else "after tuning alone"
+        line += ", as before tuning" if len(sides) == 2 else f", seen {seen}"
     line += f": {amount(growth.per_epoch)} an epoch," if growth.per_epoch is not None else ":"
     line += f" {amount(growth.per_day)} a day"
     if growth.full_seconds is not None:

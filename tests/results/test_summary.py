@@ -73,15 +73,17 @@ def test_growth_is_told_with_when_it_ends() -> None:
         growth("baseline", "open files", 10.0, free=900.0),
         growth("best", "host memory", 2.0**20, free=2.0**33, epoch_seconds=None, within_epoch=True),
         growth("best", "GPU clock", 0.5),
-        growth("baseline", "GPU memory", 2.0**20),
+        growth("baseline", "GPU memory", 2.0**20, epoch_seconds=None),
     )
     assert growth_texts(watched_result(growth=growing)) == [
         "the number of open files grows by 10 a second (95 % interval 9 – 11), as before tuning: 600 an epoch, "
         "864,000 a day; if it goes on, none is left after 1 m 30 s",
-        "host memory grows by 1.00 MiB a second (95 % interval 922 KiB – 1.10 MiB), which it does not before tuning: "
+        "host memory grows by 1.00 MiB a second (95 % interval 922 KiB – 1.10 MiB), seen after tuning alone: "
         "84.4 GiB a day; if it goes on, none is left after 2 h 16 m; what is kept of each sample stops with the first "
         "epoch",
         "the GPU's clock falls by 30 MHz a minute while it trains: a long training is slower than what was timed",
+        "the GPU's memory fills up by 1.00 MiB a second (95 % interval 922 KiB – 1.10 MiB), seen before tuning alone: "
+        "84.4 GiB a day",
     ]
 
 
