@@ -26,7 +26,7 @@ IDLE_LIMIT = 0.1
 LOOK_SHARE, LOOK_SECONDS, MOST_LOOKS = 0.05, 0.1, 16
 """Looks at what a training holds: the most that they take of its time, the least time between two, and their number,
 from which on every second one is dropped and later ones are twice as far apart. A look takes 17 ms for a process of
-600 MB, and a slope needs three looks in a round of a second or two."""
+470 MB, and a slope needs three looks in a round of a second or two."""
 
 
 def processes(top: int | None = None) -> list[int]:
