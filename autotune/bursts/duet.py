@@ -111,15 +111,11 @@ class Duet:
         player.start(deadline)
         player.begin()
 
-    def warm_up(self, share: float = 0.0) -> None:
-        """Lets each player train alone for as long as it needs to be warm: all come to one place in the stream.
-
-        Args:
-            share: Of an epoch that lies before that place, where an epoch takes longer than this duet.
-        """
+    def warm_up(self) -> None:
+        """Lets each player train alone for as long as it needs to be warm: all come to one place in the stream."""
         seconds = self.warm_after
         position = max((player.lead_samples(seconds) for player in self.active), default=0)
-        position += self._samples_before(share)
+        position += self._samples_before()
         for player in self.active:
             player.warm_up(position, seconds, self._deadline)
 
@@ -263,8 +259,8 @@ class Duet:
             unit = epoch
         return unit * max(1, round(wanted / unit), math.ceil(self._least_batches * batch / unit))
 
-    def _samples_before(self, share: float) -> int:
-        """A share of an epoch in steps that all players train as a whole; 0 where epochs are short, or not known."""
+    def _samples_before(self) -> int:
+        """The plan's share of an epoch, in whole steps of all players; 0 where epochs are short, or not known."""
         players = self.active
         epoch = players[0].epoch_samples if players else None
         if epoch is None or any(player.epoch_samples != epoch for player in players):
@@ -272,7 +268,7 @@ class Duet:
         if epoch * mean_pace(players) <= self._plan.measure_seconds:
             return 0
         step = math.lcm(*(player.config.effective_batch for player in players))
-        return step * int(share * epoch / step)
+        return step * int(self._plan.epoch_share * epoch / step)
 
     @property
     def _least_batches(self) -> int:
@@ -303,7 +299,6 @@ def play_round(
     deadline: float,
     seed: int,
     *,
-    share: float = 0.0,
     in_one_host: bool = False,
 ) -> Played:
     """Starts a host for each request, lets all train in turn for as long as is planned, and ends them.
@@ -317,7 +312,6 @@ def play_round(
         plan: How long each player trains.
         deadline: `time.monotonic()` at which all is over.
         seed: Of the order of the starts and within the turns.
-        share: Of an epoch, after which they begin to be measured.
         in_one_host: Whether those that can share a host do, as where memory holds no two.
 
     Raises:
@@ -343,7 +337,7 @@ def play_round(
             host = host or Host(isolation, requests[index], latest)
             players[index] = Player(host, requests[index])
             duet.join(players[index], latest)
-        duet.warm_up(share)
+        duet.warm_up()
         duet.take_turns(enough)
         for player in duet.standing:
             if player.blocks and player.host.stands:

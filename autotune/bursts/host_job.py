@@ -27,6 +27,7 @@ from autotune.recorder.gate import Gate
 from autotune.recorder.loop import reads_batches
 from autotune.recorder.player import NonFiniteLossError, Player
 from autotune.recorder.protocol import FIRST, Command, Lap
+from autotune.recorder.usage import Looks
 from autotune.training.placement import placement_seconds
 from autotune.training.ranks import this_rank
 from autotune.training.tuned import Tuned
@@ -103,6 +104,7 @@ class HostPlayer(Player):
         self.streams = {None: trainer.feed}
         self.clock, self.updates = trainer.feed.clock, trainer.updates
         self._scale, self._steps = trainer.scaler.get_scale(), trainer.steps
+        self._told_starts = 0
         self.queue_filled()
 
     @property
@@ -194,9 +196,9 @@ class HostGate(Gate[HostPlayer]):
     _reporter: PipeReporter
 
     def __init__(self, request: Request, ready: Prepared, reporter: PipeReporter) -> None:
-        alone = this_rank().alone
-        launcher = None if alone else os.getppid()  # above all ranks
-        super().__init__(reporter, ready.telemetry, ready.tuned.device, alone=alone, top=launcher)
+        rank = this_rank()
+        looks = None if rank.number else Looks(None if rank.alone else os.getppid())  # the launcher, above all ranks
+        super().__init__(reporter, ready.telemetry, ready.tuned.device, alone=rank.alone, looks=looks)
         self._request = request
         self._ready = ready
         self._learner: Learner | None = None
@@ -243,6 +245,8 @@ class HostGate(Gate[HostPlayer]):
 
     def _judged(self, error: BaseException, player: HostPlayer | None) -> dict[str, Any] | None:
         """The outcome of a player; its process ends where the device has failed, and where no memory is left at all."""
+        if isinstance(error, MemoryError) and not self.is_shared:
+            return None
         if isinstance(error, MemoryError):  # there may be none left for anything else
             self._reporter.out_of_memory()
             os._exit(0)

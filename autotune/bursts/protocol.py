@@ -8,6 +8,7 @@ A child writes lines ``{"event": ...}``: ``phase`` as it gets on, and in the end
 
 from __future__ import annotations
 
+import math
 import os
 from json import dumps, loads  # by name: the user's module may replace what `json` holds
 from typing import Any, BinaryIO, Literal, Protocol
@@ -32,6 +33,9 @@ Part = Literal["all", "compute", "loader", "evaluation"]
 forward passes alone, as training is evaluated."""
 
 
+GOLDEN = (math.sqrt(5) - 1) / 2
+
+
 class BurstPlan(BaseModel):
     """How long a burst may take, and when its figures are good enough."""
 
@@ -45,6 +49,18 @@ class BurstPlan(BaseModel):
         default=True, description="whether the faster config is the better one: only then may a duet end early"
     )
     part: Part = Field(default="all", description="what of training runs: for a ceiling, one part of it alone")
+    epoch_share: float = Field(
+        default=0.0, ge=0, lt=1, description="of an epoch that lies before what is timed; 0 where epochs are short"
+    )
+
+    def of_round(self, number: int) -> BurstPlan:
+        """The plan of one of several rounds, which begin at places all over an epoch.
+
+        So a claim covers it where the work is not uniform, as in an order of the data's own. Multiples of the golden
+        section, less their whole part, are spread evenly from the first few on (Weyl, 1916). Without effect where the
+        place cannot be chosen: in iterable data, and with batches or an iterator of a script's own.
+        """
+        return self.model_copy(update={"epoch_share": number * GOLDEN % 1})
 
 
 class Request(BaseModel):

@@ -30,9 +30,6 @@ UNSHARED = (
     "each rank trains all of it"
 )
 NO_ROOM = "there is no memory for all sides at once: whole bursts take turns, which is less certain"
-GOLDEN = (math.sqrt(5) - 1) / 2
-"""Multiples of it, less their whole part, are spread evenly from the first few on (Weyl, 1916): rounds begin at such
-shares of an epoch, so that a claim covers all of it where the work is not uniform, as in an order by length."""
 MOST_HALVINGS = 12
 """Of a batch, to look at a workload with: 4,096 samples become one."""
 MEMORY = ("device_memory_bytes", "host_memory_bytes")
@@ -261,13 +258,7 @@ class ProcessRunner:
         began = time.monotonic()
         try:
             played = play_round(
-                self._isolation,
-                requests,
-                plan,
-                began + deadline_seconds,
-                seed,
-                share=self._count * GOLDEN % 1,
-                in_one_host=self._in_one_host,
+                self._isolation, requests, plan, began + deadline_seconds, seed, in_one_host=self._in_one_host
             )
         except NOT_STARTED as error:
             return [never_started(point, error, time.monotonic() - began) for point in points]

@@ -139,7 +139,7 @@ def run_in_turn(
         return costs.deadline(point.config, plan, available)
 
     def play(points: Sequence[Point], number: int) -> list[Burst]:
-        bursts = runner.play(points, plan, min(sum(map(deadline, points)), budget.remaining))
+        bursts = runner.play(points, plan.of_round(number), min(sum(map(deadline, points)), budget.remaining))
         trials.extend(Trial(burst, "in turn", f"round {number + 1}") for burst in bursts)
         failed.extend(burst for burst in bursts if not burst.ok)
         rounds.append({b.point: b.measurement for b in bursts if scored(b, objective) and b.measurement is not None})

@@ -54,7 +54,7 @@ class Gate(Generic[PlayerOf]):
         watch: Of this process.
         device: That it trains on.
         alone: Whether no other rank trains with it: they would have to see a failure alike.
-        top: The process that all ranks hang below; None: there is one.
+        looks: At what it holds; None: another rank looks.
 
     Attributes:
         playing: The player that plays, or has played last; there once one has joined.
@@ -65,7 +65,7 @@ class Gate(Generic[PlayerOf]):
     _course: Course
 
     def __init__(
-        self, reporter: Reporter, watch: Watch, device: torch.device, *, alone: bool, top: int | None = None
+        self, reporter: Reporter, watch: Watch, device: torch.device, *, alone: bool, looks: Looks | None
     ) -> None:
         self.is_shared = False
         self._reporter = reporter
@@ -75,7 +75,7 @@ class Gate(Generic[PlayerOf]):
         self._players: dict[int, PlayerOf] = {}
         self._outs: dict[int, dict[str, Any]] = {}  # by player, why it is out
         self._keeping = Keeping()
-        self._looks = Looks(top)
+        self._looks = looks
         self._samples = 0
 
     def obey(self, command: Command) -> bool:
@@ -167,17 +167,21 @@ class Gate(Generic[PlayerOf]):
         guilty = next((one for one, player in self._players.items() if player.has_dead_worker), number)
         self._drop(guilty)
         self._outs[guilty] = out
-        if guilty == number or command.action == "join":
+        if guilty == number:
             self._reporter.send("out", player=number, **out)
+            return
+        if command.action == "join":
+            self._drop(number)
         else:
             self._players[number].begin_anew()
-            yield from self._obeyed(command)
+        yield from self._obeyed(command)
 
     def _join(self, command: Command) -> Course:
         """A new player takes its first steps."""
         self.is_shared |= command.player != FIRST
         if self.is_shared:
             forget_peaks(self._device)
+            self._looks = None  # of what players share, none says what is its own
         player = self._players[command.player] = self._seated(command)
         self._reporter.phase("warm up")
         self._play(player)
@@ -226,9 +230,10 @@ class Gate(Generic[PlayerOf]):
             seen.pop("allocator_retries", None)
         player.check_loss()
         player.hold_workers()  # until its next block: what they read meanwhile would flatter it
-        if not self.is_shared:  # of what players share, none says what is its own
+        if self._looks is not None:
+            whole = lap.with_lead()
             clock = seen.get("sm_clock_mhz")
-            self._looks.after(lap.samples, lap.seconds, leads_in=command.leads_in, clock_mhz=clock)
+            self._looks.after(whole.samples, whole.seconds, leads_in=command.leads_in, clock_mhz=clock)
         told = {"lap": vars(lap), "seen": seen, "leads_in": command.leads_in, "drained": player.drained}
         told |= {"starts": player.new_starts, "epoch_samples": player.epoch_samples, **self._more_of_block()}
         self._reporter.send("block", player=player.number, **told)
@@ -273,8 +278,9 @@ class Gate(Generic[PlayerOf]):
             self._see_peaks(player)
         player.check_weights()
         host = None if self.is_shared else self._watch.peak_bytes()
+        looks = self._looks.taken() if self._looks is not None else []
         value: dict[str, Any] = {
-            "host_memory_bytes": host, "final_loss": player.loss, "looks": self._looks.taken()
+            "host_memory_bytes": host, "final_loss": player.loss, "looks": looks
         }  # fmt: skip
         if self._device.type != "cpu":
             reserved, allocated = player.slowest(*player.peaks)  # of one device each

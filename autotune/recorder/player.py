@@ -58,6 +58,7 @@ class Player:
         is_compiled: Whether it compiles.
         is_patient: Whether it takes all of its first steps, however slow they are.
         is_open: Whether its first steps are taken.
+        restart_limit_seconds: A loader whose first batch takes longer is not restarted.
         peaks: Of the device's memory, as `usage.peak_bytes` tells them.
         opening: What its first steps took, and what came before, of the player that a process starts with.
         wants_worst: Whether it is yet to take as much memory as training may ever take, by `train_on_worst`.
@@ -76,6 +77,7 @@ class Player:
         self.wants_worst = False
         self.last_loss: torch.Tensor | None = None
         self.loss: float | None = None
+        self.restart_limit_seconds = RESTART_LIMIT_SECONDS
         self._told_starts = 0
         self.clock = clock
         self.stream: Endless | None = None
@@ -102,7 +104,7 @@ class Player:
         if self.stream is None:
             return
         (waited,) = self.slowest(self.stream.starts[0].wait_seconds if self.stream.starts else 0.0)
-        if waited < RESTART_LIMIT_SECONDS:
+        if waited < self.restart_limit_seconds:
             self.stream.restart(position)
             self.queue_filled()
             self._trained_since_restart = 0.0

@@ -86,8 +86,3 @@ class Lap:
             batches=round(self.batches * (1 + more)),
             lead=0,
         )
-
-    @property
-    def rate(self) -> float:
-        """Samples per second without the starts: an optimistic figure."""
-        return self.samples / max(self.seconds - self.start_seconds, 1e-9)

@@ -15,7 +15,9 @@ from .failing import PlayerError
 from .gate import Gate
 from .gradients import Gradients
 from .protocol import FIRST, Command
+from .ranks import this_rank
 from .script_player import ScriptPlayer, UnsupportedError
+from .usage import Looks
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +60,7 @@ class ScriptGate(Gate[ScriptPlayer]):
         watch: UsageWatch,
         doing: list[str],
     ) -> None:
-        super().__init__(wire, watch, device, alone=loop["ranks"] == 1, top=watch.top)
+        super().__init__(wire, watch, device, alone=loop["ranks"] == 1, looks=None if this_rank() else Looks(watch.top))
         self.source: Source | None = None
         self._wire = wire
         self._request = request

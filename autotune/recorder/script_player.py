@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from .changes import Changes
@@ -60,6 +61,8 @@ class ScriptPlayer(Player):
         if not loop["loaders"] or self.draws_ahead:
             self.step_passes = 1
         self.is_patient = True  # what a script compiles by itself is not known
+        if loop["ranks"] > 1:  # each restarts, or none: they cannot agree here on who waited longest
+            self.restart_limit_seconds = math.inf
         self.changes = Changes(seat["changes"])
         self.effects = Effects(self.changes, loop["device"])
         self._reads_batches = loop["reads_batches"]

@@ -114,7 +114,7 @@ def _block(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
         **slowest["lap"],
         "seconds": max(1e-9, slowest["lap"]["seconds"] + slowest["lap"]["left_out"] - left_out),
         "samples": samples,
-        "consumed": samples,
+        "consumed": max(1, samples),
         "compiled": any(lap["compiled"] for lap in laps),
     }
     return {**slowest, "lap": lap, "drained": all(event["drained"] for event in events)}

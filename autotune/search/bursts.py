@@ -175,7 +175,7 @@ class Bursts:
             stage: The part of the search that asks for it.
             reason: Why a point is run, in one sentence.
         """
-        bursts = self._play(points, stage)
+        bursts = self._play(points, stage, number)
         if self.budget.remaining < END_SECONDS:
             self.cut_off.add((stage, number))
         for burst in bursts:
@@ -190,7 +190,7 @@ class Bursts:
 
     def compare_fresh(self, point: Point, stage: str, reason: str) -> Pair | None:
         """The baseline and a point in fresh processes, in turn: what a live process cannot switch."""
-        theirs, own = self._play([self.baseline, point], stage)
+        theirs, own = self._play([self.baseline, point], stage, 0)
         pair = None
         if theirs.measurement is not None and own.measurement is not None:
             pair = pair_of(self.baseline, theirs.measurement.block_seconds, own.measurement.block_seconds)
@@ -203,22 +203,28 @@ class Bursts:
         self.tell(played)
         return played.pair
 
-    def uninterrupted(self, point: Point, seconds: float) -> None:
-        """A run of a point in a fresh process with nothing beside it, in as few blocks as tell whether it is warm.
+    def uninterrupted(self, points: Sequence[Point], number: int, seconds: float) -> None:
+        """Runs points one after the other, each in a fresh process with nothing beside it, from one place of an epoch.
 
         Args:
-            point: What to run.
-            seconds: That it trains for, warming up included.
+            points: What to run.
+            number: Of the round that they are.
+            seconds: That each trains for, warming up included.
         """
         self.show_stage(UNINTERRUPTED)
         timed = seconds / (1 + ROUND_WARMUP_SHARE)
+        # In as few blocks as tell whether it is warm.
         plan = self.plan.model_copy(update={"measure_seconds": timed, "turn_seconds": timed / LEAST_TURNS})
         reason = "one long run shows what turns may hide"
-        run = self.log.run(point, UNINTERRUPTED, reason, lambda: (self._alone(point, plan), None), round_number=0)
-        self.tell(run)
+        for point in points:
+            burst = self._alone(point, plan.of_round(number))
+            if self.budget.remaining < END_SECONDS:
+                self.cut_off.add((UNINTERRUPTED, number))
+            run = self.log.run(point, UNINTERRUPTED, reason, lambda burst=burst: (burst, None), round_number=number)  # type: ignore[misc]
+            self.tell(run)
 
-    def _play(self, points: Sequence[Point], stage: str) -> list[Burst]:
-        plan = self._round_plans[stage]
+    def _play(self, points: Sequence[Point], stage: str, number: int) -> list[Burst]:
+        plan = self._round_plans[stage].of_round(number)
         self.show_stage(stage)
         left = self.budget.remaining
         deadline = sum(self.costs.deadline(point.config, plan, left) for point in points)

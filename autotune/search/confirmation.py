@@ -27,7 +27,7 @@ from autotune.results.result import AblationRow
 from autotune.search.ablation import MIN_ABLATION_ROUNDS, ablate, ablation_rows, reverted
 from autotune.search.bursts import Bursts
 from autotune.search.proposal import ABLATION, CONFIRM, UNINTERRUPTED
-from autotune.search.rounds import MIN_DECIDED_ROUNDS, TIE, Confirmed, as_good_as_the_fastest, confirm, rank, scored
+from autotune.search.rounds import MIN_DECIDED_ROUNDS, TIE, Confirmed, as_good_as_the_fastest, confirm, rank
 from autotune.search.standing import resource_cost
 
 CHECKING_SHARE = 0.08
@@ -40,6 +40,8 @@ UNINTERRUPTED_SHARE, UNINTERRUPTED_LEAST_SECONDS, UNINTERRUPTED_MOST_SECONDS = 0
 included. The turns of a small CNN cost the faster side up to 4 %, which such a run shows (`bursts.duet`). Not tuned."""
 UNINTERRUPTED_MOST_SHARE = 0.2
 """The largest share of the budget for both runs with their starts; in a smaller budget, rounds are worth more."""
+PROVING = (CONFIRM, UNINTERRUPTED)
+"""Stages whose failures are the finalist's own."""
 
 
 class Confirmation:
@@ -80,14 +82,12 @@ class Confirmation:
         """
         if not self.baseline_trains:
             return next((one for one in self._trained() if self._disagreement(one) is None), self._baseline)
-        sound = [one for one in self._fast_enough() if self.ran_faster(one) is None]
+        sound = [one for one in self._fast_enough() if self.ran_faster(one) is None and self._checked(one).confirmed]
         equals = as_good_as_the_fastest(sound, self._bursts.rounds(CONFIRM), self._objective)
         if not equals:
             return self._baseline
         memory = {point: self._memory(point, CONFIRM) for point in equals}
-        answer = min(equals, key=lambda point: self._expense(point, memory))
-        claim = next(one.speedup for one in self.confirmed() if one.point == answer)
-        return answer if claim.confirmed else self._baseline  # the rounds choose, its long run may refute it
+        return min(equals, key=lambda point: self._expense(point, memory))
 
     @property
     def baseline_trains(self) -> bool:
@@ -112,16 +112,17 @@ class Confirmation:
 
     def _checked(self, one: Confirmed) -> Speedup:
         """A finalist's speed-up beside its uninterrupted run and the baseline's."""
-        before, after = (self._uninterrupted(point) for point in (self._baseline, one.point))
-        if before is None or after is None:
+        runs = self._long_runs(one.point)
+        if runs is None:
             return one.speedup
-        rounds = self._bursts.rounds(CONFIRM)
-        return checked_by(one.speedup, rounds, self._baseline, one.point, (before, after), self._objective)
+        return checked_by(one.speedup, self._bursts.rounds(CONFIRM), self._baseline, one.point, runs, self._objective)
 
-    def _uninterrupted(self, point: Point) -> Measurement | None:
-        """A point's uninterrupted run; None where there is none that has a score."""
-        runs = (trial.burst for trial in self._bursts.trials if trial.stage == UNINTERRUPTED)
-        return next((run.measurement for run in runs if run.point == point and scored(run, self._objective)), None)
+    def _long_runs(self, point: Point) -> tuple[Measurement, Measurement] | None:
+        """The last uninterrupted runs of the baseline and a point, one right after the other; None without both."""
+        rounds = reversed(self._bursts.rounds(UNINTERRUPTED))
+        return next(
+            ((one[self._baseline], one[point]) for one in rounds if {self._baseline, point} <= one.keys()), None
+        )
 
     def ran_faster(self, one: Confirmed) -> str | None:
         """That a gain is one of the GPU's clock, which confirms nothing; None where nothing says so."""
@@ -140,14 +141,14 @@ class Confirmation:
 
     def _failed(self) -> set[Point]:
         """Points that failed in a round by themselves: not together with the baseline, nor by the end of the budget."""
-        played = [trial for trial in self._bursts.trials if trial.stage == CONFIRM and trial.round is not None]
-        lost = {trial.round for trial in played if trial.burst.point == self._baseline and not trial.burst.ok}
-        failed = [trial for trial in played if not trial.burst.ok and trial.round not in lost]
+        failed = [trial for trial in self._bursts.trials if trial.stage in PROVING and not trial.burst.ok]
+        lost = {(trial.stage, trial.round) for trial in failed if trial.burst.point == self._baseline}
         cut_off = self._bursts.cut_off
         return {
             trial.burst.point
             for trial in failed
-            if trial.burst.outcome is not Outcome.TIMEOUT or (trial.stage, trial.round) not in cut_off
+            if (played := (trial.stage, trial.round)) not in lost
+            and (trial.burst.outcome is not Outcome.TIMEOUT or played not in cut_off)
         }
 
     def why_out(self, point: Point) -> str | None:
@@ -156,7 +157,7 @@ class Confirmation:
             return f"it does not train what the baseline trains: {verdict.reason}"
         if point not in self._failed():
             return None
-        played = [trial.burst for trial in self._bursts.trials if trial.stage == CONFIRM and trial.burst.point == point]
+        played = [trial.burst for trial in self._bursts.trials if trial.stage in PROVING and trial.burst.point == point]
         failed = next(burst for burst in played if not burst.ok)
         return f"it ended as {failed.outcome.value} when it was measured again: {failed.reason}"
 
@@ -204,13 +205,17 @@ class Confirmation:
             raced |= {*finalists}
 
     def _run_uninterrupted(self) -> None:
-        """Trains the baseline and the answer once each without interruption, where there is time for both."""
-        answer = self.answer()
-        if answer == self._baseline or self._uninterrupted_seconds(answer) > self._bursts.budget.ablating_seconds:
-            return
-        for point in (self._baseline, answer):
-            if self._uninterrupted(point) is None:
-                self._bursts.uninterrupted(point, self._long_run_seconds)
+        """Trains the baseline and the answer once each without interruption; if that refutes the answer, the next one.
+
+        As long as there is time for both.
+        """
+        ran: set[Point] = set()
+        while (answer := self.answer()) not in {self._baseline, *ran} and self._long_runs(answer) is None:
+            if self._uninterrupted_seconds(answer) > self._bursts.budget.ablating_seconds:
+                return
+            ran.add(answer)
+            number = self._next_round(UNINTERRUPTED)
+            self._bursts.uninterrupted([self._baseline, answer], number, self._long_run_seconds)
 
     @property
     def _long_run_seconds(self) -> float:
@@ -219,7 +224,9 @@ class Confirmation:
         return min(UNINTERRUPTED_MOST_SECONDS, wanted)
 
     def _uninterrupted_seconds(self, answer: Point) -> float:
-        """What the uninterrupted runs of the baseline and an answer cost; infinite where that is too much."""
+        """What the uninterrupted runs of the baseline and an answer will cost; infinite where that is too much."""
+        if self._long_runs(answer) is not None:
+            return 0.0
         costs = self._bursts.costs
         starts = sum(costs(point.config).start_seconds for point in (self._baseline, answer))
         seconds = 2 * self._long_run_seconds + starts

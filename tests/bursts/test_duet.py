@@ -90,8 +90,8 @@ def test_rounds_are_spread_over_an_epoch(runner_of: RunnerOf, tmp_path: Path) ->
         Point(config=TrainConfig(batch_size=size), parameters={"log": str(log), "ordered": True}) for size in (8, 16)
     ]
     runner, places = runner_of("tests.workloads.paced:build"), []
-    for _ in range(4):
-        bursts = runner.play(points, PLAN, SECONDS)
+    for number in range(4):
+        bursts = runner.play(points, PLAN.of_round(number), SECONDS)
         assert [burst.outcome for burst in bursts] == [Outcome.OK, Outcome.OK]
         trained = log.with_suffix(".trained").read_text().splitlines()
         places.append(int(trained[-1].split()[-1]) / SAMPLES)

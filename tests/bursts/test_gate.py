@@ -49,7 +49,7 @@ class CountingGate(Gate[Counting]):
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
         self.entered: list[int] = []
-        super().__init__(Reporter(self._write), Unwatched(), torch.device("cpu"), alone=True)
+        super().__init__(Reporter(self._write), Unwatched(), torch.device("cpu"), alone=True, looks=None)
 
     def _write(self, line: bytes) -> None:
         event = json.loads(line)
@@ -110,6 +110,14 @@ def test_a_dead_worker_ends_its_own_player_and_the_one_that_played_repeats(gate:
     block = gate.train(Command("train", 1, until=80), RuntimeError("a worker died"))
     assert (block["event"], block["player"]) == ("block", 1)
     assert gate.train(Command("train", FIRST, until=80))["event"] == "out"
+
+
+def test_a_player_that_joins_as_anothers_worker_dies_is_in(gate: CountingGate) -> None:
+    """It takes its first steps once more."""
+    gate._players[1].worker_died = True
+    assert gate.train(Command("join", 2), RuntimeError("a worker died"))["event"] == "ready"
+    assert gate.train(Command("train", 2, until=80))["event"] == "block"
+    assert gate.train(Command("train", 1, until=80))["event"] == "out"
 
 
 def test_weights_that_nobody_kept_end_the_process() -> None:

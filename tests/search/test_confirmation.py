@@ -90,6 +90,36 @@ def test_a_gain_of_the_clock_alone_is_none(clock: float, confirmed: bool) -> Non
     assert ("the card ran faster: 2,500 MHz" in (reason or "")) != confirmed
 
 
+@pytest.mark.parametrize(
+    ("alone", "precision", "claims"), [(1600.0, "bf16", 1.6), (1300.0, "bf16", 1.3), (900.0, "fp32", None), (0.0, "fp32", None)],
+    ids=["as in turns", "slower", "slower than before", "fails"],
+)  # fmt: skip
+def test_a_long_run_can_lower_a_claim_or_refute_it(alone: float, precision: str, claims: float | None) -> None:
+    """What trains 1.6 times as fast in turns is claimed to be as fast as it is by itself."""
+    space = make_space(only=("precision",))
+    search, surface = make_search(
+        lambda config: 1600.0 if config.precision == "bf16" else 1000.0, budget_seconds=120, space=space, noise=0.005
+    )
+    in_turns, turns_rate = surface.run, surface.rate
+
+    def run(point: Point, plan: BurstPlan, deadline_seconds: float) -> Burst:
+        is_long = plan.turn_seconds is not None and point.config.precision == "bf16"
+        surface.rate = (lambda _: alone or 1.0) if is_long else turns_rate
+        surface.fails = "out of workers" if is_long and not alone else None
+        return in_turns(point, plan, deadline_seconds)
+
+    surface.run = run  # type: ignore[method-assign]
+    search.run()
+    best, speedup, reason = judge(search)
+    assert best.config.precision == precision
+    if claims is None:
+        assert speedup is None
+        assert "at-least" not in (reason or "")
+    else:
+        assert speedup is not None
+        assert speedup.ratio == pytest.approx(claims, rel=0.05)
+
+
 def test_time_is_kept_back_for_the_confirmation() -> None:
     """The search proper ends while the confirmation's share of the budget is left."""
     clock = [0.0]
