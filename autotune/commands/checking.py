@@ -9,6 +9,7 @@ from typing import Literal
 
 from autotune.commands.crossing import cross_result, differences_of
 from autotune.errors import UsageError
+from autotune.hardware import DeviceKind, Hardware, probe_host
 from autotune.measuring import FEWEST_PAIRS
 from autotune.results.check import Check
 from autotune.results.cross_file import Cross
@@ -62,7 +63,10 @@ def check_result(
 
 
 def by_trainings(result: Result, target: str, file: Path) -> Check | None:
-    """The verdict of recent trainings on this machine, of which the last one decides; None where there are none."""
+    """The verdict of recent trainings on this machine, of which the last one decides.
+
+    None where there are none, and where the machine is no longer the one that the result names.
+    """
     trainings = read_trainings(result, file)
     since = datetime.now(timezone.utc) - RECENT
     recent = [
@@ -70,11 +74,14 @@ def by_trainings(result: Result, target: str, file: Path) -> Check | None:
         for training in (trainings.alike if trainings is not None else ())
         if training.ended > since and training.seconds >= LEAST_SECONDS and training.hostname == platform.node()
     ]
-    if trainings is None or not recent:
+    if trainings is None or not recent or not is_like(probe_host(), result):
         return None
     ratio, ratios = trainings.ratio(recent[-1]), trainings.ratios_text(recent)
     holds = ratio >= 1 - DRIFT
-    reason = "the last training on this machine reached the claimed rate, so nothing was measured"
+    reason = (
+        "the last training on this machine reached the claimed rate, so nothing was measured; the model's code was not "
+        "compared with the code that was tuned"
+    )
     return Check(
         target=target,
         verdict="holds" if holds else "drifted",
@@ -83,6 +90,17 @@ def by_trainings(result: Result, target: str, file: Path) -> Check | None:
         found=None,
         trainings=ratios,
     )
+
+
+def is_like(here: Hardware, result: Result) -> bool:
+    """Whether a machine has a result's torch, CPUs and GPU, as far as they are read without torch."""
+    torch = result.software.torch or ""
+    kinds: list[DeviceKind] = ["cpu"]
+    if result.constraints.device == "cuda":  # GPUs of other makers are known to torch alone
+        kinds.append("cuda")
+    # Wheels from PyPI have no build in their metadata, where torch itself names one: 2.11.0 and 2.11.0+cu130.
+    has_torch = here.software.torch in (torch, torch.partition("+")[0])
+    return has_torch and all(here.machine(kind) == result.hardware.machine(kind) for kind in kinds)
 
 
 def judge_check(result: Result, target: str, cross: Cross) -> Check:

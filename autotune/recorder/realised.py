@@ -2,8 +2,8 @@
 
 Between two batches nothing but counters move, and every seventh wait is timed. All else is done where training pauses:
 at an epoch's end, before an evaluation, or after ten minutes. Training lasts from the request for a batch to the end of
-its epoch, or to what comes between steps that is no training; only spans in which an optimizer stepped count. A device
-is waited for at the ends of spans alone, never at a step.
+its epoch, or until something other than training begins; only spans in which an optimizer stepped count. A device is
+waited for at the ends of spans alone, never at a step.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class Drawing(Watched):
             reading.waited += (perf_counter() - began) * (count - reading.timed)
             reading.timed = count
             if reading.stride == 1:
-                reading.look(batch)
+                notes.look(reading, batch)
         return batch
 
 
@@ -258,17 +258,29 @@ class Notes:
         if self._is_over:
             return iterate()
         requested = perf_counter()
-        size = length = None
-        if not is_own_batch_sampler(loader):
-            sampler, own_size, drops = batches_of(loader)
-            size = batch_size or own_size
-            length = length_of(sampler) if size is not None else None
-            # Without a length, each worker may end with an incomplete batch.
-            size = size if length is not None else None
-            length = None if drops else length
+        sizes = self._sizes(loader, batch_size)
+        if sizes is None:
+            return iterate()
         self.due, self.is_attentive = -math.inf, True  # the next draw, from this pass or another, attends
         batches = iterate()
-        return Drawing(batches, Reading(requested, size, length), self)
+        return Drawing(batches, Reading(requested, *sizes), self)
+
+    @_harmless
+    def _sizes(self, loader: DataLoader[Any], batch_size: int | None) -> tuple[int | None, int | None]:
+        """Size and length of a `Reading`."""
+        if is_own_batch_sampler(loader):
+            return None, None
+        sampler, own_size, drops = batches_of(loader)
+        size = batch_size or own_size
+        length = length_of(sampler) if size is not None else None
+        # Without a length, each worker may end with an incomplete batch.
+        return (size if length is not None else None), (None if drops else length)
+
+    @_harmless
+    def look(self, reading: Reading, batch: Any) -> None:
+        """A batch was drawn whose size or shape is not known."""
+        if not self._is_over:
+            reading.look(batch)
 
     def stepped(self, *_: Any) -> None:
         """An optimizer of the training steps."""
@@ -479,7 +491,7 @@ class Notes:
 
 
 def _is_compiling() -> Callable[[], bool]:
-    """What torch.compile knows to be true in what it compiles."""
+    """A function that is true only inside the code that torch.compile compiles."""
     import torch
 
     return getattr(torch.compiler, "is_dynamo_compiling", lambda: False)

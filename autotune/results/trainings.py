@@ -99,7 +99,7 @@ class Trainings:
     Attributes:
         measured: What the result claims.
         on_cpu: Whether that was measured on the CPU.
-        alike: Those on a machine like the measured one, with the same torch and ranks; in the order of time.
+        alike: Those on a machine and a device like the measured ones, with its torch and ranks; in the order of time.
         elsewhere: How many others there are.
     """
 
@@ -128,7 +128,7 @@ class Trainings:
             lines += [sentence for sentence in [self.shortfall(self.alike[-1])] if sentence is not None]
         if self.elsewhere:
             counted = "1 training is" if self.elsewhere == 1 else f"{self.elsewhere} trainings are"
-            lines.append(f"{counted} not counted: on another machine, torch or number of ranks")
+            lines.append(f"{counted} not counted: on another machine, device, torch or number of ranks")
         return lines
 
     def shortfall(self, training: Training) -> str | None:
@@ -217,8 +217,8 @@ def read_trainings(result: Result, path: Path) -> Trainings | None:
             alike.setdefault(note.training, []).append(note)
         else:
             others.add(note.training)
-    found = sorted((Training(tuple(notes)) for notes in alike.values()), key=lambda training: training.ended)
-    return Trainings(measured, result.constraints.device == "cpu", tuple(found), len(others - alike.keys()))
+    trainings = sorted((Training(tuple(notes)) for notes in alike.values()), key=lambda training: training.ended)
+    return Trainings(measured, result.constraints.device == "cpu", tuple(trainings), len(others - alike.keys()))
 
 
 def _notes(path: Path) -> Iterator[Note]:
@@ -234,13 +234,13 @@ def _notes(path: Path) -> Iterator[Note]:
 
 
 def _is_alike(note: Note, result: Result) -> bool:
-    """Whether a training ran on a machine like the measured one, with the same torch and ranks."""
+    """Whether a training ran on a machine and a device like the measured ones, with the same torch and ranks."""
     cpu, gpus = result.hardware.cpu, result.hardware.gpus
-    on_gpu = result.constraints.device != "cpu"
     place = (note.cpu, note.cpus, note.torch, note.ranks) == (
         cpu.model, cpu.budget, result.software.torch, result.best.config.ranks,
     )  # fmt: skip
-    return place and (not on_gpu or not gpus or note.gpu is None or note.gpu == gpus[0].name)
+    names_gpu = result.constraints.device in ("cuda", "rocm")  # of others, notes hold no name
+    return place and (not names_gpu or note.gpu in [gpu.name for gpu in gpus[:1]])
 
 
 def _elements(note: Note) -> float | None:
@@ -249,6 +249,6 @@ def _elements(note: Note) -> float | None:
 
 def _mean(training: Training, read: Callable[[Note], float | None]) -> float | None:
     """A figure over all notes that have it, by their seconds."""
-    known = [(note.seconds, figure) for note in training.notes if (figure := read(note)) is not None]
-    total = sum(seconds for seconds, _ in known)
-    return sum(seconds * figure for seconds, figure in known) / total if total else None
+    figures = [(note.seconds, figure) for note in training.notes if (figure := read(note)) is not None]
+    total = sum(seconds for seconds, _ in figures)
+    return sum(seconds * figure for seconds, figure in figures) / total if total else None

@@ -13,6 +13,7 @@ from autotune.commands import checking
 from autotune.commands.checking import STATUS, by_trainings, check_result
 from autotune.commands.crossing import Place, judge_cross, run_in_turn
 from autotune.errors import UsageError
+from autotune.hardware import Hardware, probe_host
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Burst, Outcome, Point
 from autotune.measuring.speedup import Speedup
@@ -23,7 +24,7 @@ from autotune.results.result import Result, Side
 from autotune.results.trainings import trainings_path
 from autotune.search.stopping import Budget
 from autotune.terminal.progress import Quiet
-from tests.factories import make_burst, make_hardware, make_measurement, make_result, note_line
+from tests.factories import make_burst, make_gpu, make_hardware, make_measurement, make_result, make_software, note_line
 from tests.processes import budget, run
 from tests.spaces import make_facts
 
@@ -43,7 +44,7 @@ def result_of(ratio: float | None = 1.5, **changes: Any) -> Result:
 
 
 def rounds_of(ratio: float, count: int = 5) -> list[Any]:
-    """Interleaved rounds in which the tuned side is so many times as fast."""
+    """Interleaved rounds in which the tuned side is faster by this ratio."""
     return [
         {
             Point(config=BEFORE): make_measurement(1000, seed=number),
@@ -104,28 +105,34 @@ def test_a_result_that_recommends_its_baseline_holds_if_that_trains() -> None:
     assert check.found is None
 
 
+def of_here() -> dict[str, Any]:
+    """The fields of a result that name this machine."""
+    here = probe_host()
+    return {"hardware": here, "software": here.software}
+
+
 def noted(folder: Path, *lines: str) -> Path:
-    """A result file of no workload, beside which trainings are noted."""
-    path = write(folder, "no_such_module:build")
+    """A result file of this machine and no workload, beside which trainings are noted."""
+    path = write(folder, "no_such_module:build", **of_here())
     trainings_path(path).write_text("\n".join(lines))
     return path
 
 
 def test_a_recent_training_that_reached_the_claim_is_enough(tmp_path: Path) -> None:
     """Nothing is trained; there is nothing to train."""
-    result = result_of()
+    result = result_of(**of_here())
     path = noted(tmp_path, note_line(result, "a", 0.7), note_line(result, "b", 0.97))
     check = check_result(result, "no_such_module:build", Budget(30.0), Quiet(), file=path)
     assert (check.verdict, check.found) == ("holds", None)
     assert check.trainings == "in 2 trainings: 0.70, 0.97 of the claimed rate"
     done = run(["check", str(path), "--trust"], tmp_path)
     assert done.status == 0
-    assert "so nothing was measured" in " ".join(done.err.split())
+    assert "nothing was measured; the model's code was not compared" in " ".join(done.err.split())
 
 
 def test_a_recent_training_that_fell_short_is_told_and_measured(tmp_path: Path) -> None:
     """By a command that then finds no workload."""
-    path = noted(tmp_path, note_line(result_of(), "a", 0.7))
+    path = noted(tmp_path, note_line(result_of(**of_here()), "a", 0.7))
     done = run(["check", str(path), "--trust"], tmp_path)
     assert done.status == 2
     assert "the last training on this machine fell 30 % short of the claim" in " ".join(done.err.split())
@@ -142,8 +149,48 @@ def test_a_recent_training_that_fell_short_is_told_and_measured(tmp_path: Path) 
 )
 def test_other_trainings_say_nothing_of_today(change: dict[str, Any], tmp_path: Path) -> None:
     """Then both sides are measured."""
-    result = result_of()
+    result = result_of(**of_here())
     assert by_trainings(result, "t:build", noted(tmp_path, note_line(result, **change))) is None
+
+
+OTHER_CPU = make_hardware().cpu.model_copy(update={"model": "another"})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"software": make_software(torch="1.0")}, id="torch"),
+        pytest.param({"hardware": make_hardware(cpu=OTHER_CPU)}, id="processor"),
+    ],
+)
+def test_trainings_say_nothing_once_the_machine_has_changed(change: dict[str, Any], tmp_path: Path) -> None:
+    """Though they ran on a machine of this name, before it changed."""
+    result = result_of(**of_here() | change)
+    assert by_trainings(result, "t:build", noted(tmp_path, note_line(result))) is None
+
+
+@pytest.mark.parametrize(
+    ("here", "device", "torch", "is_like"),
+    [
+        pytest.param(make_hardware(), "cpu", "2.13.0", True, id="the same"),
+        pytest.param(make_hardware(), "cpu", "2.13.0+cu130", True, id="metadata without the build"),
+        pytest.param(make_hardware(), "cpu", "2.11.0+cu130", False, id="another torch"),
+        pytest.param(make_hardware(), "cpu", None, False, id="a torch that is not known"),
+        pytest.param(
+            make_hardware(software=make_software(torch="2.13.0+cpu")), "cpu", "2.13.0+cu130", False, id="another build"
+        ),
+        pytest.param(make_hardware(), "cuda", "2.13.0", False, id="no GPU"),
+        pytest.param(make_hardware(make_gpu(name="NVIDIA H100")), "cuda", "2.13.0", False, id="another GPU"),
+        pytest.param(make_hardware(make_gpu()), "cuda", "2.13.0", True, id="the same GPU"),
+        pytest.param(make_hardware(), "mps", "2.13.0", True, id="a GPU that only torch knows"),
+    ],
+)
+def test_a_machine_is_like_that_of_the_result(here: Hardware, device: str, torch: str | None, is_like: bool) -> None:
+    """By what is read of it without torch."""
+    constraints = make_result().constraints.model_copy(update={"device": device})
+    measured = make_hardware(make_gpu(kind=device) if device != "cpu" else None)
+    result = result_of(constraints=constraints, hardware=measured, software=make_software(torch=torch))
+    assert checking.is_like(here, result) is is_like
 
 
 class Runner:
@@ -194,7 +241,7 @@ def write(folder: Path, target: str, **changes: Any) -> Path:
 
 @pytest.mark.slow
 def test_the_command_says_whether_a_result_holds(tmp_path: Path) -> None:
-    """From a file whose path is not here to the exit status and JSON; that the fingerprint is another one is told."""
+    """From a file whose path is not here to the exit status and JSON; a warning says that the fingerprint differs."""
     path = write(tmp_path, "gone/train.py:build", ratio=None)
     done = run(
         ["check", str(path), "--model", "tests.workloads.tiny:build", "--budget", budget(30), "--json"], tmp_path

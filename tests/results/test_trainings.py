@@ -13,7 +13,7 @@ from autotune.knobs.config import TrainConfig
 from autotune.measuring.telemetry_summary import TelemetrySummary
 from autotune.results.result import Result, Side
 from autotune.results.trainings import Note, Training, order_of, read_trainings, trainings_path
-from tests.factories import GIB, make_measurement, make_result, note_line
+from tests.factories import GIB, make_gpu, make_hardware, make_measurement, make_result, note_line
 
 NOW = datetime.now(timezone.utc)
 
@@ -76,8 +76,19 @@ def test_trainings_elsewhere_are_not_counted(change: dict[str, Any], tmp_path: P
     """The claim is none of theirs."""
     result = claimed()
     assert told(result, tmp_path, note_line(result, ratio=0.5, **change)) == [
-        "1 training is not counted: on another machine, torch or number of ranks"
+        "1 training is not counted: on another machine, device, torch or number of ranks"
     ]
+
+
+@pytest.mark.parametrize(("gpu", "counts"), [("NVIDIA GeForce RTX 4070", True), ("another", False), (None, False)])
+def test_only_trainings_on_the_same_gpu_count_for_a_result_of_a_gpu(
+    gpu: str | None, counts: bool, tmp_path: Path
+) -> None:
+    """A short try on the CPU says nothing of it."""
+    cuda = make_result().constraints.model_copy(update={"device": "cuda"})
+    result = claimed().model_copy(update={"constraints": cuda, "hardware": make_hardware(make_gpu())})
+    (line,) = told(result, tmp_path, note_line(result, gpu=gpu))
+    assert line.startswith("in 1 training: 1.00" if counts else "1 training is not counted: on another machine, device")
 
 
 def test_nothing_is_said_without_notes(tmp_path: Path) -> None:

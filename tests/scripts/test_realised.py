@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from autotune.recorder import realised
 from autotune.recorder.realised import WARM_STEPS, Notes
@@ -283,6 +283,41 @@ def test_a_note_that_cannot_be_made_ends_the_noting_alone(
     plain(world, world.loader(40))
     assert world.notes.due == float("inf")
     assert not world.file.is_file()
+
+
+class Unsized(Sampler[int]):
+    """Draws as many samples as it likes."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(40 * SIZE))
+
+    def __len__(self) -> int:
+        raise RuntimeError("not known before the first epoch")
+
+
+def nested(layout: torch.layout) -> dict[str, Any]:
+    """Makes batches of samples of different lengths."""
+    return {
+        "collate_fn": lambda rows: torch.nested.nested_tensor(
+            [torch.ones(2 + place, 3) for place in range(len(rows))], layout=layout
+        )
+    }
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(nested(torch.strided), id="strided nested tensors"),
+        pytest.param(nested(torch.jagged), id="jagged nested tensors"),
+        pytest.param({"sampler": Unsized()}, id="a sampler whose length fails"),
+    ],
+)
+def test_a_loader_that_cannot_be_looked_at_ends_the_noting_alone(arguments: dict[str, Any], world: World) -> None:
+    """Each batch of it arrives, in the next epoch too."""
+    for _ in range(2):
+        assert sum(1 for _ in world.read(world.loader(40, **arguments))) == 40
+    assert world.notes.due == float("inf")
 
 
 def test_samples_of_different_lengths_are_measured(world: World) -> None:
