@@ -79,6 +79,7 @@ def test_every_option_that_is_named_exists(page: Path) -> None:
         "--rounds",
         "--seconds",
         "--seeds",
+        "--made-up",
     }
     named = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", text_of(page)))
     assert named - others <= known

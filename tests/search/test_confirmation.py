@@ -91,7 +91,8 @@ def test_a_gain_of_the_clock_alone_is_none(clock: float, confirmed: bool) -> Non
 
 
 @pytest.mark.parametrize(
-    ("alone", "precision", "claims"), [(1600.0, "bf16", 1.6), (1300.0, "bf16", 1.3), (900.0, "fp32", None), (0.0, "fp32", None)],
+    ("alone", "precision", "claims"),
+    [(1600.0, "bf16", 1.6), (1300.0, "bf16", 1.3), (900.0, "fp32", None), (0.0, "fp32", None)],
     ids=["as in turns", "slower", "slower than before", "fails"],
 )  # fmt: skip
 def test_a_long_run_can_lower_a_claim_or_refute_it(alone: float, precision: str, claims: float | None) -> None:
