@@ -131,8 +131,8 @@ def _diagnosis_lines(result: Result) -> Iterator[Text]:
         yield as_text(summary.headroom_text(diagnosis.headroom))
     if (ceilings := summary.ceilings_text(result)) is not None:
         yield as_text(ceilings)
-    for line in summary.peak_texts(result):
-        yield labelled("is this speed normal?", line, "")
+    if peaks := summary.peak_texts(result):
+        yield as_text("\n  ".join(("is this speed normal?", *peaks)))
     for line in summary.growth_texts(result):
         yield labelled("watch out", line)
     for advice in diagnosis.advice:
