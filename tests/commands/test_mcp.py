@@ -115,7 +115,9 @@ def test_every_tool_has_the_options_of_its_command(tmp_path: Path) -> None:
     assert offered["seed"]["maximum"] == 2**32 - 1
     for name, told in offered.items():
         assert told["description"]
-        if name != "command":
+        if name in {"pin", "explore", "warm_start"}:
+            assert told["default"] == []
+        elif name != "command":
             assert told.get("default") == options[name].default
 
 
@@ -235,6 +237,7 @@ def test_errors_are_the_commands_sentences(
         ({}, "expected either model, such as train:build, or command"),
         ({"model": TINY, "command": ["python", "train.py"]}, "expected either model"),
         ({"command": [sys.executable, "train.py"], "explore": {"width": [1]}}, "--explore is for models"),
+        ({"command": [sys.executable, "train.py"], "at_least": 0.9}, "--at-least is for models"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any], words: str, tmp_path: Path) -> None:
