@@ -141,8 +141,8 @@ def _pairs(given: Any, expected: str) -> Iterator[tuple[str, str]]:
     if not isinstance(several := _several(given), Collection):
         raise UsageError(f"expected {expected}, got {given!r:.60}; pass a text, a list or a mapping of them")
     names: set[str] = set()
-    for text in several:
-        name, equals, value = _typed(text).partition("=")
+    for text in map(_typed, several):
+        name, equals, value = text.partition("=")
         if not (name.strip() and equals and value.strip()):
             raise UsageError(f"expected {expected}, got {quoted(text)}; pass it in this form")
         if len(longest := max([name, *value.split(",")], key=len)) > MOST_CHARACTERS:
@@ -231,8 +231,8 @@ Existing = Annotated[
     Takes("PATH", "paths of files or folders"),
 ]
 Switch = Annotated[bool, Field(strict=True)]
-Whole = Annotated[int, BeforeValidator(lambda value: str(value) if isinstance(value, bool) else value)]
-"""Not True, which pydantic would read as 1."""
+NOT_A_SWITCH = BeforeValidator(lambda value: str(value) if isinstance(value, bool) else value)
+"""Refuses True, which pydantic would read as 1."""
 FOR_MODELS = frozenset({"objective", "at_least", "explore", "join", "nproc_per_node", "fit", "evaluation"})
 """Options that a script cannot have."""
 FOR_SCRIPTS = frozenset({"writable", "network"})
@@ -272,7 +272,7 @@ class Options(BaseModel):
     )
     device: DeviceKind | None = Field(default=None, description="Default: the first accelerator.")
     out: Path | None = Field(default=None, description="The result file; in results/<machine> when left out.")
-    effective_batch: Annotated[Whole, Field(ge=1, le=MOST_SAMPLES)] | Literal["free"] | None = Field(
+    effective_batch: Annotated[int, Field(ge=1, le=MOST_SAMPLES), NOT_A_SWITCH] | Literal["free"] | None = Field(
         default=None,
         description="Batch size × accumulation; free: any, which changes what a step learns. Default: the baseline's.",
     )
@@ -296,7 +296,7 @@ class Options(BaseModel):
     sampler: Literal["bayes", "tpe", "random"] = Field(
         default="bayes", description="What proposes candidates; tpe is Optuna's."
     )
-    seed: Annotated[Whole, Field(ge=0, le=MOST_SEED)] = Field(
+    seed: Annotated[int, Field(ge=0, le=MOST_SEED), NOT_A_SWITCH] = Field(
         default=0, description="Seeds the sampler and the order of bursts."
     )
     storage: Annotated[str, Takes("URL")] | None = Field(
@@ -308,7 +308,7 @@ class Options(BaseModel):
     resume: Switch = Field(
         default=False, description="Continue an interrupted run; only bursts that timed out are repeated."
     )
-    ranks: Annotated[Whole, Field(ge=1, le=MOST_RANKS)] | Literal["auto"] = Field(
+    ranks: Annotated[int, Field(ge=1, le=MOST_RANKS), NOT_A_SWITCH] | Literal["auto"] = Field(
         default=1,
         alias="nproc_per_node",
         description="Number of processes that train together, as under torchrun; auto: one per device.",

@@ -22,7 +22,8 @@ from autotune.commands import mcp as mcp_command
 from autotune.commands.tune import tune as tune_command
 from autotune.results.files import write_document
 from autotune.results.result import read_result
-from tests.factories import make_result
+from autotune.results.trainings import trainings_path
+from tests.factories import make_result, note_line
 from tests.inside import run_inside
 from tests.processes import ROOT, budget, has_measured, heed_signals, slowness, temporary_of
 
@@ -181,10 +182,11 @@ def test_answers_hide_secrets(tmp_path: Path) -> None:
 
 
 def test_show_tells_figures_with_intervals_and_how_to_train(tmp_path: Path) -> None:
-    """As data and as text."""
+    """As data and as text, with what trainings reached."""
     file = tmp_path / "a.json"
     result = make_result()
     write_document(result, file)
+    trainings_path(file).write_text(note_line(result, ratio=0.97))
     answer = called(tmp_path, "show", file="a.json", why=True)
     data = answer.structured_content
     assert result.speedup is not None
@@ -196,6 +198,7 @@ def test_show_tells_figures_with_intervals_and_how_to_train(tmp_path: Path) -> N
     assert low < before["samples_per_second"] < high
     assert "blocks" not in before
     assert "autotune.load" in text_of(answer)
+    assert "0.97 of the claimed rate" in text_of(answer)
     assert data["file"] == str(file)
     assert len(data["trials"]) == len(result.trials)
     assert "trials" not in called(tmp_path, "show", file="a.json").structured_content

@@ -113,6 +113,7 @@ def test_what_is_wrong_is_said_in_the_commands_sentence(
         ({"storage": 5}, "expected a text, got 5; pass one"),
         ({"only": {"precision": 1}}, "expected a text, a number or a list of them, got .*; pass one"),
         ({"pin": 5}, "--pin: expected knob=value, or knob<=number, got 5; pass a text"),
+        ({"pin": [5]}, "--pin: expected knob=value, or knob<=number, got '5'; pass it in this form"),
         ({"explore": 3}, "--explore: expected name=a,b, got 3; pass a text"),
         ({"effective_batch": True}, "expected a whole number from 1 to 2147483647 or 'free', got True"),
         ({"seed": True}, "expected a whole number from 0 to 4294967295, got True"),
