@@ -21,7 +21,7 @@ DEVICES = "|".join(get_args(DeviceKind))
 Model = Annotated[str, typer.Option(help="The workload, where it is not found as the file names it.")]
 Trust = Annotated[bool, typer.Option("--trust", help="Run the code that the file names, wherever it lies.")]
 Seconds = Annotated[str, typer.Option(help="Wall-clock time for everything: 90s, 10m, 1h30m.", metavar="TIME")]
-Device = Annotated[str, typer.Option(help="The device; the first accelerator when left out.", metavar=DEVICES)]
+Device = Annotated[str, typer.Option(help="Default: the first accelerator.", metavar=DEVICES)]
 AtLeast = Annotated[
     str,
     typer.Option(
@@ -29,7 +29,7 @@ AtLeast = Annotated[
     ),
 ]
 Samples = Annotated[
-    str, typer.Option(help="Of a whole training, epochs included: what it takes and costs on each.", metavar="NUMBER")
+    str, typer.Option(help="Samples of a whole training, epochs included: adds its time and cost.", metavar="NUMBER")
 ]
 Writable = Annotated[list[Path] | None, typer.Option(help=help_of(OFFERED["writable"]), metavar="PATH")]
 Network = Annotated[bool, typer.Option("--network", help=help_of(OFFERED["network"]))]

@@ -18,7 +18,8 @@ Format = Literal["table", "md", "csv", "json", "html"]
 def compare(
     paths: Annotated[list[Path], typer.Argument(help="Result files, cross files, or folders that hold them.")],
     form: Annotated[
-        str, typer.Option("--format", help="When left out, by --out's ending.", metavar="|".join(get_args(Format)))
+        str,
+        typer.Option("--format", help="Default: the ending of --out, else table.", metavar="|".join(get_args(Format))),
     ] = "",
     out: Annotated[Path | None, typer.Option(help="Write to this file instead of showing it.")] = None,
     samples: Samples = "",

@@ -34,7 +34,7 @@ def cross(
     against: Annotated[Path | None, typer.Option(help="This machine's result; one in results/ when left out.")] = None,
     model: Model = "",
     trust: Trust = False,
-    device: Annotated[str, typer.Option(help="Train here; as in the file when left out.", metavar=DEVICES)] = "",
+    device: Annotated[str, typer.Option(help="Default: the file's.", metavar=DEVICES)] = "",
     budget: Seconds = "60s",
     writable: Writable = None,
     network: Network = False,

@@ -26,8 +26,8 @@ def fleet(
     ] = None,
     model: Annotated[str, typer.Option(help="What to tune: module:build or file.py:build.", metavar="TARGET")] = "",
     budget: Seconds = "10m",
-    engine: Annotated[str, typer.Option(help="The file's when left out.", metavar="|".join(get_args(EngineName)))] = "",
-    address: Annotated[str, typer.Option(help="Of a Ray cluster; the file's when left out.")] = "",
+    engine: Annotated[str, typer.Option(help="Default: the file's.", metavar="|".join(get_args(EngineName)))] = "",
+    address: Annotated[str, typer.Option(help="Address of a Ray cluster. Default: the file's.")] = "",
     out: Annotated[Path, typer.Option(help="The folder for results, one for each machine in it.")] = Path("results"),
     cross: Annotated[
         bool, typer.Option("--cross", help="Then measure each machine's config on all the others.")

@@ -29,7 +29,7 @@ autotune finds the fastest correct way to train a PyTorch model on this machine.
 would be tried. run tunes within a budget of wall-clock time and reports progress meanwhile; cancelling it keeps what
 was measured by then. A result is a file, which show reads, check measures again, and compare puts beside others.
 Only one measurement runs at a time, since two would disturb each other; leave the machine alone while one does.
-Believe a speed-up only where it is confirmed, and tell its interval."""
+Believe a speed-up only where it is confirmed, and report its interval."""
 Answer = TypeVar("Answer")
 Work = Callable[[Sentence, Stop], Answer]
 

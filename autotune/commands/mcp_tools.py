@@ -19,7 +19,7 @@ from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field, WithJsonSchema
 from rich.console import Console, RenderableType
 
-from autotune.commands.options import FOR_SCRIPTS, OFFERED, Options, default_of, schema_of
+from autotune.commands.options import FOR_SCRIPTS, OFFERED, Options, repeats, schema_of
 from autotune.commands.outputs import BESIDE
 from autotune.commands.probe import PROBE_SECONDS, probed
 from autotune.errors import AutotuneError, UsageError
@@ -64,7 +64,11 @@ RUNS = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_h
 def make_tools(desk: Desk) -> list[Tool]:
     """The tools of a server; what they measure goes through its desk."""
     measuring = _Measuring(desk)
-    options = {name: _argument(name, default_of(field)) for name, field in OFFERED.items() if name not in FOR_SCRIPTS}
+    options = {
+        name: _argument(name, [] if repeats(field) else field.default)
+        for name, field in OFFERED.items()
+        if name not in FOR_SCRIPTS
+    }
     tuning = {"command": COMMAND, "model": MODEL, **options}
     return [
         _tool(
@@ -80,13 +84,15 @@ def make_tools(desk: Desk) -> list[Tool]:
         _tool(
             "run",
             "Tunes a model or a training script within a wall-clock budget, writes a result file and a report, and "
-            "tells the confirmed speed-up with its interval. Give either model or command. Takes as long as the "
+            "reports the confirmed speed-up with its interval. Give either model or command. Takes as long as the "
             "budget; cancelling keeps what was measured by then.",
             tuning, measuring.run, RUNS,
         ),
         _tool("show", "One result file.", {"file": FILE, "why": WHY}, _in_a_thread(_shown), READS),
         _tool(
-            "check", "Whether a result still holds on this machine: trains both sides again, in turn, for a minute.",
+            "check",
+            "Whether a result still holds on this machine. Notes of its trainings in the last week may answer, unless "
+            "model or command is given; else both sides are trained again, in turn, for a minute.",
             {"file": FILE, "command": COMMAND, "model": MODEL, "budget": _argument("budget", "50s")},
             measuring.check, RUNS,
         ),
@@ -199,7 +205,7 @@ def _compared(given: dict[str, Any]) -> Said:
 
 def _said(result: Result, path: Path | None, page: Path | None, *, why: bool = False) -> Said:
     """A result, just found or read from its file; every burst, too, with `why`."""
-    from autotune.terminal.console import result_table, usage_lines
+    from autotune.terminal.console import result_table, training_lines, usage_lines
     from autotune.terminal.trials import profile_tables, trials_table
 
     diff = path.with_suffix(".diff") if path is not None and result.workload.script is not None else None
@@ -208,7 +214,7 @@ def _said(result: Result, path: Path | None, page: Path | None, *, why: bool = F
     data |= {name: str(place.resolve()) if place is not None else None for name, place in places.items()}
     data |= {"confirmed": result.speedup is not None and result.speedup.confirmed, "changes": result.changed_knobs}
     bursts = [trials_table(result), profile_tables(result)] if why else []
-    usage = [usage_lines(result, path, page)] if path is not None else []
+    usage = [training_lines(result, path), usage_lines(result, path, page)] if path is not None else []
     return data, [result_table(result), *bursts, *usage]
 
 

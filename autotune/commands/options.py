@@ -116,6 +116,13 @@ def _number(text: str) -> float:
         return float("nan")
 
 
+def _is_empty(value: Any) -> bool:
+    """Whether a value leaves its option out."""
+    if isinstance(value, str):
+        return not value.strip()
+    return value is None or (isinstance(value, Collection) and len(value) == 0)
+
+
 def _name(text: str) -> str:
     """A name that fits into a table, without what steers a terminal."""
     if len(text) > MAX_NAME_CHARACTERS:
@@ -123,27 +130,37 @@ def _name(text: str) -> str:
     return " ".join(spelled(text).split())
 
 
-def _pairs(given: Any) -> Iterator[tuple[str, str]]:
-    """The two sides of each ``name=value``; of a mapping's items, too."""
+def _pairs(given: Any, expected: str) -> Iterator[tuple[str, str]]:
+    """The two sides of each ``name=value``; of a mapping's items, too. Each name may come once.
+
+    Raises:
+        UsageError: It is not written as `expected`.
+    """
     if isinstance(given, Mapping):
         given = [f"{name}{'' if str(one).startswith('<=') else '='}{_typed(one)}" for name, one in given.items()]
-    for text in _several(given):
-        name, equals, value = _typed(text).partition("=")
+    if not isinstance(several := _several(given), Collection):
+        raise UsageError(f"expected {expected}, got {given!r:.60}; pass a text, a list or a mapping of them")
+    names: set[str] = set()
+    for text in map(_typed, several):
+        name, equals, value = text.partition("=")
         if not (name.strip() and equals and value.strip()):
-            raise UsageError(f"expected name=value, got {quoted(text)}; pass both")
+            raise UsageError(f"expected {expected}, got {quoted(text)}; pass it in this form")
         if len(longest := max([name, *value.split(",")], key=len)) > MOST_CHARACTERS:
             raise UsageError(
                 f"expected names and values of {MOST_CHARACTERS} characters at most, got {quoted(longest)}; shorten it"
             )
+        if (alone := name.removesuffix("<").strip()) in names:
+            raise UsageError(f"expected {alone} once, got it twice; pass one of them")
+        names.add(alone)
         yield name.strip(), value.strip()
 
 
 def _pins(given: Any) -> dict[str, Scalar]:
     """The knobs of ``knob=value``, each with its value; of ``knob<=number``, with ``<=number``."""
-    from autotune.knobs import at_most, parse_knob
+    from autotune.knobs import at_most, check_values, parse_knob
 
     pinned: dict[str, Scalar] = {}
-    for name, text in _pairs(given):
+    for name, text in _pairs(given, "knob=value, or knob<=number"):
         knob = name.removesuffix("<").strip()
         value = parse_knob(knob, text)
         if knob == "ranks":
@@ -152,20 +169,24 @@ def _pins(given: Any) -> dict[str, Scalar]:
             raise UsageError(f"expected {knob} of {MOST_PINNED[knob]} at most, got {value}; pin fewer")
         if name.endswith("<"):
             if type(value) is not int:
-                raise UsageError(f"expected a whole number behind {knob}<=, got {quoted(text)}; pin {knob}={text}")
+                raise UsageError(f"expected a whole number after {knob}<=, got {quoted(text)}; pin {knob}={text}")
+            if getattr(check_values({}), knob) is None:  # which every limit would let pass
+                raise UsageError(f"{knob}<={text} limits nothing: torch chooses the number itself; pin {knob}={text}")
             value = at_most(value)
         pinned[knob] = value
     return pinned
 
 
-def _knobs(text: str) -> tuple[str, ...] | None:
+def _knobs(text: str) -> tuple[str, ...]:
     """Knob names."""
     from autotune.knobs import KNOB_NAMES, unknown_knob
 
     names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise UsageError(f"expected names of knobs separated by commas, got {quoted(text)}; pass some, or leave it out")
     if unknown := [name for name in names if name not in KNOB_NAMES]:
         raise UsageError(unknown_knob(unknown[0]))
-    return names or None
+    return names
 
 
 def _explored(given: Any) -> dict[str, tuple[Scalar, ...]]:
@@ -173,7 +194,7 @@ def _explored(given: Any) -> dict[str, tuple[Scalar, ...]]:
     from autotune.knobs import parse_scalar
 
     explored = {}
-    for name, text in _pairs(given):
+    for name, text in _pairs(given, "name=a,b"):
         values = tuple(dict.fromkeys(parse_scalar(part) for part in text.split(",") if part.strip()))
         if not values:
             raise UsageError(
@@ -202,9 +223,16 @@ Samples = Annotated[
     float, Field(ge=1, le=MOST_TRAINED), AfterValidator(round), _text(_number), Takes("NUMBER", "a number")
 ]
 Name = Annotated[str, _text(_name, str), Takes("NAME")]
-Paths = Annotated[tuple[Path, ...], _reader(_several, list[Path]), Takes("FILE")]
+Paths = Annotated[tuple[Path, ...], _reader(_several, list[Path]), Takes("FILE", "paths of files")]
+Existing = Annotated[
+    tuple[Path, ...],
+    _reader(_several, list[Path]),
+    AfterValidator(_existing),
+    Takes("PATH", "paths of files or folders"),
+]
 Switch = Annotated[bool, Field(strict=True)]
-Existing = Annotated[Paths, AfterValidator(_existing), Takes("PATH")]
+NOT_A_SWITCH = BeforeValidator(lambda value: str(value) if isinstance(value, bool) else value)
+"""Refuses True, which pydantic would read as 1."""
 FOR_MODELS = frozenset({"objective", "at_least", "explore", "join", "nproc_per_node", "fit", "evaluation"})
 """Options that a script cannot have."""
 FOR_SCRIPTS = frozenset({"writable", "network"})
@@ -242,10 +270,11 @@ class Options(BaseModel):
     machine_name: Name | None = Field(
         default=None, description="Name of this machine in comparisons; its hardware when left out."
     )
-    device: DeviceKind | None = Field(default=None, description="The first accelerator when left out.")
+    device: DeviceKind | None = Field(default=None, description="Default: the first accelerator.")
     out: Path | None = Field(default=None, description="The result file; in results/<machine> when left out.")
-    effective_batch: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] | Literal["free"] | None = Field(
-        default=None, description="Batch size × accumulation, or free: any; the baseline's when left out."
+    effective_batch: Annotated[int, Field(ge=1, le=MOST_SAMPLES), NOT_A_SWITCH] | Literal["free"] | None = Field(
+        default=None,
+        description="Batch size × accumulation; free: any, which changes what a step learns. Default: the baseline's.",
     )
     memory_target: Share = Field(default=0.9, description="The share of memory that may be used.")
     utilization_target: Share = Field(
@@ -267,7 +296,7 @@ class Options(BaseModel):
     sampler: Literal["bayes", "tpe", "random"] = Field(
         default="bayes", description="What proposes candidates; tpe is Optuna's."
     )
-    seed: Annotated[int, Field(ge=0, le=MOST_SEED)] = Field(
+    seed: Annotated[int, Field(ge=0, le=MOST_SEED), NOT_A_SWITCH] = Field(
         default=0, description="Seeds the sampler and the order of bursts."
     )
     storage: Annotated[str, Takes("URL")] | None = Field(
@@ -279,7 +308,7 @@ class Options(BaseModel):
     resume: Switch = Field(
         default=False, description="Continue an interrupted run; only bursts that timed out are repeated."
     )
-    ranks: Annotated[int, Field(ge=1, le=MOST_RANKS)] | Literal["auto"] = Field(
+    ranks: Annotated[int, Field(ge=1, le=MOST_RANKS), NOT_A_SWITCH] | Literal["auto"] = Field(
         default=1,
         alias="nproc_per_node",
         description="Number of processes that train together, as under torchrun; auto: one per device.",
@@ -300,18 +329,16 @@ class Options(BaseModel):
 
     @classmethod
     def parse(cls, given: Mapping[str, Any], **what: Any) -> Options:
-        """The options that were typed, or passed from Python or by an agent; None and an empty text leave one out.
+        """The options that were typed, or passed from Python or by an agent.
 
         Args:
-            given: By the options' names, with ``_`` for ``-``.
+            given: By the options' names, with ``_`` for ``-``; None, a blank text or an empty list leaves one out.
             what: Is tuned: `target`, `script`, `sent`.
 
         Raises:
             UsageError: One of them is invalid.
         """
-        known = {
-            name: value for name, value in given.items() if value is not None and (not isinstance(value, str) or value)
-        }
+        known = {name: value for name, value in given.items() if not _is_empty(value)}
         try:
             return cls.model_validate({**known, **what})
         except ValidationError as error:
@@ -321,6 +348,8 @@ class Options(BaseModel):
 
     @model_validator(mode="after")
     def _agree(self) -> Options:
+        if self.script:
+            self._suit_a_script()
         if self.out is not None:
             require_result_place(self.out)
         if self.join and not self.storage:
@@ -332,8 +361,6 @@ class Options(BaseModel):
                 "--at-least: expected an objective by which the fastest config need not be the best, got "
                 f"{self.objective}; pass --objective samples_per_joule, or leave it out"
             )
-        if self.script:
-            self._suit_a_script()
         return self
 
     def _suit_a_script(self) -> None:
@@ -393,7 +420,7 @@ def read(hint: Any, name: str, given: Any) -> Any:
     Raises:
         UsageError: It is invalid.
     """
-    if not given:
+    if _is_empty(given):
         return None
     try:
         return TypeAdapter(hint).validate_python(given)
@@ -423,16 +450,17 @@ def _typer_option(name: str, field: FieldInfo) -> Any:
     if field.annotation is bool:
         return Annotated[bool, typer.Option(option_of(name), help=help_of(field))]
     sample = "|".join(_sample(part, metadata) for part, metadata in _parts(field.annotation, field.metadata))
-    kind = list[str] | None if _repeats(field) else str | None
+    kind = list[str] | None if repeats(field) else str | None
     return Annotated[kind, typer.Option(option_of(name), help=help_of(field), metavar=sample)]
 
 
 def default_of(field: FieldInfo) -> Any:
     """What is used where an option is left out, as a command line and a call show it."""
-    return None if _repeats(field) else field.default
+    return None if repeats(field) else field.default
 
 
-def _repeats(field: FieldInfo) -> bool:
+def repeats(field: FieldInfo) -> bool:
+    """Whether an option may be passed several times."""
     return field.default in ((), {})
 
 
@@ -466,8 +494,8 @@ def _expected(part: Any, metadata: Collection[Any]) -> str:
     if get_origin(part) is Literal:
         words = get_args(part)
         return f"one of {', '.join(words)}" if len(words) > 1 else repr(*words)
-    nouns = {int: "a whole number", bool: "True or False", Path: "the path of a file"}
-    noun = next((one.noun for one in metadata if isinstance(one, Takes) and one.noun), nouns.get(part, "a list"))
+    nouns = {int: "a whole number", bool: "True or False", str: "a text", Path: "the path of a file"}
+    noun = next((one.noun for one in metadata if isinstance(one, Takes) and one.noun), nouns.get(part))
     return " ".join(filter(None, [noun, _range(metadata)]))
 
 

@@ -41,7 +41,7 @@ def tune(target: str | Callable[..., Any], *, quiet: bool | None = None, **optio
         report's first screen.
 
     Raises:
-        AutotuneError: As the command tells it: UsageError, WorkloadError, NothingFeasibleError, IsolationError.
+        AutotuneError: As the command reports it: UsageError, WorkloadError, NothingFeasibleError, IsolationError.
         TypeError: There is no such option.
         KeyboardInterrupt: Interrupted before anything was measured, or twice.
     """

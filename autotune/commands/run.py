@@ -16,16 +16,22 @@ Words = Annotated[
 
 
 @reported
-@offering(without=FOR_MODELS)
+@offering(without=FOR_MODELS | {"effective_batch"})
 def run(
     command: Words = None,
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Tell what was seen and what would be changed, and stop.")
+        bool, typer.Option("--dry-run", help="Show what was seen and what would be changed, and stop.")
     ] = False,
     keep: Annotated[
         bool, typer.Option("--keep", help="Change the script in the end as the result says; autotune keep undoes it.")
     ] = False,
+    effective_batch: Annotated[
+        str,
+        typer.Option(
+            help="Try other batch sizes too, which changes what a step learns. Default: the script's.", metavar="free"
+        ),
+    ] = "",
     json: Json = False,
     quiet: Quiet = False,
     **options: Any,
@@ -35,7 +41,7 @@ def run(
     from autotune.scripts.script import Script
 
     script = Script.of(command or ())
-    wanted = Options.parse(options, target=script.text, script=script.command)
+    wanted = Options.parse({**options, "effective_batch": effective_batch}, target=script.text, script=script.command)
     if dry_run:
         _look(wanted, as_json=json, quiet=quiet)
     else:
@@ -43,7 +49,7 @@ def run(
 
 
 def _look(wanted: Options, *, as_json: bool, quiet: bool) -> None:
-    """Tells what a look at the script finds."""
+    """Shows what a look at the script finds."""
     from json import dumps
 
     from autotune.commands.tuning import Tuning

@@ -197,7 +197,7 @@ class Tuning:
             _require_changeable(options.pinned, baseline, held)
             unsound |= {("precision", "fp16"): "fp16 needs a GradScaler in the script"}
             if is_free:  # what a script accumulates stays
-                pinned = {"accumulation_steps": baseline.accumulation_steps, **pinned}
+                pinned = {**pinned, "accumulation_steps": baseline.accumulation_steps}
         return build_space(
             setting.hardware,
             setting.facts,
@@ -307,8 +307,9 @@ def _require_changeable(pinned: Mapping[str, Scalar], baseline: TrainConfig, hel
         UsageError: A knob is to be held at a value that it cannot have.
     """
     for knob, value in pinned.items():
-        if knob in held and limit_of(value) is None and value != getattr(baseline, knob):
-            raise UsageError(f"--pin {knob}={value}: {held[knob]}")
+        own, most = getattr(baseline, knob), limit_of(value)
+        if knob in held and (value != own if most is None else own is not None and own > most):
+            raise UsageError(f"--pin {knob}{'=' if most is None else ''}{value}: {held[knob]}")
 
 
 def _require_writable(out: Path) -> None:

@@ -334,7 +334,7 @@ def _why_unconfirmed(search: Search, better: str) -> str:
     if others and not any(trial.burst.ok for trial in others):
         return f"nothing that was tried could be trained ({others[0].burst.reason or others[0].burst.outcome.value})"
     if any(trial.pair is not None and trial.pair.too_few for trial in others):
-        return f"there was no time to tell whether anything is {better}; {LONGER}"
+        return f"there was no time to find out whether anything is {better}; {LONGER}"
     return f"nothing was {better} than the baseline"
 
 

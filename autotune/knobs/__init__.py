@@ -12,6 +12,7 @@ from autotune.knobs.config import (
     Precision,
     Scalar,
     TrainConfig,
+    check_values,
     format_scalar,
     parse_knob,
     parse_scalar,
@@ -43,8 +44,8 @@ from autotune.recorder.precision import HALF, torch_dtype
 __all__ = [
     "DATALOADER_ARGUMENTS", "HALF", "KNOBS", "KNOB_NAMES", "OWN_MODES", "Choices", "ModelFacts", "Parameters",
     "Precision", "Scalar", "Space", "TrainConfig", "WorkloadFacts", "affecting", "at_most", "build_space",
-    "buying_memory",
-    "can_share_process", "ddp_arguments", "divisors", "exchanges_coarsely", "following", "format_scalar",
+    "buying_memory", "can_share_process", "check_values",
+    "ddp_arguments", "divisors", "exchanges_coarsely", "following", "format_scalar",
     "framework_arguments",
     "going_with", "idle_knobs", "in_guides_order", "keep_gradients", "limit_of", "loader_arguments",
     "parse_knob", "parse_scalar", "share_of_rank", "torch_dtype", "unknown_knob", "variables",

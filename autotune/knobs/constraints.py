@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from autotune.errors import ConfigError
 from autotune.knobs.batch import divisors, spread
 from autotune.knobs.circumstances import LoaderRoom
-from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig, check_values, make_config, unknown_knob
+from autotune.knobs.config import KNOB_NAMES, Scalar, TrainConfig, check_values, unknown_knob
 from autotune.knobs.facts import WorkloadFacts
 
 AT_MOST = "<="
@@ -88,7 +88,12 @@ def share_of_rank(effective_batch: int, ranks: int) -> int:
 
 
 def _batch(
-    baseline: TrainConfig, effective_batch: int | None, pinned: Mapping[str, Scalar], *, batch_free: bool
+    baseline: TrainConfig,
+    effective_batch: int | None,
+    pinned: Mapping[str, Scalar],
+    limits: Mapping[str, int],
+    *,
+    batch_free: bool,
 ) -> tuple[int, int]:
     """Batch size and accumulation that candidates start from."""
     batch, steps = pinned.get("batch_size"), pinned.get("accumulation_steps")
@@ -112,7 +117,9 @@ def _batch(
                 f"{effective_batch}; pin a divisor of it, or use --effective-batch free"
             )
         return own // int(steps), int(steps)
-    nearest = max(value for value in divisors(own) if value <= baseline.batch_size)
+    most = limits.get("accumulation_steps", own)
+    allowed = [value for value in divisors(own) if own // value <= most]  # own itself is one
+    nearest = max((value for value in allowed if value <= baseline.batch_size), default=allowed[0])
     return nearest, own // nearest
 
 
@@ -126,15 +133,25 @@ def start_config(
     batch_free: bool,
 ) -> TrainConfig:
     """The baseline with the constraints applied, its loader made smaller where its batches would not fit."""
-    own = facts.baseline.model_dump()
-    lower = {knob: min(own[knob], most) for knob, most in limits.items() if own[knob] is not None}
-    baseline = make_config(own | lower)
-    batch, steps = _batch(baseline, effective_batch, pinned, batch_free=batch_free)
-    values = {**baseline.model_dump(), **pinned, "batch_size": batch, "accumulation_steps": steps}
-    start = make_config(values)
+    own = facts.baseline.replace(**pinned)
+    beyond = {knob: most for knob, most in limits.items() if _is_beyond(own, knob, most)}
+    baseline = own.replace(**beyond)
+    batch, steps = _batch(baseline, effective_batch, pinned, limits, batch_free=batch_free)
+    start = baseline.replace(batch_size=batch, accumulation_steps=steps)
+    for knob, most in limits.items():
+        if _is_beyond(start, knob, most):
+            raise ConfigError(
+                f"--pin allows {knob} of {most} at most, but the effective batch of {effective_batch} takes batch_size="
+                f"{batch} with accumulation_steps={steps}; raise the limit, or use --effective-batch free"
+            )
     while room.shortage(start) is not None and (smaller := _smaller_loader(start, pinned)) is not None:
         start = smaller
     return start
+
+
+def _is_beyond(config: TrainConfig, knob: str, most: int) -> bool:
+    """Whether a knob has a number above its limit."""
+    return (getattr(config, knob) or 0) > most
 
 
 def _smaller_loader(config: TrainConfig, pinned: Mapping[str, Scalar]) -> TrainConfig | None:

@@ -147,7 +147,7 @@ def sureness(ci95: Interval, pairs: int) -> str:
 
 
 def bare_rate(rate: float) -> str:
-    """A rate where its unit is told elsewhere."""
+    """A rate without its unit."""
     return format_rate(rate).removesuffix(" samples/s")
 
 
@@ -435,8 +435,8 @@ def headroom_text(headroom: Headroom) -> str:
     if headroom.ratio <= 1:
         return f"before tuning, loading costs nothing that could be measured{spread}"
     return (
-        f"before tuning, loading costs {percent(headroom.loader_fraction)} of the time: at most "
-        f"{ratio_text(headroom.ratio)} to be had from a faster loader{spread}"
+        f"before tuning, loading costs {percent(headroom.loader_fraction)} of the time: a faster "
+        f"loader gives at most {ratio_text(headroom.ratio)}{spread}"
     )
 
 

@@ -22,7 +22,8 @@ from autotune.commands import mcp as mcp_command
 from autotune.commands.tune import tune as tune_command
 from autotune.results.files import write_document
 from autotune.results.result import read_result
-from tests.factories import make_result
+from autotune.results.trainings import trainings_path
+from tests.factories import make_result, note_line
 from tests.inside import run_inside
 from tests.processes import ROOT, budget, has_measured, heed_signals, slowness, temporary_of
 
@@ -115,7 +116,9 @@ def test_every_tool_has_the_options_of_its_command(tmp_path: Path) -> None:
     assert offered["seed"]["maximum"] == 2**32 - 1
     for name, told in offered.items():
         assert told["description"]
-        if name != "command":
+        if name in {"pin", "explore", "warm_start"}:
+            assert told["default"] == []
+        elif name != "command":
             assert told.get("default") == options[name].default
 
 
@@ -179,10 +182,11 @@ def test_answers_hide_secrets(tmp_path: Path) -> None:
 
 
 def test_show_tells_figures_with_intervals_and_how_to_train(tmp_path: Path) -> None:
-    """As data and as text."""
+    """As data and as text, with what trainings reached."""
     file = tmp_path / "a.json"
     result = make_result()
     write_document(result, file)
+    trainings_path(file).write_text(note_line(result, ratio=0.97))
     answer = called(tmp_path, "show", file="a.json", why=True)
     data = answer.structured_content
     assert result.speedup is not None
@@ -194,6 +198,7 @@ def test_show_tells_figures_with_intervals_and_how_to_train(tmp_path: Path) -> N
     assert low < before["samples_per_second"] < high
     assert "blocks" not in before
     assert "autotune.load" in text_of(answer)
+    assert "0.97 of the claimed rate" in text_of(answer)
     assert data["file"] == str(file)
     assert len(data["trials"]) == len(result.trials)
     assert "trials" not in called(tmp_path, "show", file="a.json").structured_content
@@ -235,6 +240,7 @@ def test_errors_are_the_commands_sentences(
         ({}, "expected either model, such as train:build, or command"),
         ({"model": TINY, "command": ["python", "train.py"]}, "expected either model"),
         ({"command": [sys.executable, "train.py"], "explore": {"width": [1]}}, "--explore is for models"),
+        ({"command": [sys.executable, "train.py"], "at_least": 0.9}, "--at-least is for models"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any], words: str, tmp_path: Path) -> None:

@@ -30,7 +30,13 @@ DIGITS = "9" * 5000
         (["--seed", DIGITS], "from 0 to 4294967295"),
         (["--seed", "²"], "from 0 to 4294967295"),
         (["--pin", "num_workers<=many"], "num_workers="),
-        (["--pin", "precision<=bf16"], "expected a whole number behind precision<=, got 'bf16'"),
+        (["--pin", "precision<=bf16"], "expected a whole number after precision<=, got 'bf16'"),
+        (["--pin", "num_threads<=2"], "num_threads<=2 limits nothing: torch chooses the number itself"),
+        (["--pin", "nccl_max_ctas<=8"], "pin nccl_max_ctas=8"),
+        (["--pin", "num_workers<4"], "expected knob=value, or knob<=number, got 'num_workers<4'"),
+        (["--pin", "num_workers=8", "--pin", "num_workers<=4"], "expected num_workers once, got it twice"),
+        (["--explore", "x=1", "--explore", "x=2"], "expected x once, got it twice"),
+        (["--only", ","], "--only: expected names of knobs separated by commas, got ','"),
         (["--pin", f"num_workers<={10**9}"], "expected num_workers of 4096 at most"),
         (["--memory-target", "0"], "--memory-target: expected a fraction above 0"),
         (["--memory-target", "1.5"], "--memory-target: expected a fraction above 0"),
@@ -79,6 +85,10 @@ def test_what_is_out_of_range_is_refused_in_one_sentence(arguments: list[str], w
         ("pin", ["num_workers=4096"], "pinned", {"num_workers": 4096}),
         ("pin", ["num_workers <= 4"], "pinned", {"num_workers": "<=4"}),
         ("pin", ["compile_mode=none"], "pinned", {"compile_mode": None}),
+        ("pin", [], "pinned", {}),
+        ("only", [], "only", None),
+        ("machine_name", " ", "machine_name", None),
+        ("join", " ", "join", None),
         ("dollars_per_hour", "$2.49", "dollars_per_hour", 2.49),
         ("nproc_per_node", "auto", "ranks", "auto"),
         ("explore", ["x=" + ",".join(map(str, range(64)))], "explored", {"x": tuple(range(64))}),
@@ -103,10 +113,18 @@ def test_help_shows_choices_and_ranges() -> None:
     assert "|".join(objective.name for objective in OBJECTIVES) in told
 
 
-def test_what_is_for_models_is_refused_for_a_script() -> None:
-    """By the model of the options, whoever asks."""
-    with pytest.raises(UsageError, match="--fit is for models, and a command was given; leave it out"):
-        options.Options.parse({"fit": True}, target="train.py", script=("python", "train.py"))
+def test_help_of_a_script_says_what_free_changes() -> None:
+    """A number is refused for a script, so that none is offered."""
+    told = " ".join(re.sub("[│╭╮╰╯─]", "", CliRunner().invoke(app, ["run", "--help"]).output).split())
+    assert re.search(r"--effective-batch free Try other batch sizes", told)
+    assert "--writable PATH" in told
+
+
+@pytest.mark.parametrize(("name", "value"), [("fit", True), ("at_least", 0.9)])
+def test_what_is_for_models_is_refused_for_a_script(name: str, value: object) -> None:
+    """By the model of the options, before anything else is said of it."""
+    with pytest.raises(UsageError, match=f"{options.option_of(name)} is for models, and a command was given; leave it"):
+        options.Options.parse({name: value}, target="train.py", script=("python", "train.py"))
 
 
 def test_a_workloads_own_effective_batch_has_the_same_range() -> None:

@@ -103,10 +103,26 @@ def test_what_is_wrong_is_said_in_the_commands_sentence(
     assert " ".join(str(raised.value).split()) in told
 
 
-@pytest.mark.parametrize("given", [{"resume": "yes"}, {"out": 3}, {"warm_start": 3}, {"only": {"precision": 1}}])
-def test_a_value_without_words_is_refused(given: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"resume": "yes"}, "expected True or False, got 'yes'; pass one"),
+        ({"out": 3}, "expected the path of a file, got 3; pass one"),
+        ({"warm_start": 3}, "expected paths of files, got 3; pass one"),
+        ({"warm_start": [1]}, r"expected paths of files, got \[1\]; pass one"),
+        ({"storage": 5}, "expected a text, got 5; pass one"),
+        ({"only": {"precision": 1}}, "expected a text, a number or a list of them, got .*; pass one"),
+        ({"pin": 5}, "--pin: expected knob=value, or knob<=number, got 5; pass a text"),
+        ({"pin": [5]}, "--pin: expected knob=value, or knob<=number, got '5'; pass it in this form"),
+        ({"explore": 3}, "--explore: expected name=a,b, got 3; pass a text"),
+        ({"effective_batch": True}, "expected a whole number from 1 to 2147483647 or 'free', got True"),
+        ({"seed": True}, "expected a whole number from 0 to 4294967295, got True"),
+        ({"nproc_per_node": True}, "expected a whole number from 1 to 256 or 'auto', got True"),
+    ],
+)
+def test_a_value_without_words_is_refused(given: dict[str, Any], words: str) -> None:
     """Before anything is started."""
-    with pytest.raises(UsageError, match=r"expected .*, got .*; pass one, or leave it out"):
+    with pytest.raises(UsageError, match=words):
         autotune.tune("train:build", **given)
 
 

@@ -92,7 +92,7 @@ def test_two_pairs_leave_the_baseline_and_say_what_to_do() -> None:
     ("blocks", "told"),
     [
         (None, "there was no time to try anything but the baseline; give a longer --budget, or --resume"),
-        (2, "there was no time to tell whether anything is faster; give a longer --budget, or --resume"),
+        (2, "there was no time to find out whether anything is faster; give a longer --budget, or --resume"),
         (9, "nothing was faster than the baseline"),
     ],
 )

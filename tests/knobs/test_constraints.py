@@ -58,6 +58,9 @@ def test_pinned_batch_fixes_the_accumulation() -> None:
         ({"bach_size": 8}, "'bach_size' is not a knob; the knobs are batch_size"),
         ({"precision": "int8"}, "precision='int8' cannot be used"),
         ({"prefetch_factor": 0}, "prefetch_factor=0 cannot be used"),
+        ({"batch_size": 8, "accumulation_steps": at_most(2)}, "allows accumulation_steps of 2 at.*raise the limit"),
+        ({"accumulation_steps": 2, "batch_size": at_most(8)}, "allows batch_size of 8 at most, .* batch_size=16"),
+        ({"batch_size": at_most(8), "accumulation_steps": at_most(2)}, "allows batch_size of 8 at most"),
     ],
 )
 def test_pins_that_contradict_are_refused(pinned: Mapping[str, Scalar], message: str) -> None:
@@ -124,6 +127,20 @@ def test_any_number_may_be_limited() -> None:
     assert why == "what could be chosen is left out: --pin allows 1 at most"
 
 
+def test_a_limit_of_accumulation_raises_the_batch() -> None:
+    """The effective batch stays: what was accumulated is trained at once."""
+    facts = make_facts(batch_size=16, accumulation_steps=4)
+    space = space_of(gpu_machine(), facts, pinned={"accumulation_steps": at_most(1)})
+    assert (space.start.batch_size, space.start.accumulation_steps) == (64, 1)
+    assert space.suggested()
+
+
+def test_pinned_workers_prefetch_within_a_limit() -> None:
+    """Though torch's own number is above it."""
+    pinned = {"num_workers": 4, "prefetch_factor": at_most(1)}
+    assert space_of(gpu_machine(), pinned=pinned).start.prefetch_factor == 1
+
+
 def test_worker_cap_above_the_budget_changes_nothing() -> None:
     """Six CPUs carry six workers, whatever is allowed."""
     assert max(space_of(gpu_machine(), pinned={"num_workers": at_most(64)}).choices["num_workers"].values) == 6
@@ -152,8 +169,8 @@ def test_explored_arguments_are_handed_on() -> None:
 PINS = st.fixed_dictionaries(
     {},
     optional={
-        "batch_size": st.sampled_from([1, 4, 12]),
-        "accumulation_steps": st.sampled_from([1, 2, 4]),
+        "batch_size": st.sampled_from([1, 4, 12, at_most(4)]),
+        "accumulation_steps": st.sampled_from([1, 2, 4, at_most(1), at_most(2)]),
         "num_workers": st.sampled_from([0, 2, 8, at_most(0), at_most(1), at_most(3)]),
         "prefetch_factor": st.sampled_from([1, 4]),
         "precision": st.just("fp32"),
@@ -186,13 +203,14 @@ def test_no_combination_escapes_the_caps(
         space = space_of(where(), facts, effective_batch=effective, pinned=pinned)
     except ConfigError:
         return
-    most = limit_of(pinned.get("num_workers"))
+    limits = {knob: most for knob, pin in pinned.items() if (most := limit_of(pin)) is not None}
     held = {knob: pin for knob, pin in pinned.items() if limit_of(pin) is None}
     drawn = {knob: data.draw(st.sampled_from(choices.values), knob) for knob, choices in space.choices.items()}
     for config in (space.start, space.config(drawn), *space.suggested()):
         assert effective is None or config.effective_batch == effective
-        assert most is None or config.num_workers <= most
         assert config == config.replace(**held)
+    for config in (space.start, *space.suggested()):
+        assert all(getattr(config, knob) <= most for knob, most in limits.items())
     assert all(space.violation(config) is None for config in space.suggested())
     assert space.baseline not in space.suggested()
     assert sorted([*space.choices, *space.skipped, *held]) == sorted(KNOB_NAMES)

@@ -79,7 +79,7 @@ def test_without_a_confirmed_gain_there_is_no_large_figure() -> None:
         "memory_format",  # among all knobs, though it was not changed
         "compile_mode none default",
         "Compiling takes 40 s; break-even after about",
-        "Before tuning, loading costs 29 % of the time: at most 1.40× to be had from a faster loader",
+        "Before tuning, loading costs 29 % of the time: a faster loader gives at most 1.40×",
         "precision 1.60× 1.50 – 1.70",
         "Alone, the changes multiply to 2.00×; 1.25× remains",
         "compute alone 2,600 samples/s 9",

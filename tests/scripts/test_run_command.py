@@ -114,6 +114,8 @@ def test_a_command_from_elsewhere_is_run_with_trust_alone(tmp_path: Path) -> Non
 def test_a_pin_that_nothing_would_come_of_is_refused() -> None:
     """A script accumulates by itself: another batch would be another step, and nobody asked for that."""
     baseline, held = TrainConfig(batch_size=64), {"batch_size": "a step would hold more samples"}
-    _require_changeable({"batch_size": 64, "precision": "bf16"}, baseline, held)
-    with pytest.raises(UsageError, match="--pin batch_size=32: a step would hold more samples"):
-        _require_changeable({"batch_size": 32}, baseline, held)
+    for pin in (64, "<=64", "<=128"):
+        _require_changeable({"batch_size": pin, "precision": "bf16"}, baseline, held)
+    for pin, words in ((32, "=32"), ("<=32", "<=32")):
+        with pytest.raises(UsageError, match=f"--pin batch_size{words}: a step would hold more samples"):
+            _require_changeable({"batch_size": pin}, baseline, held)

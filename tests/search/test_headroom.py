@@ -53,8 +53,8 @@ def test_it_is_no_trial() -> None:
 @pytest.mark.parametrize(
     ("ratio", "ends", "words"),
     [
-        (1.5, (1.4, 1.6), "loading costs 33 % of the time: at most 1.50× to be had from a faster loader (95 %"),
-        (1.5, None, "loading costs 33 % of the time: at most 1.50× to be had from a faster loader"),
+        (1.5, (1.4, 1.6), "loading costs 33 % of the time: a faster loader gives at most 1.50× (95 %"),
+        (1.5, None, "loading costs 33 % of the time: a faster loader gives at most 1.50×"),
         (0.99, None, "loading costs nothing that could be measured"),
     ],
 )
