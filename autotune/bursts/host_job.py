@@ -245,9 +245,8 @@ class HostGate(Gate[HostPlayer]):
 
     def _judged(self, error: BaseException, player: HostPlayer | None) -> dict[str, Any] | None:
         """The outcome of a player; its process ends where the device has failed, and where no memory is left at all."""
-        if isinstance(error, MemoryError) and not self.is_shared:
-            return None
-        if isinstance(error, MemoryError):  # there may be none left for anything else
+        is_opening = not self.is_shared and (player is None or not player.is_open)
+        if isinstance(error, MemoryError) and not is_opening:  # there may be none left for anything else
             self._reporter.out_of_memory()
             os._exit(0)
         if isinstance(error, PipeLostError) or device_failed(error):
