@@ -2,7 +2,6 @@
 
     AutotuneError
     ├── UsageError            exit 2: an option, a path or a value that the person can correct
-    │   ├── UnitError             a duration or fraction that cannot be read
     │   ├── ConfigError           a TrainConfig field out of its range, or an unknown knob
     │   ├── TargetError           `module:attr` that leads nowhere
     │   └── ResultFileError       a result file that is missing, broken or of another schema
@@ -36,10 +35,6 @@ class UsageError(AutotuneError):
     """Something that the person typed or passed is wrong and can be corrected."""
 
     exit_status = 2
-
-
-class UnitError(UsageError):
-    """A duration or fraction could not be read."""
 
 
 class ConfigError(UsageError):

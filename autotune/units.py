@@ -6,7 +6,7 @@ import math
 import re
 import sys
 
-from autotune.errors import UnitError
+from autotune.errors import UsageError
 
 _DURATION_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 LONGEST_SECONDS = 30 * 86400.0
@@ -21,20 +21,20 @@ def parse_duration(text: str) -> float:
     """Seconds in a duration such as ``90s``, ``10m``, ``1h30m``; a bare number means seconds.
 
     Raises:
-        UnitError: When the text is no duration above zero and of a month at most.
+        UsageError: When the text is no duration above zero and of a month at most.
     """
     parts = _NUMBER_WITH_UNIT.findall(text.strip().lower())
     rebuilt = "".join(number + unit for number, unit in parts)
     units = [unit or "s" for _, unit in parts]
     bare_among_several = len(parts) > 1 and any(unit == "" for _, unit in parts)
     if not parts or rebuilt != "".join(text.lower().split()) or bare_among_several:
-        raise UnitError(f"expected a duration such as 90s, 10m or 1h30m, got {quoted(text)}; pass one")
+        raise UsageError(f"expected a duration such as 90s, 10m or 1h30m, got {quoted(text)}; pass one")
     if unknown := [unit for unit in units if unit not in _DURATION_SECONDS]:
-        raise UnitError(f"the duration {quoted(text)} has the unknown unit {quoted(unknown[0])}; use s, m, h or d")
+        raise UsageError(f"the duration {quoted(text)} has the unknown unit {quoted(unknown[0])}; use s, m, h or d")
     numbers = [float(number) for number, _ in parts]
     seconds = sum(number * _DURATION_SECONDS[unit] for number, unit in zip(numbers, units, strict=True))
     if not 0 < seconds <= LONGEST_SECONDS:
-        raise UnitError(f"expected a duration above zero and of 30d at most, got {quoted(text)}; use one such as 10m")
+        raise UsageError(f"expected a duration above zero and of 30d at most, got {quoted(text)}; use one such as 10m")
     return seconds
 
 
@@ -42,15 +42,15 @@ def parse_fraction(text: str) -> float:
     """A fraction in (0, 1] written as ``0.9`` or ``90%``.
 
     Raises:
-        UnitError: When the text is no number, or lies outside (0, 1].
+        UsageError: When the text is no number, or lies outside (0, 1].
     """
     stripped = text.strip()
     try:
         value = float(stripped[:-1]) / 100 if stripped.endswith("%") else float(stripped)
     except ValueError:
-        raise UnitError(f"expected a fraction such as 0.9 or 90%, got {quoted(text)}; pass one") from None
+        raise UsageError(f"expected a fraction such as 0.9 or 90%, got {quoted(text)}; pass one") from None
     if not 0 < value <= 1:
-        raise UnitError(f"expected a fraction above 0 and at most 1 (100%), got {quoted(text)}; pass one such as 0.9")
+        raise UsageError(f"expected a fraction above 0 and at most 1 (100%), got {quoted(text)}; pass one such as 0.9")
     return value
 
 

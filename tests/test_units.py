@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.errors import UnitError
+from autotune.errors import UsageError
 from autotune.units import LONGEST_SECONDS, format_bytes, format_rate, format_seconds, parse_duration, parse_fraction
 
 
@@ -35,21 +35,21 @@ def test_duration_is_read_in_seconds(text: str, seconds: float) -> None:
 @pytest.mark.parametrize("text", ["", "m", "0", "0s", "-5m", "1h-30m", "1 30", "1h30", "ten", "inf", "nan", "1..5s"])
 def test_duration_that_is_none_is_refused(text: str) -> None:
     """What is no positive duration is refused, and the message echoes it."""
-    with pytest.raises(UnitError) as caught:
+    with pytest.raises(UsageError) as caught:
         parse_duration(text)
     assert repr(text) in str(caught.value)
 
 
 def test_duration_with_an_unknown_unit_names_the_unit() -> None:
     """A mistyped unit is told apart from a mistyped number."""
-    with pytest.raises(UnitError, match="unknown unit 'w'"):
+    with pytest.raises(UsageError, match="unknown unit 'w'"):
         parse_duration("2w")
 
 
 @pytest.mark.parametrize("text", ["31d", "9999999999h", "9" * 400, "9" * 5000 + "s"])
 def test_a_duration_of_more_than_a_month_is_refused(text: str) -> None:
     """In a sentence of readable length: what is long is cut."""
-    with pytest.raises(UnitError, match="of 30d at most") as caught:
+    with pytest.raises(UsageError, match="of 30d at most") as caught:
         parse_duration(text)
     assert len(str(caught.value)) < 200
 
@@ -63,7 +63,7 @@ def test_fraction_is_read_as_number_or_per_cent(text: str, fraction: float) -> N
 @pytest.mark.parametrize("text", ["", "%", "0", "0%", "1.01", "90", "101%", "-0.5", "nan", "inf", "half"])
 def test_fraction_outside_of_its_range_is_refused(text: str) -> None:
     """A share of nothing, of more than all, or of no number is refused, and the message echoes it."""
-    with pytest.raises(UnitError) as caught:
+    with pytest.raises(UsageError) as caught:
         parse_fraction(text)
     assert repr(text) in str(caught.value)
 
@@ -73,7 +73,7 @@ def test_no_text_makes_a_parser_fail_in_another_way(text: str) -> None:
     """Whatever is typed gives a figure in its range or an AutotuneError."""
     for parse, largest in ((parse_duration, LONGEST_SECONDS), (parse_fraction, 1.0)):
         value = 0.0
-        with contextlib.suppress(UnitError):
+        with contextlib.suppress(UsageError):
             value = parse(text)
         assert 0 <= value <= largest
         assert math.isfinite(value)

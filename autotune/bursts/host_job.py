@@ -45,6 +45,9 @@ def run_host(request: Request, reporter: PipeReporter, commands: Commands) -> No
         request: The first player, and what holds for all.
         reporter: Hears of each step of a player's life.
         commands: What to do next.
+
+    Raises:
+        PipeLostError: No commands come any more: the parent is gone.
     """
     own = os.getpid()
     with prepared(request, reporter) as ready:
@@ -54,7 +57,9 @@ def run_host(request: Request, reporter: PipeReporter, commands: Commands) -> No
             gate.train(command)
             # A copy that the user's code has forked must not take orders.
             line = commands.readline() if os.getpid() == own else b""
-            command = Command(**loads(line)) if line else Command("end")
+            if not line:
+                raise PipeLostError
+            command = Command(**loads(line))
         gate.end()
 
 

@@ -56,6 +56,8 @@ def _reported(request: Request, reporter: PipeReporter, work: Callable[[], None]
     try:
         try:
             work()
+        except PipeLostError:
+            raise
         except BaseException as error:  # noqa: BLE001 - the user's code may raise anything, SystemExit too
             _report(error, request, reporter)
     except PipeLostError:

@@ -157,7 +157,7 @@ def test_a_restart_in_the_middle_leaves_nothing(notebook: Notebook) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        ("autotune.tune(build, budget='soon')", "UnitError", "expected a duration such as 90s, 10m or 1h30m"),
+        ("autotune.tune(build, budget='soon')", "UsageError", "expected a duration such as 90s, 10m or 1h30m"),
         ("autotune.tune('nowhere:build', budget='30s')", "TargetError", "there is no module 'nowhere'"),
         ("autotune.tune(lambda: 1 / 0, budget='30s')", "WorkloadError", "ZeroDivisionError: division by zero"),
         ("autotune.tune(build, budgets='30s')", "TypeError", "did you mean 'budget'?"),
