@@ -52,7 +52,11 @@ def server() -> Iterator[Isolation]:
 def test_what_runs_out_of_memory_near_the_target_ends_alone(
     server: Isolation, limit_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What fits is measured by itself, and then plays beside the incumbent; what does not has never joined it."""
+    """What fits is measured by itself, and then plays beside the incumbent; what does not has never joined it.
+
+    A small batch joins at once. Whether it stays there depends on the holes in the heap that all share: the limit may
+    end that process, and the batch runs alone.
+    """
     runner = ProcessRunner(server, "cpu", memory_limit_bytes=limit_bytes)
     space = make_space(effective_batch=None, facts={"baseline": TrainConfig(batch_size=16)})
     log = TrialLog(optuna.create_study(direction="maximize"), space)
@@ -72,10 +76,9 @@ def test_what_runs_out_of_memory_near_the_target_ends_alone(
         runner.close()
     assert [burst.outcome for burst in came] == [Outcome.OK, Outcome.OK, Outcome.OOM, Outcome.OK]
     assert joined == [point(16), point(256), point(64)]
-    first, fits, again = (burst.measurement for burst in came if burst.measurement is not None)
+    first, fits = (burst.measurement for burst in came[:2] if burst.measurement is not None)
     assert fits.device_memory_bytes is not None
     assert limit_bytes >= fits.device_memory_bytes > (first.device_memory_bytes or 0) + LEFT_BYTES / 2
-    assert again.device_memory_bytes is None  # it joined at once, and shares the memory of its process
 
 
 def test_where_memory_holds_one_process_a_round_keeps_to_the_target(
