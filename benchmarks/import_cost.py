@@ -33,7 +33,7 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 from autotune import Tuned, Workload
-from autotune.errors import AutotuneError, UnitError
+from autotune.errors import AutotuneError, UsageError
 from autotune.hardware import probe_host
 from autotune.measuring.statistics import student_t
 from autotune.results.result import Side, read_result
@@ -290,7 +290,7 @@ def duration(text: str) -> float:
     """Seconds of a duration that was typed."""
     try:
         return parse_duration(text)
-    except UnitError as error:
+    except UsageError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
