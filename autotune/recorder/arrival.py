@@ -34,7 +34,7 @@ def arrive() -> None:
         _or_give_up(orders, lambda: _note_arrival(orders["shared"]))
     if "sandbox" in orders:
         _or_give_up(orders, lambda: enter(orders["sandbox"]))
-    if orders["role"] != "launch":
+    if orders["role"] not in {"launch", "train"}:
         leave_out()
     if orders["role"] == "serve":
         watch_tokenizers()
@@ -50,8 +50,12 @@ def _begin(orders: dict[str, Any]) -> None:
     """Takes up the role."""
     _require_known_versions()
     from . import launched, look, runner
+    from .live import training
 
-    roles = {"look": look.begin, "serve": runner.begin, "job": runner.begin, "launch": launched.begin}
+    roles = {
+        "look": look.begin, "serve": runner.begin, "job": runner.begin, "launch": launched.begin,
+        "train": training.begin,
+    }  # fmt: skip
     roles[orders["role"]](orders)
 
 

@@ -1,0 +1,76 @@
+"""Who plans candidates for a training: the command that has started its script, over a socket, as long as it is there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from typing import Any
+
+SEND_SECONDS = 0.2
+"""A parent that does not take a line within this is left alone from then on: training does not wait for it."""
+
+
+class Parent:
+    """The command's side, at a path; where nobody listens, there are no candidates.
+
+    Args:
+        path: Of its socket. It is connected to when something is asked: other processes of the script never train.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._process = os.getpid()
+        self._channel: socket.socket | None = None
+        self._received = b""
+        self._is_gone = False
+
+    def ask(self, facts: dict[str, Any]) -> None:
+        """Asks for candidates."""
+        channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        channel.settimeout(SEND_SECONDS)
+        try:
+            channel.connect(self._path)
+        except OSError:
+            self._is_gone = True
+            return
+        self._channel = channel
+        self.tell("began", pid=self._process, **facts)
+
+    def answer(self) -> list[dict[str, Any]] | None:
+        """The candidates, once they are known; none where nobody is left to plan them."""
+        if self._is_gone or self._channel is None:
+            return []
+        try:
+            self._channel.setblocking(False)
+            while chunk := self._channel.recv(65536):
+                self._received += chunk
+            self._leave()
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError:
+            self._leave()
+        finally:
+            if self._channel is not None:
+                self._channel.settimeout(SEND_SECONDS)
+        line, newline, _ = self._received.partition(b"\n")
+        if not newline:
+            return [] if self._is_gone else None
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            return list(json.loads(line)["candidates"])
+        return []
+
+    def tell(self, event: str, **content: Any) -> None:
+        """Something has happened."""
+        if self._channel is None or os.getpid() != self._process:
+            return
+        try:
+            self._channel.sendall(json.dumps({"event": event, **content}, default=str).encode() + b"\n")
+        except OSError:
+            self._leave()
+
+    def _leave(self) -> None:
+        channel, self._channel, self._is_gone = self._channel, None, True
+        if channel is not None:
+            channel.close()

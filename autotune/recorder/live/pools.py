@@ -1,0 +1,298 @@
+"""One pass through a script's loader, fed from loaders that are exchanged within it: pools.
+
+All pools of a pass draw from one iterator over the script's own sampler, and each hands out all that it has drawn
+before the next one does. So every index comes once, in the order of the untuned run. Pools draw random numbers from a
+generator of their own; what torch's iterator draws from the script's is drawn once a pass, as the script would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from time import perf_counter  # by name: the script may replace what `time` holds
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader, Sampler
+
+from ..batches import Batches
+from ..naming import length_of
+from ..stream import ITERATE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_OF_ORDER = ("sampler", "batch_sampler", "batch_size", "drop_last")
+_given_up: list[Pool] = []  # torch, in its own `__del__`, may wait for ever for workers that were killed
+
+
+class Order:
+    """The indices of one pass, batch by batch, in the script's order.
+
+    Args:
+        loader: The script's.
+        begins: Whether torch would make a new iterator, rather than go on with one whose workers persist.
+    """
+
+    def __init__(self, loader: DataLoader[Any], *, begins: bool) -> None:
+        drawn_from: Any = loader._index_sampler
+        self._indices = iter(drawn_from)
+        if begins:  # exactly what torch does, which asks for an iterator a second time where workers start
+            torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+            if loader.num_workers:
+                self._indices = iter(drawn_from)
+        self._returned: deque[Any] = deque()
+        self.error: BaseException | None = None
+        """That the script's own sampler has raised."""
+
+    def draw(self) -> Any:
+        """The next batch of indices.
+
+        Raises:
+            StopIteration: There is none.
+        """
+        if self._returned:
+            return self._returned.popleft()
+        try:
+            return next(self._indices)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self.error = error
+            raise
+
+    def draw_first(self) -> None:
+        """Draws the first batch of indices now, as workers that start would."""
+        with contextlib.suppress(StopIteration):
+            self._returned.append(self.draw())
+
+    def take_back(self, batches: Iterator[Any]) -> None:
+        """Batches of indices that were drawn, and came to nothing; they are drawn again, first."""
+        self._returned.extendleft(reversed(list(batches)))
+
+
+class _Feed(Sampler[Any]):
+    """What a pool's loader draws from: the order of the pass, as long as the pool is open."""
+
+    def __init__(self) -> None:
+        self.order: Order | None = None
+        self.drawn: deque[Any] = deque()  # and not handed out yet
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self.order is None:
+            raise StopIteration
+        self.drawn.append(self.order.draw())
+        return self.drawn[-1]
+
+    def __len__(self) -> int:
+        return 0
+
+
+class Pool:
+    """A loader of one setting.
+
+    Args:
+        loader: The script's.
+        arguments: Of `DataLoader`, as `Changes.arguments` makes them. Workers are seeded as torch would seed the script's
+            own if they started now, and nothing is drawn from the script's generator.
+        is_own: Whether it is the script's own setting: then its failures are the script's.
+        timeout_seconds: After which a batch is not waited for any longer, where it is not the script's own setting.
+
+    Attributes:
+        persists: Whether its workers live on after a pass.
+        start_seconds: What it took to start its workers; 0 before.
+        delivered: Batches since it was opened.
+    """
+
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        arguments: Mapping[str, Any],
+        *,
+        is_own: bool,
+        timeout_seconds: float,
+    ) -> None:
+        self._feed = _Feed()
+        self.is_own = is_own
+        self.persists = bool(arguments.get("persistent_workers"))
+        self.start_seconds = 0.0
+        self.delivered = 0
+        kept = {name: value for name, value in arguments.items() if name not in _OF_ORDER}
+        own = loader.generator if loader.generator is not None else torch.default_generator
+        kept["generator"] = torch.Generator()
+        kept["generator"].set_state(own.get_state())
+        batched = loader._auto_collation  # type: ignore[attr-defined]
+        kept |= {"batch_sampler": self._feed} if batched else {"sampler": self._feed, "batch_size": None}
+        if kept["num_workers"]:
+            kept["persistent_workers"] = True  # over the pass at least: pools take turns
+            if not is_own:
+                kept["timeout"] = timeout_seconds
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's advice on the number of workers is none for the script
+            self.loader = DataLoader(**kept)
+        self.loader.check_worker_number_rationality = lambda: None  # type: ignore[method-assign]
+        self._batches: Iterator[Any] | None = None
+
+    @property
+    def queue_batches(self) -> int:
+        """What its workers prepare in advance."""
+        return self.loader.num_workers * (self.loader.prefetch_factor or 0)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it draws more."""
+        return self._feed.order is not None
+
+    def start(self) -> None:
+        """Starts its workers, which wait for something to do."""
+        if self.loader.num_workers and self._batches is None:
+            began = perf_counter()
+            self._batches = ITERATE(self.loader)
+            self._leave_to_us()
+            self.start_seconds = perf_counter() - began
+
+    def open(self, order: Order) -> None:
+        """From here on it draws from a pass."""
+        self._feed.order = order
+        self.delivered = 0
+        self._batches = ITERATE(self.loader)
+        self._leave_to_us()
+
+    def close(self) -> None:
+        """It draws no more; what it has drawn is still handed out."""
+        self._feed.order = None
+
+    def take(self) -> Any:
+        """The next batch.
+
+        Raises:
+            StopIteration: All that it has drawn is handed out, and there is no more to draw or it is closed.
+        """
+        assert self._batches is not None  # noqa: S101 - it was opened before
+        batch = next(self._batches)
+        self._feed.drawn.popleft()
+        self.delivered += 1
+        return batch
+
+    def given_up(self) -> Iterator[Any]:
+        """Kills its workers; returns the indices that it has drawn and not handed out."""
+        self.close()
+        for worker in getattr(self._batches, "_workers", ()):
+            with contextlib.suppress(OSError, AttributeError):
+                os.kill(worker.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+        _given_up.append(self)
+        drawn, self._feed.drawn = self._feed.drawn, deque()
+        return iter(drawn)
+
+    def end(self) -> None:
+        """Ends its workers, which have nothing left to do."""
+        self._batches = self.loader._iterator = None
+
+    def _leave_to_us(self) -> None:
+        """Takes its workers out of torch's watch, which would end the training in the middle of any line."""
+        batches = self._batches
+        if not self.is_own and getattr(batches, "_worker_pids_set", False):
+            torch.utils.data._utils.signal_handling._remove_worker_pids(id(batches))
+            batches._worker_pids_set = False  # type: ignore[union-attr]
+
+
+class Pass(Batches):
+    """A pass of the script's through its loader: its iterator.
+
+    Args:
+        loader: The script's.
+        order: Its indices.
+        pool: That it begins with.
+        lazily: Whether the pool is opened with the first batch, as the script's own loader without workers begins.
+        draws: Called before a batch is drawn.
+        drawn: Called with each batch, and the seconds that it was waited for.
+        failed: Called with a pool that is not the script's own and has failed; returns what feeds the rest.
+        ended: Called at the end.
+
+    Attributes:
+        loader: The script's.
+        order: Its indices.
+        pool: That hands out batches now.
+        count: Batches so far.
+        is_over: Whether there are no more, or reading has failed.
+    """
+
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        order: Order,
+        pool: Pool,
+        *,
+        lazily: bool,
+        draws: Callable[[], None],
+        drawn: Callable[[Any, float], None],
+        failed: Callable[[Pool, Exception], Pool],
+        ended: Callable[[], None],
+    ) -> None:
+        self.loader = loader
+        self.order = order
+        self.pool = pool
+        self.count = 0
+        self.is_over = False
+        self._next: Pool | None = None
+        self._is_opened = not lazily
+        self._draws, self._drawn, self._failed, self._ended = draws, drawn, failed, ended
+        if not lazily:
+            pool.open(order)
+
+    def _inner(self) -> Any:
+        return self.pool._batches
+
+    def __len__(self) -> int:
+        return length_of(self.loader) or 0
+
+    def go_on_with(self, pool: Pool) -> None:
+        """Another pool feeds the rest, as soon as this one has handed out what it has drawn."""
+        if pool is self.pool:
+            return
+        self.pool.close()
+        self._next = pool
+
+    @property
+    def has_settled(self) -> bool:
+        """Whether batches come from a pool whose queue was emptied since it was opened."""
+        return self._next is None and self.pool.delivered > self.pool.queue_batches
+
+    def __next__(self) -> Any:
+        self._draws()
+        began = perf_counter()
+        try:
+            batch = self._taken()
+        except BaseException:
+            self.is_over = True
+            self._ended()
+            raise
+        self.count += 1
+        self._drawn(batch, perf_counter() - began)
+        return batch
+
+    def _taken(self) -> Any:
+        while True:
+            try:
+                if not self._is_opened:
+                    self._is_opened = True
+                    self.pool.open(self.order)
+                return self.pool.take()
+            except StopIteration:
+                if self._next is None:
+                    raise
+                self.pool, self._next = self._next, None
+                self._is_opened = False
+            except Exception as error:
+                if self.pool.is_own or error is self.order.error:
+                    raise
+                self.order.take_back(self.pool.given_up())
+                self.pool, self._next = self._failed(self.pool, error), None
+                self._is_opened = False

@@ -1,0 +1,704 @@
+"""The search inside a real training: candidates play the incumbent block by block, and what wins stays.
+
+Settings change where an optimizer has just stepped. A block is some steps, after others that lead in until the loader's
+queue is as in training. Blocks of both sides alternate; neighbours make a pair. Steps that hold something else, an
+evaluation or the end of an epoch, are no part of a block. Whatever goes wrong here ends the search, never the training.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import math
+import os
+import shutil
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter  # by name: the script may replace what `time` holds
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from .. import hooks
+from ..changes import Changes
+from ..clock import clock_of
+from ..effects import compiled_graphs
+from ..loop import described, implementations
+from ..naming import has_own_iterator, length_of, loader_key, tensors_in
+from ..ranks import count_ranks
+from ..telling import form_of
+from ..usage import available_bytes, resident_bytes
+from .evidence import Evidence, Spread
+from .ledger import WORST, Ledger
+from .pools import Order, Pass, Pool
+from .reading import Reading
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+    from torch.utils.data import DataLoader
+
+WARM_STEPS, WARM_SECONDS = 8, 1.0
+"""Of training, before anything is asked: the first steps allocate, compile and fill caches. Not tuned."""
+BLOCK_SECONDS = 0.4
+"""Of a block, rounded up to whole steps."""
+LEAD_STEPS = 1
+"""That lead in at least."""
+EPOCH_BLOCKS = 4
+"""An epoch must hold that many blocks, or blocks are shorter."""
+MOST_STEPS, MOST_SECONDS = 20_000, 900.0
+"""After which the search ends, whatever is undecided. Not tuned."""
+HANG_SECONDS, HANG_STEPS = 5.0, 20
+"""A candidate's batch is waited for so long, or as long as so many steps take. Not tuned."""
+PACE_SECONDS = 5.0
+"""Between two looks at the pace, for who watches."""
+MEMORY_SHARE = 0.5
+"""Of the memory that is available, and of what is free in /dev/shm, a candidate's loader may be expected to take."""
+WORKER_SHARE = 0.3
+"""Of this process's memory, what a worker is expected to take of its own: it copies what it touches."""
+BOTH = ("incumbent", "candidate", "candidate", "incumbent")
+"""The order of blocks, so that a slow drift touches both sides alike."""
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class Adviser(Protocol):
+    """Plans candidates, and hears what comes of them. None of its methods may raise, or block for long."""
+
+    def ask(self, facts: dict[str, Any]) -> None:
+        """Asks for candidates."""
+
+    def answer(self) -> list[dict[str, Any]] | None:
+        """The candidates, once they are known."""
+
+    def tell(self, event: str, **content: Any) -> None:
+        """Something has happened."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Changes to the script's own setting.
+
+    Attributes:
+        name: As a person reads it.
+        knobs: A value for each that is changed.
+        loader: Arguments of `DataLoader`.
+        process: Functions of `telling`, each with a value.
+        optimizer: The same.
+    """
+
+    name: str = "your own setting"
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    loader: Mapping[str, Any] = field(default_factory=dict)
+    process: Mapping[str, Any] = field(default_factory=dict)
+    optimizer: Mapping[str, Any] = field(default_factory=dict)
+
+    def with_changes(self, told: Mapping[str, Any]) -> Setting:
+        """The same with a candidate's changes, as `Adviser.answer` describes them."""
+        return Setting(
+            told["name"],
+            {**self.knobs, **told["knobs"]},
+            {**self.loader, **told["loader"]},
+            {**self.process, **dict(told["process"])},
+            {**self.optimizer, **dict(told["optimizer"])},
+        )
+
+    @property
+    def of_loader(self) -> tuple[tuple[str, Any], ...]:
+        """By which its pools are known."""
+        return tuple(sorted(self.loader.items()))
+
+    def changes(self) -> Changes:
+        """What brings it into force, and takes it back."""
+        return Changes(
+            {
+                "knobs": dict(self.knobs), "changed": list(self.knobs), "loader": dict(self.loader),
+                "process": list(self.process.items()), "optimizer": list(self.optimizer.items()),
+            }
+        )  # fmt: skip
+
+
+OWN = Setting()
+
+
+@dataclass
+class _Block:
+    """Steps of one side."""
+
+    setting: Setting
+    leads: int  # steps so far that lead in; -1 once it is timed
+    steps: int = 0
+    began: float = 0.0
+
+
+@dataclass
+class _Race:
+    """A candidate against the incumbent."""
+
+    told: Mapping[str, Any]
+    candidate: Setting
+    evidence: Evidence
+    blocks: list[float] = field(default_factory=list)  # seconds of a step
+    failure: str | None = None
+
+
+def _harmless(method: Method) -> Method:
+    """Ends the search where it fails, for whatever reason; the training goes on with the script's own setting."""
+
+    @functools.wraps(method)
+    def tried(self: LiveTraining, *args: Any) -> Any:
+        try:
+            return method(self, *args)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is not the script's
+            self.give_up(f"{type(error).__name__}: {error}")
+
+    return tried  # type: ignore[return-value]
+
+
+class LiveTraining:
+    """Tunes the training of this process while it goes on.
+
+    Args:
+        adviser: Plans candidates.
+        cpus: That this process may use.
+
+    Attributes:
+        left: Knobs that keep the script's own value, each with why.
+    """
+
+    def __init__(self, adviser: Adviser, cpus: int) -> None:
+        self.left: dict[str, str] = {}
+        self._adviser = adviser
+        self._cpus = cpus
+        self._process, self._thread = os.getpid(), 0
+        self._phase = "warms up"
+        self._ledger, self._spread = Ledger(), Spread()
+        self._incumbent, self._in_force, self._gain = OWN, OWN, 1.0
+        self._changes: dict[int, Changes] = {}
+        self._race: _Race | None = None
+        self._block: _Block | None = None
+        self._candidates: deque[Mapping[str, Any]] = deque()
+        self._pass: Pass | None = None
+        self._pools: dict[tuple[tuple[str, Any], ...], Pool] = {}
+        self._loader: DataLoader[Any] | None = None
+        self._key: str | None = None
+        self._keys: dict[str, int] = {}  # of loaders that were drawn from since the last step, in how many steps
+        self._drawn: set[str] = set()
+        self._draws, self._step_draws = 0, 1.0
+        self._draw_thread = 0
+        self._reading = Reading()
+        self._optimizer: Optimizer | None = None
+        self._others = False
+        self._steps, self._trained, self._waited = 0, 0.0, 0.0
+        self._usual = 0.0  # seconds of a step of the script's own setting
+        self._last: float | None = None
+        self._interrupted = True
+        self._began = perf_counter()
+        self._due, self._paced = math.inf, (0, 0.0, 0.0)
+        self._searched_from = (0, 0.0)
+        self._batch_bytes = 0
+        self._clock = clock_of(torch.device("cpu"))
+        hooks.on_iterate(self._on_iterate)
+        hooks.on_mode(self._on_mode)
+        register_optimizer_step_post_hook(self._on_step)
+        atexit.register(self._at_exit)
+
+    # What the script does.
+
+    def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
+        self._interrupted = True
+        if not torch.is_grad_enabled() or os.getpid() != self._process:
+            return iterate(loader)
+        return self._passes(loader) or iterate(loader)
+
+    @_harmless
+    def _passes(self, loader: DataLoader[Any]) -> Pass | None:
+        """A pass of ours through a loader that may feed training; None: it is left to torch."""
+        key = loader_key(loader)
+        if self._phase == "over" and not self._incumbent.loader and not self._persists(loader):
+            return None
+        if self._key not in {None, key}:
+            return None
+        if (why := why_not(loader)) is not None:
+            self.left.setdefault("num_workers", why)
+            return None
+        begins = not (loader.persistent_workers and self._loader is loader)
+        if begins or self._loader is not loader:
+            self._end_pools()
+        self._loader = loader
+        pool = self._pool_for(self._in_force if self._key == key else OWN)
+        order = Order(loader, begins=begins)
+        lazily = not loader.num_workers
+        if not lazily and not pool.loader.num_workers:
+            order.draw_first()
+        began = perf_counter()
+        passing = Pass(
+            loader,
+            order,
+            pool,
+            lazily=lazily,
+            draws=functools.partial(self._draw, key),
+            drawn=self._on_batch,
+            failed=self._on_failed,
+            ended=lambda: self._on_ended(passing),
+        )
+        pool.start_seconds = pool.start_seconds or perf_counter() - began
+        self._pass = passing
+        return passing
+
+    def _persists(self, loader: DataLoader[Any]) -> bool:
+        """Whether a loader's workers live on in a pool of ours."""
+        return loader.persistent_workers and self._loader is loader and bool(self._pools)
+
+    def _draw(self, key: str) -> None:
+        if self._phase == "warms up":
+            self._drawn.add(key)
+            self._draws += 1
+            self._draw_thread = threading.get_ident()
+            if self._pass is not None and self._pass.count:  # the first draws what the order is shuffled by
+                self._reading.before()
+
+    def _on_batch(self, batch: Any, seconds: float) -> None:
+        self._waited += seconds
+        if self._phase == "warms up":
+            self._look_at(batch)
+
+    @_harmless
+    def _look_at(self, batch: Any) -> None:
+        self._reading.after()
+        self._batch_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(batch))
+
+    @_harmless
+    def _on_ended(self, passing: Pass) -> None:
+        self._interrupted = True
+        if passing is self._pass:
+            self._pass = None
+            if not passing.loader.persistent_workers:
+                self._end_pools()
+
+    def _on_mode(self, module: Any, training: bool) -> None:
+        if module.training and not training:
+            self._interrupted = True
+
+    def _on_step(self, optimizer: Optimizer, *_: Any) -> None:
+        now = perf_counter()
+        if self._phase == "over":
+            if optimizer is self._optimizer:
+                self._steps += 1
+                self._count(now)
+            return
+        self._advance(optimizer, now)
+
+    @_harmless
+    def _advance(self, optimizer: Optimizer, now: float) -> None:
+        """A step has ended."""
+        if self._optimizer is None:
+            self._take(optimizer)
+        elif optimizer is not self._optimizer:
+            self._others = True
+            self.left["optimizer_impl"] = "several optimizers step in turn"
+            return
+        self._steps += 1
+        seconds = self._count(now)
+        if self._phase == "warms up":
+            self._warm(seconds)
+        elif self._phase == "asks":
+            self._await_answer()
+        elif self._phase == "races":
+            self._play(seconds)
+            if self._steps - self._searched_from[0] > MOST_STEPS or self._trained - self._searched_from[1] > MOST_SECONDS:
+                self._finish("its time is over")
+        self._last = perf_counter()  # what we did in between is no part of the next step
+
+    def _count(self, now: float) -> float | None:
+        """Seconds of the step that has ended; None where something else lay in it."""
+        last, self._last = self._last, now
+        ordinary, self._interrupted = not self._interrupted and last is not None, False
+        seconds = now - last if last is not None else 0.0
+        if ordinary:
+            self._trained += seconds
+        if now > self._due:
+            self._tell_pace(now)
+        return seconds if ordinary else None
+
+    # What is asked, and when.
+
+    def _take(self, optimizer: Optimizer) -> None:
+        self._optimizer, self._thread = optimizer, threading.get_ident()
+        weight = next((one for group in optimizer.param_groups for one in group["params"]), None)
+        device = weight.device if weight is not None else torch.device("cpu")
+        self._clock = clock_of(device)
+        self._device = device
+
+    def _warm(self, seconds: float | None) -> None:
+        """Until enough of the training is known to plan for it."""
+        for key in self._drawn:
+            self._keys[key] = self._keys.get(key, 0) + 1
+        self._drawn.clear()
+        if seconds is not None and self._steps > WARM_STEPS // 2:
+            self._usual = seconds if not self._usual else 0.7 * self._usual + 0.3 * seconds
+        if self._steps < WARM_STEPS or self._trained < WARM_SECONDS or not self._usual:
+            return
+        if count_ranks() > 1:
+            self._finish("several ranks train together, which must all switch at once")
+            return
+        self._due, self._step_draws = perf_counter(), max(1.0, self._draws / self._steps)
+        self._choose_loader()
+        self._phase = "asks"
+        self._adviser.ask(self._facts())
+        self._await_answer()
+
+    def _choose_loader(self) -> None:
+        """The one loader that feeds training, if there is one."""
+        feeding = [key for key, steps in self._keys.items() if steps > WARM_STEPS // 2]
+        if len(feeding) != 1 or self._pass is None or loader_key(self._pass.loader) != feeding[0]:
+            why = "several loaders feed training" if len(feeding) > 1 else "no loader was seen to feed training"
+            self.left.setdefault("num_workers", why)
+        elif self._draw_thread != self._thread:
+            self.left["num_workers"] = "a thread of the script draws batches ahead of training"
+        else:
+            self._key = feeding[0]
+            if not self._pass.loader.num_workers and (why_workers := self._reading.why_no_workers) is not None:
+                self.left["num_workers"] = why_workers
+        if compiled_graphs():
+            self.left |= dict.fromkeys(("optimizer_impl", "num_threads"), "the script compiles its training itself")
+        for name in ("prefetch_factor", "pin_memory"):
+            if self._key is None:
+                self.left.setdefault(name, self.left["num_workers"])
+
+    def _facts(self) -> dict[str, Any]:
+        optimizer, loader = self._optimizer, self._pass.loader if self._pass is not None and self._key else None
+        assert optimizer is not None  # noqa: S101 - it has stepped
+        return {
+            "device": self._device.type,
+            "cpus": self._cpus,
+            "threads": torch.get_num_threads(),
+            "loader": described(loader) if loader is not None else None,
+            "moves_augmentation": self._reading.draws_random_numbers,
+            "optimizer": f"{type(optimizer).__module__}.{type(optimizer).__qualname__}",
+            "forms": implementations(optimizer),
+            "form": form_of(optimizer),
+            "step_seconds": self._usual,
+            "wait_share": min(1.0, self._waited / self._trained) if self._trained else 0.0,
+            "batch_bytes": self._batch_bytes,
+            "cudnn_benchmark": torch.backends.cudnn.benchmark,
+            "left": self.left,
+        }
+
+    def _await_answer(self) -> None:
+        candidates = self._adviser.answer()
+        if candidates is None:
+            return
+        self._candidates.extend(one for one in candidates if not self.left.keys() & one["knobs"].keys())
+        self._phase, self._searched_from = "races", (self._steps, self._trained)
+        self._next_race()
+
+    # Races.
+
+    def _next_race(self) -> None:
+        """The next candidate that differs from the incumbent, and fits into memory."""
+        self._race, self._block = None, None
+        while self._candidates:
+            told = self._candidates.popleft()
+            candidate = self._incumbent.with_changes(told)
+            if candidate.knobs == self._incumbent.knobs or not self._means_something(candidate):
+                continue
+            race = _Race(told, candidate, Evidence(self._spread))
+            if (why := self._no_room(candidate)) is not None:
+                self._decided(race, "too costly", why)
+                continue
+            self._race = race
+            return
+        self._finish("all candidates are decided")
+
+    def _means_something(self, candidate: Setting) -> bool:
+        if not candidate.loader:
+            return True
+        workers = candidate.loader.get("num_workers", self._loader.num_workers if self._loader is not None else 0)
+        return bool(workers) or "prefetch_factor" not in candidate.knobs or candidate.loader["prefetch_factor"] is None
+
+    def _no_room(self, candidate: Setting) -> str | None:
+        """Why a candidate's loader may not fit into memory; None where it does."""
+        loader = self._loader
+        workers = candidate.loader.get("num_workers", 0) or 0
+        if loader is None or not workers or candidate.of_loader == self._incumbent.of_loader:
+            return None
+        prefetch = candidate.loader.get("prefetch_factor") or loader.prefetch_factor or 2
+        waiting = workers * prefetch * self._batch_bytes
+        own = workers * WORKER_SHARE * _own_bytes()
+        available = available_bytes()
+        if available is not None and waiting + own > MEMORY_SHARE * available:
+            return "there may be too little memory for its workers"
+        with contextlib.suppress(OSError):
+            if waiting > MEMORY_SHARE * shutil.disk_usage("/dev/shm").free:  # noqa: S108 - where torch passes batches
+                return "there is too little room in /dev/shm for what its workers prepare"
+        return None
+
+    def _play(self, seconds: float | None) -> None:
+        """A step of the search has ended."""
+        race = self._race
+        if race is None:
+            return
+        if race.failure is not None:
+            self._decide(race, "failed", race.failure)
+            return
+        block = self._block
+        if block is None:
+            if seconds is not None:
+                self._usual = 0.95 * self._usual + 0.05 * seconds * self._gain
+            self._begin_block(race)
+            return
+        if seconds is None:  # an evaluation, or another epoch
+            block.steps, block.leads = 0, 0
+            return
+        if block.leads >= 0:
+            block.leads += 1
+            self._ledger.note(seconds, self._usual)
+            if self._has_settled(block):
+                self._clock.synchronize()
+                block.leads, block.began = -1, perf_counter()
+            elif block.setting is race.candidate and self._is_hopeless(block.leads, seconds):
+                self._decide(race, "lost", "its steps take twice as long")
+            return
+        block.steps += 1
+        spent = perf_counter() - block.began
+        if block.steps >= self._block_steps:
+            self._end_block(race, block)
+        elif block.setting is race.candidate and spent > WORST * self._usual * (block.steps + 1):
+            self._ledger.note(spent, block.steps * self._usual)
+            self._decide(race, "lost", "its steps take twice as long")
+
+    def _is_hopeless(self, leads: int, seconds: float) -> bool:
+        """Whether steps that lead in are slow without end: a queue that fills is slow for a few."""
+        waiting = self._pass.pool.queue_batches if self._pass is not None else 0
+        return leads > waiting + 2 * LEAD_STEPS and seconds > WORST * self._usual
+
+    def _has_settled(self, block: _Block) -> bool:
+        return block.leads > LEAD_STEPS and (self._pass is None or not block.setting.loader or self._pass.has_settled)
+
+    @property
+    def _block_steps(self) -> int:
+        """Steps of a block: whole turns of the workers where several read."""
+        steps = max(1, math.ceil(BLOCK_SECONDS / self._usual))
+        if (epoch := self._epoch_steps) is not None:
+            steps = min(steps, max(1, int(epoch / EPOCH_BLOCKS)))
+        return steps
+
+    @property
+    def _epoch_steps(self) -> float | None:
+        """Steps of an epoch, as far as that is known."""
+        batches = length_of(self._pass.loader) if self._pass is not None and self._key is not None else None
+        return batches / self._step_draws if batches else None
+
+    def _begin_block(self, race: _Race) -> None:
+        """The next block, of the side whose turn it is; none, as long as the next two could cost too much."""
+        if len(race.blocks) % 2 == 0 and not self._may_play(race.candidate):
+            self._enter(self._incumbent)
+            self._block = None
+            return
+        setting = race.candidate if BOTH[len(race.blocks) % len(BOTH)] == "candidate" else self._incumbent
+        before = self._in_force
+        self._enter(setting)
+        self._adviser.tell("playing", name=setting.name, **self._now())
+        leads = 0 if before is not setting else -1
+        self._clock.synchronize()
+        self._block = _Block(setting, leads, began=perf_counter())
+
+    def _may_play(self, candidate: Setting) -> bool:
+        """Whether the worst case of a candidate's next two blocks fits into what may be lost."""
+        starts = bool(candidate.loader) and candidate.of_loader not in self._pools
+        waiting = (self._loader.prefetch_factor or 2) if self._loader is not None and candidate.loader else 0
+        steps = LEAD_STEPS + 1 + waiting + 2 * self._block_steps
+        return self._ledger.allows(steps, self._usual, self._usual if starts else 0.0, self._trained)
+
+    def _end_block(self, race: _Race, block: _Block) -> None:
+        self._clock.synchronize()
+        seconds = perf_counter() - block.began
+        self._ledger.note(seconds, block.steps * self._usual)
+        per_step = seconds / block.steps
+        if block.setting is self._incumbent:
+            self._usual = 0.5 * self._usual + 0.5 * per_step * self._gain
+        race.blocks.append(per_step + self._start_share(block.setting))
+        if len(race.blocks) % 2 == 0:
+            pair = race.blocks[-2:]
+            if BOTH[(len(race.blocks) - 2) % len(BOTH)] == "candidate":
+                pair.reverse()
+            race.evidence.add(*pair)
+            low, high = race.evidence.bounds
+            self._adviser.tell(
+                "pair", name=race.candidate.name, ratio=race.evidence.ratio, low=low, high=high,
+                pairs=len(race.evidence.logs), **self._now(),
+            )  # fmt: skip
+            if (verdict := race.evidence.verdict) is not None:
+                self._decide(race, verdict, "")
+                return
+        self._begin_block(race)
+
+    def _start_share(self, setting: Setting) -> float:
+        """What the start of its loader adds to a step, where it starts anew in each epoch."""
+        pool, epoch = self._pools.get(setting.of_loader), self._epoch_steps
+        if pool is None or epoch is None or pool.loader.num_workers == 0 or pool.persists:
+            return 0.0
+        return pool.start_seconds / epoch
+
+    def _decide(self, race: _Race, verdict: str, reason: str) -> None:
+        """A candidate has won, or is out."""
+        self._spread.add(race.evidence.logs)
+        self._decided(race, verdict, reason)
+        if verdict == "won":
+            self._incumbent = race.candidate
+            self._gain *= race.evidence.ratio
+        self._enter(self._incumbent)
+        self._next_race()
+
+    def _decided(self, race: _Race, verdict: str, reason: str) -> None:
+        low, high = race.evidence.bounds
+        self._adviser.tell(
+            "decided", name=race.candidate.name, knobs=dict(race.told["knobs"]), verdict=verdict, reason=reason,
+            ratio=race.evidence.ratio, low=low, high=high if math.isfinite(high) else None,
+            pairs=len(race.evidence.logs), **self._now(),
+        )  # fmt: skip
+
+    # What is in force.
+
+    def _enter(self, setting: Setting) -> None:
+        """Brings a setting into force, in the place of another one's."""
+        former, self._in_force = self._in_force, setting
+        if former is setting:
+            return
+        optimizer = self._optimizer
+        assert optimizer is not None  # noqa: S101 - it has stepped
+        if (undone := self._changes.pop(id(former), None)) is not None:
+            undone.undo()
+        if setting.process or setting.optimizer:
+            changes = self._changes[id(setting)] = setting.changes()
+            changes.on_process(self._device)
+            changes.on_optimizer(optimizer)
+            if changes.refused_form is not None and setting is not OWN and self._race is not None:
+                self._race.failure = changes.refused_form
+        if self._pass is not None and former.of_loader != setting.of_loader:
+            self._pass.go_on_with(self._pool_for(setting))
+
+    def _pool_for(self, setting: Setting) -> Pool:
+        """The loader of a setting, for the script's loader that is read."""
+        loader = self._loader
+        assert loader is not None  # noqa: S101 - it is being read
+        known = self._pools.get(setting.of_loader)
+        if known is None:
+            arguments = setting.changes().arguments(loader)
+            patience = max(HANG_SECONDS, HANG_STEPS * self._usual)
+            known = Pool(loader, arguments, is_own=not setting.loader, timeout_seconds=patience)
+            self._pools[setting.of_loader] = known
+            if setting.loader:
+                known.start()
+        return known
+
+    def _end_pools(self) -> None:
+        pools, self._pools = self._pools, {}
+        for pool in pools.values():
+            pool.end()
+
+    def _on_failed(self, failed: Pool, error: Exception) -> Pool:
+        """A pool of a candidate, or of what has won, could not read: the one before reads the same indices."""
+        self._pools = {known: pool for known, pool in self._pools.items() if pool is not failed}
+        race, reason = self._race, f"{type(error).__name__}: {error}"
+        if race is not None and self._in_force is race.candidate and race.candidate.loader != self._incumbent.loader:
+            race.failure = reason
+            return self._pool_for(self._incumbent)
+        self.give_up(f"the loader of {self._incumbent.name} has failed: {reason}")
+        return self._pool_for(OWN)
+
+    # The end.
+
+    def _finish(self, why: str) -> None:
+        """The search is over; what has won stays."""
+        if self._optimizer is not None:
+            self._enter(self._incumbent)
+        self._phase, self._race, self._block = "over", None, None
+        self._candidates.clear()
+        for known in [known for known in self._pools if known != self._incumbent.of_loader]:
+            pool = self._pools[known]
+            if self._pass is None or self._pass.pool is not pool:
+                self._pools.pop(known).end()
+        ledger = self._ledger
+        self._adviser.tell(
+            "over", won=dict(self._incumbent.knobs), gained=self._gain, cost_seconds=ledger.lost,
+            saved_seconds=ledger.gained, paid=ledger.gained >= ledger.lost, why=why, left=self.left, **self._now(),
+        )  # fmt: skip
+
+    def give_up(self, why: str) -> None:
+        """The search ends for a fault of its own; the training goes on with the script's own setting."""
+        if self._phase == "over" and self._incumbent is OWN:
+            return
+        self._phase, self._race, self._block, self._incumbent, self._gain = "over", None, None, OWN, 1.0
+        with contextlib.suppress(Exception):
+            for changes in self._changes.values():
+                changes.undo()
+            self._changes.clear()
+        with contextlib.suppress(Exception):
+            if self._pass is not None and not self._pass.pool.is_own:
+                self._pass.go_on_with(self._pool_for(OWN))
+        self._in_force = OWN
+        self._adviser.tell("over", won={}, gained=1.0, cost_seconds=self._ledger.lost, saved_seconds=self._ledger.gained,
+                           paid=False, why=why, left=self.left, **self._now())  # fmt: skip
+
+    def _now(self) -> dict[str, Any]:
+        return {"t": perf_counter() - self._began, "steps": self._steps, "seconds": self._trained}
+
+    def _tell_pace(self, now: float) -> None:
+        self._due = now + PACE_SECONDS
+        steps, seconds, waited = self._paced
+        self._paced = self._steps, self._trained, self._waited
+        if self._trained > seconds:
+            self._adviser.tell(
+                "pace", steps_per_second=(self._steps - steps) / (self._trained - seconds),
+                wait_share=min(1.0, (self._waited - waited) / (self._trained - seconds)),
+                memory_bytes=resident_bytes(), setting=self._in_force.name, **self._now(),
+            )  # fmt: skip
+
+    def _at_exit(self) -> None:
+        if os.getpid() == self._process and self._steps:
+            self._adviser.tell("ended", won=dict(self._incumbent.knobs), gained=self._gain,
+                               cost_seconds=self._ledger.lost, saved_seconds=self._ledger.gained, **self._now())  # fmt: skip
+
+
+def why_not(loader: DataLoader[Any]) -> str | None:
+    """Why a loader is left as it is; None where others may feed its pass."""
+    from torch.utils.data import DataLoader, IterableDataset
+
+    if isinstance(loader.dataset, IterableDataset):
+        return "the data set is iterable: its workers share it out themselves"
+    if has_own_iterator(loader) or type(loader).__iter__ is not DataLoader.__iter__ and not _goes_on(loader):
+        return "the class of the loader makes its own iterator"
+    if not getattr(loader, "in_order", True):
+        return "the script asks for batches out of order"
+    if any(type(part).__module__.partition(".")[0] != "torch" for part in _samplers(loader)):
+        return "the script's own sampler may look at what was trained"
+    return None
+
+
+def _samplers(loader: DataLoader[Any]) -> Sequence[Any]:
+    """The sampler of a loader, and that of batches."""
+    parts = [loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None), loader.sampler]
+    return [part for part in parts if part is not None]
+
+
+def _goes_on(loader: DataLoader[Any]) -> bool:
+    """Whether a class that iterates by itself comes to torch's iterator in the end, as Accelerate's does."""
+    return type(loader).__module__.startswith("accelerate.")
+
+
+def _own_bytes() -> int:
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/statm") as told:
+        return int(told.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+    return 0
+
+
+def begin(orders: dict[str, Any]) -> None:
+    """Tunes what this process trains, as the command that has started it plans."""
+    from .adviser import Parent
+
+    LiveTraining(Parent(orders["socket"]), orders["cpus"])
