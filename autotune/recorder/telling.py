@@ -142,7 +142,9 @@ def restrict_attention(backend: str, _: torch.device) -> Undo:
 
 
 def switch_optimizer(optimizer: Optimizer, implementation: str) -> Undo:
-    """Switches an optimizer to its foreach or fused form, as if it had been made so, checkpoints included.
+    """Switches an optimizer to its foreach or fused form, as if it had been made so.
+
+    Checkpoints stay those of the script's own form: another run, with autotune or without, goes on from them.
 
     Raises:
         ValueError: It has no such form.
@@ -154,47 +156,64 @@ def switch_optimizer(optimizer: Optimizer, implementation: str) -> Undo:
             raise ValueError(f"{type(optimizer).__name__} has no such form")
         forms = {"foreach": implementation == "foreach", "fused": implementation == "fused"}
         chosen = {name: on for name, on in forms.items() if name in optimizer.defaults}
-        undos += [put(optimizer, "_step_supports_amp_scaling", implementation == "fused"), _put_form(optimizer, chosen)]
+        own = [{name: group.get(name) for name in chosen} for group in (optimizer.defaults, *optimizer.param_groups)]
+
+        def own_of(number: int) -> dict[str, Any]:
+            return own[number] if number < len(own) else own[0]  # one added since is as made by default
+
+        def undo_form() -> None:  # by their places, for a checkpoint makes groups anew
+            for number, settings in enumerate((optimizer.defaults, *optimizer.param_groups)):
+                settings.update(own_of(number))
 
         def choose(_: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
             return {**saved, "param_groups": [{**group, **chosen} for group in saved["param_groups"]]}
 
-        undos.append(optimizer.register_load_state_dict_pre_hook(choose).remove)
+        def keep_own(_: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+            groups = [{**group, **own_of(number)} for number, group in enumerate(saved["param_groups"], 1)]
+            on_device = {weight for group in groups if _counts_on_device(group) for weight in group["params"]}
+            state = {
+                weight: kept if weight in on_device or not hasattr(kept.get("step"), "cpu")
+                else {**kept, "step": kept["step"].cpu()}
+                for weight, kept in saved["state"].items()
+            }  # fmt: skip
+            return {**saved, "state": state, "param_groups": groups}
+
+        for settings in (optimizer.defaults, *optimizer.param_groups):
+            settings.update(chosen)
+        undos += [
+            put(optimizer, "_step_supports_amp_scaling", implementation == "fused"),
+            undo_form,
+            optimizer.register_load_state_dict_pre_hook(choose).remove,
+            optimizer.register_state_dict_post_hook(keep_own).remove,
+        ]
     follow_weights()
     _recast(optimizer)  # state that was made or loaded before the parameters moved
     return in_reverse(undos) if chosen else nothing
 
 
-def _put_form(optimizer: Optimizer, chosen: dict[str, bool]) -> Undo:
-    """Sets the form of each group; the undo reaches groups by their places, for a checkpoint makes them anew."""
-    before = [
-        {name: settings.get(name) for name in chosen} for settings in (optimizer.defaults, *optimizer.param_groups)
-    ]
-    for settings in (optimizer.defaults, *optimizer.param_groups):
-        settings.update(chosen)
-
-    def undo() -> None:
-        groups = (optimizer.defaults, *optimizer.param_groups)
-        for number, settings in enumerate(groups):  # a group that was added since is as one made by default
-            settings.update(before[number] if number < len(before) else before[0])
-
-    return undo
+def _counts_on_device(group: dict[str, Any]) -> bool:
+    """Whether a form counts its steps on the device."""
+    return bool(group.get("fused") or group.get("capturable"))
 
 
 def _recast(optimizer: Optimizer) -> None:
-    """Brings an optimizer's state to where its form wants it, as a checkpoint's is that is loaded.
+    """Brings an optimizer's state to where its form wants it, in place: schedulers and others hold its groups.
 
     Steps are counted on the host unless the form counts on the device: torch, which would leave them there, would wait
     for the device once for each weight.
     """
-    if not optimizer.state:
-        return
-    optimizer.load_state_dict(optimizer.state_dict())
+    import torch
+
     for group in optimizer.param_groups:
-        if not (group.get("fused") or group.get("capturable")):
-            for state in (optimizer.state[weight] for weight in group["params"] if weight in optimizer.state):
-                if hasattr(step := state.get("step"), "cpu"):
-                    state["step"] = step.cpu()
+        for weight in (weight for weight in group["params"] if weight in optimizer.state):
+            state = optimizer.state[weight]
+            for name, value in state.items():
+                if not isinstance(value, torch.Tensor):
+                    continue
+                if name == "step":
+                    state[name] = value.to(weight.device, torch.float32) if _counts_on_device(group) else value.cpu()
+                elif weight.is_floating_point():
+                    state[name] = value.to(weight.device, weight.dtype)
 
 
 def form_of(optimizer: Optimizer) -> str:

@@ -112,12 +112,7 @@ class Pool:
     """
 
     def __init__(
-        self,
-        loader: DataLoader[Any],
-        arguments: Mapping[str, Any],
-        *,
-        is_own: bool,
-        timeout_seconds: float,
+        self, loader: DataLoader[Any], arguments: Mapping[str, Any], *, is_own: bool, timeout_seconds: float
     ) -> None:
         self._feed = _Feed()
         self.is_own = is_own
@@ -214,7 +209,7 @@ class Pass(Batches):
         draws: Called before a batch is drawn.
         drawn: Called with each batch, and the seconds that it was waited for.
         failed: Called with a pool that is not the script's own and has failed; returns what feeds the rest.
-        ended: Called at the end.
+        ended: Called with this pass at its end.
 
     Attributes:
         loader: The script's.
@@ -234,7 +229,7 @@ class Pass(Batches):
         draws: Callable[[], None],
         drawn: Callable[[Any, float], None],
         failed: Callable[[Pool, Exception], Pool],
-        ended: Callable[[], None],
+        ended: Callable[[Pass], None],
     ) -> None:
         self.loader = loader
         self.order = order
@@ -272,7 +267,7 @@ class Pass(Batches):
             batch = self._taken()
         except BaseException:
             self.is_over = True
-            self._ended()
+            self._ended(self)
             raise
         self.count += 1
         self._drawn(batch, perf_counter() - began)

@@ -59,6 +59,8 @@ MEMORY_SHARE = 0.5
 """Of the memory that is available, and of what is free in /dev/shm, a candidate's loader may be expected to take."""
 WORKER_SHARE = 0.3
 """Of this process's memory, what a worker is expected to take of its own: it copies what it touches."""
+KNOWN_SAMPLERS = ("torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "transformers")
+"""Packages whose samplers draw from a generator of their own, whatever is trained meanwhile."""
 BOTH = ("incumbent", "candidate", "candidate", "incumbent")
 """The order of blocks, so that a slow drift touches both sides alike."""
 
@@ -243,7 +245,7 @@ class LiveTraining:
             draws=functools.partial(self._draw, key),
             drawn=self._on_batch,
             failed=self._on_failed,
-            ended=lambda: self._on_ended(passing),
+            ended=self._on_ended,
         )
         pool.start_seconds = pool.start_seconds or perf_counter() - began
         self._pass = passing
@@ -309,7 +311,10 @@ class LiveTraining:
             self._await_answer()
         elif self._phase == "races":
             self._play(seconds)
-            if self._steps - self._searched_from[0] > MOST_STEPS or self._trained - self._searched_from[1] > MOST_SECONDS:
+            if (
+                self._steps - self._searched_from[0] > MOST_STEPS
+                or self._trained - self._searched_from[1] > MOST_SECONDS
+            ):
                 self._finish("its time is over")
         self._last = perf_counter()  # what we did in between is no part of the next step
 
@@ -667,16 +672,16 @@ class LiveTraining:
 
 def why_not(loader: DataLoader[Any]) -> str | None:
     """Why a loader is left as it is; None where others may feed its pass."""
-    from torch.utils.data import DataLoader, IterableDataset
+    from torch.utils.data import IterableDataset
 
     if isinstance(loader.dataset, IterableDataset):
         return "the data set is iterable: its workers share it out themselves"
-    if has_own_iterator(loader) or type(loader).__iter__ is not DataLoader.__iter__ and not _goes_on(loader):
+    if has_own_iterator(loader):
         return "the class of the loader makes its own iterator"
     if not getattr(loader, "in_order", True):
         return "the script asks for batches out of order"
-    if any(type(part).__module__.partition(".")[0] != "torch" for part in _samplers(loader)):
-        return "the script's own sampler may look at what was trained"
+    if any(type(part).__module__.partition(".")[0] not in KNOWN_SAMPLERS for part in _samplers(loader)):
+        return "the script's own sampler may look at what was trained, or draw random numbers beside it"
     return None
 
 
@@ -684,11 +689,6 @@ def _samplers(loader: DataLoader[Any]) -> Sequence[Any]:
     """The sampler of a loader, and that of batches."""
     parts = [loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None), loader.sampler]
     return [part for part in parts if part is not None]
-
-
-def _goes_on(loader: DataLoader[Any]) -> bool:
-    """Whether a class that iterates by itself comes to torch's iterator in the end, as Accelerate's does."""
-    return type(loader).__module__.startswith("accelerate.")
 
 
 def _own_bytes() -> int:
