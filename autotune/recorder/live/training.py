@@ -35,7 +35,7 @@ from ..usage import available_bytes, resident_bytes
 from .evidence import Evidence, Spread
 from .ledger import WORST, Ledger
 from .pools import Order, Pass, Pool
-from .reading import Reading
+from .own_reading import OwnReading
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -191,7 +191,7 @@ class LiveTraining:
         self._drawn: set[str] = set()
         self._draws, self._step_draws = 0, 1.0
         self._draw_thread = 0
-        self._reading = Reading()
+        self._reading = OwnReading()
         self._optimizer: Optimizer | None = None
         self._others = False
         self._steps, self._trained, self._waited = 0, 0.0, 0.0

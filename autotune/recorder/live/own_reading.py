@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 
-class Reading:
+class OwnReading:
     """Looks at the process around the first batches, where it reads them itself.
 
     Attributes:
