@@ -9,10 +9,9 @@ from typing import cast
 
 from autotune import __version__
 from autotune.hardware import DeviceKind, Hardware
-from autotune.knobs import format_scalar
 from autotune.knobs.while_training import played_on
 from autotune.measuring import Outcome, Speedup
-from autotune.results.live import Story
+from autotune.results.live import Knobs, Story
 from autotune.results.result import (
     Constraints,
     Diagnosis,
@@ -43,97 +42,72 @@ def live_result(story: Story, script: Script, hardware: Hardware, seen: SeenScri
         seen: What was seen of the script.
         record: The script, as `launch` finds it again.
     """
-    facts = facts_of(seen, script)
+    facts, trials, is_over = facts_of(seen, script), tuple(_trials(story)), story.over is not None
     device = cast("DeviceKind", "rocm" if seen.device == "cuda" and "rocm" in hardware.devices else seen.device)
-    best = facts.baseline.replace(**story.won)
-    speedup, trials = _speedup(story), tuple(_trials(story))
+    speedup, waiting = _speedup(story), story.facts.wait_share if story.facts is not None else None
     return Result(
-        status="complete" if story.over is not None else "partial",
+        status="complete" if is_over else "partial",
         created=datetime.now(timezone.utc),
         workload=WorkloadRecord(
-            target=facts.target,
-            name=facts.name,
-            samples=facts.samples,
-            fingerprint=facts.fingerprint,
-            model=facts.model,
-            padding_fraction=facts.padding_fraction,
-            script=record,
+            target=facts.target, name=facts.name, samples=facts.samples, fingerprint=facts.fingerprint,
+            model=facts.model, padding_fraction=facts.padding_fraction, script=record,
         ),
         hardware=hardware,
         software=hardware.software.model_copy(update={"autotune": __version__}),
         baseline=Side(config=facts.baseline, measurement=None),
-        best=Side(config=best, measurement=None),
+        best=Side(config=facts.baseline.replace(**story.won), measurement=None),
         speedup=speedup,
         speedup_reason=None if speedup is not None else _why_none(story),
         constraints=Constraints(
-            budget_seconds=story.searched_seconds,
-            device=device,
-            effective_batch=facts.baseline.effective_batch,
-            memory_target=1.0,
-            utilization_target=1.0,
-            only=played_on(device),
-            sampler="none",
-            seed=0,
+            budget_seconds=story.searched_seconds, device=device, effective_batch=facts.baseline.effective_batch,
+            memory_target=1.0, utilization_target=1.0, only=played_on(device), sampler="none", seed=0,
         ),
-        stopped_by="exhausted" if story.over is not None else "interrupted",
+        stopped_by="exhausted" if is_over else "interrupted",
         search=SearchRecord(
-            seconds=story.searched_seconds,
-            bursts=len(trials),
-            outcomes=dict(Counter(trial.outcome.value for trial in trials)),
-            measuring_fraction=1.0,
-            skipped_knobs=story.left,
-            notes=tuple(_notes(story)),
+            seconds=story.searched_seconds, bursts=len(trials), measuring_fraction=1.0, skipped_knobs=story.left,
+            outcomes=dict(Counter(trial.outcome.value for trial in trials)), notes=tuple(_notes(story)),
         ),
         trials=trials,
-        diagnosis=Diagnosis(
-            bottleneck=None, data_wait_fraction=story.facts.wait_share if story.facts is not None else None
-        ),
-    )
+        diagnosis=Diagnosis(bottleneck=None, data_wait_fraction=waiting),
+    )  # fmt: skip
 
 
 def _speedup(story: Story) -> Speedup | None:
     """Of all that has won together; the pairs are those of the winner that has the fewest."""
     if (gained := story.gained) is None:
         return None
-    pairs = min(one.pairs for one in story.winners)
-    return Speedup(ratio=gained[0], ci95=gained[1], pairs=pairs, anytime=True)
+    fewest = min(one.pairs for one in story.winners)
+    return Speedup(ratio=gained[0], ci95=gained[1], pairs=fewest, anytime=True)
 
 
 def _why_none(story: Story) -> str:
     """Why the script keeps its own setting."""
-    known = [(one.ratio, one) for one in story.candidates.values() if one.ratio is not None]
+    known = {one.name: one.ratio for one in story.candidates.values() if one.ratio and one.pairs}
     if not known:
-        return "no setting was played to its end" if story.offered else "there was nothing to try while it trains"
-    ratio, best = max(known, key=lambda one: one[0])
+        return "no setting was played to its end" if story.offered else "there was nothing to try while it trained"
+    best = story.candidates[max(known, key=lambda name: known[name])]
     spread = f" ({ratios(best.interval)})" if best.interval is not None else ""
-    return f"no setting was faster beyond doubt: the best one, {best.name}, reached {ratio_text(ratio)}{spread}"
+    reached = f"{best.name} reached {ratio_text(known[best.name])}{spread}"
+    return f"no setting was faster than the script's own beyond doubt: {reached}"
 
 
 def _trials(story: Story) -> Iterator[TrialRecord]:
     """A record a candidate, each beside what had won before it."""
-    held: dict[str, bool | int | float | str | None] = {}
+    held: Knobs = {}
     for one in story.candidates.values():
         ending = _ENDINGS.get(one.verdict or "", Outcome.OK)
+        told = f"it has {one.verdict}" if one.verdict else "training ended before it was decided"
         yield TrialRecord(
-            stage="training",
-            reason=one.reason
-            or (f"it {one.verdict}" if one.verdict is not None else "training ended before it was decided"),
-            changes={**held, **one.knobs},
-            outcome=ending,
-            failure=one.reason if ending is not Outcome.OK else None,
-            partner=dict(held),
-            ratio=one.ratio if one.pairs else None,
-            ci95=one.interval if one.pairs else None,
-            seconds=one.seconds,
-        )
-        if one.verdict == "won":
-            held |= one.knobs
+            stage="training", reason=one.reason or told, changes=held | one.knobs, outcome=ending,
+            failure=None if ending is Outcome.OK else one.reason or told, partner=dict(held),
+            ratio=one.ratio if one.pairs else None, ci95=one.interval if one.pairs else None, seconds=one.seconds,
+        )  # fmt: skip
+        held |= one.knobs if one.verdict == "won" else {}
 
 
 def _notes(story: Story) -> Iterator[str]:
     yield "tuned while it trained: pairs are neighbouring blocks of steps of one training"
     if (over := story.over) is not None:
         yield f"the search has cost {format_seconds(over.cost_seconds)} of training ({over.why})"
-    for knob, value in story.won.items():
-        if knob == "num_workers" and value and story.facts is not None and not story.facts.baseline.num_workers:
-            yield f"with num_workers={format_scalar(value)}, random numbers of reading are drawn in the workers"
+    if story.facts is not None and story.facts.moves_augmentation and story.won.get("num_workers"):
+        yield "workers draw the random numbers of reading: augmentation has the same distribution, and other numbers"
