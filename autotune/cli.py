@@ -22,7 +22,9 @@ from autotune.commands.report import report
 from autotune.commands.run import run
 from autotune.commands.schema import schema
 from autotune.commands.show import show
+from autotune.commands.train import train
 from autotune.commands.tune import tune
+from autotune.commands.watch import watch
 from autotune.errors import UsageError
 from autotune.secrets import remember_secrets
 
@@ -33,9 +35,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.callback(invoke_without_command=True)(tune)
-for command in (probe, doctor, show, report, card, compare, cross, check, fleet, keep, schema, mcp):
+for command in (probe, doctor, show, watch, report, card, compare, cross, check, fleet, keep, schema, mcp):
     app.command()(command)
-for trains in (run, launch):  # what follows the command that trains is its own
+for trains in (run, launch, train):  # what follows the command that trains is its own
     app.command(context_settings={"allow_interspersed_args": False})(trains)
 
 

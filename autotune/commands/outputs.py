@@ -28,6 +28,7 @@ RESULT = Kind("a result file", re.compile(rb'\s*\{\s*"schema":\s*"autotune\.resu
 CROSS = Kind("a cross file", re.compile(rb'\s*\{\s*"schema":\s*"autotune\.cross/'))
 EXAMINATION = Kind("an examination", re.compile(rb'\s*\{\s*"schema":\s*"autotune\.doctor/'))
 PAGE = Kind("a report", re.compile("\\s*<!DOCTYPE html>.*– autotune</title>".encode(), re.DOTALL))
+LIVE = Kind("a log of a training", re.compile(rb'\{"event": "started"'))
 JOURNAL = Kind("a journal", re.compile(rb'\{"op_code":'))
 CARDS = {
     ".svg": Kind("a card", re.compile(rb"<\?xml.*<dc:title>autotune card</dc:title>", re.DOTALL)),
@@ -39,7 +40,7 @@ COMPARISONS = {
     "json": Kind("a comparison", re.compile(rb'\{\s*"groups":')),
     "html": PAGE,
 }
-BESIDE = {".html": PAGE, ".journal": JOURNAL, ".diff": None}
+BESIDE = {".html": PAGE, ".journal": JOURNAL, ".live.jsonl": LIVE, ".diff": None}
 """What lies beside a result; a diff of autotune looks like any other."""
 
 

@@ -38,16 +38,17 @@ from autotune.knobs.registry import (
     with_what_is_in_force,
 )
 from autotune.knobs.space import Space, build_space
+from autotune.knobs.while_training import Candidates, LiveFacts, live_candidates
 from autotune.recorder.compiled import OWN_MODES, keep_gradients
 from autotune.recorder.precision import HALF, torch_dtype
 
 __all__ = [
-    "DATALOADER_ARGUMENTS", "HALF", "KNOBS", "KNOB_NAMES", "OWN_MODES", "Choices", "ModelFacts", "Parameters",
-    "Precision", "Scalar", "Space", "TrainConfig", "WorkloadFacts", "affecting", "at_most", "build_space",
-    "buying_memory", "can_share_process", "check_values",
+    "DATALOADER_ARGUMENTS", "HALF", "KNOBS", "KNOB_NAMES", "OWN_MODES", "Candidates", "Choices", "LiveFacts",
+    "ModelFacts", "Parameters", "Precision", "Scalar", "Space", "TrainConfig", "WorkloadFacts", "affecting", "at_most",
+    "build_space", "buying_memory", "can_share_process", "check_values",
     "ddp_arguments", "divisors", "exchanges_coarsely", "following", "format_scalar",
     "framework_arguments",
-    "going_with", "idle_knobs", "in_guides_order", "keep_gradients", "limit_of", "loader_arguments",
+    "going_with", "idle_knobs", "in_guides_order", "keep_gradients", "limit_of", "live_candidates", "loader_arguments",
     "parse_knob", "parse_scalar", "share_of_rank", "torch_dtype", "unknown_knob", "variables",
     "with_what_is_in_force",
 ]  # fmt: skip

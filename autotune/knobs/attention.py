@@ -34,7 +34,8 @@ def _conflict(config: TrainConfig) -> str | None:
 
 KNOBS = (
     Knob(
-        name="sdpa_backend", scope="live", when="CUDA and ROCm, where scaled dot-product attention runs",
+        name="sdpa_backend", scope="live", while_training="neutral",
+        when="CUDA and ROCm, where scaled dot-product attention runs",
         why="which kernel of attention is fastest depends on its shapes",
         candidates=_candidates, priority={"gpu": 70}, guide=120, conflict=_conflict,
         affects={"memory", "arithmetic", "compiled code"}, on_process=restrict_attention,

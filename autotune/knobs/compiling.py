@@ -5,7 +5,7 @@ from __future__ import annotations
 from autotune.hardware import Gpu
 from autotune.knobs.circumstances import Choices, Circumstances, offer
 from autotune.knobs.config import Scalar
-from autotune.knobs.knob import EVERYWHERE, Knob
+from autotune.knobs.knob import EVERYWHERE, ByLeave, Knob
 from autotune.recorder.compiled import CODE_DEPENDS_ON, GRAPHED, compile_model, compiled_mode
 from autotune.units import format_seconds
 
@@ -75,6 +75,7 @@ def _processors(of: Circumstances) -> int:
 KNOBS = (
     Knob(
         name="compile_mode", scope="compiled",
+        while_training=ByLeave("dropout draws other random numbers, and fused operators round differently"),
         when="budgets of 3 minutes or more (`blocks` 1½, `cudagraphs` 1; `loss` where much goes past the model), half "
         "of it where calling operators is most of the work; `max-autotune…` always 20; not on MPS",
         why="compiling fuses kernels, and CUDA graphs take away launch costs",

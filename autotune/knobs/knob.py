@@ -31,6 +31,21 @@ Framework = Literal["lightning", "fabric", "transformers", "accelerate"]
 FRAMEWORKS: tuple[Framework, ...] = ("lightning", "fabric", "transformers", "accelerate")
 EVERYWHERE: frozenset[DeviceKind] = frozenset({"cpu", "cuda", "rocm", "mps"})
 
+
+@dataclass(frozen=True)
+class ByLeave:
+    """A training that runs can take another value of the knob, but then learns something else.
+
+    Attributes:
+        changes: What changes about the learning, in one sentence.
+    """
+
+    changes: str
+
+
+WhileTraining = Literal["neutral"] | ByLeave | None
+"""What another value does to a training that runs. neutral: the same samples in the same order, the same mathematics up
+to rounding · by leave: it learns something else, and says what · None: such a training cannot take another value."""
 Rule = Callable[[Circumstances], Choices | str]
 Preference = Callable[[Circumstances, Mapping[str, Scalar]], tuple[Scalar, ...]]
 
@@ -44,6 +59,7 @@ class Knob:
         scope: How a training process that is alive takes another value (`benchmarks.host_history` measures it).
         why: What it may gain, in one sentence.
         when: Where it is searched, besides its devices; in a few words.
+        while_training: What another value does to a training that runs.
         candidates: The values that are worth trying, or the sentence that says why it is not searched. None: it has no
             choice of its own, and follows from the knob that it goes with.
         when_short: The same once memory has run out, for a knob that buys memory with time.
@@ -80,6 +96,7 @@ class Knob:
     scope: Scope
     why: str
     candidates: Rule | None
+    while_training: WhileTraining = None
     when_short: Rule | None = None
     when: str = ""
     prefers: tuple[Scalar, ...] | Preference = ()

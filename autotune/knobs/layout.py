@@ -25,7 +25,7 @@ def _preferred(of: Circumstances, picked: Mapping[str, Scalar]) -> tuple[Scalar,
 
 KNOBS = (
     Knob(
-        name="memory_format", scope="live",
+        name="memory_format", scope="live", while_training="neutral",
         when="4-D tensors occur", why="convolutions on images are often faster in channels_last",
         candidates=_candidates, prefers=_preferred, priority={"gpu": 50, "cpu": 40}, guide=100,
         affects={"memory", "arithmetic", "compiled code"}, on_model=lay_out,

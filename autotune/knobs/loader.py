@@ -9,7 +9,7 @@ from autotune.hardware import DeviceKind, Gpu
 from autotune.knobs.batch import batch_sizes, spread
 from autotune.knobs.circumstances import Choices, Circumstances, offer
 from autotune.knobs.config import Scalar, TrainConfig
-from autotune.knobs.knob import Knob
+from autotune.knobs.knob import ByLeave, Knob
 from autotune.units import format_bytes, format_seconds
 
 _MOST_COUNTS = 8
@@ -191,21 +191,23 @@ KNOBS = (
         without_word="the train loader selects its batches from the collated set",
     ),
     Knob(
-        name="num_workers", scope="loader", why="processes load data beside training, which else waits for it",
+        name="num_workers", scope="loader", while_training="neutral",
+        why="processes load data beside training, which else waits for it",
         when="within the CPUs, what a pin allows, memory and /dev/shm; for iterable data where the baseline has some",
         candidates=_workers, prefers=_preferred_workers, priority={"gpu": 40, "cpu": 50}, guide=30, scale="linear",
         part="loader", affects={"host memory", "waiting batches", "cores"}, dataloader_argument="num_workers",
         words={"transformers": "dataloader_num_workers"}, without_word=_MADE_WITH_IT,
     ),
     Knob(
-        name="prefetch_factor", scope="loader", why="batches that each worker has ready bridge slow samples",
+        name="prefetch_factor", scope="loader", while_training="neutral",
+        why="batches that each worker has ready bridge slow samples",
         when="with workers, within memory and /dev/shm", goes_with="num_workers",
         candidates=_prefetching, prefers=(4, 2), priority={"gpu": 80, "cpu": 90}, guide=40, scale="logarithmic",
         part="loader", affects={"host memory", "waiting batches"}, dataloader_argument="prefetch_factor",
         words={"transformers": "dataloader_prefetch_factor"}, without_word=_MADE_WITH_IT,
     ),
     Knob(
-        name="pin_memory", scope="loader",
+        name="pin_memory", scope="loader", while_training="neutral",
         why="copies from page-locked memory are faster, and can overlap with computing",
         candidates=_pinning, prefers=(True,), priority={"gpu": 60}, guide=60, devices=_OWN_MEMORY,
         part="loader", dataloader_argument="pin_memory",
@@ -220,6 +222,7 @@ KNOBS = (
     ),
     Knob(
         name="dataloader_in_order", scope="loader",
+        while_training=ByLeave("batches come in another order, in no two runs the same"),
         why="a slow batch holds up no other, but no two runs get batches in the same order",
         when="with workers, map-style data, and only when asked for with `--only` or `--pin`", goes_with="num_workers",
         candidates=_ordering, prefers=(False,), priority={"gpu": 105, "cpu": 95}, guide=55,
@@ -227,7 +230,7 @@ KNOBS = (
         without_word=_MADE_WITH_IT,  # also under transformers, whose own argument came after 5.0
     ),
     Knob(
-        name="non_blocking", scope="live", when="with pin_memory",
+        name="non_blocking", scope="live", while_training="neutral", when="with pin_memory",
         why="copies from page-locked memory overlap with computing when nobody waits for them",
         candidates=_asynchrony, prefers=(True,), priority={"gpu": 90}, guide=70, devices=_OWN_MEMORY, part="loader",
         on_copies=True,

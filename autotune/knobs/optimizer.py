@@ -22,7 +22,7 @@ def _candidates(of: Circumstances) -> Choices | str:
 
 KNOBS = (
     Knob(
-        name="optimizer_impl", scope="live", when="the optimizer has such a form",
+        name="optimizer_impl", scope="live", while_training="neutral", when="the optimizer has such a form",
         why="one kernel for all parameters saves launches and passes over memory",
         candidates=_candidates, prefers=("fused", "foreach"), priority={"gpu": 100, "cpu": 80}, guide=110,
         affects={"memory", "arithmetic"}, on_optimizer=switch_optimizer,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from autotune.knobs.circumstances import Choices, Circumstances, offer
 from autotune.knobs.config import Scalar, TrainConfig
-from autotune.knobs.knob import EVERYWHERE, Knob
+from autotune.knobs.knob import EVERYWHERE, ByLeave, Knob
 from autotune.recorder.precision import HALF, matmul_precision, set_tf32
 from autotune.recorder.telling import multiply_in_fp8
 from autotune.recorder.wrapping import autocast_forward
@@ -63,6 +63,7 @@ def _fp8_conflict(config: TrainConfig) -> str | None:
 KNOBS = (
     Knob(
         name="precision", scope="live", when="what the device has instructions for",
+        while_training=ByLeave("products are rounded to fewer bits"),
         why="tensor cores and CPU instructions for fewer bits compute faster, and half the bytes need half the memory",
         candidates=_candidates, prefers=_preferred, priority={"gpu": 10, "cpu": 20}, guide=10,
         affects={"memory", "arithmetic", "compiled code"}, devices_of={"tf32": {"cuda"}}, on_process=set_tf32,

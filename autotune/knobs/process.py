@@ -86,7 +86,7 @@ def _threads_now(*_: object) -> Scalar | None:
 
 KNOBS = (
     Knob(
-        name="num_threads", scope="live", when="two CPUs or more",
+        name="num_threads", scope="live", while_training="neutral", when="two CPUs or more",
         why="with fewer threads of an operation, workers have cores of their own, and tiny operations do not wait",
         candidates=_threads, prefers=_preferred_threads, priority={"cpu": 60}, guide=130, scale="linear",
         part="both",  # workers want the cores that computing has
@@ -102,7 +102,7 @@ KNOBS = (
         trials={"tuned": {"cpu", "cuda"}},
     ),
     Knob(
-        name="cudnn_benchmark", scope="live", when="shapes are fixed",
+        name="cudnn_benchmark", scope="live", while_training="neutral", when="shapes are fixed",
         why="cuDNN tries its algorithms for each convolution, once, and keeps the fastest",
         candidates=_cudnn_search, prefers=(True,), priority={"gpu": 110}, guide=20,
         affects={"arithmetic"}, devices={"cuda"}, words={"lightning": ("benchmark",)},

@@ -73,6 +73,11 @@ class Speedup(Stored):
         description="standard deviation of the logarithm of the rate from process to process, before and after; null: "
         "too few pairs to tell",
     )
+    anytime: bool = Field(
+        default=False,
+        description="the interval holds at every look at the pairs, which are blocks of one training: it was tuned "
+        "while it ran",
+    )
     uninterrupted: Uninterrupted | None = Field(
         default=None,
         description="the check by one long run of each; where that falls short, ratio and ci95 are its own",
@@ -81,7 +86,8 @@ class Speedup(Stored):
     @property
     def confirmed(self) -> bool:
         """Whether there are pairs enough, and 1 lies well below the interval: the tuned config is faster."""
-        return self.pairs >= FEWEST_PAIRS and self.ratio * (self.ci95.low / self.ratio) ** BEYOND_DOUBT > 1.0
+        beyond = 1.0 if self.anytime else BEYOND_DOUBT
+        return self.pairs >= FEWEST_PAIRS and self.ratio * (self.ci95.low / self.ratio) ** beyond > 1.0
 
 
 def speedup_in(

@@ -1,4 +1,4 @@
-"""A whole training of a script with a result's settings: it is started, and watched for processes that have none."""
+"""A whole training of a script with the recorder in it: it is started, and watched for processes that have none."""
 
 from __future__ import annotations
 
@@ -38,16 +38,25 @@ class Training:
         folder: Where the recorder leaves word.
         warn: Told a sentence.
         strict: Whether a process that the recorder cannot come into ends all.
+        outlives: Whether the script goes on when this process is killed.
     """
 
     def __init__(
-        self, script: Script, environment: Mapping[str, str], folder: Path, warn: Callable[[str], None], *, strict: bool
+        self,
+        script: Script,
+        environment: Mapping[str, str],
+        folder: Path,
+        warn: Callable[[str], None],
+        *,
+        strict: bool = False,
+        outlives: bool = False,
     ) -> None:
         self._script = script
         self._environment = environment
         self._folder = folder
         self._warn = warn
         self._is_strict = strict
+        self._before_start = None if outlives else lambda: end_with_parent(True)
         self._known: set[psutil.Process] = set()
 
     def run(self) -> int:
@@ -59,9 +68,7 @@ class Training:
         if (word := self._script.closed_by) is not None:
             self._tell_closed(f"'{word}' keeps autotune out of the script")
         started = time.monotonic()
-        process = psutil.Popen(
-            self._script.watched, env=dict(self._environment), preexec_fn=lambda: end_with_parent(True)
-        )
+        process = psutil.Popen(self._script.watched, env=dict(self._environment), preexec_fn=self._before_start)
         with _forwarding(process.pid):
             while True:
                 age = time.monotonic() - started

@@ -1,0 +1,47 @@
+"""`autotune train`: trains once, for real, and tunes meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autotune.commands.common import reported
+from autotune.commands.run import Words
+
+
+@reported
+def train(
+    command: Words = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The result file; in results/<machine> when left out.", metavar="FILE")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")] = False,
+) -> None:
+    """Trains for real, and finds faster settings meanwhile: autotune train -- python train.py --epochs 90."""
+    from autotune.bursts.cleanup import make_run_folder
+    from autotune.commands.outputs import require_result_place
+    from autotune.sandbox.view import remove_folder
+    from autotune.scripts.live import Live
+    from autotune.scripts.script import Script
+    from autotune.terminal.console import make_console, warning_lines
+    from autotune.wording import labelled
+
+    script, console = Script.of(command or ()), make_console()
+    if out is not None:
+        require_result_place(out)
+
+    def say(sentence: str) -> None:
+        if not quiet:
+            console.print(labelled("autotune", sentence, "bold"), soft_wrap=True)
+
+    def warn(sentence: str) -> None:
+        if not quiet:
+            console.print(warning_lines([sentence]))
+
+    folder = make_run_folder()
+    try:
+        raise typer.Exit(Live(script, out, folder, say).run(warn))
+    finally:
+        remove_folder(str(folder))

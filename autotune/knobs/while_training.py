@@ -1,0 +1,149 @@
+"""What a training that runs may try without learning anything else: one knob a candidate, the most promising first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice, zip_longest
+from typing import Any, Literal
+
+from pydantic import Field
+
+from autotune.errors import ConfigError
+from autotune.hardware import DeviceKind, Gpu, Hardware
+from autotune.knobs.config import OptimizerImpl, Scalar, TrainConfig
+from autotune.knobs.facts import ModelFacts, WorkloadFacts
+from autotune.knobs.registry import DATALOADER_ARGUMENTS, KNOBS, of_loader
+from autotune.knobs.space import Space, build_space
+from autotune.stored import Seconds, Share, Stored, Whole
+
+NOTABLE_WAIT = 0.1
+"""Of the time: a training that waits more than this for data tries loaders first. Not tuned."""
+LEAST_WAIT = 0.02
+"""Below, a faster loader gains less than a setting must to be kept."""
+MOST_VALUES = 4
+"""Of a knob: the most promising and its neighbours. Chosen: each costs a training some seconds."""
+
+
+class LiveFacts(Stored):
+    """What a training tells of itself after its first steps, as `recorder.live` words it."""
+
+    device: str
+    cpus: int = Field(ge=1)
+    threads: int = Field(ge=1, description="of an operation on the CPU")
+    loader: dict[str, Any] | None = Field(description="in the words of DataLoader; null: none is tuned")
+    moves_augmentation: bool = Field(default=False, description="reading a sample draws random numbers")
+    forms: tuple[str, ...] = Field(default=(), description="that the optimizer accepts")
+    form: OptimizerImpl | Literal["several"] = "default"
+    step_seconds: Seconds
+    wait_share: Share = Field(description="of a step, that it waits for data")
+    batch_bytes: Whole = 0
+    cudnn_benchmark: bool = False
+    attention: bool = Field(default=False, description="torch's attention is called")
+    fixed_shapes: bool = Field(default=False, description="all batches have one shape")
+    left: dict[str, str] = Field(default_factory=dict, description="knob: why it keeps the user's own value")
+
+    @property
+    def baseline(self) -> TrainConfig:
+        """The script's own setting, as far as candidates differ from it."""
+        own = {"batch_size": 1, **{name: value for name, value in (self.loader or {}).items() if value is not None}}
+        loader = {knob: own[argument] for knob, argument in DATALOADER_ARGUMENTS.items() if argument in own}
+        form = "default" if self.form == "several" else self.form
+        return TrainConfig(**loader, optimizer_impl=form, cudnn_benchmark=self.cudnn_benchmark)
+
+    @property
+    def workload(self) -> WorkloadFacts:
+        """The same in the words that the knobs' rules read; a batch takes as long to read as its workers let wait."""
+        own, baseline = self.loader or {}, self.baseline
+        read_seconds = self.step_seconds * self.wait_share * max(1, baseline.num_workers)
+        return WorkloadFacts(
+            target="", name="", fingerprint="", parameters=0, has_images=False, fork_safe=False, baseline=baseline,
+            model=ModelFacts(name="", tensors=0, weights=0, shapes="", optimizer=None), optimizer_impls=self.forms,
+            samples=None if own.get("iterable") else own.get("samples"), batch_bytes=self.batch_bytes,
+            sample_seconds=read_seconds / baseline.batch_size, has_attention=self.attention,
+            step_seconds=self.step_seconds * (1 - self.wait_share) or None, fixed_shapes=self.fixed_shapes,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What a training may try.
+
+    Attributes:
+        baseline: The script's own setting, as far as candidates differ from it.
+        configs: In the order in which they are tried.
+        left: Knobs that keep the script's own value, each with the reason.
+    """
+
+    baseline: TrainConfig
+    configs: tuple[TrainConfig, ...] = ()
+    left: Mapping[str, str] = field(default_factory=dict)
+
+
+def live_candidates(facts: LiveFacts, hardware: Hardware) -> Candidates:
+    """The candidates for a training that runs, by the knobs' own rules.
+
+    Where training waits for data, knobs of the loader come first, and last where it does not. The first guess of each
+    knob is tried before the second one of any.
+    """
+    hardware, device = _where(facts, hardware)
+    baseline, waits, played = facts.baseline, facts.wait_share >= NOTABLE_WAIT, played_on(device)
+    no_loader = dict.fromkeys(of_loader(), "no loader of torch feeds the training") if facts.loader is None else {}
+    batch = baseline.batch_size
+    try:
+        space = build_space(
+            hardware, facts.workload, device=device, effective_batch=batch, pinned={"batch_size": batch},
+            held={**no_loader, **facts.left},
+        )  # fmt: skip
+    except ConfigError as error:
+        return Candidates(baseline, (), dict.fromkeys(played, str(error)) | facts.left)
+    knobs = [knob for knob in dict.fromkeys((*space.choices, *played)) if knob in played]
+    knobs.sort(key=lambda knob: (knob in of_loader()) != waits)
+    guesses = {knob: list(islice(_guesses(knob, facts, space), MOST_VALUES)) for knob in knobs}
+    configs = dict.fromkeys(one for turn in zip_longest(*guesses.values()) for one in turn if one is not None)
+    nothing = "no other value is likely to be faster here"
+    left = {knob: space.skipped.get(knob, nothing) for knob, found in guesses.items() if not found}
+    return Candidates(baseline, tuple(configs), left | facts.left)
+
+
+def played_on(device: DeviceKind) -> tuple[str, ...]:
+    """The knobs that a training which runs tries by itself on a kind of device."""
+    kind = "cpu" if device == "cpu" else "gpu"
+    neutral = [knob for knob in KNOBS.values() if knob.while_training == "neutral" and kind in knob.priority]
+    return tuple(one.name for one in neutral if one.dataloader_argument or one.on_process or one.on_optimizer)
+
+
+def _where(facts: LiveFacts, hardware: Hardware) -> tuple[Hardware, DeviceKind]:
+    """The machine as the training has it: torch calls ROCm's devices ``cuda``, and no driver may tell of them here."""
+    cpu = hardware.cpu.model_copy(update={"budget": min(facts.cpus, hardware.cpu.budget)})
+    kinds: dict[str, DeviceKind] = {"cuda": "rocm" if "rocm" in hardware.devices else "cuda", "mps": "mps"}
+    device = kinds.get(facts.device, "cpu")
+    known = hardware.gpus if device in hardware.devices else (Gpu(kind=device, index=0, name="unnamed"),)
+    return hardware.model_copy(update={"cpu": cpu, "gpus": known}), device
+
+
+def _guesses(knob: str, facts: LiveFacts, space: Space) -> Iterator[TrainConfig]:
+    """Configs that differ from the baseline in a knob and in what goes with it, the most promising first."""
+    baseline, choices = facts.baseline, space.choices.get(knob)
+    values = [value for value in choices.values if value is not None] if choices is not None else []
+    own = facts.threads if knob == "num_threads" else getattr(baseline, knob)
+    if len(values) == 2 and space.preferred.get(knob, values) == own:
+        return  # the other one of two is not worth the time
+    first = space.preferred.get(knob, own)
+    place = values.index(first) if first in values else len(values)
+    start, needed = baseline, KNOBS[knob].goes_with
+    if needed is not None and not getattr(baseline, needed):
+        start = next(_guesses(needed, facts, space), baseline)
+    for value in sorted(values, key=lambda one: (abs(values.index(one) - place), -values.index(one))):
+        if value == own or (knob, value) == ("optimizer_impl", "default"):  # which no optimizer can be told
+            continue
+        config = start.replace(**{knob: value})
+        if config != start and _may_gain(knob, value, facts) and space.violation(config) is None:
+            yield config
+
+
+def _may_gain(knob: str, value: Scalar, facts: LiveFacts) -> bool:
+    """Whether a value may gain anything: where training waits for no data, only what frees cores, or copies faster."""
+    if facts.wait_share >= LEAST_WAIT or knob not in of_loader() or knob == "pin_memory":
+        return True
+    return knob == "num_workers" and facts.device == "cpu" and int(value or 0) < facts.baseline.num_workers

@@ -1,0 +1,179 @@
+"""What a training has told that is tuned while it runs: the log beside its result, and what that says so far."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from autotune.knobs import LiveFacts, Scalar, format_scalar
+from autotune.measuring import Interval
+from autotune.stored import Figure, Seconds, Share, Stored, Whole
+
+ENDING = ".live.jsonl"
+Knobs = dict[str, Scalar]
+
+
+class Candidate(Stored):
+    """A setting that is played, and how it compares with the best one before it."""
+
+    name: str
+    knobs: Knobs = Field(default_factory=dict)
+    verdict: Literal["won", "lost", "failed", "too costly"] | None = None
+    reason: str = ""
+    ratio: Figure | None = None
+    low: Figure | None = None
+    high: Figure | None = None
+    pairs: Whole = Field(default=0, description="of blocks")
+    seconds: Seconds = Field(default=0.0, description="from its first block to its last")
+
+    @property
+    def interval(self) -> Interval | None:
+        """Of the ratio; None before it has two ends."""
+        return None if self.low is None or self.high is None or self.low > self.high else Interval(self.low, self.high)
+
+
+class Pace(Stored):
+    """How fast it trains now."""
+
+    steps_per_second: Figure
+    wait_share: Share = 0.0
+    memory_bytes: Whole | None = None
+
+
+class Over(Stored):
+    """How the search has ended."""
+
+    won: Knobs = Field(default_factory=dict)
+    gained: Figure = 1.0
+    cost_seconds: Seconds = 0.0
+    saved_seconds: Seconds = 0.0
+    paid: bool = False
+    why: str = ""
+    left: dict[str, str] = Field(default_factory=dict)
+
+
+@dataclass
+class Story:
+    """What a training has told so far.
+
+    Attributes:
+        command: What trains.
+        watcher: Host and process that keeps the log.
+        facts: What it has told of itself; None before its first steps.
+        offered: The knobs of each candidate, in the order in which they are tried.
+        left: Knobs that keep the script's own value, each with the reason.
+        candidates: What is known of each that was played; what was decided last is last.
+        playing: What is played now.
+        pace: How fast it trains.
+        over: How the search has ended; None while it goes on.
+        result: The result file; None where none was written.
+        status: The exit status of the command; None while it runs.
+        seconds: Since training began.
+        searched_seconds: The same, when something was found out last.
+        steps: That it has taken.
+    """
+
+    command: str = ""
+    watcher: tuple[str, int] | None = None
+    facts: LiveFacts | None = None
+    offered: dict[str, Knobs] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+    candidates: dict[str, Candidate] = field(default_factory=dict)
+    playing: str | None = None
+    pace: Pace | None = None
+    over: Over | None = None
+    result: str | None = None
+    status: int | None = None
+    seconds: float = 0.0
+    searched_seconds: float = 0.0
+    steps: int = 0
+    _first_played: dict[str, float] = field(default_factory=dict)
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Takes in one event; what is none is passed over, since a log may come from anywhere."""
+        with contextlib.suppress(ValidationError, KeyError, TypeError, ValueError, AttributeError):
+            self.seconds = max(self.seconds, float(event.get("t", 0.0)))
+            self.steps = max(self.steps, int(event.get("steps", 0)))
+            self._take(event["event"], event)
+
+    def _take(self, kind: str, event: Mapping[str, Any]) -> None:
+        if kind == "started":
+            self.command, self.watcher = str(event["command"]), (str(event["host"]), int(event["pid"]))
+        elif kind == "began":
+            self.facts = LiveFacts.model_validate(event)
+        elif kind == "planned":
+            self.offered, self.left = dict(event["candidates"]), dict(event["left"])
+        elif kind == "playing":
+            self.playing = str(event["name"])
+            self._first_played.setdefault(self.playing, self.seconds)
+        elif kind in {"pair", "decided"}:
+            name = event["name"]
+            seconds = self.seconds - self._first_played.get(name, self.seconds)
+            told = Candidate.model_validate({"knobs": self.offered.get(name, {}), **event, "seconds": seconds})
+            self.candidates.pop(name, None)
+            self.candidates[name], self.searched_seconds = told, self.seconds
+        elif kind == "pace":
+            self.pace = Pace.model_validate(event)
+        elif kind == "over":
+            self.over, self.playing, self.searched_seconds = Over.model_validate(event), None, self.seconds
+            self.left = {**self.left, **self.over.left}
+        elif kind == "written":
+            self.result = str(event["path"])
+        elif kind == "exited":
+            self.status, self.playing = int(event["status"]), None
+
+    @property
+    def winners(self) -> tuple[Candidate, ...]:
+        """The settings that were kept, each over those before it; none where the search has taken all back."""
+        is_reverted = self.over is not None and not self.over.won
+        return tuple(one for one in self.candidates.values() if one.verdict == "won" and not is_reverted)
+
+    @property
+    def won(self) -> Knobs:
+        """The knobs that training has now, where they are not the script's own."""
+        return {knob: value for winner in self.winners for knob, value in winner.knobs.items()}
+
+    @property
+    def gained(self) -> tuple[float, Interval] | None:
+        """The rate over that of the script's own setting, by the pairs of all winners; None where nothing has won.
+
+        The ends are the products of the winners' ends, which is wider than what all of them say together.
+        """
+        known = [(one.ratio, one.interval) for one in self.winners if one.ratio and one.interval]
+        if not known:
+            return None
+        low, high = (math.prod(interval[end] for _, interval in known) for end in (0, 1))
+        return math.prod(ratio for ratio, _ in known), Interval(low, high)
+
+
+def words_of(knobs: Mapping[str, Scalar]) -> str:
+    """Knobs as a person reads them: ``num_workers=2, prefetch_factor=2``."""
+    return ", ".join(f"{knob}={format_scalar(value)}" for knob, value in knobs.items())
+
+
+def log_path(path: Path) -> Path:
+    """The log of a training beside its result."""
+    return path if path.name.endswith(ENDING) else path.with_suffix(ENDING)
+
+
+def events_from(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
+    """The events of a log behind an offset in bytes, and where the next ones begin: a line half written is left.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with path.open("rb") as file:
+        file.seek(offset)
+        text = file.read()
+    events, whole = [], text[: text.rfind(b"\n") + 1]
+    for line in whole.splitlines():
+        with contextlib.suppress(ValueError, RecursionError):
+            events.append(json.loads(line))
+    return [event for event in events if isinstance(event, dict)], offset + len(whole)

@@ -1,0 +1,214 @@
+"""The parent of a training that is tuned while it runs: it plans candidates, keeps the log, and writes the result.
+
+All decisions are made in the training process. Whatever happens here, the training goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from autotune.bursts.child import events_in
+from autotune.files import stem_of
+from autotune.hardware import Hardware, probe_host
+from autotune.knobs import LiveFacts, TrainConfig, live_candidates
+from autotune.results.files import keep_document
+from autotune.results.live import Over, Story, log_path, words_of
+from autotune.results.result import ScriptRecord
+from autotune.results.summary import ratios
+from autotune.scripts.changes import changes_of
+from autotune.scripts.facts import loop_of, source_of
+from autotune.scripts.live_result import live_result
+from autotune.scripts.script import Script
+from autotune.scripts.seen import SeenScript
+from autotune.scripts.training import Training
+from autotune.secrets import masked_data
+from autotune.units import format_seconds
+from autotune.wording import or_dash, ratio_text
+
+LAST_SECONDS = 2.0
+"""In which the last that a script has told is read, once it has ended. Not tuned: reading it takes milliseconds."""
+
+
+class Live:
+    """A training that is tuned while it runs.
+
+    Args:
+        script: The command.
+        out: The result file; None: by the script's name in ``results/<machine>``.
+        folder: Of the run, for the socket and the recorder's word.
+        say: Shows a sentence to the person.
+    """
+
+    def __init__(self, script: Script, out: Path | None, folder: Path, say: Callable[[str], None]) -> None:
+        self.story = Story()
+        self._script, self._out, self._folder, self._say = script, out, folder, say
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(folder / "live"))
+        self._listener.listen()
+        self._lock = threading.Lock()
+        self._tuned: tuple[socket.socket, int] | None = None  # by which a process tells, and its id
+        self._is_told_of_others = False
+        self._seen: dict[int, tuple[SeenScript, ScriptRecord]] = {}
+        self._log: Any = None
+        self._hardware: Hardware | None = None
+
+    def run(self, warn: Callable[[str], None]) -> int:
+        """Trains to the end; returns the exit status in the convention of shells.
+
+        Args:
+            warn: Told of processes that the recorder cannot come into.
+        """
+        orders = {"role": "train", "socket": str(self._folder / "live"), "shared": str(self._folder)}
+        environment = self._script.environment({**orders, "steps": None, "seconds": None}, os.environ)
+        listening = threading.Thread(target=self._listen, daemon=True)
+        listening.start()
+        status = Training(self._script, environment, self._folder, warn, outlives=True).run()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        listening.join(LAST_SECONDS)
+        self._listener.close()
+        self._guarded(self._conclude, status)
+        return status
+
+    def _listen(self) -> None:
+        """Reads what all processes tell, until nobody is left who might tell anything."""
+        self._guarded(self._probe)
+        readers = []
+        with contextlib.suppress(OSError):
+            while True:
+                channel, _ = self._listener.accept()
+                readers.append(threading.Thread(target=self._read, args=(channel,), daemon=True))
+                readers[-1].start()
+        for reader in readers:
+            reader.join()
+
+    def _read(self, channel: socket.socket) -> None:
+        """Hears one process; where that fails, it is left alone, and keeps what it trains with."""
+        with contextlib.suppress(OSError), channel, channel.makefile("rb") as lines:
+            for event in events_in(lines):
+                if not self._guarded(self._hear, channel, event):
+                    return
+
+    def _guarded(self, what: Callable[..., object], *arguments: Any) -> bool:
+        """Does something, and returns whether it went well; else says why not, for the training is not to blame."""
+        with self._lock:
+            try:
+                what(*arguments)
+            except Exception as error:  # noqa: BLE001 - of whatever kind: training goes on
+                self._say(f"tuning has failed, training goes on ({type(error).__name__}: {error})")
+                return False
+        return True
+
+    def _hear(self, channel: socket.socket, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "seen":
+            seen = SeenScript.of(event["value"], processes=1)
+            record = ScriptRecord(command=self._script.command, loop=loop_of(seen), source=source_of(seen))
+            self._seen[event["value"]["pid"]] = seen, record
+        elif kind == "began" and self._tuned is None:
+            self._tuned = channel, event["pid"]
+            self._begin(channel, event)
+        elif kind == "began":
+            _offer(channel, [])
+            if not self._is_told_of_others:
+                self._say("several processes train: only the first one is tuned, the others keep your own settings")
+            self._is_told_of_others = True
+        elif self._tuned is not None and channel is self._tuned[0]:
+            self._note(event)
+            if kind == "decided" and event["verdict"] == "won":
+                one = self.story.candidates[event["name"]]
+                spread = f"{or_dash(one.interval, ratios)}, {one.pairs} pairs of blocks"
+                self._say(f"{one.name} is faster: {or_dash(one.ratio, ratio_text)} ({spread})")
+            if kind == "over" and self.story.over is not None:
+                self._say(self._last_line(self.story.over))
+
+    def _probe(self) -> Hardware:
+        self._hardware = probe_host()
+        return self._hardware
+
+    def _begin(self, channel: socket.socket, event: dict[str, Any]) -> None:
+        """A process trains: it is offered candidates."""
+        facts = LiveFacts.model_validate(event)
+        hardware = self._hardware or self._probe()
+        name = f"{stem_of(self._script.place)}-{facts.device}-live.json"
+        self._out = self._out or Path("results") / hardware.slug / name
+        self._open_log(log_path(self._out))
+        self._note({"event": "started", "command": self._script.text, "host": platform.node(), "pid": os.getpid()})
+        self._note(event)
+        plan = live_candidates(facts, hardware)
+        words = [in_words(config, plan.baseline) for config in plan.configs]
+        self._note({"event": "planned", "candidates": {one["name"]: one["knobs"] for one in words}, "left": plan.left})
+        _offer(channel, words)
+        knobs = ", ".join(dict.fromkeys(knob for one in words for knob in one["knobs"]))
+        follow = "" if self._log is None else f"; follow it with 'autotune watch {self._log.name}'"
+        self._say(f"{len(words)} settings of {knobs} are tried while it trains{follow}" if words else "nothing to try")
+        for why in dict.fromkeys(plan.left.values()):
+            self._say(f"your own {', '.join(knob for knob in plan.left if plan.left[knob] == why)}: {why}")
+
+    def _open_log(self, path: Path) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._log = path.open("wb", buffering=0)
+        except OSError as error:
+            self._say(f"{path} cannot be written, so that there is no log: {error.strerror}")
+
+    def _note(self, event: Mapping[str, Any]) -> None:
+        """Takes an event into the story and the log; a log that cannot be written any more is given up."""
+        self.story.add(event)
+        if self._log is not None:
+            try:
+                self._log.write(json.dumps(masked_data(event), default=str).encode() + b"\n")
+            except OSError as error:
+                self._say(f"the log cannot be written any more, training goes on: {error.strerror}")
+                self._log = None
+
+    def _last_line(self, over: Over) -> str:
+        """What has won, what it gains, what the search has cost, and when that is paid."""
+        cost, gained = f"the search has cost {format_seconds(over.cost_seconds)}", self.story.gained
+        elsewhere = "what needs a new process, such as the allocator, is tried by 'autotune run'"
+        if gained is None:
+            return f"no setting is faster than your own ({over.why}); {cost}; {elsewhere}"
+        paid = f"has paid for itself: it has saved {format_seconds(over.saved_seconds)}"
+        if not over.paid:
+            seconds = (over.cost_seconds - over.saved_seconds) / max(1e-9, over.gained - 1)
+            paid = f"will have paid for itself in {format_seconds(seconds)}"
+        return f"{words_of(over.won)}: {ratio_text(gained[0])} ({ratios(gained[1])}); {cost} and {paid}; {elsewhere}"
+
+    def _conclude(self, status: int) -> None:
+        """Writes what is known once the script has ended."""
+        if self._out is None or self._hardware is None or self._tuned is None:
+            self._say("no training loop was seen, so that nothing was tuned")
+            return
+        if (known := self._seen.get(self._tuned[1])) is not None:
+            result = live_result(self.story, self._script, self._hardware, *known)
+            path, failure = keep_document(result, self._out)
+            if failure is not None:
+                self._say(str(failure))
+            if path is not None:
+                self._note({"event": "written", "path": str(path)})
+                self._say(f"result file: {path}; next time: autotune launch {path} -- {self._script.text}")
+        else:
+            self._say("no result is written: the script has ended before enough of its training was seen")
+        self._note({"event": "exited", "status": status})
+
+
+def in_words(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
+    """A candidate as the recorder plays it."""
+    changes = changes_of(config, baseline)
+    knobs = {knob: now for knob, (_, now) in config.changes_from(baseline).items()}
+    return {
+        "name": words_of(knobs), "knobs": knobs, **{what: changes[what] for what in ("loader", "process", "optimizer")}
+    }  # fmt: skip
+
+
+def _offer(channel: socket.socket, words: list[dict[str, Any]]) -> None:
+    with contextlib.suppress(OSError):  # the process has ended meanwhile
+        channel.sendall(json.dumps({"candidates": words}).encode() + b"\n")

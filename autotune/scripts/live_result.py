@@ -1,0 +1,113 @@
+"""The result of a training that was tuned while it ran, made of what it has told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from typing import cast
+
+from autotune import __version__
+from autotune.hardware import DeviceKind, Hardware
+from autotune.knobs.while_training import played_on
+from autotune.measuring import Outcome, Speedup
+from autotune.results.live import Knobs, Story
+from autotune.results.result import (
+    Constraints,
+    Diagnosis,
+    Result,
+    ScriptRecord,
+    SearchRecord,
+    Side,
+    TrialRecord,
+    WorkloadRecord,
+)
+from autotune.results.summary import ratios
+from autotune.scripts.facts import facts_of
+from autotune.scripts.script import Script
+from autotune.scripts.seen import SeenScript
+from autotune.units import format_seconds
+from autotune.wording import ratio_text
+
+_ENDINGS = {"failed": Outcome.CRASHED, "too costly": Outcome.TIMEOUT}
+
+
+def live_result(story: Story, script: Script, hardware: Hardware, seen: SeenScript, record: ScriptRecord) -> Result:
+    """What a training has found out while it ran, as far as it came.
+
+    Args:
+        story: What it has told.
+        script: The command.
+        hardware: The machine.
+        seen: What was seen of the script.
+        record: The script, as `launch` finds it again.
+    """
+    facts, trials, is_over = facts_of(seen, script), tuple(_trials(story)), story.over is not None
+    device = cast("DeviceKind", "rocm" if seen.device == "cuda" and "rocm" in hardware.devices else seen.device)
+    speedup, waiting = _speedup(story), story.facts.wait_share if story.facts is not None else None
+    return Result(
+        status="complete" if is_over else "partial",
+        created=datetime.now(timezone.utc),
+        workload=WorkloadRecord(
+            target=facts.target, name=facts.name, samples=facts.samples, fingerprint=facts.fingerprint,
+            model=facts.model, padding_fraction=facts.padding_fraction, script=record,
+        ),
+        hardware=hardware,
+        software=hardware.software.model_copy(update={"autotune": __version__}),
+        baseline=Side(config=facts.baseline, measurement=None),
+        best=Side(config=facts.baseline.replace(**story.won), measurement=None),
+        speedup=speedup,
+        speedup_reason=None if speedup is not None else _why_none(story),
+        constraints=Constraints(
+            budget_seconds=story.searched_seconds, device=device, effective_batch=facts.baseline.effective_batch,
+            memory_target=1.0, utilization_target=1.0, only=played_on(device), sampler="none", seed=0,
+        ),
+        stopped_by="exhausted" if is_over else "interrupted",
+        search=SearchRecord(
+            seconds=story.searched_seconds, bursts=len(trials), measuring_fraction=1.0, skipped_knobs=story.left,
+            outcomes=dict(Counter(trial.outcome.value for trial in trials)), notes=tuple(_notes(story)),
+        ),
+        trials=trials,
+        diagnosis=Diagnosis(bottleneck=None, data_wait_fraction=waiting),
+    )  # fmt: skip
+
+
+def _speedup(story: Story) -> Speedup | None:
+    """Of all that has won together; the pairs are those of the winner that has the fewest."""
+    if (gained := story.gained) is None:
+        return None
+    fewest = min(one.pairs for one in story.winners)
+    return Speedup(ratio=gained[0], ci95=gained[1], pairs=fewest, anytime=True)
+
+
+def _why_none(story: Story) -> str:
+    """Why the script keeps its own setting."""
+    known = {one.name: one.ratio for one in story.candidates.values() if one.ratio and one.pairs}
+    if not known:
+        return "no setting was played to its end" if story.offered else "there was nothing to try while it trained"
+    best = story.candidates[max(known, key=lambda name: known[name])]
+    spread = f" ({ratios(best.interval)})" if best.interval is not None else ""
+    reached = f"{best.name} reached {ratio_text(known[best.name])}{spread}"
+    return f"no setting was faster than the script's own beyond doubt: {reached}"
+
+
+def _trials(story: Story) -> Iterator[TrialRecord]:
+    """A record a candidate, each beside what had won before it."""
+    held: Knobs = {}
+    for one in story.candidates.values():
+        ending = _ENDINGS.get(one.verdict or "", Outcome.OK)
+        told = f"it has {one.verdict}" if one.verdict else "training ended before it was decided"
+        yield TrialRecord(
+            stage="training", reason=one.reason or told, changes=held | one.knobs, outcome=ending,
+            failure=None if ending is Outcome.OK else one.reason or told, partner=dict(held),
+            ratio=one.ratio if one.pairs else None, ci95=one.interval if one.pairs else None, seconds=one.seconds,
+        )  # fmt: skip
+        held |= one.knobs if one.verdict == "won" else {}
+
+
+def _notes(story: Story) -> Iterator[str]:
+    yield "tuned while it trained: pairs are neighbouring blocks of steps of one training"
+    if (over := story.over) is not None:
+        yield f"the search has cost {format_seconds(over.cost_seconds)} of training ({over.why})"
+    if story.facts is not None and story.facts.moves_augmentation and story.won.get("num_workers"):
+        yield "workers draw the random numbers of reading: augmentation has the same distribution, and other numbers"

@@ -1,0 +1,95 @@
+"""A training that is tuned while it runs, as its log tells: one display, or a line for each thing that happens."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import rich.live
+from rich.console import Console, Group, RenderableType
+from rich.table import Column, Table
+
+from autotune.results.live import Candidate, Story, events_from, words_of
+from autotune.results.summary import ratios
+from autotune.terminal.console import plain_table
+from autotune.units import format_bytes, format_seconds, rounded
+from autotune.wording import as_text, labelled, or_dash, percent, ratio_text
+
+TOLD = ("pace", "decided", "over", "exited")
+"""Events that have a line where there is no terminal."""
+READ_SECONDS = 0.5
+"""Between two looks at the log. Chosen: a training tells of a block every second or so."""
+
+
+def follow(log: Path, console: Console) -> None:
+    """Shows a training until it has ended.
+
+    Raises:
+        OSError: The log cannot be read.
+    """
+    story, offset = Story(), 0
+    live = rich.live.Live(console=console, get_renderable=lambda: display(story), refresh_per_second=2.0)
+    with live if console.is_terminal and log.exists() else console:
+        while story.status is None:
+            events, offset = events_from(log, offset)
+            for event in events:
+                story.add(event)
+                if not console.is_terminal and event.get("event") in TOLD:
+                    console.print(as_text("; ".join(map(": ".join, _rows(story)))), soft_wrap=True)
+            if not events and has_gone(story):
+                return
+            time.sleep(READ_SECONDS if not events else 0.0)
+
+
+def has_gone(story: Story) -> bool:
+    """Whether the process that kept the log has ended without a last word; not known of another machine."""
+    host, process = story.watcher or (None, 0)
+    return story.status is None and host == platform.node() and not psutil.pid_exists(process)
+
+
+def display(story: Story) -> RenderableType:
+    """All that is known now."""
+    grid = Table.grid(Column(no_wrap=True, style="bold"), Column(overflow="fold"), padding=(0, 2))
+    for label, text in _rows(story):
+        grid.add_row(label, as_text(text))
+    table = plain_table("setting", "rate", "interval so far", "pairs", "")
+    for name in {**story.offered, **story.candidates}:
+        one = story.candidates.get(name, Candidate(name=name))
+        state = one.verdict or ("is played" if name == story.playing else "")
+        figures = or_dash(one.ratio, ratio_text), or_dash(one.interval, ratios), str(one.pairs)
+        table.add_row(as_text(name), *figures, as_text(f"{state}: {one.reason}" if one.reason else state))
+    kept = [labelled(f"your own {knob}", why, "dim") for knob, why in story.left.items()]
+    return Group(grid, "", *([table] if table.row_count else []), *kept)
+
+
+def _rows(story: Story) -> Iterator[tuple[str, str]]:
+    yield "training", f"{story.command}, {format_seconds(story.seconds)}, {story.steps:,} steps{_ending(story)}"
+    if story.pace is not None:
+        yield "rate", _rate(story)
+        yield "waiting", f"{percent(story.pace.wait_share)} of the time, for data"
+        yield "memory", or_dash(story.pace.memory_bytes, format_bytes)
+    yield "setting", words_of(story.won) or "your own"
+    if story.over is None:
+        yield "search", f"plays {story.playing}" if story.playing is not None else "plays nothing now"
+    else:
+        yield "search", f"has ended: {story.over.why}; it has cost {format_seconds(story.over.cost_seconds)}"
+    if story.result is not None:
+        yield "result", story.result
+
+
+def _ending(story: Story) -> str:
+    if story.status is not None:
+        return f", ended with exit status {story.status}"
+    return "; autotune has gone, and tells no more" if has_gone(story) else ""
+
+
+def _rate(story: Story) -> str:
+    """The rate now, beside that of the first steps and what is claimed to be gained over it."""
+    now = story.pace.steps_per_second if story.pace is not None else 0.0
+    text = f"{rounded(now)} steps/s"
+    if story.facts is not None:
+        text += f", {ratio_text(now * story.facts.step_seconds)} that of the first steps"
+    return text + (f" (claimed: {ratio_text(story.gained[0])})" if story.gained is not None else "")
