@@ -6,6 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 
+def _nothing(*_: Any) -> None:
+    pass
+
+
 class Batches(Iterator[Any]):
     """Hands on batches; what else a script or a framework asks of torch's iterators, the inner one is asked for."""
 
@@ -35,9 +39,9 @@ class Watched(Batches):
     def __init__(
         self,
         batches: Iterator[Any],
-        drawn: Callable[[Any], None] = lambda _: None,
-        draws: Callable[[], None] = lambda: None,
-        ended: Callable[[], None] = lambda: None,
+        drawn: Callable[[Any], None] = _nothing,
+        draws: Callable[[], None] = _nothing,
+        ended: Callable[[], None] = _nothing,
     ) -> None:
         self.is_over = False
         self.count = 0
@@ -45,6 +49,10 @@ class Watched(Batches):
         self._drawn = drawn
         self._draws = draws
         self._ended = ended
+
+    def look_away(self) -> None:
+        """Calls none of the functions any more."""
+        self._drawn = self._draws = self._ended = _nothing
 
     def _inner(self) -> Any:
         return self._batches

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -44,19 +43,25 @@ class Activations:
                     self._bytes.add(tensor.numel() * tensor.element_size())
 
     def in_evaluation(
-        self, batch_samples: int, training: Sequence[DataLoader[Any]], evaluates: Callable[[], bool]
+        self,
+        batch_samples: int,
+        training: Sequence[DataLoader[Any]],
+        made: Iterable[DataLoader[Any]],
+        evaluates: Callable[[], bool],
     ) -> int:
         """The largest chunk that evaluation frees and that the threshold follows; 0 where training's are as large.
 
         Args:
             batch_samples: Of a batch in training.
-            training: Loaders that feed it; what other loaders the script has made are there to evaluate.
+            training: Loaders that feed it.
+            made: All loaders that the script has made; those that do not feed training are there to evaluate.
             evaluates: Whether it evaluates; asked where it trains from loaders and has no other one: taken to be on so
                 many samples at once that the threshold rises as far as it can.
         """
         if not self._bytes:
             return 0
-        others = _batch_sizes(training)
+        feeding = {id(loader) for loader in training}
+        others = _batch_sizes(loader for loader in made if id(loader) not in feeding)
         if not others:
             return LARGEST_THRESHOLD_BYTES if training and evaluates() else 0
         larger = max(others) / max(1, batch_samples)
@@ -74,14 +79,11 @@ def free_chunk(size: int) -> None:
         library.free(library.malloc(size))
 
 
-def _batch_sizes(apart_from: Iterable[DataLoader[Any]]) -> list[int]:
-    """Of all loaders in this process but these, by the type of each object alone: that runs no code of the script's."""
-    from torch.utils.data import DataLoader
-
-    known = {id(loader) for loader in apart_from}
+def _batch_sizes(loaders: Iterable[DataLoader[Any]]) -> list[int]:
+    """The batch sizes of loaders, as far as they have one: no larger than their data sets."""
     sizes = []
-    for loader in [one for one in gc.get_objects() if issubclass(type(one), DataLoader) and id(one) not in known]:
-        with contextlib.suppress(Exception):  # one that was never made to its end has no attributes
+    for loader in loaders:
+        with contextlib.suppress(Exception):  # whatever a class of the script's makes of being looked into
             size = None if is_own_batch_sampler(loader) else batches_of(loader)[1]
             if size:
                 sizes.append(min(size, length_of(loader.dataset) or size))

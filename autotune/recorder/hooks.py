@@ -1,4 +1,8 @@
-"""Where torch lets somebody else look at a training loop: loaders, losses, models, optimizers."""
+"""Where torch lets others watch a training loop: loaders, losses, models, optimizers.
+
+Each function returns another one, which ends the watching: it lets go of what was to be called, and takes torch's own
+function or hook out again where it can. What has to stay costs less than a microsecond a call.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,9 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .effects import compiled_graphs
 from .naming import class_of, find_models, model_key
+from .undo import Undo, in_reverse, put, unless_changed
 
 if TYPE_CHECKING:
     import torch
@@ -22,53 +28,57 @@ def _nothing(*_: Any, **__: Any) -> None:
     pass
 
 
-def on_iterate(then: Callable[[DataLoader[Any], Iterate], Iterator[Any]]) -> None:
+def on_iterate(then: Callable[[DataLoader[Any], Iterate], Iterator[Any]]) -> Undo:
     """Calls ``then(loader, iterate)`` in the place of each ``iter(loader)``, but for those within workers."""
     from torch.utils.data import DataLoader, get_worker_info
 
-    original = DataLoader.__iter__
+    original, wanted = DataLoader.__iter__, [then]
 
     @functools.wraps(original)
     def iterate(self: DataLoader[Any]) -> Iterator[Any]:
-        return then(self, original) if get_worker_info() is None else original(self)
+        return wanted[0](self, original) if wanted and get_worker_info() is None else original(self)
 
-    DataLoader.__iter__ = iterate  # type: ignore[assignment]
+    return in_reverse([replace(DataLoader, "__iter__", iterate), wanted.clear])
 
 
-def on_step(
-    before: Callable[[Optimizer], None] | None = None, after: Callable[[Optimizer], None] | None = None
-) -> None:
+def on_step(before: Callable[[Optimizer], None] = _nothing, after: Callable[[Optimizer], None] = _nothing) -> Undo:
     """Calls functions before and after each step of any optimizer of torch."""
     from torch.optim import optimizer
 
-    if before is not None:
+    if before is not _nothing:
         optimizer.register_optimizer_step_pre_hook(lambda stepping, *_: before(stepping))
-    if after is not None:
+    if after is not _nothing:
         optimizer.register_optimizer_step_post_hook(lambda stepping, *_: after(stepping))
 
+    def end() -> None:
+        nonlocal before, after
+        before = after = _nothing  # the hooks stay: torch calls them from a dictionary that must not change meanwhile
 
-def on_mode(then: Callable[[Any, bool], None]) -> None:
+    return end
+
+
+def on_mode(then: Callable[[Any, bool], None]) -> Undo:
     """Calls ``then(module, training)`` before each switch of a module to training, or to evaluation."""
     from torch import nn
 
-    _around(nn.Module, "train", lambda module, mode=True: then(module, mode))
+    return _around(nn.Module, "train", lambda module, mode=True: then(module, mode))
 
 
-def on_backward(before: Callable[[torch.Tensor], None], after: Callable[[], None] = lambda: None) -> None:
+def on_backward(before: Callable[[torch.Tensor], None], after: Callable[[], None] = _nothing) -> Undo:
     """Calls ``before(loss)`` and ``after()`` around each ``loss.backward()``."""
     import torch
 
-    _around(torch.Tensor, "backward", lambda loss, *_, **__: before(loss), lambda *_, **__: after())
+    return _around(torch.Tensor, "backward", lambda loss, *_, **__: before(loss), lambda *_, **__: after())
 
 
-def on_autocast(then: Callable[[str], None]) -> None:
+def on_autocast(then: Callable[[str], None]) -> Undo:
     """Calls ``then(device)`` after each entry into autocast."""
     import torch
 
-    _around(torch.autocast, "__enter__", after=lambda mode: then(mode.device))
+    return _around(torch.autocast, "__enter__", after=lambda mode: then(mode.device))
 
 
-def on_gradients_again(then: Callable[[], None]) -> None:
+def on_gradients_again(then: Callable[[], None]) -> Undo:
     """Calls ``then()`` after each exit from a context without gradients, where they are wanted again."""
     import torch
 
@@ -76,20 +86,42 @@ def on_gradients_again(then: Callable[[], None]) -> None:
         if torch.is_grad_enabled():
             then()
 
-    for context in (torch.no_grad, torch.inference_mode, torch.set_grad_enabled):
-        _around(context, "__exit__", after=left)
+    contexts = (torch.no_grad, torch.inference_mode, torch.set_grad_enabled)
+    return in_reverse([_around(context, "__exit__", after=left) for context in contexts])
 
 
-def on_attention(then: Callable[[], None]) -> None:
-    """Calls ``then()`` before each call of torch's attention."""
+def on_group(then: Callable[[], None]) -> Undo:
+    """Calls ``then()`` before each opening of a process group by the script."""
     import torch
 
-    _around(torch.nn.functional, "scaled_dot_product_attention", lambda *_, **__: then())
+    if not torch.distributed.is_available():
+        return _nothing
+    return _around(torch.distributed, "init_process_group", lambda *_, **__: then())
+
+
+def on_attention(then: Callable[[], None]) -> Undo:
+    """Calls ``then()`` before each call of torch's attention.
+
+    Compiled code calls it too, as part of its graph: let it do no more than set an attribute.
+    """
+    import torch
+
+    return _unless_compiled(_around(torch.nn.functional, "scaled_dot_product_attention", lambda *_, **__: then()))
+
+
+def replace(owner: Any, name: str, function: Any) -> Undo:
+    """Sets a function of torch's; its undo leaves alone what others have put in its place since."""
+    return unless_changed(lambda: vars(owner).get(name), put(owner, name, function))
+
+
+def _unless_compiled(undo: Undo) -> Undo:
+    """Takes a change back unless torch.compile has compiled with it: to take it back would compile all again."""
+    return lambda: None if compiled_graphs() else undo()
 
 
 def _around(
     owner: Any, name: str, before: Callable[..., None] = _nothing, after: Callable[..., None] = _nothing
-) -> None:
+) -> Undo:
     """Calls functions around each call of one of torch's, with its arguments."""
     original: Any = getattr(owner, name)
 
@@ -100,15 +132,22 @@ def _around(
         after(*args, **kwargs)
         return returned
 
-    setattr(owner, name, called)
+    put_back = replace(owner, name, called)
+
+    def end() -> None:
+        nonlocal before, after
+        before = after = _nothing
+        put_back()
+
+    return end
 
 
 def on_outermost_forward(
     before: Callable[[Any, tuple[Any, ...]], None],
-    inside: Callable[[tuple[Any, ...]], None] = lambda _: None,
-    after: Callable[[Any], None] = lambda _: None,
-) -> Callable[[], None]:
-    """Calls a function before each call of a module that no other module calls; returns what ends that.
+    inside: Callable[[tuple[Any, ...]], None] = _nothing,
+    after: Callable[[Any], None] = _nothing,
+) -> Undo:
+    """Calls a function before each call of a module that no other module calls.
 
     Args:
         before: Told the module, and what it is called with.
@@ -143,10 +182,12 @@ def on_outermost_forward(
         modules.register_module_forward_pre_hook(entering),
         modules.register_module_forward_hook(left, always_call=True),
     )
+    remove = _unless_compiled(in_reverse([handle.remove for handle in handles]))
 
     def end() -> None:
-        for handle in handles:
-            handle.remove()
+        nonlocal before, inside, after
+        before = inside = after = _nothing
+        remove()
 
     return end
 

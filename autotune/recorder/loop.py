@@ -1,4 +1,4 @@
-"""What a look at a script makes of what it has seen: its loaders, optimizers, models, and who trains beside it."""
+"""What the observer makes of what it has seen: loaders, optimizers, models, and processes that train beside."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 SAMPLE_SECONDS, MOST_SAMPLES = 0.3, 16
+UNKNOWN_READING = (1e-4, 1.0)
+"""What `reading` returns of a data set that it cannot read, or may not."""
 SMALL_OPERATOR_MICROSECONDS = 20.0
 """Below, an operator is mostly what calling it costs."""
 
@@ -86,14 +88,14 @@ def reading(loader: Any) -> tuple[float, float]:
     dataset: Any = getattr(loader, "dataset", None)
     length = length_of(dataset)
     if not length or not hasattr(dataset, "__getitem__"):
-        return 1e-4, 1.0
+        return UNKNOWN_READING
     began, worked, read = perf_counter(), process_time(), 0
     try:
         while read < min(length, MOST_SAMPLES) and perf_counter() - began < SAMPLE_SECONDS:
             dataset.__getitem__((read * 7919) % length)
             read += 1
     except Exception:  # noqa: BLE001 - a data set that is read by lists of indices, say
-        return 1e-4, 1.0
+        return UNKNOWN_READING
     seconds = max(perf_counter() - began, 1e-9)
     return seconds / max(1, read), min(1.0, max(0.0, 1 - (process_time() - worked) / seconds))
 

@@ -1,4 +1,4 @@
-"""The passes that a script makes through its loaders, as a look sees them: an ``iter()``, and what is drawn from it."""
+"""The passes that a script makes through its loaders, as the observer sees them: an ``iter()``, and its batches."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Pass:
         self.places: list[int] = []
         self.trains = self.evaluates = False
         self.is_over = self.is_cycled = False
-        self._iterator: Callable[[], object] = lambda: None
+        self._iterator: Callable[[], Watched | None] = lambda: None
 
     @property
     def only_evaluates(self) -> bool:
@@ -69,7 +69,7 @@ class Pass:
         return self.goes_on or (self.trains if trains else self.evaluates) or not (self.trains or self.evaluates)
 
     @property
-    def iterator(self) -> object:
+    def iterator(self) -> Watched | None:
         """What the script draws from; None once it has let go of it."""
         return self._iterator()
 
@@ -131,11 +131,17 @@ class Passes:
 
     def look_for_cycles(self) -> None:
         """Notes which passes are replayed, before they end: there a cycle lets go of its iterator."""
-        cycles = [one for one in gc.get_objects() if type(one) is itertools.cycle]
-        replayed = {part for one in cycles for part in _sources_of(one)}
         for one in self._all:
             iterator = one.iterator
-            one.is_cycled |= iterator is not None and id(iterator) in replayed
+            one.is_cycled |= iterator is not None and _is_cycled(iterator)
+
+    def look_away(self) -> None:
+        """Notes nothing any more, and keeps nothing of what the script draws from."""
+        for one in self._all:
+            if (iterator := one.iterator) is not None:
+                iterator.look_away()
+        self._all.clear()
+        self._going_on.clear()
 
     def described(
         self, loader: int, told_as: Mapping[int, int], first_step: int, evaluated: Collection[int]
@@ -170,9 +176,18 @@ def _drawn_last(passes: Sequence[Pass]) -> Pass | None:
     return max((one for one in passes if one.places), key=lambda one: one.places[-1], default=None)
 
 
-def _sources_of(iterator: Any, depth: int = _MOST_AROUND) -> Iterator[int]:
-    """Ids of what an iterator draws from."""
-    for part in gc.get_referents(iterator):
-        yield id(part)
-        if depth and issubclass(type(part), _AROUND):
-            yield from _sources_of(part, depth - 1)
+def _is_cycled(iterator: Any) -> bool:
+    """Whether a cycle draws from an iterator, directly or through what hands on its items.
+
+    Python is asked for what refers to it: that walks through all objects, but writes to none, so that the memory which
+    workers share with this process stays shared.
+    """
+    around = [iterator]
+    for _ in range(_MOST_AROUND + 1):
+        referring = gc.get_referrers(*around)
+        if any(type(one) is itertools.cycle for one in referring):
+            return True
+        around = [one for one in referring if issubclass(type(one), _AROUND)]
+        if not around:
+            return False
+    return False

@@ -1,6 +1,6 @@
 """Where in a script's own files its loaders and optimizers are made: there they can be changed.
 
-Whoever looks on is below what it looks at: nothing here may harm the script, and all of it runs in a look alone.
+The observer is below what it looks at: nothing here may harm the script.
 """
 
 from __future__ import annotations
@@ -17,16 +17,22 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from .hooks import replace
 from .mutable import may_change
 from .naming import loader_key
 from .place import here
+from .undo import Undo, in_reverse
 
 _TAKES_ANY_KEYWORD = 0x08
 """CO_VARKEYWORDS of a code object's flags."""
 
 
 class Sites:
-    """Looks on as loaders and optimizers are made."""
+    """Looks on as loaders and optimizers are made.
+
+    Attributes:
+        look_away: Looks on no longer.
+    """
 
     def __init__(self) -> None:
         import torch
@@ -41,8 +47,7 @@ class Sites:
         self._made: weakref.WeakKeyDictionary[Any, dict[str, Any] | None] = weakref.WeakKeyDictionary()
         self._loaders: list[tuple[dict[str, Any], int, str | None]] = []  # site, data set, what the loader is known by
         self._own_loaders: set[str] = set()
-        _watch(DataLoader, self._on_loader)
-        _watch(Optimizer, self._on_optimizer)
+        self.look_away: Undo = in_reverse([_watch(DataLoader, self._on_loader), _watch(Optimizer, self._on_optimizer)])
 
     def told(self, loaders: list[Any], optimizers: list[Any]) -> dict[str, Any]:
         """What is known of these.
@@ -62,6 +67,20 @@ class Sites:
             "here": here(),
             "may_change_data": bool(loaders) and self._may_change([loader.dataset for loader in loaders]),
         }
+
+    @property
+    def loaders(self) -> list[Any]:
+        """All that were made and are still there."""
+        from torch.utils.data import DataLoader
+
+        return [one for one in list(self._made) if isinstance(one, DataLoader)]
+
+    @property
+    def has_optimizer(self) -> bool:
+        """Whether one of torch's was made, and is still there."""
+        from torch.optim import Optimizer
+
+        return any(isinstance(one, Optimizer) for one in list(self._made))
 
     def evaluates(self) -> bool:
         """Whether a file of the script's puts a model into evaluation mode, and computes without gradients."""
@@ -153,18 +172,19 @@ class Sites:
         return place.startswith(self._foreign) or "site-packages" in place or "dist-packages" in place
 
 
-def _watch(kind: Any, then: Any) -> None:
+def _watch(kind: Any, then: Any) -> Undo:
     """Calls ``then(made, site)`` after each construction of a kind of object."""
     original = kind.__init__
-    owner = then.__self__
+    wanted = [then]
 
     @functools.wraps(original)
     def construct(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         with contextlib.suppress(Exception):
-            then(self, owner._site(sys._getframe(1), self, original.__code__))
+            for note in wanted:
+                note(self, note.__self__._site(sys._getframe(1), self, original.__code__))
 
-    kind.__init__ = construct
+    return in_reverse([replace(kind, "__init__", construct), wanted.clear])
 
 
 def _has_autotune() -> bool:

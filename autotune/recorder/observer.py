@@ -1,0 +1,461 @@
+"""The observer: what is seen of a training loop while it trains, until enough has been seen. It changes nothing.
+
+A look makes one (`look`), and so may whatever else trains a script. Make it as soon as torch is imported::
+
+    observer = Observer(enough, failed=failed)
+
+It installs hooks. Once the loop has taken `STEPS` steps or so it removes them, and calls ``enough(seen)`` once, within
+the draw, the step or the backward pass that was one too many. ``seen`` is what `scripts.seen.SeenScript.of` reads. A
+script may end before that: then `Observer.seen` returns the same, as far as it was seen, from two steps on.
+
+What a script computes is the same to the last bit with it and without it: it draws no random numbers, reads no samples,
+writes to no tensor, and sets nothing of torch's. What it costs, measured on one core of a CPU:
+
+- Each call of a module, each draw, and each step, until enough is seen: microseconds.
+- Each of the first batches (the first two, unless it is thorough): their padding is counted. 0.5 ms for 32 rows of 512
+  tokens, 0.15 s for 64 rows of 2048.
+- Each first batch of a loader: the items of the data set's own lists are counted, which takes milliseconds.
+- The first step: it asks which objects refer to the loaders' iterators, to find an ``itertools.cycle``: 0.03 s for
+  300,000 objects. This reads objects, and writes to none.
+- Once, when enough is seen: the script's own files are parsed, the blocks and shapes of its models are compared, and at
+  most 100,000 parts of its data set are visited: tenths of a second. Where no call of a model was seen, as in compiled
+  code, all objects of the process are searched for the models, which is as long again.
+- Without an optimizer of torch: each backward pass sums all weights, and waits for a GPU to do so.
+- Afterwards: less than a microsecond for each backward pass, step, and batch of the passes that had begun. Where
+  torch.compile has compiled a model, hooks on the calls of modules stay, and do nothing: it would compile again.
+
+Only a thorough observer profiles the operators of the third step (it takes several times as long), reads up to 16
+samples by itself (0.3 s at most; they may draw random numbers), sums weights at each backward pass before the first
+step although there is an optimizer, counts the padding of all batches, and asks the system for processes beside it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import sys
+import threading
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from time import perf_counter, time
+from typing import TYPE_CHECKING, Any
+
+from . import hooks
+from .attributes import Growth
+from .blocks import count_blocks
+from .effects import compiled_graphs
+from .heap import Activations
+from .loop import (
+    UNKNOWN_READING,
+    StepProfile,
+    autocast_dtype,
+    chosen_by,
+    described,
+    has_sparse_gradients,
+    holders_of,
+    implementations,
+    is_compiled,
+    is_in_backward,
+    merged,
+    outermost,
+    reading,
+    rows_of,
+    sums_of,
+    trained_beside,
+    usual,
+)
+from .naming import count_of, loader_key, model_key, shapes_hash, tensors_in
+from .padding import Padding, padding_of
+from .passes import Pass, Passes
+from .ranks import count_ranks, exchange_of
+from .server import reason_of_others
+from .sites import Sites
+from .traffic import traffic_of
+from .undo import in_reverse
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+    from torch.utils.data import DataLoader
+
+STEPS, SECONDS, FEWEST_STEPS = 6, 4.0, 3
+"""Of the optimizer that steps first: so many, or fewer where they take long."""
+FEWEST_LATE_STEPS = 2
+"""Where it is late."""
+STEPS_OF_A_BATCH = 24
+"""After so many on one batch, no further one will be drawn from a loader that was drawn from before. Chosen."""
+PADDING_BATCHES = 2
+"""Batches whose padding is counted in a real training. Not tuned."""
+
+
+class Attention:
+    """Whether torch's attention was called: compiled code sets it too, and may do so until the script ends."""
+
+    def __init__(self) -> None:
+        self.was_called = False
+
+    def note(self) -> None:
+        """It is called."""
+        self.was_called = True
+
+
+class Observer:
+    """What was seen so far of a training loop.
+
+    Args:
+        enough: Called once with what was seen, when that is enough. The observer has ended by then.
+        failed: Called once, in an ``except``, where the observer itself or one of these functions fails. The observer
+            has ended by then, and the script goes on.
+        stepped: Called after each step with the number of steps, until enough is seen.
+        is_thorough: Whether it may also do what takes time and random numbers; see above. Only where the script ends
+            afterwards.
+        late_seconds: From now, after which two steps are enough.
+    """
+
+    def __init__(
+        self,
+        enough: Callable[[dict[str, Any]], None],
+        failed: Callable[[Exception], None],
+        stepped: Callable[[int], None] = lambda _: None,
+        *,
+        is_thorough: bool = False,
+        late_seconds: float = math.inf,
+    ) -> None:
+        import torch
+
+        self._default_threads = torch.get_num_threads()
+        self._enough, self._failed, self._stepped = enough, failed, stepped
+        self._is_thorough = is_thorough
+        self._began, self._first_argv = time(), [*sys.argv]  # scripts change it
+        self._late = perf_counter() + late_seconds
+        self._loaders: dict[int, Any] = {}
+        self._passes = Passes()
+        self._draws: list[tuple[int, int]] = []  # of which loader, how many samples; from the start
+        self._batches: list[list[tuple[int, ...]]] = []
+        self._growth = Growth()
+        self._padding: list[Padding] = []
+        self._models: dict[int, Any] = {}
+        self._optimizers: dict[int, Any] = {}
+        self._steps: list[int] = []
+        self._marks: list[int] = []  # draws at each step of the optimizer that steps first
+        self._drawn_when: list[set[int]] = [set()]  # draws at the backward passes of each step, the one under way last
+        self._first_step = 0.0
+        self._steps_now = False
+        self._first: Optimizer | None = None  # that has begun a step, which may compute gradients many times
+        self._has_sparse = False
+        self._rows: int | None = None  # that the model was called with last
+        self._row_counts: list[int] = []  # the same, before each backward pass
+        self._sums: list[float] = []  # of the weights; where they change without an optimizer, the script changes them
+        self._updates_itself = False
+        self._threads: dict[str, set[str]] = {"draw": set(), "train": set()}
+        self._calls: Counter[int] = Counter()  # of each model, and under 0 backward passes; since the first step
+        self._called: list[int] = []  # calls of models by each mark
+        self._facts: dict[str, Any] = {"precision": None, "fork_unsafe_reason": None}
+        self._profile = StepProfile()
+        self._sites = Sites()
+        self._forwards = 0
+        self._attention = Attention()
+        self._activations = Activations()
+        self._is_over = False
+        safely = self._safely
+        self._note_draw = safely(self._on_draw)
+        self._unhook = in_reverse(
+            [
+                self._sites.look_away,
+                self._passes.look_away,
+                hooks.on_group(self._on_group),
+                hooks.on_iterate(self._on_iterate),
+                hooks.on_step(safely(self._before_step), safely(self._on_step)),
+                hooks.on_backward(safely(self._before_backward)),
+                hooks.on_outermost_forward(
+                    safely(self._on_forward), safely(self._on_inner_forward), self._activations.note
+                ),
+                hooks.on_attention(self._attention.note),
+                hooks.on_autocast(safely(self._on_autocast)),
+            ]
+        )
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Steps, calls of models, draws, and loaders, of which some may not train."""
+        return {
+            "steps": len(self._steps) or len(self._marks),
+            "forwards": self._forwards,
+            "draws": len(self._draws),
+            "loaders": len(self._loaders),
+        }
+
+    def seen(self) -> dict[str, Any] | None:
+        """What was seen so far, as plain values; None before the second step, and once the observer has ended."""
+        return self._seen() if len(self._marks) >= 2 and not self._is_over else None
+
+    def end(self) -> None:
+        """Observes no longer, and keeps nothing of the script's."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._profile.end()
+        self._unhook()
+        self._first = None
+        for kept in (self._loaders, self._models, self._optimizers):
+            kept.clear()
+
+    def _safely(self, observe: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of the observer that the script calls: where it fails, that is no error of the script's."""
+
+        def observed(*args: Any) -> Any:
+            if self._is_over:  # a hook of this very call may have ended it
+                return None
+            try:
+                return observe(*args)
+            except Exception as error:  # noqa: BLE001 - of whatever kind: the script is not to blame
+                self.end()
+                self._failed(error)
+                return None
+
+        return observed
+
+    def _on_group(self) -> None:
+        self._facts["opens_group"] = True
+
+    def _on_iterate(self, loader: DataLoader[Any], iterate: hooks.Iterate) -> Iterator[Any]:
+        begun = self._safely(self._begin)(loader)
+        batches = iterate(loader)
+        return batches if begun is None else begun.through(batches, lambda batch: self._note_draw(begun, batch))
+
+    def _begin(self, loader: DataLoader[Any]) -> Pass:
+        import torch
+
+        self._loaders[id(loader)] = loader
+        if torch.is_grad_enabled() and not self._draws:
+            self._facts["fork_unsafe_reason"] = reason_of_others()  # now: the loader may start processes itself
+        return self._passes.begin(loader, trains=torch.is_grad_enabled())
+
+    def _on_draw(self, begun: Pass, batch: Any) -> None:
+        import torch
+
+        if not torch.is_grad_enabled():
+            return
+        self._threads["draw"].add(threading.current_thread().name)
+        samples = count_of(batch)
+        begun.note(len(self._draws))
+        self._growth.note(begun.loader, samples)
+        tensors = list(tensors_in(batch))
+        self._facts["batch_bytes"] = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        self._batches.append([tuple(tensor.shape) for tensor in tensors])
+        self._draws.append((id(begun.loader), samples))
+        looks_for_padding = self._is_thorough or len(self._draws) <= PADDING_BATCHES
+        if looks_for_padding and (padding := padding_of(batch)) is not None:
+            self._padding.append(padding)
+        self._turn_profile()
+        if self._marks and self._is_enough():
+            self._finish()
+
+    def _on_forward(self, model: Any, arguments: tuple[Any, ...]) -> None:
+        import torch
+
+        self._forwards += 1
+        if is_in_backward():  # there, checkpointing computes parts again
+            return
+        trains = torch.is_grad_enabled()
+        if next(model.parameters(), None) is not None:
+            self._passes.are_used(trains=trains and model.training)
+        if not trains:
+            return
+        self._models[id(model)] = model
+        if self._marks and not self._steps_now:
+            self._calls[id(model)] += 1
+        if not self._draws_feed:
+            self._turn_profile()
+        weight = next(model.parameters(), None)
+        if weight is not None:  # a loss has none
+            self._rows = rows_of(arguments)
+            self._facts["device"] = weight.device.type
+            if weight.dtype in {torch.bfloat16, torch.float16, torch.float64}:
+                self._facts["precision"] = str(weight.dtype).removeprefix("torch.")
+        self._on_inner_forward(arguments)
+
+    def _on_inner_forward(self, arguments: tuple[Any, ...]) -> None:
+        """What a module within is called with: frameworks choose a precision there."""
+        import torch
+
+        if not torch.is_grad_enabled():  # a rollout, say, or an evaluation
+            return
+        if "step_samples" not in self._facts and (rows := rows_of(arguments)) is not None:
+            self._facts["step_samples"] = rows  # where a compiled model is not seen to be called
+        if (casts_to := autocast_dtype(self._facts.get("device", "cpu"))) is not None:
+            self._facts["precision"] = casts_to
+
+    def _before_step(self, optimizer: Optimizer) -> None:
+        self._steps_now = True
+        self._first = self._first or optimizer
+        if not self._has_sparse and id(optimizer) not in self._optimizers:
+            self._has_sparse = has_sparse_gradients(optimizer)
+
+    def _on_step(self, optimizer: Optimizer) -> None:
+        self._steps_now = False
+        self._optimizers[id(optimizer)] = optimizer
+        self._steps.append(id(optimizer))
+        if id(optimizer) == self._steps[0]:
+            self._mark()
+
+    def _before_backward(self, _: Any) -> None:
+        """Where no optimizer of torch steps: the script may change its weights by itself."""
+        if self._marks and not self._steps_now:
+            self._calls[0] += 1
+        self._passes.are_used(trains=True)
+        self._drawn_when[-1].add(len(self._draws))
+        self._row_counts += [self._rows] if self._rows is not None else []
+        if self._steps or not (self._is_thorough or self._steps_now or not self._sites.has_optimizer):
+            return
+        sums = sums_of(self._models.values())
+        if self._sums and len(sums) == len(self._sums) and sums != self._sums:
+            self._updates_itself = True
+            self._mark()
+        self._sums = sums
+
+    def _mark(self) -> None:
+        """A step was taken."""
+        self._passes.are_used(trains=True)
+        if not self._marks:
+            self._passes.look_for_cycles()
+            self._first_step = perf_counter()
+        self._threads["train"].add(threading.current_thread().name)
+        self._marks.append(len(self._draws))
+        self._called.append(self._calls.total() - self._calls[0])
+        self._stepped(len(self._marks))
+        self._drawn_when.append(set())
+        if self._draws_no_more:
+            if self._draws_feed:  # what is replayed is not drawn again
+                self._profile.end()
+            if self._is_enough():
+                self._finish()
+
+    @property
+    def _draws_no_more(self) -> bool:
+        """Whether training needs no further batch, as in a loop without a loader."""
+        since = self._marks[-STEPS_OF_A_BATCH:]
+        return not self._draws or (len(since) == STEPS_OF_A_BATCH and since[0] == len(self._draws))
+
+    @property
+    def _draws_feed(self) -> bool:
+        """Whether batches are drawn between steps."""
+        return len(self._draws) > (self._marks[0] if self._marks else 0)
+
+    def _turn_profile(self) -> None:
+        if self._is_thorough:
+            self._profile.turn(len(self._marks))
+
+    def _is_enough(self) -> bool:
+        count, now = len(self._marks), perf_counter()
+        if now > self._late and count >= FEWEST_LATE_STEPS:
+            return True
+        slow = now - self._first_step > SECONDS
+        return not self._profile.runs and (count >= STEPS or (slow and count >= FEWEST_STEPS))
+
+    def _on_autocast(self, device: str) -> None:
+        """Where a compiled model runs under it, no call of a module is seen."""
+        import torch
+
+        if torch.is_grad_enabled() and (casts_to := autocast_dtype(self._facts.get("device", device))) is not None:
+            self._facts["precision"] = casts_to
+
+    def _finish(self) -> None:
+        """Enough was seen."""
+        self._profile.end()
+        seen = self._seen()
+        self.end()
+        self._enough(seen)
+
+    def _seen(self) -> dict[str, Any]:
+        import torch
+
+        evaluated = self._passes.evaluating(self._marks)
+        count = len(self._draws)  # a thread of the script may go on drawing
+        places = [place for place in range(count) if place not in evaluated]
+        marks = [bisect_left(places, mark) for mark in self._marks]
+        drawn_from = [self._draws[place] for place in places]
+        drawn = merged(drawn_from, {one: loader_key(loader) for one, loader in self._loaders.items()})
+        between = drawn[marks[0] : marks[-1]] if marks else []
+        told_as = {own: told for (own, _), (told, _) in zip(drawn_from, drawn, strict=True)}
+        rounds = max(1, len(self._marks) - 1)
+        loaders = [self._loaders[one] for one, _ in Counter(loader for loader, _ in between).most_common()]
+        main = loaders[0] if loaders else None
+        draws = [sum(loader == id(main) for loader, _ in drawn[since:mark]) for since, mark in pairwise(marks)]
+        samples = [count for loader, count in between if main is not None and loader == id(main)]
+        per_optimizer = Counter(self._steps)
+        models = outermost(model for model in self._models.values() if next(model.parameters(), None) is not None)
+        first = self._first
+        if calls_unseen := not models:
+            models = holders_of(self._optimizers.values())
+        in_compiled_code = calls_unseen and compiled_graphs() > 0
+        sample_seconds, wait_fraction = reading(main) if self._is_thorough else UNKNOWN_READING
+        traffic = traffic_of(models, self._optimizers.values())
+        tokens = sum(padding.tokens for padding in self._padding)
+        apart = self._threads["draw"] - self._threads["train"] if self._threads["train"] else set()
+        return {
+            "device": "cpu",
+            "compiled": in_compiled_code or any(is_compiled(model) for model in models),
+            "calls_unseen": calls_unseen and not in_compiled_code,
+            "step_calls": [] if loaders else [after - before for before, after in pairwise(self._called)],
+            "small_operators_fraction": self._profile.small_operators,
+            "batch_bytes": 0,
+            "step_samples": 1,
+            "pass_bytes": traffic.pass_bytes,
+            "update_bytes": traffic.update_bytes,
+            "padding_fraction": sum(one.padded for one in self._padding) / tokens if tokens else None,
+            "opens_group": False,
+            "attention": self._attention.was_called,
+            **self._facts,
+            **({"step_samples": usual(self._row_counts)} if self._row_counts else {}),
+            "chosen": chosen_by(first, models),
+            "pid": os.getpid(),
+            "argv": sys.argv,
+            "first_argv": self._first_argv,
+            "seconds_to_loop": time() - self._began,
+            "steps": len(self._marks),
+            "optimizers": len(per_optimizer),
+            "optimizer": type(first).__name__ if first is not None else None,
+            "optimizer_impls": [form for form in implementations(first) if form != "fused" or not self._has_sparse],
+            "updates_itself": self._updates_itself and not self._steps,
+            "accumulation": max(1, usual(draws) if main is not None else round(self._calls_between / rounds)),
+            "draws_ahead": usual(draws) > 1 and usual([len(each) for each in self._drawn_when[1:-1]]) == 1,
+            "samples": samples[:20],
+            "evaluation_bytes": self._activations.in_evaluation(
+                max(samples, default=1), loaders, self._sites.loaders, self._sites.evaluates
+            ),
+            "loaders": [
+                described(loader)
+                | self._passes.described(id(loader), told_as, self._marks[0], evaluated)
+                | {"keeps_samples": self._growth.is_seen(loader)}
+                for loader in loaders
+            ],
+            "models": [model_key(model) for model in models],
+            "model_names": [type(model).__name__ for model in models],
+            "tensors": sum(1 for model in models for _ in model.parameters()),
+            "weights": sum(weight.numel() for model in models for weight in model.parameters()),
+            "images": any(weight.dim() == 4 for model in models for weight in model.parameters()),
+            "shapes": shapes_hash(*models),
+            "blocks": sum(count_blocks(model) for model in models),
+            "recomputable_blocks": sum(count_blocks(model, recomputable=True) for model in models),
+            "fixed_shapes": len({str(self._batches[place]) for place in places[1:]}) <= 1,
+            "sample_seconds": sample_seconds,
+            "sample_wait_fraction": wait_fraction,
+            "ranks": count_ranks(),
+            "ddp": exchange_of(models),
+            "beside": trained_beside() if self._is_thorough else 0,
+            "thread": min(apart, default=None),
+            "threads": torch.get_num_threads(),
+            "default_threads": self._default_threads,
+            "source": self._sites.told(loaders, [self._optimizers[one] for one in per_optimizer]),
+            "frameworks": [name for name in ("lightning", "transformers", "accelerate") if name in sys.modules],
+            "torchao": importlib.util.find_spec("torchao") is not None,
+            "cuda_opened": torch.cuda.is_initialized(),  # type: ignore[no-untyped-call]
+        }
+
+    @property
+    def _calls_between(self) -> int:
+        """Micro-batches since the first step, in a loop without a loader: what every model and each backward shares."""
+        return min(self._calls.values(), default=0)

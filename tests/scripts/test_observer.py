@@ -1,0 +1,157 @@
+"""The observer of a real training sees what a look sees, and changes nothing that the training computes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.scripts import ScriptIsolation
+from autotune.scripts.facts import baseline_of, loop_of
+from autotune.scripts.seen import SeenScript
+from tests.example_scripts import EXAMPLES, START_SECONDS, script
+
+ONLY_THOROUGH = {"sample_seconds", "sample_wait_fraction", "small_operators_fraction"}
+OF_THE_PROCESS = {"seconds_to_loop", "first_argv"}
+
+OBSERVED = """
+import json, os, runpy, sys
+import torch
+from torch.utils.data import DataLoader
+from autotune.recorder.observer import Observer
+
+PLACES = (
+    (DataLoader, "__iter__"), (DataLoader, "__init__"), (torch.optim.Optimizer, "__init__"), (torch.Tensor, "backward"),
+    (torch.autocast, "__enter__"), (torch.nn.functional, "scaled_dot_product_attention"),
+    (torch.distributed, "init_process_group"),
+)
+before, told = [vars(owner)[name] for owner, name in PLACES], {"seen": [], "failures": []}
+
+def tell():
+    told["changed"] = [name for (owner, name), was in zip(PLACES, before) if vars(owner)[name] is not was]
+    with open("told.json", "w") as file:
+        json.dump(told, file)
+
+def enough(seen):
+    told["seen"].append(seen)
+    if how == "ends":
+        tell()
+        os._exit(0)
+    if how == "fails":
+        raise KeyError("enough")
+
+observer = Observer(enough, lambda error: told["failures"].append(repr(error)))
+how, sys.argv = sys.argv[1], sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+tell()
+"""
+TRAINING = """
+import hashlib, random, sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Noisy(Dataset):
+    reads = 0
+
+    def __len__(self):
+        return 192
+
+    def __getitem__(self, index):
+        Noisy.reads += 1
+        return torch.randn(16) + random.random(), index % 3
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.3)), nn.Linear(32, 3)
+
+    def forward(self, x):
+        x = self.body(x)[None]
+        return self.head(nn.functional.scaled_dot_product_attention(x, x, x)[0])
+
+random.seed(1)
+torch.manual_seed(1)
+model = Net()
+how = sys.argv[1]
+if how == "compiled by method":
+    model.compile(backend="eager")
+elif how == "compiled":
+    model = torch.compile(model, backend="eager")
+optimizer = torch.optim.Adam(model.parameters(), 0.01)
+loader, others = DataLoader(Noisy(), batch_size=16, shuffle=True), DataLoader(Noisy(), batch_size=64)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", enabled=epoch == 1):
+            loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        print(loss.item().hex())
+    with torch.no_grad():
+        print([model(x).sum().item().hex() for x, _ in others])
+for weight in model.parameters():
+    print(hashlib.sha256(weight.detach().numpy().tobytes()).hexdigest())
+print(hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest(), random.random(), Noisy.reads)
+print(torch.is_grad_enabled(), torch.get_num_threads(), torch.is_autocast_enabled("cpu"), torch.get_default_dtype())
+if how != "eager":
+    print("graphs", torch._dynamo.utils.counters["stats"]["unique_graphs"])
+"""
+
+
+def printed(folder: Path, *words: str) -> str:
+    """What a command prints, run in a folder by this interpreter."""
+    command = [sys.executable, *words]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=120).stdout
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where scripts run, with the one that observes."""
+    (tmp_path / "train.py").write_text(TRAINING)
+    (tmp_path / "observed.py").write_text(OBSERVED)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def told_in(folder: Path) -> dict[str, Any]:
+    """What the observer reported of the script that it has observed."""
+    return json.loads((folder / "told.json").read_text())  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("how", ["eager", "compiled", "compiled by method"])
+def test_a_training_is_the_same_to_the_last_bit_with_the_observer(how: str, folder: Path) -> None:
+    """Losses, weights, random numbers, reads, torch's settings, and the number of graphs that are compiled."""
+    plain = printed(folder, "train.py", how)
+    assert printed(folder, "observed.py", "observes", "train.py", how) == plain
+    told = told_in(folder)
+    assert (len(told["seen"]), told["failures"]) == (1, [])
+    assert told["seen"][0]["attention"]
+    assert told["changed"] == ([] if how == "eager" else ["scaled_dot_product_attention"])
+
+
+def test_a_failure_of_the_observer_does_not_reach_the_script(folder: Path) -> None:
+    """It is reported once, and training goes on as if there had been no observer."""
+    plain = printed(folder, "train.py", "eager")
+    assert printed(folder, "observed.py", "fails", "train.py", "eager") == plain
+    assert told_in(folder)["failures"] == ["KeyError('enough')"]
+
+
+@pytest.mark.parametrize("name", ["plain", "accumulating", pytest.param("lightning_fit", marks=pytest.mark.slow)])
+def test_a_real_training_shows_what_a_look_shows(name: str, folder: Path) -> None:
+    """But for what only a thorough observer does."""
+    wanted = script(name)
+    printed(folder, "observed.py", "ends", str(EXAMPLES / f"{name}.py"))
+    seen = SeenScript.of(told_in(folder)["seen"][0], processes=1)
+    with ScriptIsolation(wanted) as isolation:
+        isolation.start(START_SECONDS)
+        looked = isolation.seen
+    assert (loop_of(seen), baseline_of(seen)) == (loop_of(looked), baseline_of(looked))
+    names = [field.name for field in dataclasses.fields(SeenScript)]
+    differing = {name for name in names if getattr(seen, name) != getattr(looked, name)}
+    assert differing <= ONLY_THOROUGH | OF_THE_PROCESS
