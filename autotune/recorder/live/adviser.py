@@ -1,4 +1,4 @@
-"""Who plans candidates for a training: the command that has started its script, over a socket, as long as it is there."""
+"""Plans candidates for a training: the command that has started its script, over a socket, as long as it is there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Parent:
     """The command's side, at a path; where nobody listens, there are no candidates.
 
     Args:
-        path: Of its socket. It is connected to when something is asked: other processes of the script never train.
+        path: Of its socket. It is connected to with the first word: processes of the script that never train say none.
     """
 
     def __init__(self, path: str) -> None:
@@ -28,14 +28,6 @@ class Parent:
 
     def ask(self, facts: dict[str, Any]) -> None:
         """Asks for candidates."""
-        channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        channel.settimeout(SEND_SECONDS)
-        try:
-            channel.connect(self._path)
-        except OSError:
-            self._is_gone = True
-            return
-        self._channel = channel
         self.tell("began", pid=self._process, **facts)
 
     def answer(self) -> list[dict[str, Any]] | None:
@@ -63,9 +55,13 @@ class Parent:
 
     def tell(self, event: str, **content: Any) -> None:
         """Something has happened."""
-        if self._channel is None or os.getpid() != self._process:
+        if self._is_gone or os.getpid() != self._process:
             return
         try:
+            if self._channel is None:
+                self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                self._channel.settimeout(SEND_SECONDS)
+                self._channel.connect(self._path)
             self._channel.sendall(json.dumps({"event": event, **content}, default=str).encode() + b"\n")
         except OSError:
             self._leave()

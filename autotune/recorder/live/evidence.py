@@ -19,8 +19,8 @@ MARGIN = 0.02
 USUAL_SPREAD, LEAST_SPREAD, USUAL_WEIGHT = 0.05, 0.005, 4
 """Standard deviation of the log ratio of two blocks before any pair is known, its least, and the pairs that it counts
 for. Of blocks of 0.4 s on two shared cores it was 0.02 to 0.06."""
-MOST_PAIRS = 30
-"""A candidate that is not decided by then is not worth more."""
+FEWEST_PAIRS, MOST_PAIRS = 3, 30
+"""Of a candidate that wins: one or two may be a neighbour's doing. One that is not decided in the end is out."""
 
 
 class Spread:
@@ -41,8 +41,7 @@ class Spread:
         own = _squares(logs) if len(logs) > 1 else 0.0
         freedom = max(0, len(logs) - 1)
         pooled = (self._squares + own) / (self._freedom + freedom)
-        widest = max(pooled, own / freedom) if freedom >= MIXTURE_PAIRS else pooled
-        return max(LEAST_SPREAD, math.sqrt(widest))
+        return max(LEAST_SPREAD, math.sqrt(max(pooled, own / freedom if freedom else 0.0)))
 
 
 class Evidence:
@@ -82,7 +81,7 @@ class Evidence:
     def verdict(self) -> str | None:
         """``won`` or ``lost``, once it is decided."""
         low, high = self.bounds
-        if low > 1 + MARGIN:
+        if low > 1 + MARGIN and len(self.logs) >= FEWEST_PAIRS:
             return "won"
         return "lost" if high < 1 + MARGIN or len(self.logs) >= MOST_PAIRS else None
 

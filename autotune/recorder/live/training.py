@@ -29,13 +29,15 @@ from ..clock import clock_of
 from ..effects import compiled_graphs
 from ..loop import described, implementations
 from ..naming import has_own_iterator, length_of, loader_key, tensors_in
+from ..observer import Observer
 from ..ranks import count_ranks
 from ..telling import form_of
 from ..usage import available_bytes, resident_bytes
+from .adviser import Parent
 from .evidence import Evidence, Spread
 from .ledger import WORST, Ledger
-from .pools import Order, Pass, Pool
 from .own_reading import OwnReading
+from .pools import Order, Pass, Pool
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -551,8 +553,8 @@ class LiveTraining:
 
     def _decide(self, race: _Race, verdict: str, reason: str) -> None:
         """A candidate has won, or is out."""
-        self._spread.add(race.evidence.logs)
         self._decided(race, verdict, reason)
+        self._spread.add(race.evidence.logs)
         if verdict == "won":
             self._incumbent = race.candidate
             self._gain *= race.evidence.ratio
@@ -698,7 +700,10 @@ def _own_bytes() -> int:
 
 
 def begin(orders: dict[str, Any]) -> None:
-    """Tunes what this process trains, as the command that has started it plans."""
-    from .adviser import Parent
-
-    LiveTraining(Parent(orders["socket"]), orders["cpus"])
+    """Tunes what this process trains, as the command that has started it plans; tells it what the loop is like, too."""
+    parent = Parent(orders["socket"])
+    Observer(
+        lambda seen: parent.tell("seen", value=seen),
+        lambda error: parent.tell("unseen", reason=f"{type(error).__name__}: {error}"),
+    )
+    LiveTraining(parent, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
