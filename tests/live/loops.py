@@ -1,0 +1,214 @@
+"""Training loops that run twice in one process, as they are and tuned while they train; prints what each has learned.
+
+    python -m tests.live.loops CASE …
+
+Blocks are of one step, nothing is too costly, and every second candidate wins, so that a few epochs hold many switches.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, RandomSampler, WeightedRandomSampler, get_worker_info
+
+from autotune.recorder.live import training
+
+SAMPLES, EPOCHS = 160, 4
+FORMS = ("fused", "foreach")
+
+
+class Numbers(Dataset):
+    """Samples that know their index; workers of a pool of two fail in one of several ways."""
+
+    def __init__(self, fault=None, samples=SAMPLES):
+        generator = torch.Generator().manual_seed(1)
+        self.values = torch.randn(samples, 16, generator=generator)
+        self.labels = torch.randint(0, 4, (samples,), generator=generator)
+        self.fault = fault
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, index):
+        worker = get_worker_info()
+        if index % 4 == 1 and worker is not None and worker.num_workers == 2:
+            _fail(self.fault)
+        if index == 77 and self.fault == "bad sample":
+            raise KeyError("bad sample")
+        return self.values[index], self.labels[index], index
+
+
+def _fail(fault):
+    if fault == "raises":
+        raise ValueError("in a worker")
+    if fault == "exits":
+        os._exit(3)
+    if fault == "is killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "hangs":
+        time.sleep(1000)
+
+
+class Advice:
+    """Offers candidates at once, and keeps what it hears."""
+
+    def __init__(self, candidates):
+        self.candidates = candidates
+        self.events = []
+
+    def ask(self, facts):
+        self.facts = facts
+
+    def answer(self):
+        return self.candidates
+
+    def tell(self, event, **content):
+        self.events.append({"event": event, **content})
+
+
+class Alternating(training.Evidence):
+    """Every second candidate wins, whatever it was measured to do."""
+
+    decided = 0
+
+    @property
+    def verdict(self):
+        if not self.logs:
+            return None
+        Alternating.decided += 1
+        return "won" if Alternating.decided % 2 else "lost"
+
+
+def candidate(**knobs):
+    """As the parent describes one."""
+    loader = {name: knobs[name] for name in ("num_workers", "prefetch_factor") if name in knobs}
+    threads, form = knobs.get("num_threads"), knobs.get("optimizer_impl")
+    return {
+        "name": str(knobs),
+        "knobs": knobs,
+        "loader": loader,
+        "process": [] if threads is None else [["set_threads", threads]],
+        "optimizer": [] if form is None else [["switch_optimizer", form]],
+    }
+
+
+OF_LOADER = [
+    candidate(num_workers=2, prefetch_factor=2), candidate(num_workers=1, prefetch_factor=2),
+    candidate(num_workers=0, prefetch_factor=None), candidate(num_workers=2, prefetch_factor=4),
+    candidate(num_workers=3, prefetch_factor=1),
+]  # fmt: skip
+OTHERS = [*(candidate(optimizer_impl=form) for form in FORMS), candidate(num_threads=1)]
+
+
+def weighted(data):
+    """A sampler that draws from the global generator when its pass begins."""
+    return WeightedRandomSampler(torch.rand(len(data), generator=torch.Generator().manual_seed(2)).tolist(), len(data))
+
+
+LOADERS = {
+    "no workers": dict(shuffle=True),
+    "workers": dict(shuffle=True, num_workers=2),
+    "workers that persist": dict(shuffle=True, num_workers=2, persistent_workers=True),
+    "own generator": dict(shuffle=True, generator=7),
+    "own generator, workers": dict(shuffle=True, generator=7, num_workers=1),
+    "weighted": dict(sampler=weighted),
+    "replacement": dict(sampler=lambda data: RandomSampler(data, replacement=True)),
+    "last batch dropped": dict(shuffle=True, drop_last=True, batch_size=7),
+}
+LOOPS = ("evaluates", "evaluates within epochs", "accumulates", "leaves epochs early", "makes its loader anew")
+FAULTS = ("raises", "exits", "is killed", "hangs", "bad sample")
+
+
+def make_loader(arguments, data):
+    """A loader; a generator is named by its seed, and a sampler is made of the data."""
+    arguments = {"batch_size": 4, **arguments}
+    if "generator" in arguments:
+        arguments["generator"] = torch.Generator().manual_seed(arguments["generator"])
+    if "sampler" in arguments:
+        arguments["sampler"] = arguments["sampler"](data)
+    return DataLoader(data, **arguments)
+
+
+def train(arguments, loop="", fault=None):
+    """A training by hand; all that it has learned, and drawn."""
+    torch.manual_seed(0)
+    data, others = Numbers(fault), DataLoader(Numbers(samples=16), batch_size=8)
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    group, loader = optimizer.param_groups[0], make_loader(arguments, data)
+    learned = {"losses": [], "ids": [], "states": [], "errors": []}
+
+    def evaluate():
+        model.eval()
+        with torch.no_grad():
+            learned["losses"].append(sum(model(values).sum().item() for values, _, _ in others))
+        model.train()
+
+    for _ in range(EPOCHS):
+        if loop == "makes its loader anew":
+            loader = make_loader(arguments, data)
+        try:
+            for number, (values, labels, ids) in enumerate(loader):
+                if loop == "leaves epochs early" and number == 25:
+                    break
+                loss = nn.functional.cross_entropy(model(values), labels)
+                loss.backward()
+                learned["losses"].append(loss.item())
+                learned["ids"].append(ids.tolist())
+                if loop != "accumulates" or number % 4 == 3:
+                    optimizer.step()
+                    optimizer.zero_grad()
+                if loop == "evaluates within epochs" and number % 10 == 9:
+                    evaluate()
+        except KeyError as error:
+            learned["errors"].append(str(error).splitlines()[-1])
+        if loop == "evaluates":
+            evaluate()
+        schedule.step()
+        learned["states"].append(hash(torch.get_rng_state().numpy().tobytes()))
+    saved = optimizer.state_dict()
+    learned["checkpoint"] = [
+        {name: value for name, value in saved["param_groups"][0].items() if name != "params"},
+        [[name, str(value.dtype), value.stride()] for name, value in saved["state"][0].items()],
+    ]
+    learned["group is the same"] = optimizer.param_groups[0] is group
+    return learned
+
+
+def compare(name, arguments, candidates, loop="", fault=None):
+    """Trains as it is and tuned."""
+    # The untuned script reads its data without a fault of a worker of ours.
+    plain = train(arguments, loop, fault if fault == "bad sample" else None)
+    advice = Advice(candidates)
+    live = training.LiveTraining(advice, 2)
+    tuned = train(arguments, loop, fault)
+    live.give_up("the case is over")
+    decided = [[one["verdict"], one["reason"]] for one in advice.events if one["event"] == "decided"]
+    print(json.dumps({"case": name, "plain": plain, "tuned": tuned, "decided": decided, "left": live.left}), flush=True)
+
+
+def main(kinds):
+    """Runs the cases of these kinds."""
+    training.WARM_STEPS, training.WARM_SECONDS, training.BLOCK_SECONDS = 4, 0.0, 0.0
+    training.HANG_SECONDS, training.HANG_STEPS = 1.5, 1
+    training.Ledger.may_lose = lambda *_: 1e9
+    training.Evidence = Alternating
+    if "loaders" in kinds:
+        for name, arguments in LOADERS.items():
+            compare(name, arguments, OF_LOADER)
+    if "loops" in kinds:
+        for loop in LOOPS:
+            compare(loop, {"shuffle": True}, OF_LOADER, loop)
+        compare("optimizers", {"shuffle": True}, OTHERS)
+    if "faults" in kinds:
+        for fault in FAULTS:
+            compare(fault, {"shuffle": True}, OF_LOADER[:2], fault=fault)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,72 @@
+"""A training that is tuned while it goes on learns what it learns untuned: from the same samples, to the last bit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.live.loops import FAULTS, LOADERS, LOOPS
+
+pytestmark = pytest.mark.slow
+Cases = dict[str, dict[str, Any]]
+
+
+def cases(kind: str) -> Cases:
+    """What each case of a kind has learned."""
+    ran = subprocess.run([sys.executable, "-m", "tests.live.loops", kind], capture_output=True, text=True, check=True)
+    return {case["case"]: case for case in map(json.loads, ran.stdout.splitlines())}
+
+
+@pytest.fixture(scope="module")
+def of_loaders() -> Cases:
+    """Loaders of many kinds, each exchanged for others."""
+    return cases("loaders")
+
+
+@pytest.fixture(scope="module")
+def of_loops() -> Cases:
+    """Loops of many kinds."""
+    return cases("loops")
+
+
+@pytest.fixture(scope="module")
+def of_faults() -> Cases:
+    """Workers of candidates that fail."""
+    return cases("faults")
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_loaders_that_are_exchanged_hand_out_the_same(of_loaders: Cases, name: str) -> None:
+    """The same samples in the same order, the same losses, and the same random numbers after each epoch."""
+    case = of_loaders[name]
+    assert len(case["decided"]) >= 3
+    assert case["tuned"] == case["plain"]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_loops_learn_the_same(of_loops: Cases, loop: str) -> None:
+    """Whatever else a loop does between its steps."""
+    case = of_loops[loop]
+    assert len(case["decided"]) >= 2
+    assert case["tuned"] == case["plain"]
+
+
+def test_optimizers_and_threads_change_rounding_alone(of_loops: Cases) -> None:
+    """Checkpoints hold the script's own flags, and what schedulers hold stays the same object."""
+    case = of_loops["optimizers"]
+    plain, tuned = case["plain"], case["tuned"]
+    assert [verdict for verdict, _ in case["decided"]] != []
+    assert tuned.pop("losses") == pytest.approx(plain.pop("losses"), abs=1e-4)
+    assert tuned == plain
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_candidate_that_fails_costs_no_sample(of_faults: Cases, fault: str) -> None:
+    """The loader before reads the same indices; an error of the script's own data set comes where it came untuned."""
+    case = of_faults[fault]
+    assert "failed" in [verdict for verdict, _ in case["decided"]] or case["plain"]["errors"]
+    assert case["tuned"] == case["plain"]
