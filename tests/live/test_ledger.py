@@ -1,0 +1,29 @@
+"""What a search inside a training may lose."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.recorder.live.ledger import Ledger
+
+
+@pytest.mark.parametrize(("trained", "allowed"), [(0, 0.0), (10, 0.2), (100, 2.0), (600, 2.5), (3600, 5.5)])
+def test_what_may_be_lost_grows_with_what_was_trained(trained: float, allowed: float) -> None:
+    """A share of the time trained; of long trainings a smaller one."""
+    assert Ledger().may_lose(trained) == pytest.approx(allowed)
+
+
+def test_losses_are_taken_off_and_gains_are_added() -> None:
+    """What was saved may be lost again."""
+    ledger = Ledger()
+    ledger.note(3.0, expected=2.0)
+    ledger.note(1.0, expected=3.5)
+    assert (ledger.lost, ledger.gained) == (1.0, 2.5)
+    assert ledger.may_lose(100) == pytest.approx(2.0 + 1.5)
+
+
+def test_a_block_is_allowed_where_its_worst_case_fits() -> None:
+    """Steps that take twice as long, one more than asked for, and the start."""
+    ledger = Ledger()
+    assert ledger.allows(steps=9, step_seconds=0.1, start_seconds=1.0, trained_seconds=100)
+    assert not ledger.allows(steps=10, step_seconds=0.1, start_seconds=1.0, trained_seconds=100)
