@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 
 import torch
 from torch import nn
@@ -180,13 +181,99 @@ def train(arguments, loop="", fault=None):
     return learned
 
 
-def compare(name, arguments, candidates, loop="", fault=None):
-    """Trains as it is and tuned."""
-    # The untuned script reads its data without a fault of a worker of ours.
-    plain = train(arguments, loop, fault if fault == "bad sample" else None)
+def by_lightning():
+    """A Trainer that validates, clips and logs."""
+    import lightning
+
+    torch.manual_seed(0)
+    learned = {"losses": [], "ids": []}
+
+    class Classifier(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4))
+
+        def training_step(self, batch, _):
+            loss = nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+            learned["losses"].append(loss.item())
+            learned["ids"].append(batch[2].tolist())
+            return loss
+
+        def validation_step(self, batch, _):
+            learned["losses"].append(self.net(batch[0]).sum().item())
+
+        def configure_optimizers(self):
+            return torch.optim.Adam(self.parameters())
+
+    trainer = lightning.Trainer(
+        max_epochs=EPOCHS, accelerator="cpu", enable_progress_bar=False, logger=False, enable_checkpointing=False,
+        enable_model_summary=False, gradient_clip_val=1.0,
+    )  # fmt: skip
+    trainer.fit(Classifier(), make_loader({"shuffle": True}, Numbers()), make_loader({}, Numbers(samples=16)))
+    return learned
+
+
+def by_accelerate():
+    """A loop that accumulates under Accelerate."""
+    from accelerate import Accelerator
+
+    torch.manual_seed(0)
+    learned = {"losses": [], "ids": []}
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4))
+    made = model, torch.optim.AdamW(model.parameters()), make_loader({"shuffle": True}, Numbers())
+    model, optimizer, loader = accelerator.prepare(*made)
+    for _ in range(EPOCHS):
+        for values, labels, ids in loader:
+            with accelerator.accumulate(model):
+                loss = nn.functional.cross_entropy(model(values), labels)
+                accelerator.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+            learned["losses"].append(loss.item())
+            learned["ids"].append(ids.tolist())
+    return learned
+
+
+def by_transformers():
+    """A Trainer of transformers'."""
+    from transformers import Trainer, TrainingArguments
+
+    learned = {"losses": [], "ids": []}
+
+    class Classifier(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4))
+
+        def forward(self, values, labels, ids):
+            loss = nn.functional.cross_entropy(self.net(values), labels)
+            learned["losses"].append(loss.item())
+            learned["ids"].append(ids.tolist())
+            return {"loss": loss}
+
+    def collate(samples):
+        return {name: torch.stack([torch.as_tensor(one[place]) for one in samples])
+                for place, name in enumerate(("values", "labels", "ids"))}  # fmt: skip
+
+    torch.manual_seed(0)
+    arguments = TrainingArguments(
+        output_dir="out", num_train_epochs=EPOCHS, per_device_train_batch_size=4, use_cpu=True, report_to=[],
+        save_strategy="no", logging_strategy="no", disable_tqdm=True, remove_unused_columns=False,
+    )  # fmt: skip
+    Trainer(Classifier(), arguments, train_dataset=Numbers(), data_collator=collate).train()
+    return learned
+
+
+FRAMEWORKS = {"lightning": by_lightning, "accelerate": by_accelerate, "transformers": by_transformers}
+
+
+def compare(name, candidates, plainly, tuned=None):
+    """Trains as it is and tuned; what is tuned may fail in ways of its own."""
+    plain = plainly()
     advice = Advice(candidates)
     live = training.LiveTraining(advice, 2)
-    tuned = train(arguments, loop, fault)
+    tuned = (tuned or plainly)()
     live.give_up("the case is over")
     decided = [[one["verdict"], one["reason"]] for one in advice.events if one["event"] == "decided"]
     print(json.dumps({"case": name, "plain": plain, "tuned": tuned, "decided": decided, "left": live.left}), flush=True)
@@ -200,14 +287,18 @@ def main(kinds):
     training.Evidence = Alternating
     if "loaders" in kinds:
         for name, arguments in LOADERS.items():
-            compare(name, arguments, OF_LOADER)
+            compare(name, OF_LOADER, partial(train, arguments))
     if "loops" in kinds:
         for loop in LOOPS:
-            compare(loop, {"shuffle": True}, OF_LOADER, loop)
-        compare("optimizers", {"shuffle": True}, OTHERS)
+            compare(loop, OF_LOADER, partial(train, {"shuffle": True}, loop))
+        compare("optimizers", OTHERS, partial(train, {"shuffle": True}))
+    if "frameworks" in kinds:
+        for name, framework in FRAMEWORKS.items():
+            compare(name, OF_LOADER, framework)
     if "faults" in kinds:
         for fault in FAULTS:
-            compare(fault, {"shuffle": True}, OF_LOADER[:2], fault=fault)
+            untuned = partial(train, {"shuffle": True}, fault=fault if fault == "bad sample" else None)
+            compare(fault, OF_LOADER[:2], untuned, partial(train, {"shuffle": True}, fault=fault))
 
 
 if __name__ == "__main__":

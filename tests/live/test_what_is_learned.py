@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 
-from tests.live.loops import FAULTS, LOADERS, LOOPS
+from tests.live.loops import FAULTS, FRAMEWORKS, LOADERS, LOOPS
 
 pytestmark = pytest.mark.slow
 Cases = dict[str, dict[str, Any]]
@@ -18,7 +19,7 @@ Cases = dict[str, dict[str, Any]]
 def cases(kind: str) -> Cases:
     """What each case of a kind has learned."""
     ran = subprocess.run([sys.executable, "-m", "tests.live.loops", kind], capture_output=True, text=True, check=True)
-    return {case["case"]: case for case in map(json.loads, ran.stdout.splitlines())}
+    return {case["case"]: case for case in map(json.loads, re.findall(r'^{"case".*}$', ran.stdout, re.MULTILINE))}
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +32,12 @@ def of_loaders() -> Cases:
 def of_loops() -> Cases:
     """Loops of many kinds."""
     return cases("loops")
+
+
+@pytest.fixture(scope="module")
+def of_frameworks() -> Cases:
+    """Loops of frameworks."""
+    return cases("frameworks")
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +58,14 @@ def test_loaders_that_are_exchanged_hand_out_the_same(of_loaders: Cases, name: s
 def test_loops_learn_the_same(of_loops: Cases, loop: str) -> None:
     """Whatever else a loop does between its steps."""
     case = of_loops[loop]
+    assert len(case["decided"]) >= 2
+    assert case["tuned"] == case["plain"]
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_frameworks_learn_the_same(of_frameworks: Cases, name: str) -> None:
+    """They look into loaders and their iterators, and draw a batch ahead."""
+    case = of_frameworks[name]
     assert len(case["decided"]) >= 2
     assert case["tuned"] == case["plain"]
 
