@@ -21,6 +21,8 @@ NOTABLE_WAIT = 0.1
 """Of the time: a training that waits more than this for data tries loaders first. Not tuned."""
 LEAST_WAIT = 0.02
 """Below, a faster loader gains less than a setting must to be kept."""
+HIDDEN_SHARE = 0.5
+"""Of a step, that each worker is taken to read at least: how long it does, nobody sees who never waits. Chosen."""
 MOST_VALUES = 4
 """Of a knob: the most promising and its neighbours. Chosen: each costs a training some seconds."""
 
@@ -53,9 +55,10 @@ class LiveFacts(Stored):
 
     @property
     def workload(self) -> WorkloadFacts:
-        """The same in the words that the knobs' rules read; a batch takes as long to read as its workers let wait."""
-        own, baseline = self.loader or {}, self.baseline
-        read_seconds = self.step_seconds * self.wait_share * max(1, baseline.num_workers)
+        """The same in the words that the knobs' rules read."""
+        own, baseline, workers = self.loader or {}, self.baseline, self.baseline.num_workers
+        share = max(self.wait_share, HIDDEN_SHARE) * workers if workers else self.wait_share
+        read_seconds = self.step_seconds * share
         return WorkloadFacts(
             target="", name="", fingerprint="", parameters=0, has_images=False, fork_safe=False, baseline=baseline,
             model=ModelFacts(name="", tensors=0, weights=0, shapes="", optimizer=None), optimizer_impls=self.forms,
