@@ -1,4 +1,4 @@
-"""What a training that runs may try: the class of each knob, and candidates by what the training tells of itself."""
+"""What a training that runs may try: the class of each knob, and the candidates for a training's description of itself."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ print(batches._num_workers, torch.get_num_threads(), flush=True)
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a real look tells of a real script."""
+    """The description of a real script by a real look."""
     folder = tmp_path_factory.mktemp("seen")
     (folder / "train.py").write_text(TRAINS)
     with pytest.MonkeyPatch.context() as patch:
@@ -135,10 +135,10 @@ def test_what_has_won_is_written_and_told(tmp_path: Path, seen: dict[str, Any]) 
     assert result.trials[2].partner == {"num_workers": 1, "prefetch_factor": 2}
     told = done.err.splitlines()
     assert "settings of num_workers, prefetch_factor, num_threads, optimizer_impl are tried while it trains" in told[0]
-    assert told[1] == "autotune: your own memory_format: it is not played yet"
+    assert told[1] == "autotune: your setting of memory_format stays: it is not played yet"
     assert told[2] == "autotune: num_workers=1, prefetch_factor=2 is faster: 1.50× (1.43 – 1.58, 8 pairs of blocks)"
     assert "num_workers=1, prefetch_factor=2, num_threads=1: 1.80× (1.63 – 1.98); the search has cost 2 s" in told[4]
-    assert "will have paid for itself in 1.25 s" in told[4]
+    assert "pays for itself after 1.25 s more" in told[4]
     assert [event["event"] for event in log_of(tmp_path)[:3]] == ["started", "began", "planned"]
     assert log_of(tmp_path)[-1] == {"event": "exited", "status": 7}
 
@@ -197,9 +197,9 @@ SAYS_WRONG = "told = Told(threads='many')\nprint(told.lines.readline())\n"
 @pytest.mark.parametrize(
     ("body", "status", "out", "err"),
     [
-        pytest.param(UNSEEN, 3, "trained", "no result is written: the script has ended before enough", id="unseen"),
-        pytest.param("print('done')", 0, "done", "no training loop was seen", id="no training"),
-        pytest.param(OTHERS, 0, "True [] []", "several processes train: only the first one is tuned", id="several"),
+        pytest.param(UNSEEN, 3, "trained", "no result is written: the script ended before autotune", id="unseen"),
+        pytest.param("print('done')", 0, "done", "autotune saw no training loop", id="no training"),
+        pytest.param(OTHERS, 0, "True [] []", "several processes train: autotune tunes the first one", id="several"),
         pytest.param(SAYS_WRONG, 0, "b''", "tuning has failed, training goes on (ValidationError", id="fault"),
     ],
 )
@@ -238,7 +238,7 @@ except OSError:
 
 
 def test_a_training_goes_on_when_the_command_is_killed(tmp_path: Path) -> None:
-    """It is not tied to its parent, and `watch` does not wait for what nobody will tell."""
+    """It is not tied to its parent, and `watch` ends, since the log will not go on."""
     (tmp_path / "speaks.py").write_text(SPEAKS + LASTS)
     command = [sys.executable, "-m", "autotune", "train", "--out", "result.json", "--", sys.executable, "speaks.py"]
     killed = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
