@@ -1,4 +1,4 @@
-"""What a training that runs may try: the class of each knob, and the candidates for a training's description of itself."""
+"""What a training may try while it runs: the class of each knob, and the candidates for what a training reports."""
 
 from __future__ import annotations
 
