@@ -30,7 +30,8 @@ What it costs a real training, measured on a CPU in a process of 290,000 objects
 Only a thorough observer, which a look has, does the following: it profiles the operators of the third step, reads up to
 16 samples by itself (0.3 s at most; this may draw random numbers), sums the weights at each backward pass before the
 first step even if there is an optimizer, counts the padding of every batch, and asks the system for other processes
-that train. Without it the reading time and the share of small operators stay unknown.
+that train. A real training knows the reading time of its own draws, where there are no workers, and leaves the share of
+small operators unknown.
 """
 
 from __future__ import annotations
@@ -53,7 +54,6 @@ from .blocks import count_blocks
 from .effects import compiled_graphs
 from .heap import Activations
 from .loop import (
-    UNKNOWN_READING,
     StepProfile,
     autocast_dtype,
     chosen_by,
@@ -95,7 +95,7 @@ PADDING_BATCHES = 2
 
 
 class Attention:
-    """Whether torch's attention was called. Compiled code notes it too, and goes on doing so after the observer's end."""
+    """Whether torch's attention was called. Compiled code notes it too, even after the observer has ended."""
 
     def __init__(self) -> None:
         self.was_called = False
@@ -244,7 +244,7 @@ class Observer:
             return
         self._threads["draw"].add(threading.current_thread().name)
         samples = count_of(batch)
-        begun.note(len(self._draws))
+        begun.note(len(self._draws), samples)
         self._growth.note(begun.loader, samples)
         tensors = list(tensors_in(batch))
         self._facts["batch_bytes"] = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
@@ -395,7 +395,7 @@ class Observer:
         if calls_unseen := not models:
             models = holders_of(self._optimizers.values())
         in_compiled_code = calls_unseen and compiled_graphs() > 0
-        sample_seconds, wait_fraction = reading(main) if self._is_thorough else UNKNOWN_READING
+        sample_seconds, wait_fraction = reading(main) if self._is_thorough else self._passes.reading(main)
         traffic = traffic_of(models, self._optimizers.values())
         tokens = sum(padding.tokens for padding in self._padding)
         apart = self._threads["draw"] - self._threads["train"] if self._threads["train"] else set()
