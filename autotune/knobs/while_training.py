@@ -1,4 +1,4 @@
-"""What a training that runs may try without learning anything else: one knob a candidate, the most promising first."""
+"""The candidates of a training that runs: one knob each, the most promising first, and the learning stays the same."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ from autotune.knobs.space import Space, build_space
 from autotune.stored import Seconds, Share, Stored, Whole
 
 NOTABLE_WAIT = 0.1
-"""Of the time: a training that waits more than this for data tries loaders first. Not tuned."""
+"""A training that waits for data for more than this share of its time tries loaders first. Not tuned."""
 LEAST_WAIT = 0.02
-"""Below, a faster loader gains less than a setting must to be kept."""
+"""Below this share, a faster loader gains less than the 2 % that a setting needs to be kept."""
+HIDDEN_SHARE = 0.5
+"""Each worker is assumed to read for at least this share of a step: where training never waits, it cannot be seen. Not
+tuned."""
 MOST_VALUES = 4
-"""Of a knob: the most promising and its neighbours. Chosen: each costs a training some seconds."""
+"""Values of one knob that are tried at most. Not tuned: each costs the training some seconds."""
 
 
 class LiveFacts(Stored):
-    """What a training tells of itself after its first steps, as `recorder.live` words it."""
+    """A training's description of itself after its first steps, as `recorder.live` sends it."""
 
     device: str
     cpus: int = Field(ge=1)
@@ -53,9 +56,10 @@ class LiveFacts(Stored):
 
     @property
     def workload(self) -> WorkloadFacts:
-        """The same in the words that the knobs' rules read; a batch takes as long to read as its workers let wait."""
-        own, baseline = self.loader or {}, self.baseline
-        read_seconds = self.step_seconds * self.wait_share * max(1, baseline.num_workers)
+        """The same in the words that the knobs' rules read."""
+        own, baseline, workers = self.loader or {}, self.baseline, self.baseline.num_workers
+        share = max(self.wait_share, HIDDEN_SHARE) * workers if workers else self.wait_share
+        read_seconds = self.step_seconds * share
         return WorkloadFacts(
             target="", name="", fingerprint="", parameters=0, has_images=False, fork_safe=False, baseline=baseline,
             model=ModelFacts(name="", tensors=0, weights=0, shapes="", optimizer=None), optimizer_impls=self.forms,
@@ -114,7 +118,7 @@ def played_on(device: DeviceKind) -> tuple[str, ...]:
 
 
 def _where(facts: LiveFacts, hardware: Hardware) -> tuple[Hardware, DeviceKind]:
-    """The machine as the training has it: torch calls ROCm's devices ``cuda``, and no driver may tell of them here."""
+    """The machine as the training sees it: torch calls ROCm's devices ``cuda``, and the driver may not report them."""
     cpu = hardware.cpu.model_copy(update={"budget": min(facts.cpus, hardware.cpu.budget)})
     kinds: dict[str, DeviceKind] = {"cuda": "rocm" if "rocm" in hardware.devices else "cuda", "mps": "mps"}
     device = kinds.get(facts.device, "cpu")
@@ -135,7 +139,7 @@ def _guesses(knob: str, facts: LiveFacts, space: Space) -> Iterator[TrainConfig]
     if needed is not None and not getattr(baseline, needed):
         start = next(_guesses(needed, facts, space), baseline)
     for value in sorted(values, key=lambda one: (abs(values.index(one) - place), -values.index(one))):
-        if value == own or (knob, value) == ("optimizer_impl", "default"):  # which no optimizer can be told
+        if value == own or (knob, value) == ("optimizer_impl", "default"):  # `switch_optimizer` does nothing for it
             continue
         config = start.replace(**{knob: value})
         if config != start and _may_gain(knob, value, facts) and space.violation(config) is None:

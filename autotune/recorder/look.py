@@ -1,4 +1,4 @@
-"""A look at a script: it trains a few steps as it is, tells the parent which loop was seen, and ends."""
+"""A look at a script: it trains a few steps as it is, reports to the parent which loop was seen, and ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 LATE_SHARE = 0.5
-"""Of the time that it has, after which fewer steps must do. Chosen: one more may take as long again."""
+"""Share of the time that a look has, after which fewer steps are enough: one more may take as long again. Not tuned."""
 
 
 def begin(orders: dict[str, Any]) -> None:
@@ -83,7 +83,7 @@ class Look:
         begin_training(self._shared, any_network=self._any_network)
 
     def _finish(self, seen: dict[str, Any]) -> None:
-        """Enough was seen: tells it, and leaves the script."""
+        """Enough was seen: reports it, and leaves the script."""
         self._is_over = True
         rest_in_the_end(self._wire)
         self._wire.send("result", value=seen)

@@ -1,32 +1,37 @@
-"""The observer: what is seen of a training loop while it trains, until enough has been seen. It changes nothing.
+"""The observer: what is seen of a training loop while the script trains, until enough has been seen.
 
-A look makes one (`look`), and so may whatever else trains a script. Make it as soon as torch is imported::
+Both a look (`look`) and a real training use it. Make one as soon as torch is imported::
 
-    observer = Observer(enough, failed=failed)
+    observer = Observer(enough, failed)
 
-It installs hooks. Once the loop has taken `STEPS` steps or so it removes them, and calls ``enough(seen)`` once, within
-the draw, the step or the backward pass that was one too many. ``seen`` is what `scripts.seen.SeenScript.of` reads. A
-script may end before that: then `Observer.seen` returns the same, as far as it was seen, from two steps on.
+It installs hooks. After about `STEPS` steps it removes them and calls ``enough(seen)``, once, within the draw, the step
+or the backward pass that it was in. `scripts.seen.SeenScript.of` reads ``seen``. Where the script ends earlier,
+`Observer.seen` returns what was seen by then.
 
-What a script computes is the same to the last bit with it and without it: it draws no random numbers, reads no samples,
-writes to no tensor, and sets nothing of torch's. What it costs, measured on one core of a CPU:
+The script computes the same to the last bit with it and without it: the observer draws no random numbers, reads no
+samples, writes to no tensor, and changes no setting of torch.
 
-- Each call of a module, each draw, and each step, until enough is seen: microseconds.
-- Each of the first batches (the first two, unless it is thorough): their padding is counted. 0.5 ms for 32 rows of 512
-  tokens, 0.15 s for 64 rows of 2048.
-- Each first batch of a loader: the items of the data set's own lists are counted, which takes milliseconds.
-- The first step: it asks which objects refer to the loaders' iterators, to find an ``itertools.cycle``: 0.03 s for
-  300,000 objects. This reads objects, and writes to none.
-- Once, when enough is seen: the script's own files are parsed, the blocks and shapes of its models are compared, and at
-  most 100,000 parts of its data set are visited: tenths of a second. Where no call of a model was seen, as in compiled
-  code, all objects of the process are searched for the models, which is as long again.
-- Without an optimizer of torch: each backward pass sums all weights, and waits for a GPU to do so.
-- Afterwards: less than a microsecond for each backward pass, step, and batch of the passes that had begun. Where
-  torch.compile has compiled a model, hooks on the calls of modules stay, and do nothing: it would compile again.
+What it costs a real training, measured on a CPU in a process of 290,000 objects and 2,000 modules:
 
-Only a thorough observer profiles the operators of the third step (it takes several times as long), reads up to 16
-samples by itself (0.3 s at most; they may draw random numbers), sums weights at each backward pass before the first
-step although there is an optimizer, counts the padding of all batches, and asks the system for processes beside it.
+- Until enough is seen: 4 microseconds for each call of a module, and microseconds for each batch and step.
+- The first two batches: it counts their padding. 0.7 ms for 32 rows of 512 tokens, 0.15 s for 64 rows of 2048.
+- The first batch of each loader: it counts the items in the lists of the data set, at most a million a list.
+- The first step: 0.03 to 0.08 s. It asks Python which objects refer to the loaders' iterators, to find an
+  ``itertools.cycle``. That reads all objects and writes to none: memory shared with forked workers stays shared.
+- Once, when enough is seen: 0.15 s, most of it to find the script's own files among the modules. A data set of many
+  parts adds up to some tenths of a second. Where no call of a model was seen (``model.compile()``, ``model.forward()``)
+  it searches all objects for the models: 0.06 s more.
+- Where the script has made no optimizer of torch: each backward pass sums all weights (2 ms for 5 million), and waits
+  for the GPU to do so.
+- Afterwards: 0.5 microseconds for each batch of a pass that had begun, and about one for each step. Where torch.compile
+  has compiled something, the hooks on modules stay, since torch would compile it again without them: 4 microseconds for
+  each call of a module outside compiled code.
+
+Only a thorough observer, which a look has, does the following: it profiles the operators of the third step, reads up to
+16 samples by itself (0.3 s at most; this may draw random numbers), sums the weights at each backward pass before the
+first step even if there is an optimizer, counts the padding of every batch, and asks the system for other processes
+that train. A real training knows the reading time of its own draws, where there are no workers, and leaves the share of
+small operators unknown.
 """
 
 from __future__ import annotations
@@ -49,7 +54,6 @@ from .blocks import count_blocks
 from .effects import compiled_graphs
 from .heap import Activations
 from .loop import (
-    UNKNOWN_READING,
     StepProfile,
     autocast_dtype,
     chosen_by,
@@ -81,17 +85,17 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 STEPS, SECONDS, FEWEST_STEPS = 6, 4.0, 3
-"""Of the optimizer that steps first: so many, or fewer where they take long."""
+"""Steps of the optimizer that steps first; after these seconds, the fewest steps are enough. Not tuned."""
 FEWEST_LATE_STEPS = 2
-"""Where it is late."""
+"""Steps that are enough after ``late_seconds``."""
 STEPS_OF_A_BATCH = 24
-"""After so many on one batch, no further one will be drawn from a loader that was drawn from before. Chosen."""
+"""Steps on one batch, after which the loop is taken to draw no further one. Not tuned."""
 PADDING_BATCHES = 2
 """Batches whose padding is counted in a real training. Not tuned."""
 
 
 class Attention:
-    """Whether torch's attention was called: compiled code sets it too, and may do so until the script ends."""
+    """Whether torch's attention was called. Compiled code notes it too, even after the observer has ended."""
 
     def __init__(self) -> None:
         self.was_called = False
@@ -105,13 +109,13 @@ class Observer:
     """What was seen so far of a training loop.
 
     Args:
-        enough: Called once with what was seen, when that is enough. The observer has ended by then.
-        failed: Called once, in an ``except``, where the observer itself or one of these functions fails. The observer
-            has ended by then, and the script goes on.
-        stepped: Called after each step with the number of steps, until enough is seen.
-        is_thorough: Whether it may also do what takes time and random numbers; see above. Only where the script ends
-            afterwards.
-        late_seconds: From now, after which two steps are enough.
+        enough: Is called once with what was seen, after the observer has ended.
+        failed: Is called once, within an ``except``, where the observer or one of the other functions raises an
+            exception. The observer has ended by then, and the script goes on.
+        stepped: Is called after each step with the number of steps, until enough is seen.
+        is_thorough: Whether the observer may also do what takes time and random numbers (see above), because the
+            script ends afterwards.
+        late_seconds: Time from now on, after which `FEWEST_LATE_STEPS` steps are enough.
     """
 
     def __init__(
@@ -179,7 +183,7 @@ class Observer:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Steps, calls of models, draws, and loaders, of which some may not train."""
+        """How many steps, calls of models, draws of batches, and loaders there were until now."""
         return {
             "steps": len(self._steps) or len(self._marks),
             "forwards": self._forwards,
@@ -192,7 +196,7 @@ class Observer:
         return self._seen() if len(self._marks) >= 2 and not self._is_over else None
 
     def end(self) -> None:
-        """Observes no longer, and keeps nothing of the script's."""
+        """Ends observing, and drops all references to objects of the script."""
         if self._is_over:
             return
         self._is_over = True
@@ -203,7 +207,7 @@ class Observer:
             kept.clear()
 
     def _safely(self, observe: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of the observer that the script calls: where it fails, that is no error of the script's."""
+        """Wraps what the script's calls run: an error in it ends the observer, and never reaches the script."""
 
         def observed(*args: Any) -> Any:
             if self._is_over:  # a hook of this very call may have ended it
@@ -240,7 +244,7 @@ class Observer:
             return
         self._threads["draw"].add(threading.current_thread().name)
         samples = count_of(batch)
-        begun.note(len(self._draws))
+        begun.note(len(self._draws), samples)
         self._growth.note(begun.loader, samples)
         tensors = list(tensors_in(batch))
         self._facts["batch_bytes"] = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
@@ -391,7 +395,7 @@ class Observer:
         if calls_unseen := not models:
             models = holders_of(self._optimizers.values())
         in_compiled_code = calls_unseen and compiled_graphs() > 0
-        sample_seconds, wait_fraction = reading(main) if self._is_thorough else UNKNOWN_READING
+        sample_seconds, wait_fraction = reading(main) if self._is_thorough else self._passes.reading(main)
         traffic = traffic_of(models, self._optimizers.values())
         tokens = sum(padding.tokens for padding in self._padding)
         apart = self._threads["draw"] - self._threads["train"] if self._threads["train"] else set()

@@ -7,10 +7,12 @@ import itertools
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from time import perf_counter, process_time  # by name: the script may replace what `time` holds
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from .batches import Watched
+from .loop import UNKNOWN_READING
 from .naming import length_of, loader_key
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ class Pass:
 
     Attributes:
         places: Of its batches, among all that were drawn.
+        samples: In them.
+        seconds: That drawing them took.
+        busy_seconds: Processor time of this process meanwhile.
         trains: Whether a model in training was called with what was drawn, as far as can be told, or a step taken.
         evaluates: Whether a model was called with it otherwise.
         is_over: Whether it was told that there are no more.
@@ -41,6 +46,7 @@ class Pass:
         self.loader = loader
         self.alike_before = alike_before
         self.places: list[int] = []
+        self.samples, self.seconds, self.busy_seconds = 0, 0.0, 0.0
         self.trains = self.evaluates = False
         self.is_over = self.is_cycled = False
         self._iterator: Callable[[], Watched | None] = lambda: None
@@ -75,16 +81,28 @@ class Pass:
 
     def through(self, batches: Iterator[Any], drawn: Callable[[Any], None]) -> Iterator[Any]:
         """The loader's iterator, each of whose batches is told."""
-        watched = Watched(batches, drawn, ended=self._end)
+        began = (0.0, 0.0)
+
+        def draws() -> None:
+            nonlocal began
+            began = perf_counter(), process_time()
+
+        def timed(batch: Any) -> None:
+            self.seconds += perf_counter() - began[0]
+            self.busy_seconds += process_time() - began[1]
+            drawn(batch)
+
+        watched = Watched(batches, timed, draws, self._end)
         self._iterator = weakref.ref(watched)  # its workers end when the script drops it
         return watched
 
     def _end(self) -> None:
         self.is_over = True
 
-    def note(self, place: int) -> None:
+    def note(self, place: int, samples: int) -> None:
         """A batch was drawn."""
         self.places.append(place)
+        self.samples += samples
 
 
 class Passes:
@@ -128,6 +146,15 @@ class Passes:
         if all(one.only_evaluates for one in feeding):
             return set()
         return {place for one in self._all if one.only_evaluates for place in one.places}
+
+    def reading(self, loader: DataLoader[Any] | None) -> tuple[float, float]:
+        """As `loop.reading`, of what the script itself has drawn from a loader; workers do not show it."""
+        own = [one for one in self._all if one.loader is loader and one.samples and not one.loader.num_workers]
+        if not own:
+            return UNKNOWN_READING
+        seconds = sum(one.seconds for one in own)
+        waiting = 1 - sum(one.busy_seconds for one in own) / max(seconds, 1e-9)
+        return seconds / sum(one.samples for one in own), min(1.0, max(0.0, waiting))
 
     def look_for_cycles(self) -> None:
         """Notes which passes are replayed, before they end: there a cycle lets go of its iterator."""

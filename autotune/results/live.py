@@ -1,4 +1,4 @@
-"""What a training has told that is tuned while it runs: the log beside its result, and what that says so far."""
+"""The log of a training that is tuned while it runs, and the state that its events add up to."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Candidate(Stored):
 
     @property
     def interval(self) -> Interval | None:
-        """Of the ratio; None before it has two ends."""
+        """The interval of the ratio; None before it has two ends."""
         return None if self.low is None or self.high is None or self.low > self.high else Interval(self.low, self.high)
 
 
 class Pace(Stored):
-    """How fast it trains now."""
+    """The speed of the training now."""
 
     steps_per_second: Figure
     wait_share: Share = 0.0
@@ -48,7 +48,7 @@ class Pace(Stored):
 
 
 class Over(Stored):
-    """How the search has ended."""
+    """The end of the search."""
 
     won: Knobs = Field(default_factory=dict)
     gained: Figure = 1.0
@@ -61,23 +61,23 @@ class Over(Stored):
 
 @dataclass
 class Story:
-    """What a training has told so far.
+    """The state of a training, by its events so far.
 
     Attributes:
         command: What trains.
-        watcher: Host and process that keeps the log.
-        facts: What it has told of itself; None before its first steps.
+        watcher: The host and the process that keep the log.
+        facts: The training's description of itself; None before its first steps.
         offered: The knobs of each candidate, in the order in which they are tried.
         left: Knobs that keep the script's own value, each with the reason.
-        candidates: What is known of each that was played; what was decided last is last.
+        candidates: What is known of each that was played; the one that was decided last comes last.
         playing: What is played now.
-        pace: How fast it trains.
-        over: How the search has ended; None while it goes on.
+        pace: The speed of the training.
+        over: The end of the search; None while it goes on.
         result: The result file; None where none was written.
         status: The exit status of the command; None while it runs.
         seconds: Since training began.
-        searched_seconds: The same, when something was found out last.
-        steps: That it has taken.
+        searched_seconds: The same, at the last pair or decision.
+        steps: The optimizer steps so far.
     """
 
     command: str = ""
@@ -97,7 +97,7 @@ class Story:
     _first_played: dict[str, float] = field(default_factory=dict)
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Takes in one event; what is none is passed over, since a log may come from anywhere."""
+        """Adds one event; anything else is skipped, since a log may come from anywhere."""
         with contextlib.suppress(ValidationError, KeyError, TypeError, ValueError, AttributeError):
             self.seconds = max(self.seconds, float(event.get("t", 0.0)))
             self.steps = max(self.steps, int(event.get("steps", 0)))
@@ -116,9 +116,9 @@ class Story:
         elif kind in {"pair", "decided"}:
             name = event["name"]
             seconds = self.seconds - self._first_played.get(name, self.seconds)
-            told = Candidate.model_validate({"knobs": self.offered.get(name, {}), **event, "seconds": seconds})
+            candidate = Candidate.model_validate({"knobs": self.offered.get(name, {}), **event, "seconds": seconds})
             self.candidates.pop(name, None)
-            self.candidates[name], self.searched_seconds = told, self.seconds
+            self.candidates[name], self.searched_seconds = candidate, self.seconds
         elif kind == "pace":
             self.pace = Pace.model_validate(event)
         elif kind == "over":

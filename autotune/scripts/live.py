@@ -34,7 +34,7 @@ from autotune.units import format_seconds
 from autotune.wording import or_dash, ratio_text
 
 LAST_SECONDS = 2.0
-"""In which the last that a script has told is read, once it has ended. Not tuned: reading it takes milliseconds."""
+"""After the script has ended, its last events are read within this time. Not tuned: reading takes milliseconds."""
 
 
 class Live:
@@ -43,7 +43,7 @@ class Live:
     Args:
         script: The command.
         out: The result file; None: by the script's name in ``results/<machine>``.
-        folder: Of the run, for the socket and the recorder's word.
+        folder: A folder for the socket, and for the files by which the recorder reports that it has arrived.
         say: Shows a sentence to the person.
     """
 
@@ -54,7 +54,7 @@ class Live:
         self._listener.bind(str(folder / "live"))
         self._listener.listen()
         self._lock = threading.Lock()
-        self._tuned: tuple[socket.socket, int] | None = None  # by which a process tells, and its id
+        self._tuned: tuple[socket.socket, int] | None = None  # the connection of the process that is tuned, and its id
         self._is_told_of_others = False
         self._seen: dict[int, tuple[SeenScript, ScriptRecord]] = {}
         self._log: Any = None
@@ -64,7 +64,7 @@ class Live:
         """Trains to the end; returns the exit status in the convention of shells.
 
         Args:
-            warn: Told of processes that the recorder cannot come into.
+            warn: Shows a warning about a process that the recorder cannot enter.
         """
         orders = {"role": "train", "socket": str(self._folder / "live"), "shared": str(self._folder)}
         environment = self._script.environment({**orders, "steps": None, "seconds": None}, os.environ)
@@ -79,7 +79,7 @@ class Live:
         return status
 
     def _listen(self) -> None:
-        """Reads what all processes tell, until nobody is left who might tell anything."""
+        """Reads what the processes report, until the last one has closed its connection."""
         self._guarded(self._probe)
         readers = []
         with contextlib.suppress(OSError):
@@ -91,7 +91,7 @@ class Live:
             reader.join()
 
     def _read(self, channel: socket.socket) -> None:
-        """Hears one process; where that fails, it is left alone, and keeps what it trains with."""
+        """Reads the events of one process; after a failure the connection is closed, and the training goes on."""
         with contextlib.suppress(OSError), channel, channel.makefile("rb") as lines:
             for event in events_in(lines):
                 if not self._guarded(self._hear, channel, event):
@@ -119,7 +119,7 @@ class Live:
         elif kind == "began":
             _offer(channel, [])
             if not self._is_told_of_others:
-                self._say("several processes train: only the first one is tuned, the others keep your own settings")
+                self._say("several processes train: autotune tunes the first one, and the others keep your settings")
             self._is_told_of_others = True
         elif self._tuned is not None and channel is self._tuned[0]:
             self._note(event)
@@ -135,7 +135,7 @@ class Live:
         return self._hardware
 
     def _begin(self, channel: socket.socket, event: dict[str, Any]) -> None:
-        """A process trains: it is offered candidates."""
+        """The first process that trains gets its candidates."""
         facts = LiveFacts.model_validate(event)
         hardware = self._hardware or self._probe()
         name = f"{stem_of(self._script.place)}-{facts.device}-live.json"
@@ -149,19 +149,23 @@ class Live:
         _offer(channel, words)
         knobs = ", ".join(dict.fromkeys(knob for one in words for knob in one["knobs"]))
         follow = "" if self._log is None else f"; follow it with 'autotune watch {self._log.name}'"
-        self._say(f"{len(words)} settings of {knobs} are tried while it trains{follow}" if words else "nothing to try")
+        self._say(
+            f"{len(words)} settings of {knobs} are tried while it trains{follow}"
+            if words
+            else "there is nothing to try"
+        )
         for why in dict.fromkeys(plan.left.values()):
-            self._say(f"your own {', '.join(knob for knob in plan.left if plan.left[knob] == why)}: {why}")
+            self._say(f"your setting of {', '.join(knob for knob in plan.left if plan.left[knob] == why)} stays: {why}")
 
     def _open_log(self, path: Path) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._log = path.open("wb", buffering=0)
         except OSError as error:
-            self._say(f"{path} cannot be written, so that there is no log: {error.strerror}")
+            self._say(f"there is no log, because {path} cannot be written: {error.strerror}")
 
     def _note(self, event: Mapping[str, Any]) -> None:
-        """Takes an event into the story and the log; a log that cannot be written any more is given up."""
+        """Adds an event to the story and to the log; after a failed write there is no more log."""
         self.story.add(event)
         if self._log is not None:
             try:
@@ -171,21 +175,21 @@ class Live:
                 self._log = None
 
     def _last_line(self, over: Over) -> str:
-        """What has won, what it gains, what the search has cost, and when that is paid."""
+        """The line at the end of the search: winners, gain, cost, and when the cost is paid back."""
         cost, gained = f"the search has cost {format_seconds(over.cost_seconds)}", self.story.gained
-        elsewhere = "what needs a new process, such as the allocator, is tried by 'autotune run'"
+        elsewhere = "'autotune run' also tries the allocator and other settings that need a new process"
         if gained is None:
-            return f"no setting is faster than your own ({over.why}); {cost}; {elsewhere}"
-        paid = f"has paid for itself: it has saved {format_seconds(over.saved_seconds)}"
+            return f"no setting is faster than yours ({over.why}); {cost}; {elsewhere}"
+        paid = f"has paid for itself: so far it has saved {format_seconds(over.saved_seconds)}"
         if not over.paid:
             seconds = (over.cost_seconds - over.saved_seconds) / max(1e-9, over.gained - 1)
-            paid = f"will have paid for itself in {format_seconds(seconds)}"
+            paid = f"pays for itself after {format_seconds(seconds)} more"
         return f"{words_of(over.won)}: {ratio_text(gained[0])} ({ratios(gained[1])}); {cost} and {paid}; {elsewhere}"
 
     def _conclude(self, status: int) -> None:
-        """Writes what is known once the script has ended."""
+        """Writes the result after the script has ended."""
         if self._out is None or self._hardware is None or self._tuned is None:
-            self._say("no training loop was seen, so that nothing was tuned")
+            self._say("autotune saw no training loop, so it tuned nothing")
             return
         if (known := self._seen.get(self._tuned[1])) is not None:
             result = live_result(self.story, self._script, self._hardware, *known)
@@ -196,7 +200,7 @@ class Live:
                 self._note({"event": "written", "path": str(path)})
                 self._say(f"result file: {path}; next time: autotune launch {path} -- {self._script.text}")
         else:
-            self._say("no result is written: the script has ended before enough of its training was seen")
+            self._say("no result is written: the script ended before autotune had seen enough of its training")
         self._note({"event": "exited", "status": status})
 
 

@@ -1,4 +1,4 @@
-"""The result of a training that was tuned while it ran, made of what it has told."""
+"""Makes the result of a training that was tuned while it ran, from the events that it reported."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _ENDINGS = {"failed": Outcome.CRASHED, "too costly": Outcome.TIMEOUT}
 
 
 def live_result(story: Story, script: Script, hardware: Hardware, seen: SeenScript, record: ScriptRecord) -> Result:
-    """What a training has found out while it ran, as far as it came.
+    """The result of a training, complete or as far as the search came.
 
     Args:
-        story: What it has told.
+        story: The events so far.
         script: The command.
         hardware: The machine.
-        seen: What was seen of the script.
-        record: The script, as `launch` finds it again.
+        seen: The script as a look sees it.
+        record: The description by which `launch` finds the training loop again.
     """
     facts, trials, is_over = facts_of(seen, script), tuple(_trials(story)), story.over is not None
     device = cast("DeviceKind", "rocm" if seen.device == "cuda" and "rocm" in hardware.devices else seen.device)
@@ -73,7 +73,7 @@ def live_result(story: Story, script: Script, hardware: Hardware, seen: SeenScri
 
 
 def _speedup(story: Story) -> Speedup | None:
-    """Of all that has won together; the pairs are those of the winner that has the fewest."""
+    """The speed-up of all winners together; its pairs are those of the winner with the fewest."""
     if (gained := story.gained) is None:
         return None
     fewest = min(one.pairs for one in story.winners)
@@ -88,7 +88,7 @@ def _why_none(story: Story) -> str:
     best = story.candidates[max(known, key=lambda name: known[name])]
     spread = f" ({ratios(best.interval)})" if best.interval is not None else ""
     reached = f"{best.name} reached {ratio_text(known[best.name])}{spread}"
-    return f"no setting was faster than the script's own beyond doubt: {reached}"
+    return f"no setting was faster beyond doubt: {reached}"
 
 
 def _trials(story: Story) -> Iterator[TrialRecord]:
@@ -96,10 +96,10 @@ def _trials(story: Story) -> Iterator[TrialRecord]:
     held: Knobs = {}
     for one in story.candidates.values():
         ending = _ENDINGS.get(one.verdict or "", Outcome.OK)
-        told = f"it has {one.verdict}" if one.verdict else "training ended before it was decided"
+        ending_words = f"it {one.verdict}" if one.verdict else "training ended before it was decided"
         yield TrialRecord(
-            stage="training", reason=one.reason or told, changes=held | one.knobs, outcome=ending,
-            failure=None if ending is Outcome.OK else one.reason or told, partner=dict(held),
+            stage="training", reason=one.reason or ending_words, changes=held | one.knobs, outcome=ending,
+            failure=None if ending is Outcome.OK else one.reason or ending_words, partner=dict(held),
             ratio=one.ratio if one.pairs else None, ci95=one.interval if one.pairs else None, seconds=one.seconds,
         )  # fmt: skip
         held |= one.knobs if one.verdict == "won" else {}

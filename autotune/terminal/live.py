@@ -1,4 +1,4 @@
-"""A training that is tuned while it runs, as its log tells: one display, or a line for each thing that happens."""
+"""Shows a training that is tuned while it runs, from its log: a display, or a line for each change."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from autotune.units import format_bytes, format_seconds, rounded
 from autotune.wording import as_text, labelled, or_dash, percent, ratio_text
 
 TOLD = ("pace", "decided", "over", "exited")
-"""Events that have a line where there is no terminal."""
+"""Events that print a line where there is no terminal."""
 READ_SECONDS = 0.5
-"""Between two looks at the log. Chosen: a training tells of a block every second or so."""
+"""The time between two looks at the log. Not tuned: a training reports a block about once a second."""
 
 
 def follow(log: Path, console: Console) -> None:
@@ -45,13 +45,13 @@ def follow(log: Path, console: Console) -> None:
 
 
 def has_gone(story: Story) -> bool:
-    """Whether the process that kept the log has ended without a last word; not known of another machine."""
+    """Whether the process that keeps the log has ended too early; False on another machine, where that is not known."""
     host, process = story.watcher or (None, 0)
     return story.status is None and host == platform.node() and not psutil.pid_exists(process)
 
 
 def display(story: Story) -> RenderableType:
-    """All that is known now."""
+    """The whole state."""
     grid = Table.grid(Column(no_wrap=True, style="bold"), Column(overflow="fold"), padding=(0, 2))
     for label, text in _rows(story):
         grid.add_row(label, as_text(text))
@@ -61,7 +61,7 @@ def display(story: Story) -> RenderableType:
         state = one.verdict or ("is played" if name == story.playing else "")
         figures = or_dash(one.ratio, ratio_text), or_dash(one.interval, ratios), str(one.pairs)
         table.add_row(as_text(name), *figures, as_text(f"{state}: {one.reason}" if one.reason else state))
-    kept = [labelled(f"your own {knob}", why, "dim") for knob, why in story.left.items()]
+    kept = [labelled(f"your setting of {knob} stays", why, "dim") for knob, why in story.left.items()]
     return Group(grid, "", *([table] if table.row_count else []), *kept)
 
 
@@ -71,7 +71,7 @@ def _rows(story: Story) -> Iterator[tuple[str, str]]:
         yield "rate", _rate(story)
         yield "waiting", f"{percent(story.pace.wait_share)} of the time, for data"
         yield "memory", or_dash(story.pace.memory_bytes, format_bytes)
-    yield "setting", words_of(story.won) or "your own"
+    yield "setting", words_of(story.won) or "yours"
     if story.over is None:
         yield "search", f"plays {story.playing}" if story.playing is not None else "plays nothing now"
     else:
@@ -83,11 +83,11 @@ def _rows(story: Story) -> Iterator[tuple[str, str]]:
 def _ending(story: Story) -> str:
     if story.status is not None:
         return f", ended with exit status {story.status}"
-    return "; autotune has gone, and tells no more" if has_gone(story) else ""
+    return "; autotune has ended before it" if has_gone(story) else ""
 
 
 def _rate(story: Story) -> str:
-    """The rate now, beside that of the first steps and what is claimed to be gained over it."""
+    """The rate now, beside the rate of the first steps and the claimed gain."""
     now = story.pace.steps_per_second if story.pace is not None else 0.0
     text = f"{rounded(now)} steps/s"
     if story.facts is not None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autotune.knobs.config import KNOB_NAMES, allowed_words, format_scalar
-from autotune.knobs.knob import FRAMEWORKS, Framework, Knob
+from autotune.knobs.knob import FRAMEWORKS, ByLeave, Framework, Knob
 from autotune.knobs.registry import KNOBS
 
-COLUMNS = ("Knob", "Values", "Speeds up", "Also changes", "Where", "In your framework", "Why")
+COLUMNS = ("Knob", "Values", "Speeds up", "Also changes", "While training", "Where", "In your framework", "Why")
 _DEVICES = {"cpu": "CPU", "cuda": "CUDA", "rocm": "ROCm", "mps": "MPS"}
 _NAMES: dict[Framework, str] = {
     "lightning": "Lightning", "fabric": "Fabric", "transformers": "transformers", "accelerate": "Accelerate",
@@ -34,6 +34,8 @@ def _cells(knob: Knob) -> Iterator[str]:
     yield _values(knob)
     yield _PARTS[knob.part]
     yield ", ".join(sorted(knob.affects)) or "nothing"
+    live = knob.while_training
+    yield f"by leave: {live.changes}" if isinstance(live, ByLeave) else live or "no"
     devices = ", ".join(text for kind, text in _DEVICES.items() if kind in knob.devices)
     yield "; ".join(filter(None, ("" if len(knob.devices) == len(_DEVICES) else devices, knob.when))) or "everywhere"
     told: dict[str, list[str]] = {}

@@ -108,6 +108,7 @@ def test_a_result_and_all_beside_it_may_be_replaced(folder: Path) -> None:
     result = folder / "result.json"
     write_report(make_result(), result)
     open_journal(folder / "result.journal")
+    (folder / "result.live.jsonl").write_text('{"event": "started"')
     (folder / "result.diff").write_text("--- a\n+++ b\n")
     assert all(result.with_suffix(ending).exists() for ending in BESIDE)
     require_result_place(result)

@@ -72,7 +72,7 @@ class Script:
         begun = self._passes.begin(loader, trains=True)
 
         def drawn(_: Any) -> None:
-            begun.note(len(self._draws))
+            begun.note(len(self._draws), 8)
             self._draws.append((id(loader), 8))
 
         return begun.through(ITERATE(loader), drawn)

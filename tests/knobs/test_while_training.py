@@ -1,0 +1,99 @@
+"""What a training may try while it runs: the class of each knob, and the candidates for what a training reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from autotune.hardware import Hardware
+from autotune.knobs import KNOBS, LiveFacts, live_candidates
+from autotune.knobs.knob import ByLeave
+from tests.spaces import cpu_machine, gpu_machine
+
+LOADER = {"samples": 1000, "iterable": False, "batch_size": 32, "num_workers": 0, "prefetch_factor": None}
+FACTS: dict[str, Any] = {
+    "device": "cpu", "cpus": 2, "threads": 2, "loader": LOADER, "forms": ["foreach", "fused"], "form": "default",
+    "step_seconds": 0.1, "wait_share": 0.5, "batch_bytes": 10**6,
+}  # fmt: skip
+WORKING = {**LOADER, "num_workers": 2, "prefetch_factor": 2}
+
+
+def test_what_each_knob_does_to_a_training_that_runs() -> None:
+    """Stated on the knob; by leave with a sentence, and what is not named no such training can take."""
+    assert {name for name, knob in KNOBS.items() if knob.while_training == "neutral"} == {
+        "num_workers", "prefetch_factor", "pin_memory", "non_blocking", "num_threads", "optimizer_impl",
+        "cudnn_benchmark", "sdpa_backend", "memory_format",
+    }  # fmt: skip
+    by_leave = {name: knob.while_training for name, knob in KNOBS.items() if isinstance(knob.while_training, ByLeave)}
+    assert by_leave.keys() == {"precision", "compile_mode", "dataloader_in_order"}
+    assert all(isinstance(one, ByLeave) and len(one.changes.split()) > 3 for one in by_leave.values())
+
+
+@pytest.mark.parametrize(
+    ("machine", "changes", "first"),
+    [
+        pytest.param(
+            cpu_machine(), {}, ["num_workers=1 prefetch_factor=2", "num_workers=1 prefetch_factor=4", "num_threads=1"],
+            id="waits",
+        ),
+        pytest.param(
+            cpu_machine(), {"wait_share": 0.0}, ["num_threads=1", "optimizer_impl=fused", "optimizer_impl=foreach"],
+            id="does not wait",
+        ),
+        pytest.param(
+            cpu_machine(), {"wait_share": 0.05}, ["num_threads=1", "optimizer_impl=fused"], id="waits hardly"
+        ),
+        pytest.param(
+            cpu_machine(), {"wait_share": 0.0, "loader": WORKING, "forms": []},
+            ["num_threads=1", "num_workers=1", "num_workers=0 prefetch_factor=None"], id="idle workers",
+        ),
+        pytest.param(cpu_machine(), {"threads": 1, "loader": None, "forms": []}, ["num_threads=2"], id="one thread"),
+        pytest.param(
+            cpu_machine(), {"form": "fused", "loader": None, "threads": 1, "cpus": 1}, ["optimizer_impl=foreach"],
+            id="fused already",
+        ),
+        pytest.param(
+            gpu_machine(), {"device": "cuda", "cpus": 6, "fixed_shapes": True},
+            ["num_workers=4 prefetch_factor=2", "pin_memory=True", "num_workers=4 prefetch_factor=4",
+             "optimizer_impl=fused", "cudnn_benchmark=True"],
+            id="gpu that waits",
+        ),
+        pytest.param(
+            gpu_machine(), {"device": "cuda", "wait_share": 0.0, "attention": True},
+            ["sdpa_backend=efficient_attention", "optimizer_impl=fused", "pin_memory=True"], id="busy gpu",
+        ),
+        pytest.param(
+            cpu_machine(), {"device": "cuda", "wait_share": 0.0}, ["optimizer_impl=fused", "pin_memory=True"],
+            id="gpu that no driver tells of",
+        ),
+        pytest.param(
+            cpu_machine(), {"left": {"num_workers": "iterable", "num_threads": "it compiles"}},
+            ["optimizer_impl=fused", "optimizer_impl=foreach"], id="left alone",
+        ),
+    ],
+)  # fmt: skip
+def test_the_most_promising_candidates_come_first(machine: Hardware, changes: dict[str, Any], first: list[str]) -> None:
+    """One knob with what goes with it; none is what the training has already."""
+    found = live_candidates(LiveFacts(**{**FACTS, **changes}), machine)
+    names = [
+        " ".join(f"{knob}={now}" for knob, (_, now) in config.changes_from(found.baseline).items())
+        for config in found.configs
+    ]
+    assert names[: len(first)] == first
+    assert len(set(names)) == len(names)
+
+
+def test_a_training_that_waits_tries_several_numbers_of_workers_up_to_the_cpus() -> None:
+    """Half of the CPUs first, then the neighbours of that."""
+    found = live_candidates(LiveFacts(**{**FACTS, "cpus": 6}), cpu_machine())
+    workers = [config.num_workers for config in found.configs if config.num_workers and config.prefetch_factor == 2]
+    assert workers == [2, 4, 1, 6]
+
+
+def test_what_is_left_alone_has_a_reason() -> None:
+    """The training's own, or that of the knob's rule."""
+    left = live_candidates(LiveFacts(**{**FACTS, "cpus": 1, "left": {"num_workers": "iterable"}}), cpu_machine()).left
+    assert left["num_workers"] == "iterable"
+    assert left["num_threads"] == "torch already uses the one CPU that is usable"
+    assert "pin_memory" not in left

@@ -1,0 +1,267 @@
+"""The parent of a training that is tuned while it runs, beside a script that speaks the recorder's words itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.results.result import Result, read_result
+from tests.processes import ROOT, Finished, run
+from tests.scripts.patching import looked_at
+
+SPEAKS = """
+import json, os, socket, sys, time
+
+orders = json.loads(os.environ["AUTOTUNE_RECORDER"])
+FACTS = {
+    "device": "cpu", "cpus": 2, "threads": 2, "forms": ["foreach", "fused"], "step_seconds": 0.1, "wait_share": 0.5,
+    "loader": {"samples": 8, "iterable": False, "batch_size": 4, "num_workers": 0, "prefetch_factor": None},
+    "left": {"memory_format": "it is not played yet"}, "t": 1.0, "steps": 10, "seconds": 1.0,
+}
+
+class Told:
+    def __init__(self, pid=os.getpid(), **facts):
+        self.pid = pid
+        self.channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.channel.connect(orders["socket"])
+        self.tell("began", **{**FACTS, **facts}, pid=pid)
+        self.lines = self.channel.makefile("rb")
+    def tell(self, event, **content):
+        self.channel.sendall(json.dumps({"event": event, **content}).encode() + b"\\n")
+    def candidates(self):
+        return json.loads(self.lines.readline())["candidates"]
+    def see(self):
+        value = {**json.load(open("seen.json")), "pid": self.pid}
+        other = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        other.connect(orders["socket"])
+        other.sendall(json.dumps({"event": "seen", "value": value}).encode() + b"\\n")
+    def play(self, one, verdict, ratio, at):
+        found = {"name": one["name"], "ratio": ratio, "low": ratio / 1.05, "high": ratio * 1.05, "pairs": 8}
+        self.tell("playing", name=one["name"], t=at, steps=20)
+        self.tell("pair", **found, t=at + 1)
+        if verdict:
+            self.tell("decided", **found, knobs=one["knobs"], verdict=verdict, reason="", t=at + 2)
+"""
+WHOLE = """
+told = Told()
+told.see()
+workers, prefetching, threads, fused, *others = told.candidates()
+told.play(workers, "won", 1.5, 2.0)
+told.play(prefetching, "lost", 1.0, 5.0)
+told.play(threads, "won", 1.2, 8.0)
+told.tell("decided", name=fused["name"], knobs=fused["knobs"], verdict="failed", reason="it raised", ratio=1.0,
+          low=0.0, high=None, pairs=0, t=11.0)
+told.tell("pace", steps_per_second=18.0, wait_share=0.01, memory_bytes=2**30, setting=workers["name"], t=12.0)
+told.tell("over", won={**workers["knobs"], **threads["knobs"]}, gained=1.8, cost_seconds=2.0, saved_seconds=1.0,
+          paid=False, why="all candidates are decided", left={}, t=12.0)
+json.dump([workers, threads], open("words.json", "w"))
+print("trained", flush=True)
+sys.exit(7)
+"""
+TRAINS = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return torch.ones(4)
+
+torch.set_num_threads(2)
+model = nn.Sequential(nn.Linear(4, 3))
+optimizer = torch.optim.AdamW(model.parameters())
+for epoch in range(8):
+    batches = iter(DataLoader(Rows(), batch_size=4, shuffle=True))
+    for batch in batches:
+        model(batch).mean().backward()
+        optimizer.step()
+print(batches._num_workers, torch.get_num_threads(), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The description of a real script by a real look."""
+    folder = tmp_path_factory.mktemp("seen")
+    (folder / "train.py").write_text(TRAINS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        return dataclasses.asdict(looked_at([sys.executable, "train.py"]))
+
+
+def train(folder: Path, body: str, *options: str, seen: dict[str, Any] | None = None) -> Finished:
+    """Runs ``autotune train`` with a script of this body."""
+    (folder / "train.py").write_text(TRAINS)
+    (folder / "speaks.py").write_text(SPEAKS + body)
+    if seen is not None:
+        (folder / "seen.json").write_text(json.dumps(seen))
+    return run(["train", "--out", "result.json", *options, "--", sys.executable, "speaks.py"], folder)
+
+
+def log_of(folder: Path) -> list[dict[str, Any]]:
+    """All events of the log."""
+    return [json.loads(line) for line in (folder / "result.live.jsonl").read_text().splitlines()]
+
+
+def changes(result: Result) -> dict[str, Any]:
+    """What a result changes."""
+    return {knob: now for knob, (_, now) in result.changed_knobs.items()}
+
+
+def test_what_has_won_is_written_and_told(tmp_path: Path, seen: dict[str, Any]) -> None:
+    """The result has the product of the winners, a trial a candidate; `show`, `launch` and `watch` take it."""
+    done = train(tmp_path, WHOLE, seen=seen)
+    assert (done.status, done.out, done.left) == (7, "trained\n", ())
+    result = read_result(tmp_path / "result.json")
+    assert (result.status, result.stopped_by) == ("complete", "exhausted")
+    assert changes(result) == {"num_workers": 1, "prefetch_factor": 2, "num_threads": 1}
+    assert result.speedup is not None
+    assert result.speedup.confirmed
+    assert result.speedup.ratio == pytest.approx(1.8)
+    assert result.speedup.ci95 == pytest.approx((1.8 / 1.05**2, 1.8 * 1.05**2))
+    trials = [(trial.changes.get("num_threads"), trial.outcome.value, trial.ratio) for trial in result.trials]
+    assert trials == [(None, "ok", 1.5), (None, "ok", 1.0), (1, "ok", 1.2), (1, "crashed", None)]
+    assert result.trials[2].partner == {"num_workers": 1, "prefetch_factor": 2}
+    told = done.err.splitlines()
+    assert "settings of num_workers, prefetch_factor, num_threads, optimizer_impl are tried while it trains" in told[0]
+    assert told[1] == "autotune: your setting of memory_format stays: it is not played yet"
+    assert told[2] == "autotune: num_workers=1, prefetch_factor=2 is faster: 1.50× (1.43 – 1.58, 8 pairs of blocks)"
+    assert "num_workers=1, prefetch_factor=2, num_threads=1: 1.80× (1.63 – 1.98); the search has cost 2 s" in told[4]
+    assert "pays for itself after 1.25 s more" in told[4]
+    assert [event["event"] for event in log_of(tmp_path)[:3]] == ["started", "began", "planned"]
+    assert log_of(tmp_path)[-1] == {"event": "exited", "status": 7}
+
+    shown = run(["show", "result.json"], tmp_path)
+    assert (shown.status, "confirmed speed-up: 1.80×" in shown.out) == (0, True), shown.err
+    launched = run(["launch", "result.json", "--", sys.executable, "train.py"], tmp_path)
+    assert (launched.status, launched.out) == (0, "1 1\n"), launched.err
+    watched = run(["watch", "result.json"], tmp_path)
+    last = watched.out.splitlines()[-1]
+    assert watched.status == 0, watched.err
+    assert "ended with exit status 7; rate: 18 steps/s, 1.80× that of the first steps (claimed: 1.80×)" in last
+    assert "waiting: 1 % of the time, for data; memory: 1.00 GiB" in last
+
+
+def test_candidates_come_in_the_recorders_words(tmp_path: Path, seen: dict[str, Any]) -> None:
+    """As `recorder.telling` and DataLoader name them."""
+    train(tmp_path, WHOLE, "-q", seen=seen)
+    workers, threads = json.loads((tmp_path / "words.json").read_text())
+    knobs = {"num_workers": 1, "prefetch_factor": 2}
+    assert workers == {
+        "name": "num_workers=1, prefetch_factor=2", "knobs": knobs, "loader": knobs, "process": [], "optimizer": []
+    }  # fmt: skip
+    assert (threads["loader"], threads["process"]) == ({}, [["set_threads", 1]])
+
+
+EARLY = "told = Told()\ntold.see()\nfirst, *_ = told.candidates()\ntold.play(first, {verdict!r}, 1.5, 2.0)\n"
+NOTHING = "told = Told()\ntold.see()\nfirst, *_ = told.candidates()\ntold.tell('over', why='time is up', t=3.0)\n"
+REVERTED = EARLY.format(verdict="won") + "told.tell('over', won={}, why='it has failed', t=9.0)\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "changed", "reason"),
+    [
+        pytest.param(EARLY.format(verdict="won"), "partial", 2, None, id="ended early"),
+        pytest.param(EARLY.format(verdict=""), "partial", 0, "beyond doubt: num_workers=1, prefetch", id="undecided"),
+        pytest.param(NOTHING, "complete", 0, "no setting was played to its end", id="nothing"),
+        pytest.param(REVERTED, "complete", 0, "beyond doubt", id="taken back"),
+    ],
+)
+def test_a_result_says_how_far_the_search_came(
+    body: str, status: str, changed: int, reason: str | None, tmp_path: Path, seen: dict[str, Any]
+) -> None:
+    """What was decided counts, and nothing else."""
+    assert train(tmp_path, body, "-q", seen=seen).err == ""
+    result = read_result(tmp_path / "result.json")
+    assert (result.status, len(changes(result))) == (status, changed)
+    assert (result.speedup is None) is (reason is not None)
+    assert (reason or "") in (result.speedup_reason or "")
+
+
+UNSEEN = "told = Told()\ntold.candidates()\nprint('trained')\nsys.exit(3)\n"
+OTHERS = "print(bool(Told().candidates()), Told(pid=1).candidates(), Told(pid=2).candidates())\n"
+SAYS_WRONG = "told = Told(threads='many')\nprint(told.lines.readline())\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "out", "err"),
+    [
+        pytest.param(UNSEEN, 3, "trained", "no result is written: the script ended before autotune", id="unseen"),
+        pytest.param("print('done')", 0, "done", "autotune saw no training loop", id="no training"),
+        pytest.param(OTHERS, 0, "True [] []", "several processes train: autotune tunes the first one", id="several"),
+        pytest.param(SAYS_WRONG, 0, "b''", "tuning has failed, training goes on (ValidationError", id="fault"),
+    ],
+)
+def test_a_script_ends_as_it_would_by_itself(body: str, status: int, out: str, err: str, tmp_path: Path) -> None:
+    """Whatever becomes of the tuning; one line says it."""
+    done = train(tmp_path, body)
+    assert (done.status, done.out) == (status, f"{out}\n")
+    assert done.err.count(err) == 1
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_a_full_disk_ends_no_training(tmp_path: Path, seen: dict[str, Any]) -> None:
+    """Neither the log nor the result can be written; a line each says so."""
+    (tmp_path / "seen.json").write_text(json.dumps(seen))
+    (tmp_path / "speaks.py").write_text(SPEAKS + WHOLE)
+    command = f"ulimit -f 2; exec {sys.executable} -m autotune train --out result.json -- {sys.executable} speaks.py"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (7, "trained\n")
+    assert done.stderr.count("the log cannot be written any more, training goes on: File too large") == 1
+    assert done.stderr.count("the result file could not be written to result.json: File too large") == 1
+
+
+LASTS = """
+told = Told()
+told.candidates()
+open("began", "w").close()
+while not os.path.exists("killed"):
+    time.sleep(0.05)
+try:
+    while True:
+        told.tell("pace", steps_per_second=1.0, t=2.0)
+except OSError:
+    open("went on", "w").close()
+"""
+
+
+def test_a_training_goes_on_when_the_command_is_killed(tmp_path: Path) -> None:
+    """It is not tied to its parent, and `watch` ends, since the log will not go on."""
+    (tmp_path / "speaks.py").write_text(SPEAKS + LASTS)
+    command = [sys.executable, "-m", "autotune", "train", "--out", "result.json", "--", sys.executable, "speaks.py"]
+    killed = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    _wait_for(tmp_path / "began")
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    (tmp_path / "killed").touch()
+    _wait_for(tmp_path / "went on")
+    with (tmp_path / "result.live.jsonl").open("a") as log:
+        log.write('{"event": "pace", "steps_per')  # half a line
+    watched = run(["watch", "result.live.jsonl"], tmp_path)
+    assert (watched.status, watched.err) == (0, "")
+
+
+def _wait_for(file: Path, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not file.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_log_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """With what to do."""
+    watched = run(["watch", "result.json"], tmp_path)
+    assert watched.status == 2
+    assert "expected the log of a training at result.live.jsonl" in watched.err
