@@ -81,7 +81,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
               f"{figures['of_launched']:.3f} of that of launch (goal ≤ {MOST_OF_LAUNCHED}); {figures['won']}, "
               f"the search cost {figures['cost_seconds']} s ({figures['why']})", flush=True)  # fmt: skip
         save("while_training", {"loops": rows})
-    missed = [one for one in rows.values() if one["of_untuned"] > MOST_OF_UNTUNED or one["of_launched"] > MOST_OF_LAUNCHED]
+    missed = [
+        one for one in rows.values() if one["of_untuned"] > MOST_OF_UNTUNED or one["of_launched"] > MOST_OF_LAUNCHED
+    ]
     return int(bool(missed))
 
 

@@ -1,7 +1,7 @@
 """Six training loops by hand, as people write them; `benchmarks.while_training` times them.
 
-    python -m benchmarks.while_training_loops waits --epochs 20     # trains; prints its seconds and its last loss
-    python -m benchmarks.while_training_loops waits --seconds 60    # prints after how many epochs that is reached
+python -m benchmarks.while_training_loops waits --epochs 20     # trains; prints its seconds and its last loss
+python -m benchmarks.while_training_loops waits --seconds 60    # prints after how many epochs that is reached
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ class Notes:
         self._synchronize = clock_of(device).synchronize
         self._cost = 0.0
         self._is_over = False
-        self._is_compiling = _is_compiling()
+        self._is_compiling = compiling()
         self._start()
         hooks.on_mode(self.on_mode)
         atexit.register(self.end)
@@ -490,7 +490,7 @@ class Notes:
         return None
 
 
-def _is_compiling() -> Callable[[], bool]:
+def compiling() -> Callable[[], bool]:
     """A function that is true only inside the code that torch.compile compiles."""
     import torch
 

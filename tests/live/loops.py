@@ -111,16 +111,23 @@ def weighted(data):
 
 
 LOADERS = {
-    "no workers": dict(shuffle=True),
-    "workers": dict(shuffle=True, num_workers=2),
-    "workers that persist": dict(shuffle=True, num_workers=2, persistent_workers=True),
-    "own generator": dict(shuffle=True, generator=7),
-    "own generator, workers": dict(shuffle=True, generator=7, num_workers=1),
-    "weighted": dict(sampler=weighted),
-    "replacement": dict(sampler=lambda data: RandomSampler(data, replacement=True)),
-    "last batch dropped": dict(shuffle=True, drop_last=True, batch_size=7),
+    "no workers": {"shuffle": True},
+    "workers": {"shuffle": True, "num_workers": 2},
+    "workers that persist": {"shuffle": True, "num_workers": 2, "persistent_workers": True},
+    "own generator": {"shuffle": True, "generator": 7},
+    "own generator, workers": {"shuffle": True, "generator": 7, "num_workers": 1},
+    "weighted": {"sampler": weighted},
+    "replacement": {"sampler": lambda data: RandomSampler(data, replacement=True)},
+    "last batch dropped": {"shuffle": True, "drop_last": True, "batch_size": 7},
 }
-LOOPS = ("evaluates", "evaluates within epochs", "accumulates", "leaves epochs early", "makes its loader anew")
+LOOPS = (
+    "evaluates",
+    "evaluates within epochs",
+    "accumulates",
+    "leaves epochs early",
+    "makes its loader anew",
+    "reads two passes",
+)
 FAULTS = ("raises", "exits", "is killed", "hangs", "bad sample")
 
 
@@ -154,7 +161,8 @@ def train(arguments, loop="", fault=None):
         if loop == "makes its loader anew":
             loader = make_loader(arguments, data)
         try:
-            for number, (values, labels, ids) in enumerate(loader):
+            passes = zip(loader, loader) if loop == "reads two passes" else zip(loader)
+            for number, ((values, labels, ids), *_) in enumerate(passes):
                 if loop == "leaves epochs early" and number == 25:
                     break
                 loss = nn.functional.cross_entropy(model(values), labels)

@@ -44,7 +44,7 @@ class OwnReading:
 
 def _generators() -> list[Any]:
     numpy = sys.modules.get("numpy")
-    states = [hash(torch.get_rng_state().numpy().tobytes()), hash(random.getstate())]
+    states: list[Any] = [hash(torch.get_rng_state().numpy().tobytes()), hash(random.getstate())]
     if numpy is not None:
         state = numpy.random.get_state()
         states.append((hash(state[1].tobytes()), state[2]))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader, Sampler
+from torch.utils.data._utils import signal_handling
 
 from ..batches import Batches
 from ..naming import length_of
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _OF_ORDER = ("sampler", "batch_sampler", "batch_size", "drop_last")
+Changed = tuple[tuple[str, Any], ...]
+"""Arguments of `DataLoader` that a setting changes, sorted; none: it is the script's own."""
+
 _given_up: list[Pool] = []  # torch, in its own `__del__`, may wait for ever for workers that were killed
 
 
@@ -100,22 +104,23 @@ class Pool:
 
     Args:
         loader: The script's.
-        arguments: Of `DataLoader`, as `Changes.arguments` makes them. Workers are seeded as torch would seed the script's
-            own if they started now, and nothing is drawn from the script's generator.
-        is_own: Whether it is the script's own setting: then its failures are the script's.
+        changed: Arguments that it changes.
+        arguments: Of `DataLoader`, as `Changes.arguments` makes them. Workers are seeded as torch would seed those of
+            the script's own loader now, and nothing is drawn from its generator.
         timeout_seconds: After which a batch is not waited for any longer, where it is not the script's own setting.
 
     Attributes:
+        changed: Arguments that it changes.
         persists: Whether its workers live on after a pass.
         start_seconds: What it took to start its workers; 0 before.
         delivered: Batches since it was opened.
     """
 
     def __init__(
-        self, loader: DataLoader[Any], arguments: Mapping[str, Any], *, is_own: bool, timeout_seconds: float
+        self, loader: DataLoader[Any], changed: Changed, arguments: Mapping[str, Any], timeout_seconds: float
     ) -> None:
         self._feed = _Feed()
-        self.is_own = is_own
+        self.changed = changed
         self.persists = bool(arguments.get("persistent_workers"))
         self.start_seconds = 0.0
         self.delivered = 0
@@ -123,17 +128,22 @@ class Pool:
         own = loader.generator if loader.generator is not None else torch.default_generator
         kept["generator"] = torch.Generator()
         kept["generator"].set_state(own.get_state())
-        batched = loader._auto_collation  # type: ignore[attr-defined]
+        batched = loader._auto_collation
         kept |= {"batch_sampler": self._feed} if batched else {"sampler": self._feed, "batch_size": None}
         if kept["num_workers"]:
             kept["persistent_workers"] = True  # over the pass at least: pools take turns
-            if not is_own:
+            if not self.is_own:
                 kept["timeout"] = timeout_seconds
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's advice on the number of workers is none for the script
             self.loader = DataLoader(**kept)
         self.loader.check_worker_number_rationality = lambda: None  # type: ignore[method-assign]
         self._batches: Iterator[Any] | None = None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is the script's own setting: then its failures are the script's."""
+        return not self.changed
 
     @property
     def queue_batches(self) -> int:
@@ -176,7 +186,7 @@ class Pool:
         self.delivered += 1
         return batch
 
-    def given_up(self) -> Iterator[Any]:
+    def give_up(self) -> Iterator[Any]:
         """Kills its workers; returns the indices that it has drawn and not handed out."""
         self.close()
         for worker in getattr(self._batches, "_workers", ()):
@@ -194,8 +204,18 @@ class Pool:
         """Takes its workers out of torch's watch, which would end the training in the middle of any line."""
         batches = self._batches
         if not self.is_own and getattr(batches, "_worker_pids_set", False):
-            torch.utils.data._utils.signal_handling._remove_worker_pids(id(batches))
+            signal_handling._remove_worker_pids(id(batches))  # type: ignore[attr-defined]
             batches._worker_pids_set = False  # type: ignore[union-attr]
+
+
+class Pools(dict[Changed, Pool]):
+    """The pools for one of the script's loaders, by what each changes."""
+
+    def end(self) -> None:
+        """Ends all workers."""
+        for pool in self.values():
+            pool.end()
+        self.clear()
 
 
 class Pass(Batches):
@@ -204,16 +224,19 @@ class Pass(Batches):
     Args:
         loader: The script's.
         order: Its indices.
-        pool: That it begins with.
+        pools: For its loader; they go on to the next pass where workers persist.
+        pool: That it begins with, of these.
         lazily: Whether the pool is opened with the first batch, as the script's own loader without workers begins.
         draws: Called before a batch is drawn.
         drawn: Called with each batch, and the seconds that it was waited for.
-        failed: Called with a pool that is not the script's own and has failed; returns what feeds the rest.
+        failed: Called with this pass and why its pool, which is not the script's own, has failed; returns the pool that
+            feeds the rest.
         ended: Called with this pass at its end.
 
     Attributes:
         loader: The script's.
         order: Its indices.
+        pools: For its loader.
         pool: That hands out batches now.
         count: Batches so far.
         is_over: Whether there are no more, or reading has failed.
@@ -223,16 +246,18 @@ class Pass(Batches):
         self,
         loader: DataLoader[Any],
         order: Order,
+        pools: Pools,
         pool: Pool,
         *,
         lazily: bool,
         draws: Callable[[], None],
         drawn: Callable[[Any, float], None],
-        failed: Callable[[Pool, Exception], Pool],
+        failed: Callable[[Pass, Exception], Pool],
         ended: Callable[[Pass], None],
     ) -> None:
         self.loader = loader
         self.order = order
+        self.pools = pools
         self.pool = pool
         self.count = 0
         self.is_over = False
@@ -288,6 +313,7 @@ class Pass(Batches):
             except Exception as error:
                 if self.pool.is_own or error is self.order.error:
                     raise
-                self.order.take_back(self.pool.given_up())
-                self.pool, self._next = self._failed(self.pool, error), None
+                self.order.take_back(self.pool.give_up())
+                self.pools.pop(self.pool.changed, None)
+                self.pool, self._next = self._failed(self, error), None
                 self._is_opened = False

@@ -13,7 +13,9 @@ import functools
 import math
 import os
 import shutil
+import signal
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,13 +33,14 @@ from ..loop import described, implementations
 from ..naming import has_own_iterator, length_of, loader_key, tensors_in
 from ..observer import Observer
 from ..ranks import count_ranks
+from ..realised import compiling
 from ..telling import form_of
 from ..usage import available_bytes, resident_bytes
 from .adviser import Parent
 from .evidence import Evidence, Spread
 from .ledger import WORST, Ledger
 from .own_reading import OwnReading
-from .pools import Order, Pass, Pool
+from .pools import Changed, Order, Pass, Pool, Pools
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -47,18 +50,24 @@ WARM_STEPS, WARM_SECONDS = 8, 1.0
 """Of training, before anything is asked: the first steps allocate, compile and fill caches. Not tuned."""
 BLOCK_SECONDS = 0.4
 """Of a block, rounded up to whole steps."""
+FEWEST_STEPS, SHORTER = 2, 0.7
+"""Of a block, where a longer one could cost too much so early; and how much shorter the next try is."""
 LEAD_STEPS = 1
 """That lead in at least."""
 EPOCH_BLOCKS = 4
 """An epoch must hold that many blocks, or blocks are shorter."""
 MOST_STEPS, MOST_SECONDS = 20_000, 900.0
 """After which the search ends, whatever is undecided. Not tuned."""
+MOST_OTHERS = 50
+"""Steps of other optimizers in a row, after which the one that was tuned is taken to be gone. Not tuned."""
 HANG_SECONDS, HANG_STEPS = 5.0, 20
 """A candidate's batch is waited for so long, or as long as so many steps take. Not tuned."""
 PACE_SECONDS = 5.0
 """Between two looks at the pace, for who watches."""
 MEMORY_SHARE = 0.5
 """Of the memory that is available, and of what is free in /dev/shm, a candidate's loader may be expected to take."""
+FREE_SHARE = 0.1
+"""Of a GPU's memory, what must be free for what may take more of it. Not tuned."""
 WORKER_SHARE = 0.3
 """Of this process's memory, what a worker is expected to take of its own: it copies what it touches."""
 KNOWN_SAMPLERS = ("torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "transformers")
@@ -111,7 +120,7 @@ class Setting:
         )
 
     @property
-    def of_loader(self) -> tuple[tuple[str, Any], ...]:
+    def of_loader(self) -> Changed:
         """By which its pools are known."""
         return tuple(sorted(self.loader.items()))
 
@@ -185,9 +194,9 @@ class LiveTraining:
         self._race: _Race | None = None
         self._block: _Block | None = None
         self._candidates: deque[Mapping[str, Any]] = deque()
-        self._pass: Pass | None = None
-        self._pools: dict[tuple[tuple[str, Any], ...], Pool] = {}
-        self._loader: DataLoader[Any] | None = None
+        self._current: weakref.ref[Pass] | None = None
+        self._lasting: weakref.WeakKeyDictionary[DataLoader[Any], Pools] = weakref.WeakKeyDictionary()
+        self._own_workers, self._own_prefetch = 0, 2
         self._key: str | None = None
         self._keys: dict[str, int] = {}  # of loaders that were drawn from since the last step, in how many steps
         self._drawn: set[str] = set()
@@ -195,8 +204,9 @@ class LiveTraining:
         self._draw_thread = 0
         self._reading = OwnReading()
         self._optimizer: Optimizer | None = None
-        self._others = False
+        self._others = 0  # steps of other optimizers since the last one
         self._steps, self._trained, self._waited = 0, 0.0, 0.0
+        self._block_steps = FEWEST_STEPS
         self._usual = 0.0  # seconds of a step of the script's own setting
         self._last: float | None = None
         self._interrupted = True
@@ -204,7 +214,9 @@ class LiveTraining:
         self._due, self._paced = math.inf, (0, 0.0, 0.0)
         self._searched_from = (0, 0.0)
         self._batch_bytes = 0
-        self._clock = clock_of(torch.device("cpu"))
+        self._device = torch.device("cpu")
+        self._clock = clock_of(self._device)
+        self._is_compiling = compiling()
         hooks.on_iterate(self._on_iterate)
         hooks.on_mode(self._on_mode)
         register_optimizer_step_post_hook(self._on_step)
@@ -222,18 +234,21 @@ class LiveTraining:
     def _passes(self, loader: DataLoader[Any]) -> Pass | None:
         """A pass of ours through a loader that may feed training; None: it is left to torch."""
         key = loader_key(loader)
-        if self._phase == "over" and not self._incumbent.loader and not self._persists(loader):
+        if self._phase == "over" and not self._incumbent.loader and loader not in self._lasting:
             return None
         if self._key not in {None, key}:
             return None
         if (why := why_not(loader)) is not None:
             self.left.setdefault("num_workers", why)
             return None
-        begins = not (loader.persistent_workers and self._loader is loader)
-        if begins or self._loader is not loader:
-            self._end_pools()
-        self._loader = loader
-        pool = self._pool_for(self._in_force if self._key == key else OWN)
+        if loader.persistent_workers:
+            pools = self._lasting.setdefault(loader, Pools())
+            if pools and self._pass is not None:
+                return None  # torch's own iterator, too, begins anew under whoever reads from it
+        else:
+            pools = Pools()
+        begins = not pools
+        pool = self._pool_for(self._in_force if self._key == key else OWN, loader, pools)
         order = Order(loader, begins=begins)
         lazily = not loader.num_workers
         if not lazily and not pool.loader.num_workers:
@@ -242,6 +257,7 @@ class LiveTraining:
         passing = Pass(
             loader,
             order,
+            pools,
             pool,
             lazily=lazily,
             draws=functools.partial(self._draw, key),
@@ -250,12 +266,14 @@ class LiveTraining:
             ended=self._on_ended,
         )
         pool.start_seconds = pool.start_seconds or perf_counter() - began
-        self._pass = passing
+        self._current = weakref.ref(passing)
         return passing
 
-    def _persists(self, loader: DataLoader[Any]) -> bool:
-        """Whether a loader's workers live on in a pool of ours."""
-        return loader.persistent_workers and self._loader is loader and bool(self._pools)
+    @property
+    def _pass(self) -> Pass | None:
+        """The pass that the script reads; None between passes, and where it has left the last one."""
+        passing = self._current() if self._current is not None else None
+        return None if passing is None or passing.is_over else passing
 
     def _draw(self, key: str) -> None:
         if self._phase == "warms up":
@@ -278,16 +296,16 @@ class LiveTraining:
     @_harmless
     def _on_ended(self, passing: Pass) -> None:
         self._interrupted = True
-        if passing is self._pass:
-            self._pass = None
-            if not passing.loader.persistent_workers:
-                self._end_pools()
+        if not passing.loader.persistent_workers:
+            passing.pools.end()
 
     def _on_mode(self, module: Any, training: bool) -> None:
         if module.training and not training:
             self._interrupted = True
 
     def _on_step(self, optimizer: Optimizer, *_: Any) -> None:
+        if self._is_compiling():  # a compiled step would be compiled again for each count
+            return
         now = perf_counter()
         if self._phase == "over":
             if optimizer is self._optimizer:
@@ -302,9 +320,12 @@ class LiveTraining:
         if self._optimizer is None:
             self._take(optimizer)
         elif optimizer is not self._optimizer:
-            self._others = True
+            self._others += 1
             self.left["optimizer_impl"] = "several optimizers step in turn"
+            if self._others > MOST_OTHERS:
+                self.give_up("another optimizer steps now")
             return
+        self._others = 0
         self._steps += 1
         seconds = self._count(now)
         if self._phase == "warms up":
@@ -368,6 +389,8 @@ class LiveTraining:
             self.left["num_workers"] = "a thread of the script draws batches ahead of training"
         else:
             self._key = feeding[0]
+            self._own_workers = self._pass.loader.num_workers
+            self._own_prefetch = self._pass.loader.prefetch_factor or 2
             if not self._pass.loader.num_workers and (why_workers := self._reading.why_no_workers) is not None:
                 self.left["num_workers"] = why_workers
         if compiled_graphs():
@@ -424,16 +447,19 @@ class LiveTraining:
     def _means_something(self, candidate: Setting) -> bool:
         if not candidate.loader:
             return True
-        workers = candidate.loader.get("num_workers", self._loader.num_workers if self._loader is not None else 0)
+        workers = candidate.loader.get("num_workers", self._own_workers)
         return bool(workers) or "prefetch_factor" not in candidate.knobs or candidate.loader["prefetch_factor"] is None
 
     def _no_room(self, candidate: Setting) -> str | None:
         """Why a candidate's loader may not fit into memory; None where it does."""
-        loader = self._loader
-        workers = candidate.loader.get("num_workers", 0) or 0
-        if loader is None or not workers or candidate.of_loader == self._incumbent.of_loader:
+        if self._device.type == "cuda" and candidate.of_loader == self._incumbent.of_loader:
+            free, whole = torch.cuda.mem_get_info(self._device)
+            if free < FREE_SHARE * whole:
+                return "there is too little free memory on the device to try it"
+        workers = candidate.loader.get("num_workers", self._own_workers)
+        if not workers or candidate.of_loader == self._incumbent.of_loader:
             return None
-        prefetch = candidate.loader.get("prefetch_factor") or loader.prefetch_factor or 2
+        prefetch = candidate.loader.get("prefetch_factor") or self._own_prefetch
         waiting = workers * prefetch * self._batch_bytes
         own = workers * WORKER_SHARE * _own_bytes()
         available = available_bytes()
@@ -487,12 +513,12 @@ class LiveTraining:
         return block.leads > LEAD_STEPS and (self._pass is None or not block.setting.loader or self._pass.has_settled)
 
     @property
-    def _block_steps(self) -> int:
-        """Steps of a block: whole turns of the workers where several read."""
+    def _whole_block(self) -> int:
+        """Steps of a block that may cost what it will."""
         steps = max(1, math.ceil(BLOCK_SECONDS / self._usual))
         if (epoch := self._epoch_steps) is not None:
-            steps = min(steps, max(1, int(epoch / EPOCH_BLOCKS)))
-        return steps
+            steps = min(steps, int(epoch / EPOCH_BLOCKS))
+        return max(FEWEST_STEPS, steps)
 
     @property
     def _epoch_steps(self) -> float | None:
@@ -515,11 +541,19 @@ class LiveTraining:
         self._block = _Block(setting, leads, began=perf_counter())
 
     def _may_play(self, candidate: Setting) -> bool:
-        """Whether the worst case of a candidate's next two blocks fits into what may be lost."""
-        starts = bool(candidate.loader) and candidate.of_loader not in self._pools
-        waiting = (self._loader.prefetch_factor or 2) if self._loader is not None and candidate.loader else 0
-        steps = LEAD_STEPS + 1 + waiting + 2 * self._block_steps
-        return self._ledger.allows(steps, self._usual, self._usual if starts else 0.0, self._trained)
+        """Whether the worst case of a pair of blocks fits into what may be lost; blocks are as long as it lets them."""
+        passing, starts, waiting = self._pass, False, 0
+        if candidate.of_loader != self._incumbent.of_loader:
+            if passing is None:
+                return False
+            starts, waiting = candidate.of_loader not in passing.pools, self._own_prefetch
+        lead, steps = LEAD_STEPS + 1 + waiting, self._whole_block
+        while steps >= FEWEST_STEPS:
+            if self._ledger.allows(lead + 2 * steps, self._usual, self._usual if starts else 0.0, self._trained):
+                self._block_steps = steps
+                return True
+            steps = min(steps - 1, int(SHORTER * steps))
+        return False
 
     def _end_block(self, race: _Race, block: _Block) -> None:
         self._clock.synchronize()
@@ -546,7 +580,8 @@ class LiveTraining:
 
     def _start_share(self, setting: Setting) -> float:
         """What the start of its loader adds to a step, where it starts anew in each epoch."""
-        pool, epoch = self._pools.get(setting.of_loader), self._epoch_steps
+        passing, epoch = self._pass, self._epoch_steps
+        pool = passing.pools.get(setting.of_loader) if passing is not None else None
         if pool is None or epoch is None or pool.loader.num_workers == 0 or pool.persists:
             return 0.0
         return pool.start_seconds / epoch
@@ -578,45 +613,37 @@ class LiveTraining:
             return
         optimizer = self._optimizer
         assert optimizer is not None  # noqa: S101 - it has stepped
-        if (undone := self._changes.pop(id(former), None)) is not None:
-            undone.undo()
-        if setting.process or setting.optimizer:
-            changes = self._changes[id(setting)] = setting.changes()
-            changes.on_process(self._device)
-            changes.on_optimizer(optimizer)
-            if changes.refused_form is not None and setting is not OWN and self._race is not None:
-                self._race.failure = changes.refused_form
-        if self._pass is not None and former.of_loader != setting.of_loader:
-            self._pass.go_on_with(self._pool_for(setting))
+        with _uninterrupted():
+            if (undone := self._changes.pop(id(former), None)) is not None:
+                undone.undo()
+            if setting.process or setting.optimizer:
+                changes = self._changes[id(setting)] = setting.changes()
+                changes.on_process(self._device)
+                changes.on_optimizer(optimizer)
+                if changes.refused_form is not None and self._race is not None:
+                    self._race.failure = changes.refused_form
+        passing = self._pass
+        if passing is not None and former.of_loader != setting.of_loader:
+            passing.go_on_with(self._pool_for(setting, passing.loader, passing.pools))
 
-    def _pool_for(self, setting: Setting) -> Pool:
-        """The loader of a setting, for the script's loader that is read."""
-        loader = self._loader
-        assert loader is not None  # noqa: S101 - it is being read
-        known = self._pools.get(setting.of_loader)
-        if known is None:
-            arguments = setting.changes().arguments(loader)
+    def _pool_for(self, setting: Setting, loader: DataLoader[Any], pools: Pools) -> Pool:
+        """The pool of a setting, for one of the script's loaders."""
+        changed = setting.of_loader
+        if changed not in pools:
             patience = max(HANG_SECONDS, HANG_STEPS * self._usual)
-            known = Pool(loader, arguments, is_own=not setting.loader, timeout_seconds=patience)
-            self._pools[setting.of_loader] = known
-            if setting.loader:
-                known.start()
-        return known
+            pools[changed] = Pool(loader, changed, setting.changes().arguments(loader), patience)
+            if changed:
+                pools[changed].start()
+        return pools[changed]
 
-    def _end_pools(self) -> None:
-        pools, self._pools = self._pools, {}
-        for pool in pools.values():
-            pool.end()
-
-    def _on_failed(self, failed: Pool, error: Exception) -> Pool:
+    def _on_failed(self, passing: Pass, error: Exception) -> Pool:
         """A pool of a candidate, or of what has won, could not read: the one before reads the same indices."""
-        self._pools = {known: pool for known, pool in self._pools.items() if pool is not failed}
-        race, reason = self._race, f"{type(error).__name__}: {error}"
-        if race is not None and self._in_force is race.candidate and race.candidate.loader != self._incumbent.loader:
-            race.failure = reason
-            return self._pool_for(self._incumbent)
-        self.give_up(f"the loader of {self._incumbent.name} has failed: {reason}")
-        return self._pool_for(OWN)
+        race, reason, instead = self._race, f"{type(error).__name__}: {error}", OWN
+        if race is not None and passing.pool.changed == race.candidate.of_loader != self._incumbent.of_loader:
+            race.failure, instead = reason, self._incumbent
+        else:
+            self.give_up(f"the loader of {self._incumbent.name} has failed: {reason}")
+        return self._pool_for(instead, passing.loader, passing.pools)
 
     # The end.
 
@@ -626,15 +653,12 @@ class LiveTraining:
             self._enter(self._incumbent)
         self._phase, self._race, self._block = "over", None, None
         self._candidates.clear()
-        for known in [known for known in self._pools if known != self._incumbent.of_loader]:
-            pool = self._pools[known]
-            if self._pass is None or self._pass.pool is not pool:
-                self._pools.pop(known).end()
-        ledger = self._ledger
-        self._adviser.tell(
-            "over", won=dict(self._incumbent.knobs), gained=self._gain, cost_seconds=ledger.lost,
-            saved_seconds=ledger.gained, paid=ledger.gained >= ledger.lost, why=why, left=self.left, **self._now(),
-        )  # fmt: skip
+        if (passing := self._pass) is not None:
+            for changed in [one for one, pool in passing.pools.items() if pool is not passing.pool]:
+                if changed != self._incumbent.of_loader:
+                    passing.pools.pop(changed).end()
+        paid = self._ledger.gained >= self._ledger.lost
+        self._tell_end("over", won=dict(self._incumbent.knobs), paid=paid, why=why, left=self.left)
 
     def give_up(self, why: str) -> None:
         """The search ends for a fault of its own; the training goes on with the script's own setting."""
@@ -646,11 +670,10 @@ class LiveTraining:
                 changes.undo()
             self._changes.clear()
         with contextlib.suppress(Exception):
-            if self._pass is not None and not self._pass.pool.is_own:
-                self._pass.go_on_with(self._pool_for(OWN))
+            if (passing := self._pass) is not None and not passing.pool.is_own:
+                passing.go_on_with(self._pool_for(OWN, passing.loader, passing.pools))
         self._in_force = OWN
-        self._adviser.tell("over", won={}, gained=1.0, cost_seconds=self._ledger.lost, saved_seconds=self._ledger.gained,
-                           paid=False, why=why, left=self.left, **self._now())  # fmt: skip
+        self._tell_end("over", won={}, paid=False, why=why, left=self.left)
 
     def _now(self) -> dict[str, Any]:
         return {"t": perf_counter() - self._began, "steps": self._steps, "seconds": self._trained}
@@ -668,8 +691,11 @@ class LiveTraining:
 
     def _at_exit(self) -> None:
         if os.getpid() == self._process and self._steps:
-            self._adviser.tell("ended", won=dict(self._incumbent.knobs), gained=self._gain,
-                               cost_seconds=self._ledger.lost, saved_seconds=self._ledger.gained, **self._now())  # fmt: skip
+            self._tell_end("ended", won=dict(self._incumbent.knobs))
+
+    def _tell_end(self, event: str, **content: Any) -> None:
+        lost, gained = self._ledger.lost, self._ledger.gained
+        self._adviser.tell(event, gained=self._gain, cost_seconds=lost, saved_seconds=gained, **content, **self._now())
 
 
 def why_not(loader: DataLoader[Any]) -> str | None:
@@ -693,6 +719,19 @@ def _samplers(loader: DataLoader[Any]) -> Sequence[Any]:
     return [part for part in parts if part is not None]
 
 
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """While open, Ctrl-C waits: a script that catches it may save an optimizer that is half changed."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _own_bytes() -> int:
     with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/statm") as told:
         return int(told.read().split()[1]) * os.sysconf("SC_PAGESIZE")
@@ -702,8 +741,8 @@ def _own_bytes() -> int:
 def begin(orders: dict[str, Any]) -> None:
     """Tunes what this process trains, as the command that has started it plans; tells it what the loop is like, too."""
     parent = Parent(orders["socket"])
-    Observer(
+    LiveTraining(parent, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    Observer(  # after it, so that it sees what our passes hand out
         lambda seen: parent.tell("seen", value=seen),
         lambda error: parent.tell("unseen", reason=f"{type(error).__name__}: {error}"),
     )
-    LiveTraining(parent, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
