@@ -161,7 +161,7 @@ def train(arguments, loop="", fault=None):
         if loop == "makes its loader anew":
             loader = make_loader(arguments, data)
         try:
-            passes = zip(loader, loader) if loop == "reads two passes" else zip(loader)
+            passes = zip(loader, loader, strict=True) if loop == "reads two passes" else zip(loader, strict=True)
             for number, ((values, labels, ids), *_) in enumerate(passes):
                 if loop == "leaves epochs early" and number == 25:
                     break
