@@ -55,16 +55,21 @@ class LiveFacts(Stored):
         return TrainConfig(**loader, optimizer_impl=form, cudnn_benchmark=self.cudnn_benchmark)
 
     @property
+    def read_seconds(self) -> float:
+        """The time that one worker needs for a batch, about: workers for which training waits are always busy."""
+        workers = self.baseline.num_workers
+        busy = 1.0 if self.wait_share >= NOTABLE_WAIT else HIDDEN_SHARE
+        return self.step_seconds * (workers * busy if workers else self.wait_share)
+
+    @property
     def workload(self) -> WorkloadFacts:
         """The same in the words that the knobs' rules read."""
-        own, baseline, workers = self.loader or {}, self.baseline, self.baseline.num_workers
-        share = max(self.wait_share, HIDDEN_SHARE) * workers if workers else self.wait_share
-        read_seconds = self.step_seconds * share
+        own, baseline = self.loader or {}, self.baseline
         return WorkloadFacts(
             target="", name="", fingerprint="", parameters=0, has_images=False, fork_safe=False, baseline=baseline,
             model=ModelFacts(name="", tensors=0, weights=0, shapes="", optimizer=None), optimizer_impls=self.forms,
             samples=None if own.get("iterable") else own.get("samples"), batch_bytes=self.batch_bytes,
-            sample_seconds=read_seconds / baseline.batch_size, has_attention=self.attention,
+            sample_seconds=self.read_seconds / baseline.batch_size, has_attention=self.attention,
             step_seconds=self.step_seconds * (1 - self.wait_share) or None, fixed_shapes=self.fixed_shapes,
         )  # fmt: skip
 
@@ -134,6 +139,9 @@ def _guesses(knob: str, facts: LiveFacts, space: Space) -> Iterator[TrainConfig]
     if len(values) == 2 and space.preferred.get(knob, values) == own:
         return  # the other one of two is not worth the time
     first = space.preferred.get(knob, own)
+    if knob == "num_workers" and facts.device == "cpu" and values:  # the fewest that read as fast as it trains
+        wanted = facts.read_seconds / max(1e-9, facts.step_seconds * (1 - facts.wait_share))
+        first = next((count for count in values if float(count) >= wanted), values[-1])
     place = values.index(first) if first in values else len(values)
     start, needed = baseline, KNOBS[knob].goes_with
     if needed is not None and not getattr(baseline, needed):

@@ -57,6 +57,7 @@ class Live:
         self._tuned: tuple[socket.socket, int] | None = None  # the connection of the process that is tuned, and its id
         self._is_told_of_others = False
         self._seen: dict[int, tuple[SeenScript, ScriptRecord]] = {}
+        self._why_unseen = "the script ended before autotune had seen enough of its training"
         self._log: Any = None
         self._hardware: Hardware | None = None
 
@@ -113,6 +114,8 @@ class Live:
             seen = SeenScript.of(event["value"], processes=1)
             record = ScriptRecord(command=self._script.command, loop=loop_of(seen), source=source_of(seen))
             self._seen[event["value"]["pid"]] = seen, record
+        elif kind == "unseen":
+            self._why_unseen = event["reason"]
         elif kind == "began" and self._tuned is None:
             self._tuned = channel, event["pid"]
             self._begin(channel, event)
@@ -200,7 +203,7 @@ class Live:
                 self._note({"event": "written", "path": str(path)})
                 self._say(f"result file: {path}; next time: autotune launch {path} -- {self._script.text}")
         else:
-            self._say("no result is written: the script ended before autotune had seen enough of its training")
+            self._say(f"no result is written: {self._why_unseen}")
         self._note({"event": "exited", "status": status})
 
 

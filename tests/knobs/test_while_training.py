@@ -38,6 +38,10 @@ def test_what_each_knob_does_to_a_training_that_runs() -> None:
             id="waits",
         ),
         pytest.param(
+            cpu_machine(), {"wait_share": 0.9}, ["num_workers=2 prefetch_factor=2", "num_workers=2 prefetch_factor=4"],
+            id="waits most of the time",
+        ),
+        pytest.param(
             cpu_machine(), {"wait_share": 0.0}, ["num_threads=1", "optimizer_impl=fused", "optimizer_impl=foreach"],
             id="does not wait",
         ),
@@ -85,8 +89,8 @@ def test_the_most_promising_candidates_come_first(machine: Hardware, changes: di
 
 
 def test_a_training_that_waits_tries_several_numbers_of_workers_up_to_the_cpus() -> None:
-    """Half of the CPUs first, then the neighbours of that."""
-    found = live_candidates(LiveFacts(**{**FACTS, "cpus": 6}), cpu_machine())
+    """The fewest that read as fast as it trains come first, then the neighbours of that."""
+    found = live_candidates(LiveFacts(**{**FACTS, "cpus": 6, "wait_share": 0.65}), cpu_machine())
     workers = [config.num_workers for config in found.configs if config.num_workers and config.prefetch_factor == 2]
     assert workers == [2, 4, 1, 6]
 

@@ -53,7 +53,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 write()
 """
 TRAINING = """
-import hashlib, random, sys
+import gc, hashlib, random, sys, weakref
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -101,7 +101,12 @@ for weight in model.parameters():
     print(hashlib.sha256(weight.detach().numpy().tobytes()).hexdigest())
 print(hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest(), random.random(), Noisy.reads)
 print(torch.is_grad_enabled(), torch.get_num_threads(), torch.is_autocast_enabled("cpu"), torch.get_default_dtype())
-if how != "eager":
+if how == "eager":
+    kept = weakref.ref(model), weakref.ref(loader), weakref.ref(optimizer)
+    del model, loader, optimizer
+    gc.collect()
+    print("kept", [one() for one in kept])
+else:
     print("graphs", torch._dynamo.utils.counters["stats"]["unique_graphs"])
 """
 
@@ -128,7 +133,7 @@ def report_in(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("how", ["eager", "compiled", "compiled by method"])
 def test_a_training_is_the_same_to_the_last_bit_with_the_observer(how: str, folder: Path) -> None:
-    """Losses, weights, random numbers, reads, torch's settings, compiled graphs; and no warning of torch's appears."""
+    """Losses, weights, random numbers, reads, torch's settings, compiled graphs, what is freed; and nothing warns."""
     strict = ("-W", "error::UserWarning")
     plain = printed(folder, *strict, "train.py", how)
     assert printed(folder, *strict, "observed.py", "observes", "train.py", how) == plain
