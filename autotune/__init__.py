@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from autotune.errors import AutotuneError
     from autotune.knobs import TrainConfig
     from autotune.scripts.launching import apply
+    from autotune.training.live import live
     from autotune.training.loading import load
     from autotune.training.tuned import Tuned
     from autotune.workload.workload import Workload
 
 __version__ = "0.1.0"
-__all__ = ["AutotuneError", "TrainConfig", "Tuned", "Workload", "__version__", "apply", "load", "tune"]
+__all__ = ["AutotuneError", "TrainConfig", "Tuned", "Workload", "__version__", "apply", "live", "load", "tune"]
 
 _HOMES = {
     "AutotuneError": "errors",
@@ -28,6 +29,7 @@ _HOMES = {
     "Tuned": "training.tuned",
     "Workload": "workload.workload",
     "apply": "scripts.launching",
+    "live": "training.live",
     "load": "training.loading",
     "tune": "commands.python_api",
 }

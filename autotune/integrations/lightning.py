@@ -11,6 +11,7 @@ import importlib
 import itertools
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from autotune.integrations.fabric import placement
 from autotune.knobs import framework_arguments
 from autotune.recorder.blocks import repeated_blocks, without_cache
 from autotune.recorder.undo import put, remember
+from autotune.training import live
 from autotune.training.tuned import Tuned
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -97,9 +99,21 @@ def tuned_callback(tuned: Tuned) -> Any:
     in effect, and keeps their names in ``not_in_effect``. What it has changed in the module but for its weights' layout
     is reverted when training ends.
     """
+    return _callback_class("TunedCallback", _Hooks, _bases())(tuned)
+
+
+def live_callback(out: str | Path | None = None) -> Any:
+    """A Lightning ``Callback`` that tunes the training while it goes on, as `autotune.live` does.
+
+    Args:
+        out: Keep a log beside this path, for ``autotune watch``; none when left out.
+    """
+    return _callback_class("LiveCallback", _Live, _bases())(out)
+
+
+def _bases() -> tuple[type, ...]:
     imported = [sys.modules[name] for name in _PACKAGES if name in sys.modules]
-    bases = tuple(package.Callback for package in imported or [_import_package()])
-    return _callback_class(bases)(tuned)
+    return tuple(package.Callback for package in imported or [_import_package()])
 
 
 def _package_name() -> str:
@@ -119,8 +133,19 @@ def _import_package() -> Any:
 
 
 @functools.cache
-def _callback_class(bases: tuple[type, ...]) -> Any:
-    return type("TunedCallback", (_Hooks, *bases), {"__module__": __name__, "__doc__": _Hooks.__doc__})
+def _callback_class(name: str, hooks: type, bases: tuple[type, ...]) -> Any:
+    return type(name, (hooks, *bases), {"__module__": __name__, "__doc__": hooks.__doc__})
+
+
+class _Live:
+    """Tunes a Lightning training while it goes on."""
+
+    def __init__(self, out: str | Path | None) -> None:
+        super().__init__()
+        self._out = out
+
+    def on_fit_start(self, *_: Any) -> None:
+        live.begin(self._out)
 
 
 class _Step(nn.Module):

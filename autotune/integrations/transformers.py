@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.integrations import common
@@ -131,3 +132,23 @@ def _callback_class() -> Any:
             common.lay_out_inputs(self._tuned, model)
 
     return TunedCallback
+
+
+def live_callback(out: str | Path | None = None) -> Any:
+    """A ``TrainerCallback`` that tunes the training while it goes on, as `autotune.live` does.
+
+    Args:
+        out: Keep a log beside this path, for ``autotune watch``; none when left out.
+    """
+    from transformers import TrainerCallback
+
+    from autotune.training import live
+
+    class LiveCallback(TrainerCallback):  # type: ignore[misc]
+        """Tunes a training while it goes on."""
+
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            """Nothing has been drawn yet."""
+            live.begin(out)
+
+    return LiveCallback()

@@ -5,16 +5,24 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Mapping
+import os
+import platform
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from autotune.knobs import LiveFacts, Scalar, format_scalar
+from autotune.hardware import Hardware
+from autotune.knobs import LiveFacts, Scalar, format_scalar, live_candidates
+from autotune.knobs.changes import in_words
 from autotune.measuring import Interval
+from autotune.results.summary import ratios
+from autotune.secrets import masked_data
 from autotune.stored import Figure, Seconds, Share, Stored, Whole
+from autotune.units import format_seconds
+from autotune.wording import or_dash, ratio_text
 
 ENDING = ".live.jsonl"
 Knobs = dict[str, Scalar]
@@ -177,3 +185,72 @@ def events_from(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
         with contextlib.suppress(ValueError, RecursionError):
             events.append(json.loads(line))
     return [event for event in events if isinstance(event, dict)], offset + len(whole)
+
+
+class LiveLog:
+    """Keeps what a training tells, in a file and as a story, and says what a person should know.
+
+    Args:
+        say: Shows a sentence to the person.
+
+    Attributes:
+        story: What it has told so far.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.story = Story()
+        self._say = say
+        self._file: Any = None
+
+    def open(self, result: Path, command: str) -> None:
+        """Opens the file, beside a result; where that fails, there is no log."""
+        path = log_path(result)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("wb", buffering=0)
+        except OSError as error:
+            self._say(f"there is no log, because {path} cannot be written: {error.strerror}")
+        self.add({"event": "started", "command": command, "host": platform.node(), "pid": os.getpid()})
+
+    def begin(self, event: Mapping[str, Any], hardware: Hardware) -> list[dict[str, Any]]:
+        """Plans for a training that has told of itself; returns the candidates, in the words of the recorder."""
+        facts = LiveFacts.model_validate(event)
+        self.add(event)
+        plan = live_candidates(facts, hardware)
+        words = [in_words(config, plan.baseline) for config in plan.configs]
+        self.add({"event": "planned", "candidates": {one["name"]: one["knobs"] for one in words}, "left": plan.left})
+        knobs = ", ".join(dict.fromkeys(knob for one in words for knob in one["knobs"]))
+        follow = "" if self._file is None else f"; follow it with 'autotune watch {self._file.name}'"
+        tried = f"{len(words)} settings of {knobs} are tried while it trains{follow}"
+        self._say(tried if words else "there is nothing to try")
+        for why in dict.fromkeys(plan.left.values()):
+            self._say(f"your setting of {', '.join(knob for knob in plan.left if plan.left[knob] == why)} stays: {why}")
+        return words
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Adds an event to the story and to the file; after a failed write there is no more log."""
+        self.story.add(event)
+        if self._file is not None:
+            try:
+                self._file.write(json.dumps(masked_data(event), default=str).encode() + b"\n")
+            except OSError as error:
+                self._say(f"the log cannot be written any more, training goes on: {error.strerror}")
+                self._file = None
+        if event["event"] == "decided" and event["verdict"] == "won":
+            one = self.story.candidates[event["name"]]
+            spread = f"{or_dash(one.interval, ratios)}, {one.pairs} pairs of blocks"
+            self._say(f"{one.name} is faster: {or_dash(one.ratio, ratio_text)} ({spread})")
+        if event["event"] == "over" and self.story.over is not None:
+            self._say(self._last_line(self.story.over))
+
+    def _last_line(self, over: Over) -> str:
+        """The line at the end of the search: winners, gain, cost, and when the cost is paid back."""
+        cost, gained = f"the search has cost {format_seconds(over.cost_seconds)}", self.story.gained
+        elsewhere = "'autotune run' also tries the allocator and other settings that need a new process"
+        if gained is None:
+            return f"no setting is faster than yours ({over.why}); {cost}; {elsewhere}"
+        paid = f"has paid for itself: so far it has saved {format_seconds(over.saved_seconds)}"
+        if not over.paid:
+            seconds = (over.cost_seconds - over.saved_seconds) / max(1e-9, over.gained - 1)
+            paid = f"pays for itself after {format_seconds(seconds)} more"
+        return f"{words_of(over.won)}: {ratio_text(gained[0])} ({ratios(gained[1])}); {cost} and {paid}; {elsewhere}"

@@ -1,45 +1,15 @@
-"""What a config changes in a script, in the words of the recorder."""
+"""What cannot be changed in a script from outside, and why."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from autotune.knobs import KNOBS, TrainConfig, affecting, loader_arguments, variables
+from autotune.knobs import KNOBS, affecting
 from autotune.scripts.seen import SeenLoader, SeenScript
 
 BEGUN_ANEW = 2
 """Passes through a loader that were given up between the few steps of a look: one may be chance. Chosen."""
 MAY_CHANGE_DATA = "the script may change its data between epochs"
-
-
-def changes_of(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
-    """What differs from the script as it is; the knobs themselves say how torch is told."""
-    changed = [KNOBS[name] for name in config.changes_from(baseline)]
-    arguments = loader_arguments(config)
-    names = [knob.dataloader_argument for knob in changed if knob.dataloader_argument is not None]
-    on_model = [function for knob in changed for function in (knob.on_model, knob.outside) if function is not None]
-    return {
-        "knobs": config.model_dump(mode="json"),
-        "changed": [knob.name for knob in changed],
-        "loader": {name: arguments[name] for name in names},
-        "process": [
-            (knob.on_process.__name__, getattr(config, knob.name)) for knob in changed if knob.on_process is not None
-        ],
-        "model": [function.__name__ for function in on_model],
-        "optimizer": [
-            (knob.on_optimizer.__name__, getattr(config, knob.name))
-            for knob in changed
-            if knob.on_optimizer is not None
-        ],
-        "ddp": {
-            knob.name: (knob.ddp_argument, getattr(config, knob.name))
-            for knob in changed
-            if knob.ddp_argument is not None
-        },
-        "variables": {name: value for name, value in variables(config).items() if name not in variables(baseline)},
-        "copies": any(knob.on_copies and getattr(config, knob.name) for knob in changed),
-    }
 
 
 def held_knobs(seen: SeenScript, *, batch_is_free: bool) -> dict[str, str]:

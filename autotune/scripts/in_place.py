@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import UsageError
+from autotune.knobs.changes import changes_of
 from autotune.results.result import Result
 from autotune.results.sites import Site, SourceRecord
 from autotune.scripts import words
 from autotune.scripts.arguments import ANY, set_arguments
-from autotune.scripts.changes import changes_of
 from autotune.scripts.source import CannotEditError, Source, naming
 
 

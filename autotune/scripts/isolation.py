@@ -20,11 +20,11 @@ from autotune.bursts.live import Ended, Live
 from autotune.bursts.protocol import Request
 from autotune.errors import AutotuneError, Interrupted, WorkloadError
 from autotune.knobs import TrainConfig, affecting
+from autotune.knobs.changes import changes_of
 from autotune.measuring import Point
 from autotune.recorder.protocol import Command
 from autotune.sandbox.protection import Protection
 from autotune.scripts.again import Course, take_over, why_fruitless
-from autotune.scripts.changes import changes_of
 from autotune.scripts.child import ScriptChild
 from autotune.scripts.facts import baseline_of, facts_of, loop_of, require_trainable
 from autotune.scripts.looking import watch

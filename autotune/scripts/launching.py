@@ -11,11 +11,12 @@ from typing import Any
 from autotune.errors import UsageError
 from autotune.hardware import Cpu
 from autotune.hardware.host import read_cpu
+from autotune.knobs.changes import changes_of
 from autotune.recorder.arrival import ORDERS
 from autotune.recorder.importing import after_import
 from autotune.results.result import Result, ScriptRecord, read_result
 from autotune.results.trainings import order_of
-from autotune.scripts.changes import MAY_CHANGE_DATA, changes_of
+from autotune.scripts.changes import MAY_CHANGE_DATA
 from autotune.scripts.script import Script
 
 

@@ -8,30 +8,24 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import platform
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from autotune.bursts.child import events_in
 from autotune.files import stem_of
 from autotune.hardware import Hardware, probe_host
-from autotune.knobs import LiveFacts, TrainConfig, live_candidates
+from autotune.knobs import LiveFacts
 from autotune.results.files import keep_document
-from autotune.results.live import Over, Story, log_path, words_of
+from autotune.results.live import LiveLog
 from autotune.results.result import ScriptRecord
-from autotune.results.summary import ratios
-from autotune.scripts.changes import changes_of
 from autotune.scripts.facts import loop_of, source_of
 from autotune.scripts.live_result import live_result
 from autotune.scripts.script import Script
 from autotune.scripts.seen import SeenScript
 from autotune.scripts.training import Training
-from autotune.secrets import masked_data
-from autotune.units import format_seconds
-from autotune.wording import or_dash, ratio_text
 
 LAST_SECONDS = 2.0
 """After the script has ended, its last events are read within this time. Not tuned: reading takes milliseconds."""
@@ -48,7 +42,7 @@ class Live:
     """
 
     def __init__(self, script: Script, out: Path | None, folder: Path, say: Callable[[str], None]) -> None:
-        self.story = Story()
+        self.log = LiveLog(say)
         self._script, self._out, self._folder, self._say = script, out, folder, say
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(folder / "live"))
@@ -58,7 +52,6 @@ class Live:
         self._is_told_of_others = False
         self._seen: dict[int, tuple[SeenScript, ScriptRecord]] = {}
         self._why_unseen = "the script ended before autotune had seen enough of its training"
-        self._log: Any = None
         self._hardware: Hardware | None = None
 
     def run(self, warn: Callable[[str], None]) -> int:
@@ -125,13 +118,7 @@ class Live:
                 self._say("several processes train: autotune tunes the first one, and the others keep your settings")
             self._is_told_of_others = True
         elif self._tuned is not None and channel is self._tuned[0]:
-            self._note(event)
-            if kind == "decided" and event["verdict"] == "won":
-                one = self.story.candidates[event["name"]]
-                spread = f"{or_dash(one.interval, ratios)}, {one.pairs} pairs of blocks"
-                self._say(f"{one.name} is faster: {or_dash(one.ratio, ratio_text)} ({spread})")
-            if kind == "over" and self.story.over is not None:
-                self._say(self._last_line(self.story.over))
+            self.log.add(event)
 
     def _probe(self) -> Hardware:
         self._hardware = probe_host()
@@ -143,51 +130,8 @@ class Live:
         hardware = self._hardware or self._probe()
         name = f"{stem_of(self._script.place)}-{facts.device}-live.json"
         self._out = self._out or Path("results") / hardware.slug / name
-        self._open_log(log_path(self._out))
-        self._note({"event": "started", "command": self._script.text, "host": platform.node(), "pid": os.getpid()})
-        self._note(event)
-        plan = live_candidates(facts, hardware)
-        words = [in_words(config, plan.baseline) for config in plan.configs]
-        self._note({"event": "planned", "candidates": {one["name"]: one["knobs"] for one in words}, "left": plan.left})
-        _offer(channel, words)
-        knobs = ", ".join(dict.fromkeys(knob for one in words for knob in one["knobs"]))
-        follow = "" if self._log is None else f"; follow it with 'autotune watch {self._log.name}'"
-        self._say(
-            f"{len(words)} settings of {knobs} are tried while it trains{follow}"
-            if words
-            else "there is nothing to try"
-        )
-        for why in dict.fromkeys(plan.left.values()):
-            self._say(f"your setting of {', '.join(knob for knob in plan.left if plan.left[knob] == why)} stays: {why}")
-
-    def _open_log(self, path: Path) -> None:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._log = path.open("wb", buffering=0)
-        except OSError as error:
-            self._say(f"there is no log, because {path} cannot be written: {error.strerror}")
-
-    def _note(self, event: Mapping[str, Any]) -> None:
-        """Adds an event to the story and to the log; after a failed write there is no more log."""
-        self.story.add(event)
-        if self._log is not None:
-            try:
-                self._log.write(json.dumps(masked_data(event), default=str).encode() + b"\n")
-            except OSError as error:
-                self._say(f"the log cannot be written any more, training goes on: {error.strerror}")
-                self._log = None
-
-    def _last_line(self, over: Over) -> str:
-        """The line at the end of the search: winners, gain, cost, and when the cost is paid back."""
-        cost, gained = f"the search has cost {format_seconds(over.cost_seconds)}", self.story.gained
-        elsewhere = "'autotune run' also tries the allocator and other settings that need a new process"
-        if gained is None:
-            return f"no setting is faster than yours ({over.why}); {cost}; {elsewhere}"
-        paid = f"has paid for itself: so far it has saved {format_seconds(over.saved_seconds)}"
-        if not over.paid:
-            seconds = (over.cost_seconds - over.saved_seconds) / max(1e-9, over.gained - 1)
-            paid = f"pays for itself after {format_seconds(seconds)} more"
-        return f"{words_of(over.won)}: {ratio_text(gained[0])} ({ratios(gained[1])}); {cost} and {paid}; {elsewhere}"
+        self.log.open(self._out, self._script.text)
+        _offer(channel, self.log.begin(event, hardware))
 
     def _conclude(self, status: int) -> None:
         """Writes the result after the script has ended."""
@@ -195,25 +139,16 @@ class Live:
             self._say("autotune saw no training loop, so it tuned nothing")
             return
         if (known := self._seen.get(self._tuned[1])) is not None:
-            result = live_result(self.story, self._script, self._hardware, *known)
+            result = live_result(self.log.story, self._script, self._hardware, *known)
             path, failure = keep_document(result, self._out)
             if failure is not None:
                 self._say(str(failure))
             if path is not None:
-                self._note({"event": "written", "path": str(path)})
+                self.log.add({"event": "written", "path": str(path)})
                 self._say(f"result file: {path}; next time: autotune launch {path} -- {self._script.text}")
         else:
             self._say(f"no result is written: {self._why_unseen}")
-        self._note({"event": "exited", "status": status})
-
-
-def in_words(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
-    """A candidate as the recorder plays it."""
-    changes = changes_of(config, baseline)
-    knobs = {knob: now for knob, (_, now) in config.changes_from(baseline).items()}
-    return {
-        "name": words_of(knobs), "knobs": knobs, **{what: changes[what] for what in ("loader", "process", "optimizer")}
-    }  # fmt: skip
+        self.log.add({"event": "exited", "status": status})
 
 
 def _offer(channel: socket.socket, words: list[dict[str, Any]]) -> None:

@@ -11,13 +11,13 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from autotune.knobs.changes import changes_of
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Outcome
 from autotune.recorder.changes import Changes
 from autotune.recorder.effects import Effects, of_loader
 from autotune.recorder.stream import Stream
 from autotune.scripts import ScriptIsolation
-from autotune.scripts.changes import changes_of
 from tests.example_scripts import START_SECONDS, alone, script
 from tests.settings import settings_of
 

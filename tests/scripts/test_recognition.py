@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import WorkloadError
+from autotune.knobs.changes import changes_of
 from autotune.measuring.records import Outcome
 from autotune.scripts import Script, ScriptIsolation
-from autotune.scripts.changes import changes_of, held_knobs
+from autotune.scripts.changes import held_knobs
 from autotune.scripts.facts import facts_of
 from autotune.scripts.seen import SeenScript
 from tests.example_scripts import START_SECONDS, alone, played

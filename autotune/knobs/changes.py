@@ -1,0 +1,47 @@
+"""What a config changes in a training, in the words of the recorder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autotune.knobs.config import TrainConfig, format_scalar
+from autotune.knobs.registry import KNOBS, loader_arguments, variables
+
+
+def changes_of(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
+    """What differs from the script as it is; the knobs themselves say how torch is told."""
+    changed = [KNOBS[name] for name in config.changes_from(baseline)]
+    arguments = loader_arguments(config)
+    names = [knob.dataloader_argument for knob in changed if knob.dataloader_argument is not None]
+    on_model = [function for knob in changed for function in (knob.on_model, knob.outside) if function is not None]
+    return {
+        "knobs": config.model_dump(mode="json"),
+        "changed": [knob.name for knob in changed],
+        "loader": {name: arguments[name] for name in names},
+        "process": [
+            (knob.on_process.__name__, getattr(config, knob.name)) for knob in changed if knob.on_process is not None
+        ],
+        "model": [function.__name__ for function in on_model],
+        "optimizer": [
+            (knob.on_optimizer.__name__, getattr(config, knob.name))
+            for knob in changed
+            if knob.on_optimizer is not None
+        ],
+        "ddp": {
+            knob.name: (knob.ddp_argument, getattr(config, knob.name))
+            for knob in changed
+            if knob.ddp_argument is not None
+        },
+        "variables": {name: value for name, value in variables(config).items() if name not in variables(baseline)},
+        "copies": any(knob.on_copies and getattr(config, knob.name) for knob in changed),
+    }
+
+
+def in_words(config: TrainConfig, baseline: TrainConfig) -> dict[str, Any]:
+    """A candidate as the recorder plays it."""
+    changes = changes_of(config, baseline)
+    knobs = {knob: now for knob, (_, now) in config.changes_from(baseline).items()}
+    return {
+        "name": ", ".join(f"{knob}={format_scalar(value)}" for knob, value in knobs.items()),
+        "knobs": knobs, **{what: changes[what] for what in ("loader", "process", "optimizer")}
+    }  # fmt: skip

@@ -1,0 +1,67 @@
+"""`autotune.live`: tunes a loop of one's own while it trains."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch.utils.data import DataLoader
+
+from autotune.hardware import probe_host
+from autotune.recorder.live.training import LiveTraining
+from autotune.results.live import LiveLog
+
+Loader = TypeVar("Loader", bound=DataLoader[Any])
+Model = TypeVar("Model")
+Optimizer = TypeVar("Optimizer")
+
+
+def live(
+    loader: Loader, model: Model, optimizer: Optimizer, *, out: str | Path | None = None
+) -> tuple[Loader, Model, Optimizer]:
+    """Tunes the training of this process while it goes on; call it once, before the loop.
+
+    The objects are returned as they are. Settings that leave what is learned alone are played block by block beside
+    your own, and what is faster stays: workers of the loader, threads, the form of the optimizer. What could not be
+    changed keeps your setting. Whatever fails, training goes on.
+
+    Args:
+        loader: That feeds the training.
+        model: That is trained.
+        optimizer: Its optimizer.
+        out: Keep a log beside this path, for ``autotune watch``; none when left out.
+    """
+    begin(out)
+    return loader, model, optimizer
+
+
+def begin(out: str | Path | None = None) -> None:
+    """Tunes whatever this process trains from here on, as `live` does; frameworks' callbacks call it."""
+    LiveTraining(_Adviser(out), probe_host().cpu.budget)
+
+
+class _Adviser:
+    """Plans candidates in the training process itself."""
+
+    def __init__(self, out: str | Path | None) -> None:
+        self._log = LiveLog(lambda sentence: print(f"autotune: {sentence}", file=sys.stderr))
+        self._out = out
+        self._candidates: list[dict[str, Any]] = []
+
+    def ask(self, facts: dict[str, Any]) -> None:
+        """Asks for candidates."""
+        if self._out is not None:
+            self._log.open(Path(self._out), " ".join(sys.argv))
+        self._candidates = self._log.begin({"event": "began", "pid": os.getpid(), **facts}, probe_host())
+
+    def answer(self) -> list[dict[str, Any]]:
+        """The candidates."""
+        return self._candidates
+
+    def tell(self, event: str, **content: Any) -> None:
+        """Something has happened; a log that fails in whatever way is not the training's fault."""
+        with contextlib.suppress(Exception):
+            self._log.add({"event": event, **content})
