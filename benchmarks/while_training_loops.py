@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for values, labels in loader:
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(values), labels)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         epochs += 1
     print(json.dumps({"epochs": epochs, "seconds": time.perf_counter() - began, "loss": loss.item()}))
