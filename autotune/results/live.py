@@ -188,13 +188,13 @@ def events_from(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
 
 
 class LiveLog:
-    """Keeps what a training tells, in a file and as a story, and says what a person should know.
+    """Keeps the events of a training, in a file and as a story, and reports the notable ones.
 
     Args:
         say: Shows a sentence to the person.
 
     Attributes:
-        story: What it has told so far.
+        story: The events so far.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -213,7 +213,7 @@ class LiveLog:
         self.add({"event": "started", "command": command, "host": platform.node(), "pid": os.getpid()})
 
     def begin(self, event: Mapping[str, Any], hardware: Hardware) -> list[dict[str, Any]]:
-        """Plans for a training that has told of itself; returns the candidates, in the words of the recorder."""
+        """Plans for a training that has begun; returns the candidates, in the words of the recorder."""
         facts = LiveFacts.model_validate(event)
         self.add(event)
         plan = live_candidates(facts, hardware)

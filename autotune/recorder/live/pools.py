@@ -209,7 +209,7 @@ class Pool:
 
 
 class Pools(dict[Changed, Pool]):
-    """The pools for one of the script's loaders, by what each changes."""
+    """The pools for one of the script's loaders. The key is what a pool changes."""
 
     def end(self) -> None:
         """Ends all workers."""
@@ -224,8 +224,8 @@ class Pass(Batches):
     Args:
         loader: The script's.
         order: Its indices.
-        pools: For its loader; they go on to the next pass where workers persist.
-        pool: That it begins with, of these.
+        pools: The pools for its loader. Where workers persist, the next pass gets them too.
+        pool: The pool that it begins with.
         lazily: Whether the pool is opened with the first batch, as the script's own loader without workers begins.
         draws: Called before a batch is drawn.
         drawn: Called with each batch, and the seconds that it was waited for.
@@ -305,7 +305,7 @@ class Pass(Batches):
                     self._is_opened = True
                     self.pool.open(self.order)
                 return self.pool.take()
-            except StopIteration:
+            except StopIteration:  # noqa: PERF203 - the loop seldom turns
                 if self._next is None:
                     raise
                 self.pool, self._next = self._next, None

@@ -1,4 +1,4 @@
-"""The search inside a real training: candidates play the incumbent block by block, and what wins stays.
+"""The search inside a real training: candidates play the incumbent block by block, and winners stay.
 
 Settings change where an optimizer has just stepped. A block is some steps, after others that lead in until the loader's
 queue is as in training. Blocks of both sides alternate; neighbours make a pair. Steps that hold something else, an
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 WARM_STEPS, WARM_SECONDS = 8, 1.0
-"""Of training, before anything is asked: the first steps allocate, compile and fill caches. Not tuned."""
+"""The training before the search: the first steps allocate, compile and fill caches. Not tuned."""
 BLOCK_SECONDS = 0.4
-"""Of a block, rounded up to whole steps."""
+"""The length of a block, rounded up to whole steps."""
 FEWEST_STEPS, SHORTER = 2, 0.7
-"""Of a block, where a longer one could cost too much so early; and how much shorter the next try is."""
+"""The steps of the shortest block. While a longer one could cost too much, the next try is shorter by this factor."""
 LEAD_STEPS = 1
-"""That lead in at least."""
+"""The fewest steps that lead in."""
 EPOCH_BLOCKS = 4
 """An epoch must hold that many blocks, or blocks are shorter."""
 MOST_STEPS, MOST_SECONDS = 20_000, 900.0
@@ -61,15 +61,16 @@ MOST_STEPS, MOST_SECONDS = 20_000, 900.0
 MOST_OTHERS = 50
 """Steps of other optimizers in a row, after which the one that was tuned is taken to be gone. Not tuned."""
 HANG_SECONDS, HANG_STEPS = 5.0, 20
-"""A candidate's batch is waited for so long, or as long as so many steps take. Not tuned."""
+"""A candidate's loader has failed when a batch takes longer than this, and longer than this number of steps. Not
+tuned."""
 PACE_SECONDS = 5.0
-"""Between two looks at the pace, for who watches."""
+"""The time between two reports of the pace, for `autotune watch`."""
 MEMORY_SHARE = 0.5
-"""Of the memory that is available, and of what is free in /dev/shm, a candidate's loader may be expected to take."""
+"""The largest share of the available memory, and of the free part of /dev/shm, for a candidate's loader. Not tuned."""
 FREE_SHARE = 0.1
-"""Of a GPU's memory, what must be free for what may take more of it. Not tuned."""
+"""The share of a GPU's memory that must be free before a candidate plays that may take more. Not tuned."""
 WORKER_SHARE = 0.3
-"""Of this process's memory, what a worker is expected to take of its own: it copies what it touches."""
+"""A worker copies the pages that it touches: the search expects this share of the process's memory. Not tuned."""
 KNOWN_SAMPLERS = ("torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "transformers")
 """Packages whose samplers draw from a generator of their own, whatever is trained meanwhile."""
 BOTH = ("incumbent", "candidate", "candidate", "incumbent")
@@ -109,14 +110,14 @@ class Setting:
     process: Mapping[str, Any] = field(default_factory=dict)
     optimizer: Mapping[str, Any] = field(default_factory=dict)
 
-    def with_changes(self, told: Mapping[str, Any]) -> Setting:
+    def with_changes(self, words: Mapping[str, Any]) -> Setting:
         """The same with a candidate's changes, as `Adviser.answer` describes them."""
         return Setting(
-            told["name"],
-            {**self.knobs, **told["knobs"]},
-            {**self.loader, **told["loader"]},
-            {**self.process, **dict(told["process"])},
-            {**self.optimizer, **dict(told["optimizer"])},
+            words["name"],
+            {**self.knobs, **words["knobs"]},
+            {**self.loader, **words["loader"]},
+            {**self.process, **dict(words["process"])},
+            {**self.optimizer, **dict(words["optimizer"])},
         )
 
     @property
@@ -151,7 +152,7 @@ class _Block:
 class _Race:
     """A candidate against the incumbent."""
 
-    told: Mapping[str, Any]
+    words: Mapping[str, Any]
     candidate: Setting
     evidence: Evidence
     blocks: list[float] = field(default_factory=list)  # seconds of a step
@@ -159,7 +160,7 @@ class _Race:
 
 
 def _harmless(method: Method) -> Method:
-    """Ends the search where it fails, for whatever reason; the training goes on with the script's own setting."""
+    """Ends the search after any failure; the training continues with the script's own setting."""
 
     @functools.wraps(method)
     def tried(self: LiveTraining, *args: Any) -> Any:
@@ -244,7 +245,7 @@ class LiveTraining:
         if loader.persistent_workers:
             pools = self._lasting.setdefault(loader, Pools())
             if pools and self._pass is not None:
-                return None  # torch's own iterator, too, begins anew under whoever reads from it
+                return None  # torch's own iterator begins anew too, in the middle of the first pass
         else:
             pools = Pools()
         begins = not pools
@@ -432,11 +433,11 @@ class LiveTraining:
         """The next candidate that differs from the incumbent, and fits into memory."""
         self._race, self._block = None, None
         while self._candidates:
-            told = self._candidates.popleft()
-            candidate = self._incumbent.with_changes(told)
+            words = self._candidates.popleft()
+            candidate = self._incumbent.with_changes(words)
             if candidate.knobs == self._incumbent.knobs or not self._means_something(candidate):
                 continue
-            race = _Race(told, candidate, Evidence(self._spread))
+            race = _Race(words, candidate, Evidence(self._spread))
             if (why := self._no_room(candidate)) is not None:
                 self._decided(race, "too costly", why)
                 continue
@@ -599,7 +600,7 @@ class LiveTraining:
     def _decided(self, race: _Race, verdict: str, reason: str) -> None:
         low, high = race.evidence.bounds
         self._adviser.tell(
-            "decided", name=race.candidate.name, knobs=dict(race.told["knobs"]), verdict=verdict, reason=reason,
+            "decided", name=race.candidate.name, knobs=dict(race.words["knobs"]), verdict=verdict, reason=reason,
             ratio=race.evidence.ratio, low=low, high=high if math.isfinite(high) else None,
             pairs=len(race.evidence.logs), **self._now(),
         )  # fmt: skip
@@ -637,7 +638,7 @@ class LiveTraining:
         return pools[changed]
 
     def _on_failed(self, passing: Pass, error: Exception) -> Pool:
-        """A pool of a candidate, or of what has won, could not read: the one before reads the same indices."""
+        """A pool that is not the script's own could not read: the pool before reads the same indices."""
         race, reason, instead = self._race, f"{type(error).__name__}: {error}", OWN
         if race is not None and passing.pool.changed == race.candidate.of_loader != self._incumbent.of_loader:
             race.failure, instead = reason, self._incumbent
@@ -661,7 +662,7 @@ class LiveTraining:
         self._tell_end("over", won=dict(self._incumbent.knobs), paid=paid, why=why, left=self.left)
 
     def give_up(self, why: str) -> None:
-        """The search ends for a fault of its own; the training goes on with the script's own setting."""
+        """Ends the search for a fault of its own; the training continues with the script's own setting."""
         if self._phase == "over" and self._incumbent is OWN:
             return
         self._phase, self._race, self._block, self._incumbent, self._gain = "over", None, None, OWN, 1.0
@@ -739,7 +740,7 @@ def _own_bytes() -> int:
 
 
 def begin(orders: dict[str, Any]) -> None:
-    """Tunes what this process trains, as the command that has started it plans; tells it what the loop is like, too."""
+    """Tunes what this process trains, as the command plans it, and sends the command a description of the loop."""
     parent = Parent(orders["socket"])
     LiveTraining(parent, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     Observer(  # after it, so that it sees what our passes hand out
