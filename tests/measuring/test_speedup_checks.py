@@ -10,6 +10,7 @@ import pytest
 from autotune.knobs.config import TrainConfig
 from autotune.measuring.records import Measurement, Point
 from autotune.measuring.speedup import Speedup, checked_by, speedup_in
+from autotune.measuring.statistics import Interval
 from tests.factories import make_measurement
 
 BEFORE, AFTER = (Point(config=TrainConfig(precision=precision)) for precision in ("fp32", "bf16"))
@@ -73,3 +74,9 @@ def test_a_speedup_says_how_many_epochs_it_covers() -> None:
 
     assert covered(2 * samples) == pytest.approx(0.5)
     assert covered(None) is None
+
+
+@pytest.mark.parametrize(("anytime", "low", "is_sure"), [(True, 1.03, True), (True, 0.99, False), (False, 1.03, False)])
+def test_an_interval_that_holds_at_every_look_needs_no_margin(anytime: bool, low: float, is_sure: bool) -> None:
+    """A training that was tuned while it ran has such an interval; another one ends when the pairs look good."""
+    assert Speedup(ratio=1.3, ci95=Interval(low, 1.7), pairs=5, anytime=anytime).confirmed is is_sure

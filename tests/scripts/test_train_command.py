@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from autotune.results.result import Result, read_result
-from tests.processes import ROOT, Finished, run
+from tests.processes import ROOT, Finished, heed_signals, run
 from tests.scripts.patching import looked_at
 
 SPEAKS = """
@@ -265,3 +265,25 @@ def test_a_log_that_is_not_there_is_named(tmp_path: Path) -> None:
     watched = run(["watch", "result.json"], tmp_path)
     assert watched.status == 2
     assert "expected the log of a training at result.live.jsonl" in watched.err
+
+
+STOPPED = """
+import signal
+signal.signal(signal.SIGINT, lambda *_: sys.exit(4))
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_an_interruption_reaches_the_script(tmp_path: Path) -> None:
+    """Its own exit status is the command's."""
+    (tmp_path / "speaks.py").write_text(SPEAKS + STOPPED)
+    command = [sys.executable, "-m", "autotune", "train", "--", sys.executable, "speaks.py"]
+    running = subprocess.Popen(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True,
+        start_new_session=True, preexec_fn=heed_signals,
+    )  # fmt: skip
+    assert running.stdout is not None
+    assert running.stdout.readline() == "ready\n"
+    running.send_signal(signal.SIGINT)
+    assert running.wait(20.0) == 4

@@ -1,0 +1,65 @@
+"""The display of a training that is tuned while it runs, from its log."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from autotune.results.live import Story
+from autotune.terminal.live import display, follow
+
+FACTS = {"device": "cpu", "cpus": 2, "threads": 2, "loader": None, "step_seconds": 0.1, "wait_share": 0.5}
+EVENTS: list[dict[str, Any]] = [
+    {"event": "started", "command": "python train.py", "host": "elsewhere", "pid": 1},
+    {"event": "began", **FACTS},
+    {"event": "planned", "candidates": {"num_threads=1": {"num_threads": 1}, "optimizer_impl=fused": {}},
+     "left": {"num_workers": "the data set is iterable"}},
+    {"event": "pace", "t": 60.0, "steps": 600, "steps_per_second": 12.5, "wait_share": 0.25, "memory_bytes": 2**30},
+    {"event": "decided", "name": "num_threads=1", "verdict": "won", "ratio": 1.25, "low": 1.1, "high": 1.42},
+    {"event": "playing", "name": "optimizer_impl=fused"},
+    {"event": "pair", "name": "optimizer_impl=fused", "ratio": 0.9, "low": 0.5, "high": 1.6, "pairs": 1},
+    {"event": "pace", "steps_per_second": "fast"},
+    {"nothing": "of ours"},
+]  # fmt: skip
+SHOWN = {
+    "python train.py, 1 m 00 s, 600 steps", "12.5 steps/s, 1.25× that of the first steps (claimed: 1.25×)",
+    "25 % of the time, for data", "1.00 GiB", "plays optimizer_impl=fused", "1.10 – 1.42", "won", "is played",
+    "your setting of num_workers stays: the data set is iterable",
+}  # fmt: skip
+
+
+def console_of(*, is_terminal: bool) -> Console:
+    """A console that keeps what it prints."""
+    return Console(file=io.StringIO(), force_terminal=is_terminal, width=200, color_system=None)
+
+
+def test_a_training_that_runs_is_shown() -> None:
+    """Its speed, the setting that is played, and each candidate."""
+    story, console = Story(), console_of(is_terminal=False)
+    for event in EVENTS:
+        story.add(event)
+    console.print(display(story))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert [text for text in SHOWN if text not in shown] == []
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_log_is_read_to_the_end_of_the_training(is_terminal: bool, tmp_path: Path) -> None:
+    """Also after the training; lines that are no event, or cut off, are skipped."""
+    log, ending, console = (
+        tmp_path / "result.live.jsonl",
+        {"event": "exited", "status": 3},
+        console_of(is_terminal=is_terminal),
+    )
+    lines = [json.dumps(event) for event in EVENTS]
+    log.write_text("\n".join([*lines, "[1]", '{"half": ', json.dumps(ending), '{"event": "pa']))
+    follow(log, console)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "1 m 00 s, 600 steps, ended with exit status 3" in shown
+    assert "12.5 steps/s, 1.25× that of the first steps (claimed: 1.25×)" in shown
+    assert ("interval so far" in shown) is is_terminal
