@@ -215,6 +215,9 @@ class LiveTraining:
         self._due, self._paced = math.inf, (0, 0.0, 0.0)
         self._searched_from = (0, 0.0)
         self._batch_bytes = 0
+        self._shapes: set[tuple[Any, ...]] = set()
+        self._attends = False
+        self._end_attention = hooks.on_attention(self._on_attention)
         self._device = torch.device("cpu")
         self._clock = clock_of(self._device)
         self._is_compiling = compiling()
@@ -292,13 +295,18 @@ class LiveTraining:
     @_harmless
     def _look_at(self, batch: Any) -> None:
         self._reading.after()
-        self._batch_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(batch))
+        tensors = list(tensors_in(batch))
+        self._batch_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        self._shapes.add(tuple(tensor.shape for tensor in tensors))
 
     @_harmless
     def _on_ended(self, passing: Pass) -> None:
         self._interrupted = True
         if not passing.loader.persistent_workers:
             passing.pools.end()
+
+    def _on_attention(self) -> None:
+        self._attends = True
 
     def _on_mode(self, module: Any, training: bool) -> None:
         if module.training and not training:
@@ -376,6 +384,7 @@ class LiveTraining:
             return
         self._due, self._step_draws = perf_counter(), max(1.0, self._draws / self._steps)
         self._choose_loader()
+        self._end_attention()
         self._phase = "asks"
         self._adviser.ask(self._facts())
         self._await_answer()
@@ -416,6 +425,8 @@ class LiveTraining:
             "wait_share": min(1.0, self._waited / self._trained) if self._trained else 0.0,
             "batch_bytes": self._batch_bytes,
             "cudnn_benchmark": torch.backends.cudnn.benchmark,
+            "attention": self._attends,
+            "fixed_shapes": len(self._shapes) == 1,
             "left": self.left,
         }
 
