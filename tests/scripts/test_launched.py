@@ -114,6 +114,36 @@ def test_workers_persist_where_the_script_makes_its_loader_again_each_epoch(
     assert ("made again from other parts, so that its workers could not persist" in told) is (data == "another")
 
 
+DRAWS = """
+import json, sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(1, 8), nn.Dropout(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+loader = DataLoader(TensorDataset(torch.arange(16.0)[:, None] / 16), batch_size=4, shuffle=True)
+found = []
+for epoch in range(3):
+    for batch, in loader:
+        loss = model(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append([batch.flatten().tolist(), loss.item()])
+    found.append(torch.get_rng_state().tolist())
+print(json.dumps(found))
+"""
+
+
+def test_workers_that_persist_change_no_shuffle_and_no_dropout(tmp_path: Path) -> None:
+    """Torch draws their seed once, and without them one in each epoch, from the generator of both."""
+    key = "torch.utils.data.dataset.TensorDataset 16 4 RandomSampler False"
+    loop = {"loaders": [key], "models": [], "device": "cpu"}
+    assert launched(tmp_path, PERSISTING, loop, text=DRAWS) == launched(tmp_path, {}, loop, text=DRAWS)
+
+
 COUNTS = """
 import json, os
 import torch
