@@ -154,8 +154,8 @@ def tuned_loader(tuned: Tuned, loader: DataLoader[Any]) -> tuple[DataLoader[Any]
     if parts.batch_size is None:
         settings |= {"batch_size": None} if parts.batches is None else {"batch_sampler": parts.batches}
         missing["batch_size"] = "the loader's own batches are kept"
-    elif parts.drop_last:
-        settings["drop_last"] = True
+    else:
+        settings["drop_last"] = parts.drop_last
     if tuned.config.num_workers:
         settings |= {"timeout": loader.timeout, "multiprocessing_context": loader.multiprocessing_context}
     return tuned.loader(loader.dataset, **settings), missing

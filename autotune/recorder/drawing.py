@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterDataPipe, RandomSampler
 
 from .batches import Batches, Watched
-from .naming import class_of, length_of
+from .naming import class_of
 
 READS_DRAW = (
     "reading the data draws random numbers, in workers from generators of their own: augmentation, shuffles and "

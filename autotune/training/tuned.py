@@ -98,9 +98,8 @@ class Tuned:
         """A ``DataLoader`` with the tuned settings; keyword arguments go to ``DataLoader`` and win.
 
         Under `torchrun`, or wherever ``torch.distributed`` has several ranks, each of them loads its own part of a
-        map-style data set, by a ``DistributedSampler`` that begins each epoch by itself. A compiled model gets no
-        incomplete last batch (unless you pass ``drop_last``): another shape would compile again. Where the data set is
-        to be collated once (``data_placement``), the first batch does so, with a warning where it cannot be; its
+        map-style data set, by a ``DistributedSampler`` that begins each epoch by itself. The last batch may be
+        incomplete, unless you pass ``drop_last=True``. Where the data set is to be collated once (``data_placement``), the first batch does so, with a warning where it cannot be; its
         samples come in the same order as ever.
         """
         rank = this_rank()
@@ -114,10 +113,6 @@ class Tuned:
             settings = {name: value for name, value in settings.items() if name not in unused}
         if kwargs.get("batch_sampler") is not None:
             del settings["batch_size"]
-        elif self.config.compile_mode is not None and settings["batch_size"] is not None:
-            source = kwargs.get("sampler")
-            length = length_of(dataset if source is None else source)
-            settings.setdefault("drop_last", length is None or length >= settings["batch_size"])
         if self._places(dataset, settings):
             dataset, settings["collate_fn"] = self._place(dataset, settings.get("collate_fn")), unpacked
         return DataLoader(dataset, **settings)
@@ -127,7 +122,7 @@ class Tuned:
 
         Loads as in training. Keyword arguments go to ``DataLoader`` and win.
         """
-        return self.dataloader(dataset, **{"batch_size": self.eval_batch_size, "drop_last": False, **kwargs})
+        return self.dataloader(dataset, **{"batch_size": self.eval_batch_size, **kwargs})
 
     def _places(self, dataset: Any, settings: dict[str, Any]) -> bool:
         """Whether a loader's batches are selected from a data set that is collated once."""

@@ -1,4 +1,4 @@
-"""A loader in the place of a script's own draws random numbers when that one would: the rest of training sees no other."""
+"""A loader in the place of a script's own draws random numbers when that one would: training goes on with the same."""
 
 from __future__ import annotations
 
