@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from autotune.knobs import DATALOADER_ARGUMENTS, HALF, KNOBS, OWN_MODES, ddp_arguments, keep_gradients, variables
+from autotune.recorder.drawing import Own
 from autotune.training.tuned import Tuned
 from autotune.workload.adapters.loaders import read_loader
 
@@ -158,7 +159,9 @@ def tuned_loader(tuned: Tuned, loader: DataLoader[Any]) -> tuple[DataLoader[Any]
         settings["drop_last"] = parts.drop_last
     if tuned.config.num_workers:
         settings |= {"timeout": loader.timeout, "multiprocessing_context": loader.multiprocessing_context}
-    return tuned.loader(loader.dataset, **settings), missing
+    made = tuned.loader(loader.dataset, **settings)
+    made.own = Own.of(loader)
+    return made, missing
 
 
 def evaluation_loader(tuned: Tuned, loader: Any) -> Any:

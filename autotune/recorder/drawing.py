@@ -38,12 +38,17 @@ class Own(NamedTuple):
     Attributes:
         workers: Their number.
         prefetch_factor: Batches that each of them prepares; None without workers.
-        goes_on: Whether its workers persist, and have read an epoch before.
+        persists: Whether they go on from epoch to epoch.
     """
 
     workers: int = 0
     prefetch_factor: int | None = None
-    goes_on: bool = False
+    persists: bool = False
+
+    @classmethod
+    def of(cls, loader: DataLoader[Any]) -> Own:
+        """Those of a loader."""
+        return cls(loader.num_workers, loader.prefetch_factor, loader.persistent_workers)
 
 
 class Drawing(DataLoader[Any]):
@@ -56,7 +61,13 @@ class Drawing(DataLoader[Any]):
         return super()._index_sampler if self._order is None else self._order
 
     def read(
-        self, own: Own, sampler: Any, iterate: Callable[[DataLoader[Any]], Iterator[Any]], say: Callable[[str], None]
+        self,
+        own: Own,
+        sampler: Any,
+        iterate: Callable[[DataLoader[Any]], Iterator[Any]],
+        say: Callable[[str], None],
+        *,
+        goes_on: bool,
     ) -> Watched:
         """A pass.
 
@@ -65,14 +76,16 @@ class Drawing(DataLoader[Any]):
             sampler: Draws the indices of its batches; None: its own does.
             iterate: Makes an iterator of torch's.
             say: Told what cannot be as it was; a worker may call it.
+            goes_on: Whether it was read before, so that workers that persist are there.
         """
+        goes_on &= own.persists
         sampler = super()._index_sampler if sampler is None else sampler
         source = iter(sampler)
         seeds = torch.Generator()  # torch draws the workers' seed from it, the same one as the loader of `own`
         seeds.set_state(torch.get_rng_state() if self.generator is None else self.generator.get_state())
-        for _ in range((not own.goes_on) + isinstance(self.dataset, IterDataPipe)):
+        for _ in range((not goes_on) + isinstance(self.dataset, IterDataPipe)):
             torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-        if own.workers and not own.goes_on:
+        if own.workers and not goes_on:
             source = iter(sampler)  # torch makes two, of which some shuffle as soon as they are made
         within = sampler.sampler if type(sampler) is BatchSampler else sampler
         # This one may draw once more when it is asked for the end, which a script that counts batches never does.

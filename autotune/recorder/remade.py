@@ -70,12 +70,11 @@ class StandIn:
 
         Args:
             script: The script's own loader.
-            goes_on: Whether that was read before: its workers may persist.
+            goes_on: Whether that was read before.
         """
         if self._sees_changes:
             self._see_changes()
-        own = Own(script.num_workers, script.prefetch_factor, goes_on and script.persistent_workers)
-        reading = self._loader.read(own, self._sampler, ITERATE, self._say)
+        reading = self._loader.read(Own.of(script), self._sampler, ITERATE, self._say, goes_on=goes_on)
         self._reader = weakref.ref(reading)
         return reading
 

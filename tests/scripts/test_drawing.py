@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, WeightedRandomSampler
 
+from autotune import TrainConfig, Tuned
 from autotune.recorder import drawing
 from autotune.recorder.changes import Changes
 from autotune.recorder.drawing import INDICES_DRAW, READS_DRAW
@@ -147,6 +148,17 @@ def test_samples_and_random_numbers_are_those_of_the_scripts_own_loader(
         DataLoader(Rows(), **SAMPLERS[sampler](), **SETTINGS[own]), standing_in(SETTINGS[changed], print), most
     )
     assert found == expected
+
+
+@pytest.mark.parametrize("sampler", ["shuffle", "own generator", "own batches"])
+@pytest.mark.parametrize(
+    ("own", "changed"), [({}, {"num_workers": 2, "persistent_workers": True}), ({"num_workers": 1}, {})]
+)
+def test_so_are_those_of_a_loader_of_ones_own(own: dict[str, Any], changed: dict[str, Any], sampler: str) -> None:
+    """Without a recorder: by what is passed to ``dataloader``."""
+    config = TrainConfig().replace(**{"batch_size": 4, "num_workers": 1, "persistent_workers": True, **changed})
+    expected = passes(DataLoader(Rows(), **SAMPLERS[sampler](), **own), iter, None)
+    assert passes(Tuned(config).dataloader(Rows(), **SAMPLERS[sampler](), **own), iter, None) == expected
 
 
 @pytest.mark.parametrize("sampler", [Shuffled, Drawn])
