@@ -61,10 +61,10 @@ def checkpointed(model: nn.Module) -> str | None:
 
 
 def autocast_forward(model: nn.Module, config: Knobs) -> Undo:
-    """Lets a model that nobody else does it for train in half precision; its loss is computed in full precision.
+    """Trains a model in half precision by autocast around its forward; its loss is computed in full precision.
 
-    It evaluates as it did: without gradients, and in the mode of evaluation unless it is in that mode now, which some
-    train in.
+    It evaluates in its own precision: without gradients, and in the mode of evaluation. A model that is in that mode
+    now may train in it.
     """
     if config.precision not in HALF:
         return nothing

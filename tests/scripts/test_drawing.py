@@ -1,4 +1,4 @@
-"""A loader in the place of a script's own draws random numbers when that one would: training goes on with the same."""
+"""A loader in the place of a script's own draws random numbers when that one would: training sees the same."""
 
 from __future__ import annotations
 
@@ -95,12 +95,12 @@ def passes(loader: DataLoader[Any], read: Callable[[DataLoader[Any]], Iterator[A
 
     Args:
         loader: The script's.
-        read: Makes an iterator of it, or of what stands for it.
+        read: Makes an iterator of it, or of its stand-in.
         most: Batches that are asked for; None: all, and the end.
     """
     torch.manual_seed(1)
     random.seed(1)
-    found = []
+    epochs = []
     for _ in range(EPOCHS):
         batches = read(loader)
         before = torch.rand(1).item()
@@ -109,14 +109,14 @@ def passes(loader: DataLoader[Any], read: Callable[[DataLoader[Any]], Iterator[A
             assert next(batches, None) is None
         del batches
         own = loader.generator.initial_seed() if loader.generator is not None else None
-        found.append([before, *map(str, drawn), torch.rand(1).item(), random.random(), own])
+        epochs.append([before, *map(str, drawn), torch.rand(1).item(), random.random(), own])
         if loader.generator is not None:
-            found.append(loader.generator.get_state().tolist())
-    return found
+            epochs.append(loader.generator.get_state().tolist())
+    return epochs
 
 
 def standing_in(changes: dict[str, Any], say: Callable[[str], None]) -> Callable[[DataLoader[Any]], Iterator[Any]]:
-    """Reads from what stands for a script's loader."""
+    """Reads from the stand-in of a script's loader."""
     stand_ins: list[StandIn] = []
 
     def read(loader: DataLoader[Any]) -> Iterator[Any]:
@@ -155,7 +155,7 @@ def test_samples_and_random_numbers_are_those_of_the_scripts_own_loader(
     ("own", "changed"), [({}, {"num_workers": 2, "persistent_workers": True}), ({"num_workers": 1}, {})]
 )
 def test_so_are_those_of_a_loader_of_ones_own(own: dict[str, Any], changed: dict[str, Any], sampler: str) -> None:
-    """Without a recorder: by what is passed to ``dataloader``."""
+    """Without a recorder: the arguments of ``dataloader`` say how."""
     config = TrainConfig().replace(**{"batch_size": 4, "num_workers": 1, "persistent_workers": True, **changed})
     expected = passes(DataLoader(Rows(), **SAMPLERS[sampler](), **own), iter, None)
     assert passes(Tuned(config).dataloader(Rows(), **SAMPLERS[sampler](), **own), iter, None) == expected
