@@ -56,6 +56,10 @@ class Drawing(DataLoader[Any]):
 
     _order: _Order | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the pass that is being read, so that it can be copied as torch's own."""
+        return {name: value for name, value in vars(self).items() if name != "_order"}
+
     @property
     def _index_sampler(self) -> Any:  # torch's iterators ask for it
         return super()._index_sampler if self._order is None else self._order

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -159,6 +160,13 @@ def test_so_are_those_of_a_loader_of_ones_own(own: dict[str, Any], changed: dict
     config = TrainConfig().replace(**{"batch_size": 4, "num_workers": 1, "persistent_workers": True, **changed})
     expected = passes(DataLoader(Rows(), **SAMPLERS[sampler](), **own), iter, None)
     assert passes(Tuned(config).dataloader(Rows(), **SAMPLERS[sampler](), **own), iter, None) == expected
+
+
+def test_a_loader_that_has_been_read_can_be_copied() -> None:
+    """As frameworks do, and yields the same."""
+    loader = Tuned(TrainConfig(batch_size=4, num_workers=1)).dataloader(Rows())
+    first = list(map(str, loader))
+    assert list(map(str, copy.deepcopy(loader))) == first
 
 
 @pytest.mark.parametrize("sampler", [Shuffled, Drawn])
