@@ -70,9 +70,13 @@ class Feed(Endless):
             sampler = EpochOrder(length, self.seed, place_in_data(start, length, rank))
         if sampler is not None and not rank.alone:
             sampler = SharedSampler(sampler, rank)
+        config = self._tuned.config
+        drawn = length_of(workload.dataset if sampler is None else sampler)
         loader = self._tuned.loader(
             workload.dataset,
             sampler=sampler,
+            # Another shape would compile again, in the midst of what is timed; a training does so once.
+            drop_last=config.compile_mode is not None and (drawn is None or drawn >= config.batch_size),
             collate_fn=workload.collate_fn or default_collate,
             worker_init_fn=workload.worker_init_fn,
         )

@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from autotune.knobs import DATALOADER_ARGUMENTS, HALF, KNOBS, OWN_MODES, ddp_arguments, keep_gradients, variables
+from autotune.recorder.drawing import Own
 from autotune.training.tuned import Tuned
 from autotune.workload.adapters.loaders import read_loader
 
@@ -154,11 +155,13 @@ def tuned_loader(tuned: Tuned, loader: DataLoader[Any]) -> tuple[DataLoader[Any]
     if parts.batch_size is None:
         settings |= {"batch_size": None} if parts.batches is None else {"batch_sampler": parts.batches}
         missing["batch_size"] = "the loader's own batches are kept"
-    elif parts.drop_last:
-        settings["drop_last"] = True
+    else:
+        settings["drop_last"] = parts.drop_last
     if tuned.config.num_workers:
         settings |= {"timeout": loader.timeout, "multiprocessing_context": loader.multiprocessing_context}
-    return tuned.loader(loader.dataset, **settings), missing
+    made = tuned.loader(loader.dataset, **settings)
+    made.own = Own.of(loader)
+    return made, missing
 
 
 def evaluation_loader(tuned: Tuned, loader: Any) -> Any:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dis
+import functools
 import itertools
+import sys
 import types
 import zlib
 from collections import Counter, deque
@@ -25,16 +28,17 @@ _ITEMS: tuple[tuple[Any, Any], ...] = (
     (dict, dict.values), (list, list.__iter__), (tuple, tuple.__iter__), (set, set.__iter__), (deque, deque.__iter__),
 )  # fmt: skip
 _HOLDING = tuple(kind for kind, _ in _ITEMS)
-_CLOSED = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
+_CLOSED = (types.ModuleType, types.BuiltinFunctionType)
 _FOREIGN = {"logging", "threading", "multiprocessing", "weakref"}
 """Packages whose objects are no data, and hold the whole process."""
+_LIBRARIES = sys.stdlib_module_names | {"torch", "autotune"}
 
 
 class Attributes:
     """What a data set holds, at any depth, as it is at this moment.
 
-    Lists and arrays above the limits, and objects without attributes, count as changed only where another one takes
-    their place.
+    Attributes of the script's classes belong to it, and what its functions have from around them. Lists and arrays
+    above the limits, and objects without attributes, count as changed only where another one takes their place.
 
     Args:
         things: The data set, and what else workers have a copy of.
@@ -109,7 +113,8 @@ def count_items(dataset: Any) -> int:
 def held_by(*holders: Any) -> Iterator[Any]:
     """The holders and everything that they hold, in the same order each time; numbers and texts are left out.
 
-    A part is an attribute, or an item of a list, a tuple, a set or a dictionary.
+    A part is an attribute, also of a class of the script's, an item of a list, a tuple, a set or a dictionary, or what
+    a function has from around it.
     """
     seen: dict[int, Any] = {}
     waiting = list(holders)[::-1]
@@ -128,7 +133,8 @@ def _parts(holder: Any) -> list[Any]:
     if issubclass(kind, (*_CLOSED, torch.Tensor)) or kind.__module__.partition(".")[0] in _FOREIGN:
         return []
     items = _items(holder)
-    return [*_attributes(holder).values(), *([] if _are_plain(items) else items)]
+    classes = [one for one in kind.__mro__ if not _is_of_library(one)]
+    return [*_attributes(holder).values(), *([] if _are_plain(items) else items), *classes]
 
 
 def _items(holder: Any) -> list[Any]:
@@ -140,7 +146,64 @@ def _items(holder: Any) -> list[Any]:
 
 
 def _attributes(holder: Any) -> dict[str, Any]:
-    return getattr(holder, "__dict__", None) or {}
+    """What an object, a class, or a function holds by names."""
+    kind = type(holder)
+    if kind is types.FunctionType:
+        return _around(holder)
+    if kind is types.MethodType:
+        return {} if _trains(holder.__self__) else {"self": holder.__self__, "function": holder.__func__}
+    if issubclass(kind, type):
+        own = {} if _is_of_library(holder) else vars(holder)
+        return {name: one for name, one in own.items() if name[:2] != "__" or type(one) is types.FunctionType}
+    names = (name for one in kind.__mro__ for name in _slots(one) if hasattr(holder, name))
+    own = {**(getattr(holder, "__dict__", None) or {}), **{name: getattr(holder, name) for name in names}}
+    if issubclass(kind, functools.partial):
+        own |= {"function": holder.func, "arguments": holder.args, "keywords": holder.keywords}
+    return own
+
+
+def _around(function: types.FunctionType) -> dict[str, Any]:
+    """What a function has from around it; of the globals plain values and lists alone: others may train."""
+    around = dict(enumerate(function.__closure__ or ()))
+    held: dict[str, Any] = {f"cell {place}": cell.cell_contents for place, cell in around.items()}
+    held |= {"defaults": function.__defaults__, "keywords": function.__kwdefaults__}
+    if not _is_of_library(function):
+        values = {name: function.__globals__.get(name) for name in _globals_of(function.__code__)}
+        held |= {name: one for name, one in values.items() if type(one) in _ATOMS or type(one) in _HOLDING}
+    return held
+
+
+@functools.lru_cache(maxsize=4096)
+def _globals_of(code: types.CodeType) -> tuple[str, ...]:
+    """The names of globals that a function reads, and the functions within it."""
+    own = [one.argval for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL"]
+    within = [name for part in code.co_consts if isinstance(part, types.CodeType) for name in _globals_of(part)]
+    return tuple(dict.fromkeys([*own, *within]))
+
+
+def _slots(kind: type) -> list[str]:
+    slots = vars(kind).get("__slots__", ())
+    return [name for name in ((slots,) if isinstance(slots, str) else slots) if name[:2] != "__"]
+
+
+def _trains(owner: Any) -> bool:
+    """Whether an object is a model, or holds one or an optimizer, as trainers do: it is another one after each step."""
+    held = (owner, *(getattr(owner, "__dict__", None) or {}).values())
+    modules = (one for one in held if isinstance(one, torch.nn.Module))
+    return any(isinstance(one, torch.optim.Optimizer) for one in held) or any(
+        weight.requires_grad for module in modules for weight in module.parameters()
+    )
+
+
+def _is_of_library(thing: Any) -> bool:
+    """Whether a class or a function is not the script's."""
+    return _is_library(str(thing.__module__))
+
+
+@functools.cache
+def _is_library(module: str) -> bool:
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return module.partition(".")[0] in _LIBRARIES or "site-packages" in file or "dist-packages" in file
 
 
 def _are_plain(items: list[Any]) -> bool:
@@ -153,9 +216,8 @@ def _kept(value: Any) -> Any:
     """A record by which a later change shows; it holds the value, so that nothing else gets its id."""
     with contextlib.suppress(Exception):  # whatever a class of the script's makes of being asked
         kind = type(value)
-        if isinstance(value, torch.Tensor):  # workers see what is shared
-            is_shared = value.is_shared()  # type: ignore[no-untyped-call]
-            return value, None if is_shared else value._version
+        if isinstance(value, torch.Tensor):
+            return value, *_of_tensor(value)
         if issubclass(kind, _CLOSED):
             return value
         if issubclass(kind, _HOLDING) or _attributes(value):
@@ -165,8 +227,18 @@ def _kept(value: Any) -> Any:
             return kind if kind in _HOLDING else value, keys, *marks, None, *own, *map(_mark, own.values())
         array = memoryview(value)
         if array.nbytes <= MOST_BYTES:
-            return value, zlib.crc32(array.cast("B"))
+            return value, zlib.crc32(array.cast("B") if array.c_contiguous else array.tobytes())
     return value
+
+
+def _of_tensor(tensor: torch.Tensor) -> tuple[int, ...]:
+    """What changes with a tensor; nothing where workers share it. Writing to ``.data`` is not counted as a version."""
+    if tensor.is_shared():  # type: ignore[no-untyped-call]
+        return ()
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.nbytes > MOST_BYTES:
+        return (tensor._version,)
+    values: Any = tensor.detach().contiguous().flatten().view(torch.uint8).numpy()
+    return tensor._version, zlib.crc32(values)
 
 
 def _mark(part: Any) -> Any:

@@ -100,8 +100,10 @@ class Endless:
         raise NotImplementedError
 
     def _iterated(self) -> Iterator[Any]:
-        """An epoch of the loader."""
-        return iter(self.loader)
+        """An epoch of the loader, as torch iterates it."""
+        from torch.utils.data import DataLoader
+
+        return DataLoader.__iter__(self.loader)
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
         return self

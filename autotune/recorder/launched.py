@@ -135,8 +135,9 @@ class Launched:
             self._changes.on_models(find_models(self._loop["models"]))
         if not self._changes.loader:
             return self._handed_on(iterate(loader))
+        is_known = hasattr(loader, MADE)
         stand_in = self._stand_in(loader)
-        batches = stand_in.read()
+        batches = stand_in.read(loader, goes_on=is_known)
         self._is_changed |= stand_in.was_changed
         return self._handed_on(batches)
 
@@ -151,7 +152,7 @@ class Launched:
         found: StandIn | None = getattr(loader, MADE, self._stand_ins.get(key))
         if found is None or not found.takes_over(arguments):
             self._starts_anew |= found is not None and not found.is_read and arguments["persistent_workers"]
-            found = StandIn(arguments, persists_anyway=loader.persistent_workers)
+            found = StandIn(arguments, _say_once, persists_anyway=loader.persistent_workers)
         setattr(loader, MADE, found)
         self._stand_ins.pop(key, None)
         self._stand_ins[key] = found
@@ -229,6 +230,11 @@ class Launched:
         if threads is not None and torch.get_num_threads() != threads:
             missing.append(f"the script sets {torch.get_num_threads()} threads over and over")
         return missing
+
+
+def _say_once(sentence: str) -> None:
+    if this_rank() == 0:
+        _say(sentence)
 
 
 def _say(sentence: str) -> None:

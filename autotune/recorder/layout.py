@@ -1,7 +1,8 @@
 """How weights lie in memory, and what must lie alike: gradients, and the state of the optimizers that step them.
 
 A fused optimizer pairs the elements of a weight, its gradient and its moments by address, on trust: where one of them
-has other strides, it trains another model, and raises nothing.
+has other strides, it trains another model, and raises nothing. So what an optimizer saves lies as in a training without
+the change, which may resume from it.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ def lay_out(model: nn.Module, config: Knobs) -> Undo:
             data = tensor.data.to(memory_format=torch.channels_last)
             if data.stride() != tensor.stride():
                 changed.append((tensor, tensor.stride()))
+                _lay_before()[tensor] = tensor.stride()
             tensor.data = data
             _lie(tensor, data.stride())
     follow_weights()
@@ -46,6 +48,7 @@ def lay_out(model: nn.Module, config: Knobs) -> Undo:
     def undo() -> None:
         for tensor, strides in changed:
             _lie(tensor, strides)
+            _lay_before().pop(tensor, None)
         _lay_out_states()
 
     return undo
@@ -68,16 +71,26 @@ def layout_of(model: nn.Module) -> str | None:
 
 def _lie(tensor: torch.Tensor, strides: tuple[int, ...]) -> None:
     """Gives a tensor and its gradient strides."""
+    tensor.data = _with_strides(tensor.data, strides)
+    if tensor.grad is not None:
+        tensor.grad = _with_strides(tensor.grad, strides)
+
+
+def _with_strides(data: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """The tensor itself, or a copy that lies so."""
     import torch
 
-    def moved(data: torch.Tensor) -> torch.Tensor:
-        if data.stride() == strides:
-            return data
-        return torch.empty_strided(data.shape, strides, dtype=data.dtype, device=data.device).copy_(data)
+    if data.stride() == strides:
+        return data
+    return torch.empty_strided(data.shape, strides, dtype=data.dtype, device=data.device).copy_(data)
 
-    tensor.data = moved(tensor.data)
-    if tensor.grad is not None:
-        tensor.grad = moved(tensor.grad)
+
+@functools.cache
+def _lay_before() -> Any:
+    """The strides of each tensor before it was laid out otherwise."""
+    from torch.utils.weak import WeakIdKeyDictionary
+
+    return WeakIdKeyDictionary()
 
 
 def _lay_out_states() -> None:
@@ -87,7 +100,10 @@ def _lay_out_states() -> None:
 
 @functools.cache
 def follow_weights() -> None:
-    """From here on the state of each optimizer has its weights' strides: at its first step, and after each load."""
+    """From here on the state of each optimizer has its weights' strides: at its first step, and after each load.
+
+    What it saves has the strides that they had.
+    """
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     register_optimizer_step_pre_hook(_follow)
@@ -97,6 +113,7 @@ def _follow(optimizer: Optimizer, *_: Any) -> None:
     if optimizer not in _followed:
         _followed.add(optimizer)
         optimizer.register_load_state_dict_post_hook(lay_out_state)
+        optimizer.register_state_dict_post_hook(_as_it_lay)
         lay_out_state(optimizer)
 
 
@@ -111,3 +128,21 @@ def lay_out_state(optimizer: Optimizer) -> None:
             like_it = isinstance(value, torch.Tensor) and value.shape == weight.shape
             if like_it and value.layout is torch.strided and value.stride() != weight.stride():
                 state[name] = torch.empty_like(weight, dtype=value.dtype).copy_(value)
+
+
+def _as_it_lay(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+    """What an optimizer saves, the state of each weight with the strides that the weight had."""
+    import torch
+
+    states = dict(saved["state"])
+    for group, own in zip(saved["param_groups"], optimizer.param_groups, strict=True):
+        for number, weight in zip(group["params"], own["params"], strict=True):
+            strides = _lay_before().get(weight)
+            if strides is not None and number in states:
+                states[number] = {
+                    name: _with_strides(value, strides)
+                    if isinstance(value, torch.Tensor) and value.shape == weight.shape
+                    else value
+                    for name, value in states[number].items()
+                }
+    return {**saved, "state": states}

@@ -1,20 +1,25 @@
 """Workers that persist, also where a script makes its loader again for each epoch: one loader stands in for all.
 
-They see what the script changes in its data set between epochs, as workers do that are started for each epoch.
+They see what the script changes in its data set between epochs, as workers do that are started for each epoch. Random
+numbers are drawn as by the script's own loader.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import BatchSampler
 
 from .attributes import Attributes, is_same
 from .batches import Watched
+from .drawing import Drawing, Own
 from .naming import length_of
 from .stream import ITERATE
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
 
 _FOLLOWED = ("sampler", "batch_sampler")
 
@@ -24,16 +29,18 @@ class StandIn:
 
     Args:
         arguments: Of `DataLoader`: the script's own with what is changed.
+        say: Told what cannot be as it was.
         persists_anyway: Whether its workers would persist in the script as it is, and keep the data set that they have.
 
     Attributes:
         was_changed: Whether the script has changed the data set, so that workers were started again.
     """
 
-    def __init__(self, arguments: dict[str, Any], *, persists_anyway: bool = False) -> None:
+    def __init__(self, arguments: dict[str, Any], say: Callable[[str], None], *, persists_anyway: bool = False) -> None:
         self.was_changed = False
         self._arguments = arguments
-        self._order = {name: _Following(arguments[name]) for name in _FOLLOWED if name in arguments}
+        self._say = say
+        self._sampler = _sampler_of(arguments)
         self._loader = self._made()
         self._sees_changes = bool(arguments.get("persistent_workers")) and not persists_anyway
         self._copied: Attributes | None = None
@@ -55,20 +62,24 @@ class StandIn:
         """
         if self.is_read or not self._is_alike(arguments):
             return False
-        for name, following in self._order.items():
-            following.source = arguments[name]
+        self._sampler = _sampler_of(arguments)
         return True
 
-    def read(self) -> Iterator[Any]:
-        """An epoch's batches."""
+    def read(self, script: DataLoader[Any], *, goes_on: bool) -> Iterator[Any]:
+        """An epoch's batches.
+
+        Args:
+            script: The script's own loader.
+            goes_on: Whether that was read before.
+        """
         if self._sees_changes:
             self._see_changes()
-        reading = Watched(ITERATE(self._loader))
+        reading = self._loader.read(Own.of(script), self._sampler, ITERATE, self._say, goes_on=goes_on)
         self._reader = weakref.ref(reading)
         return reading
 
-    def _made(self) -> DataLoader[Any]:
-        return DataLoader(**{**self._arguments, **self._order})
+    def _made(self) -> Drawing:
+        return Drawing(**self._arguments)
 
     def _see_changes(self) -> None:
         """Has workers start again where what they hold is not what the script holds."""
@@ -85,14 +96,9 @@ class StandIn:
         return all(is_same(arguments[name], self._arguments[name]) for name in held)
 
 
-class _Following(Sampler[Any]):
-    """The order of another sampler, which may be replaced: indices are drawn in this process, not in the workers."""
-
-    def __init__(self, source: Any) -> None:
-        self.source = source
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.source)
-
-    def __len__(self) -> int:
-        return len(self.source)
+def _sampler_of(arguments: dict[str, Any]) -> Any:
+    """What draws the indices of a loader's batches; None for an iterable data set."""
+    if "batch_sampler" in arguments:
+        return arguments["batch_sampler"]
+    sampler, size = arguments.get("sampler"), arguments["batch_size"]
+    return sampler if sampler is None or size is None else BatchSampler(sampler, size, arguments["drop_last"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .blocks import no_cache_in_training, recomputed, repeated_blocks, without_cache
@@ -18,8 +19,14 @@ if TYPE_CHECKING:
 _WITHIN = "_within_by_autotune"  # attribute of a forward: names of what was put around it
 
 
-def wrap_forward(model: nn.Module, around: Any) -> Undo:
-    """Puts ``around(forward, *args, **kwargs)`` in the place of a model's own forward; once, also of a copy's."""
+def wrap_forward(model: nn.Module, around: Any, applies: Callable[[nn.Module], bool] = lambda _: True) -> Undo:
+    """Puts ``around(forward, *args, **kwargs)`` in the place of a model's own forward; once, also of a copy's.
+
+    Args:
+        model: Whose forward it is.
+        around: Calls it.
+        applies: Whether ``around`` is called; else forward is.
+    """
     forward = model.forward
     within = getattr(forward, _WITHIN, ())
     if around.__qualname__ in within:  # a deep copy brings it along
@@ -27,7 +34,8 @@ def wrap_forward(model: nn.Module, around: Any) -> Undo:
     own = forward.__func__ if isinstance(forward, types.MethodType) and forward.__self__ is model else None
 
     def wrapped(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return around(forward, *args, **kwargs) if own is None else around(own, self, *args, **kwargs)
+        call, args = (forward, args) if own is None else (own, (self, *args))
+        return around(call, *args, **kwargs) if applies(self) else call(*args, **kwargs)
 
     if own is not None:  # who reads the signature, as transformers do, finds the model's own
         functools.update_wrapper(wrapped, own)
@@ -53,19 +61,27 @@ def checkpointed(model: nn.Module) -> str | None:
 
 
 def autocast_forward(model: nn.Module, config: Knobs) -> Undo:
-    """Lets a model that nobody else does it for compute in half precision; its loss is computed in full precision."""
+    """Trains a model in half precision by autocast around its forward; its loss is computed in full precision.
+
+    It evaluates in its own precision: without gradients, and in the mode of evaluation. A model that is in that mode
+    now may train in it.
+    """
     if config.precision not in HALF:
         return nothing
     import torch
 
     device = next((weight.device for weight in model.parameters()), torch.device("cpu"))
+    by_mode = model.training
+
+    def trains(called: nn.Module) -> bool:
+        return torch.is_grad_enabled() and (called.training or not by_mode)
 
     def in_half(forward: Any, *args: Any, **kwargs: Any) -> Any:
         with autocast(config.precision, device):
             out = forward(*args, **kwargs)
         return _in_fp32(out)
 
-    return wrap_forward(model, in_half)
+    return wrap_forward(model, in_half, trains)
 
 
 def _in_fp32(out: Any) -> Any:

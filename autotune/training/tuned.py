@@ -19,12 +19,14 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from autotune.errors import ConfigError
 from autotune.knobs import DATALOADER_ARGUMENTS, TrainConfig, going_with, loader_arguments
 from autotune.recorder.compiled import compile_loss
+from autotune.recorder.drawing import Own
 from autotune.recorder.naming import length_of
 from autotune.recorder.precision import autocast
 from autotune.recorder.realised import note_training
 from autotune.results.result import Result
 from autotune.results.trainings import order_of
 from autotune.training.copying import SideStream
+from autotune.training.loader import TunedLoader
 from autotune.training.placement import PlacedDataset, unfit, unpacked
 from autotune.training.ranks import Exchange, device_of_rank, join, on_all_ranks, shared_out, this_rank
 from autotune.training.switching import InForce
@@ -98,15 +100,16 @@ class Tuned:
         """A ``DataLoader`` with the tuned settings; keyword arguments go to ``DataLoader`` and win.
 
         Under `torchrun`, or wherever ``torch.distributed`` has several ranks, each of them loads its own part of a
-        map-style data set, by a ``DistributedSampler`` that begins each epoch by itself. A compiled model gets no
-        incomplete last batch (unless you pass ``drop_last``): another shape would compile again. Where the data set is
-        to be collated once (``data_placement``), the first batch does so, with a warning where it cannot be; its
+        map-style data set, by a ``DistributedSampler`` that begins each epoch by itself. The last batch may be
+        incomplete, unless you pass ``drop_last=True``. Samples are shuffled, and random numbers left to your training,
+        as by a ``DataLoader`` of what you pass; a warning says where workers make that impossible. Where the data set
+        is to be collated once (``data_placement``), the first batch does so, with a warning where it cannot be; its
         samples come in the same order as ever.
         """
         rank = this_rank()
         return self.loader(dataset, **(kwargs if rank.alone else shared_out(dataset, kwargs, rank)))
 
-    def loader(self, dataset: Dataset[Any], **kwargs: Any) -> DataLoader[Any]:
+    def loader(self, dataset: Dataset[Any], **kwargs: Any) -> TunedLoader:
         """What `dataloader` makes in a single process; for whoever shares samples out themselves, as frameworks do."""
         settings = self.dataloader_kwargs() | kwargs
         if settings["num_workers"] == 0:  # yours, to debug in one process: what was tuned for workers does not apply
@@ -114,20 +117,20 @@ class Tuned:
             settings = {name: value for name, value in settings.items() if name not in unused}
         if kwargs.get("batch_sampler") is not None:
             del settings["batch_size"]
-        elif self.config.compile_mode is not None and settings["batch_size"] is not None:
-            source = kwargs.get("sampler")
-            length = length_of(dataset if source is None else source)
-            settings.setdefault("drop_last", length is None or length >= settings["batch_size"])
         if self._places(dataset, settings):
             dataset, settings["collate_fn"] = self._place(dataset, settings.get("collate_fn")), unpacked
-        return DataLoader(dataset, **settings)
+        loader = TunedLoader(dataset, **settings)
+        loader.own = Own(
+            kwargs.get("num_workers", 0), kwargs.get("prefetch_factor") or 2, kwargs.get("persistent_workers", False)
+        )
+        return loader
 
     def eval_dataloader(self, dataset: Dataset[Any], **kwargs: Any) -> DataLoader[Any]:
         """A ``DataLoader`` to evaluate with: every sample, in order, in batches of `eval_batch_size`.
 
         Loads as in training. Keyword arguments go to ``DataLoader`` and win.
         """
-        return self.dataloader(dataset, **{"batch_size": self.eval_batch_size, "drop_last": False, **kwargs})
+        return self.dataloader(dataset, **{"batch_size": self.eval_batch_size, **kwargs})
 
     def _places(self, dataset: Any, settings: dict[str, Any]) -> bool:
         """Whether a loader's batches are selected from a data set that is collated once."""

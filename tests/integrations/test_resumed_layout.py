@@ -193,3 +193,24 @@ def test_a_fused_optimizer_goes_on_as_without_the_switch(path: Path) -> None:
     model, optimizer = path(*half_trained())
     assert model.conv.weight.is_contiguous(memory_format=torch.channels_last)  # type: ignore[union-attr, operator]
     assert losses(model, optimizer) == pytest.approx(expected, abs=NEAR)
+
+
+@pytest.mark.parametrize("steps_again", [False, True], ids=["at once", "after a step"])
+def test_its_checkpoint_is_that_of_a_training_without_the_switch(steps_again: bool) -> None:
+    """Moments are saved as they lay before: a fused optimizer that nobody watches takes them as they are."""
+    plain, switched = half_trained(), prepared(*half_trained())
+    for model, optimizer in (plain, switched):
+        optimizer.zero_grad()
+        if steps_again:
+            losses(model, optimizer)
+    (_, saved), (model, _) = ([copy.deepcopy(one.state_dict()) for one in both] for both in (switched, plain))
+    expected = plain[1].state_dict()["state"]
+    for number, state in saved["state"].items():
+        assert {name: value.stride() for name, value in state.items()} == {
+            name: value.stride() for name, value in expected[number].items()
+        }
+    resumed = Net()
+    optimizer = fused(resumed)
+    resumed.load_state_dict(model)
+    optimizer.load_state_dict(saved)
+    assert losses(resumed, optimizer) == pytest.approx(losses(*plain), abs=NEAR)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard, DataLoaderShard
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
@@ -12,9 +11,6 @@ from autotune import TrainConfig, Tuned
 from autotune.integrations import common
 from autotune.training.ranks import Rank
 from autotune.workload.adapters.loaders import read_loader
-
-if TYPE_CHECKING:
-    import pytest
 
 ROWS = TensorDataset(torch.arange(32.0)[:, None])
 
@@ -37,6 +33,14 @@ def test_a_loader_that_is_made_again_draws_every_sample() -> None:
     loader, missing = common.tuned_loader(Tuned(TrainConfig(batch_size=8)), shared())
     assert sorted(row.item() for (batch,) in loader for row in batch) == list(range(32))
     assert missing == {}
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_last_batch_is_dropped_where_the_users_loader_drops_it(drops: bool) -> None:
+    """Compiled or not."""
+    config = TrainConfig(batch_size=12, compile_mode="default")
+    loader, _ = common.tuned_loader(Tuned(config), DataLoader(ROWS, batch_size=4, drop_last=drops))
+    assert [len(batch) for (batch,) in loader] == [12, 12, *([] if drops else [8])]
 
 
 def test_what_evaluates_is_left_for_the_framework_to_share_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, deque
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -10,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, Dataset, Subset
+from torch import nn
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from autotune.recorder.attributes import Attributes
 
@@ -28,12 +30,13 @@ class Rows(Dataset[int]):
         self.counts, self.queue = Counter(["one"]), deque([0])
         self.transform: Callable[[int], int] = abs
         self.itself = self
+        self.difficulty = 0
 
     def __len__(self) -> int:
         return 2
 
     def __getitem__(self, index: int) -> int:
-        return index
+        return index + self.difficulty
 
 
 def _epoch(rows: Rows) -> None:
@@ -109,5 +112,106 @@ def test_what_is_set_to_the_same_value_or_shared_with_workers_is_no_change() -> 
     rows = Rows()
     former = Attributes(rows)
     rows.epoch, rows.listed = int("1000"), list(rows.listed)
+    globals()["difficulty"] = 1  # which has the name of an attribute
     rows.shared.add_(1)
     assert Attributes(rows).are_as(former)
+
+
+class Warmed:
+    """A transform that counts epochs; so do its class, and a list beside it."""
+
+    __slots__ = ("epoch",)
+    epochs = 0
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def __call__(self, value: int, _: object = None) -> int:
+        """The value itself."""
+        return value + self.epoch + LEVELS[0]
+
+    def count(self) -> None:
+        """Another epoch."""
+        self.epoch += 1
+
+
+LEVELS = [0]
+
+
+class Trainer:
+    """Collates, and trains."""
+
+    def __init__(self) -> None:
+        self.model = nn.Linear(1, 1)
+
+    def collate(self, samples: list[int]) -> list[int]:
+        """As they are."""
+        return samples
+
+
+def _held(transform: Any) -> Rows:
+    rows = Rows()
+    rows.transform = transform
+    return rows
+
+
+def _counting() -> tuple[Callable[[int], int], Callable[[], None]]:
+    epoch = 0
+
+    def read(value: int) -> int:
+        return value + epoch
+
+    def count() -> None:
+        nonlocal epoch
+        epoch += 1
+
+    return read, count
+
+
+def _level() -> None:
+    LEVELS[0] += 1
+
+
+def _epochs() -> None:
+    Warmed.epochs += 1
+
+
+READ, COUNT = _counting()
+WARMED, TABLE, PLAIN = Warmed(), torch.zeros(4), np.zeros((4, 4))
+
+
+@pytest.mark.parametrize(
+    ("transform", "change"),
+    [
+        (WARMED, WARMED.count),
+        (WARMED.__call__, WARMED.count),
+        (functools.partial(max, WARMED), WARMED.count),
+        ({"first": WARMED.__call__}, WARMED.count),
+        (READ, COUNT),
+        (WARMED, _epochs),
+        (WARMED, _level),
+        (TensorDataset(TABLE), lambda: TABLE.data.fill_(1)),
+        (PLAIN[:, ::2], lambda: PLAIN.fill(1)),
+    ],
+    ids=[
+        "slot", "bound method", "partial", "method in a dictionary", "closure", "attribute of a class",
+        "list that a method reads", "data of a tensor", "array with gaps",
+    ],
+)  # fmt: skip
+def test_a_change_is_seen_in_whatever_a_transform_is_made_of(transform: Any, change: Callable[[], Any]) -> None:
+    """Workers hold a copy of all of it."""
+    rows = Subset(_held(transform), [0])
+    former = Attributes(rows)
+    assert Attributes(rows).are_as(former)
+    change()
+    assert not Attributes(rows).are_as(former)
+
+
+def test_a_trainer_whose_method_collates_is_not_looked_into() -> None:
+    """It is another one after each step."""
+    trainer, rows = Trainer(), Rows()
+    collate = trainer.collate
+    former = Attributes(rows, collate)
+    with torch.no_grad():
+        trainer.model.weight.add_(1)
+    assert Attributes(rows, collate).are_as(former)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from autotune.recorder.drawing import READS_DRAW
 from autotune.recorder.naming import loader_kind, shapes_hash
 from autotune.results.files import write_document
 from autotune.scripts import Script
@@ -112,6 +113,66 @@ def test_workers_persist_where_the_script_makes_its_loader_again_each_epoch(
     forth = list(range(8))
     assert found == [[forth, forth[::-1], forth], workers]
     assert ("made again from other parts, so that its workers could not persist" in told) is (data == "another")
+
+
+DRAWS = """
+import json, sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(1, 8), nn.Dropout(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+loader = DataLoader(TensorDataset(torch.arange(16.0)[:, None] / 16), batch_size=4, shuffle=True)
+found = []
+for epoch in range(3):
+    for batch, in loader:
+        loss = model(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append([batch.flatten().tolist(), loss.item()])
+    found.append(torch.get_rng_state().tolist())
+print(json.dumps(found))
+"""
+
+
+def test_workers_that_persist_change_no_shuffle_and_no_dropout(tmp_path: Path) -> None:
+    """Torch draws their seed once, and without them one in each epoch, from the generator of both."""
+    key = "torch.utils.data.dataset.TensorDataset 16 4 RandomSampler False"
+    loop = {"loaders": [key], "models": [], "device": "cpu"}
+    assert launched(tmp_path, PERSISTING, loop, text=DRAWS) == launched(tmp_path, {}, loop, text=DRAWS)
+
+
+AUGMENTS = """
+import json
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return torch.randn(2)
+
+model = nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+loader = DataLoader(Rows(), batch_size=4)
+for epoch in range(2):
+    for batch in loader:
+        model(batch).mean().backward()
+        optimizer.step()
+print(json.dumps(None))
+"""
+
+
+def test_augmentation_that_moves_into_workers_is_named_once(tmp_path: Path) -> None:
+    """Its random numbers came from the generator of training."""
+    loop = {"loaders": ["__main__.Rows 8 4 SequentialSampler False"], "models": [], "device": "cpu"}
+    _, told = launched(tmp_path, {"loader": {"num_workers": 2, "prefetch_factor": 2}}, loop, text=AUGMENTS)
+    assert told == f"autotune: {READS_DRAW}\n"
 
 
 COUNTS = """

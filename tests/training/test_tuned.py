@@ -80,28 +80,15 @@ def test_a_batch_sampler_takes_the_place_of_the_batch_size() -> None:
         assert tuned(batch_size=8, compile_mode=mode).dataloader(numbers(64), batch_sampler=None).batch_size == 8
 
 
+@pytest.mark.parametrize("mode", [None, "default"])
 @pytest.mark.parametrize(
-    ("mode", "samples", "expected"),
-    [(None, 20, [8, 8, 4]), ("default", 20, [8, 8]), ("default", 5, [5]), ("default", 8, [8])],
+    ("arguments", "expected"),
+    [({}, [8, 8, 4]), ({"sampler": range(5)}, [5]), ({"drop_last": True}, [8, 8]), ({"batch_size": None}, [1] * 20)],
 )
-def test_a_compiled_model_gets_no_incomplete_batch(mode: Any, samples: int, expected: list[int]) -> None:
-    """Another shape would compile again; but a dataset smaller than a batch is not dropped whole."""
-    loader = tuned(batch_size=8, compile_mode=mode).dataloader(numbers(samples))
+def test_the_last_batch_is_dropped_where_the_user_says_so(mode: Any, arguments: Any, expected: list[int]) -> None:
+    """As by a loader of torch's, compiled or not."""
+    loader = tuned(batch_size=8, compile_mode=mode).dataloader(numbers(20), **arguments)
     assert [len(batch[0]) for batch in loader] == expected
-
-
-def test_the_sampler_decides_what_fills_a_batch() -> None:
-    """A sampler that draws few samples of a large dataset is not dropped whole either."""
-    compiled = tuned(batch_size=8, compile_mode="default")
-    assert not compiled.dataloader(numbers(64), sampler=[1, 2, 3]).drop_last
-    assert compiled.dataloader(numbers(64), sampler=list(range(32))).drop_last
-
-
-def test_incomplete_batches_can_be_kept() -> None:
-    """An explicit drop_last wins, and without automatic batching there is nothing to drop."""
-    compiled = tuned(batch_size=8, compile_mode="default")
-    assert not compiled.dataloader(numbers(20), drop_last=False).drop_last
-    assert compiled.dataloader(numbers(20), batch_size=None).batch_size is None
 
 
 # Precision and process-wide settings

@@ -1,0 +1,195 @@
+"""A loader in the place of a script's own draws random numbers when that one would: training sees the same."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, WeightedRandomSampler
+
+from autotune import TrainConfig, Tuned
+from autotune.recorder import drawing
+from autotune.recorder.changes import Changes
+from autotune.recorder.drawing import INDICES_DRAW, READS_DRAW
+from autotune.recorder.remade import StandIn
+
+SAMPLES, EPOCHS = 24, 3
+
+
+class Rows(Dataset[int]):
+    """Each sample is its index."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Augmented(Rows):
+    """Draws a number for each sample."""
+
+    def __getitem__(self, index: int) -> int:
+        return index + int(random.random())
+
+
+class Shuffled:
+    """Batches that are shuffled as soon as an iterator is made."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batches = [[2 * number, 2 * number + 1] for number in range(SAMPLES // 2)]
+        random.shuffle(batches)
+        return iter(batches)
+
+    def __len__(self) -> int:
+        return SAMPLES // 2
+
+
+class Drawn(Shuffled):
+    """Batches that are drawn one by one."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for _ in range(len(self)):
+            yield [random.randrange(SAMPLES)]
+
+
+def own_generator() -> torch.Generator:
+    """A new one, always the same."""
+    return torch.Generator().manual_seed(5)
+
+
+SAMPLERS: dict[str, Callable[[], dict[str, Any]]] = {
+    "shuffle": lambda: {"batch_size": 4, "shuffle": True},
+    "own generator": lambda: {"batch_size": 4, "shuffle": True, "generator": own_generator()},
+    "incomplete": lambda: {"batch_size": 5, "sampler": RandomSampler(range(SAMPLES), generator=own_generator())},
+    "weighted": lambda: {"batch_size": 4, "sampler": WeightedRandomSampler([1.0] * SAMPLES, SAMPLES)},
+    "no batches": lambda: {"batch_size": None, "shuffle": True},
+    "own batches": lambda: {"batch_sampler": Shuffled()},
+    "torch's batches": lambda: {"batch_sampler": BatchSampler(RandomSampler(range(SAMPLES)), 4, drop_last=True)},
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "none": {"num_workers": 0},
+    "one": {"num_workers": 1, "prefetch_factor": 2},
+    "persistent": {"num_workers": 2, "prefetch_factor": 2, "persistent_workers": True},
+    "many ahead": {"num_workers": 1, "prefetch_factor": 8, "persistent_workers": True},
+}
+CHANGES = [
+    ("none", "one"), ("none", "persistent"), ("one", "none"), ("one", "persistent"), ("persistent", "one"),
+    ("persistent", "many ahead"),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _said() -> Iterator[None]:
+    """What one test has heard is said to the next one, too."""
+    drawing._told.clear()
+    yield
+    drawing._told.clear()
+
+
+def passes(loader: DataLoader[Any], read: Callable[[DataLoader[Any]], Iterator[Any]], most: int | None) -> list[Any]:
+    """Samples of each epoch, and the random numbers that come before its first batch, and after its end.
+
+    Args:
+        loader: The script's.
+        read: Makes an iterator of it, or of its stand-in.
+        most: Batches that are asked for; None: all, and the end.
+    """
+    torch.manual_seed(1)
+    random.seed(1)
+    epochs = []
+    for _ in range(EPOCHS):
+        batches = read(loader)
+        before = torch.rand(1).item()
+        drawn = [next(batches) for _ in range(most or len(loader))]
+        if most is None:
+            assert next(batches, None) is None
+        del batches
+        own = loader.generator.initial_seed() if loader.generator is not None else None
+        epochs.append([before, *map(str, drawn), torch.rand(1).item(), random.random(), own])
+        if loader.generator is not None:
+            epochs.append(loader.generator.get_state().tolist())
+    return epochs
+
+
+def standing_in(changes: dict[str, Any], say: Callable[[str], None]) -> Callable[[DataLoader[Any]], Iterator[Any]]:
+    """Reads from the stand-in of a script's loader."""
+    stand_ins: list[StandIn] = []
+
+    def read(loader: DataLoader[Any]) -> Iterator[Any]:
+        goes_on = bool(stand_ins)
+        if not stand_ins:
+            stand_ins.append(StandIn(Changes({"loader": changes}).arguments(loader), say))
+        return stand_ins[0].read(loader, goes_on=goes_on)
+
+    return read
+
+
+def said_of(loader: DataLoader[Any], changes: dict[str, Any]) -> list[str]:
+    """What is said in this process in the first epoch."""
+    said: list[str] = []
+    list(standing_in(changes, said.append)(loader))
+    return said
+
+
+@pytest.mark.parametrize(("own", "changed"), CHANGES)
+@pytest.mark.parametrize(
+    ("sampler", "most"), [*((sampler, None) for sampler in SAMPLERS), ("own generator", 2), ("own generator", 6)]
+)
+def test_samples_and_random_numbers_are_those_of_the_scripts_own_loader(
+    own: str, changed: str, sampler: str, most: int | None
+) -> None:
+    """In each epoch, also where the script leaves it early, counts batches, or draws before it asks for the first."""
+    expected = passes(DataLoader(Rows(), **SAMPLERS[sampler](), **SETTINGS[own]), iter, most)
+    found = passes(
+        DataLoader(Rows(), **SAMPLERS[sampler](), **SETTINGS[own]), standing_in(SETTINGS[changed], print), most
+    )
+    assert found == expected
+
+
+@pytest.mark.parametrize("sampler", ["shuffle", "own generator", "own batches"])
+@pytest.mark.parametrize(
+    ("own", "changed"), [({}, {"num_workers": 2, "persistent_workers": True}), ({"num_workers": 1}, {})]
+)
+def test_so_are_those_of_a_loader_of_ones_own(own: dict[str, Any], changed: dict[str, Any], sampler: str) -> None:
+    """Without a recorder: the arguments of ``dataloader`` say how."""
+    config = TrainConfig().replace(**{"batch_size": 4, "num_workers": 1, "persistent_workers": True, **changed})
+    expected = passes(DataLoader(Rows(), **SAMPLERS[sampler](), **own), iter, None)
+    assert passes(Tuned(config).dataloader(Rows(), **SAMPLERS[sampler](), **own), iter, None) == expected
+
+
+def test_a_loader_that_has_been_read_can_be_copied() -> None:
+    """As frameworks do, and yields the same."""
+    loader = Tuned(TrainConfig(batch_size=4, num_workers=1)).dataloader(Rows())
+    first = list(map(str, loader))
+    assert list(map(str, copy.deepcopy(loader))) == first
+
+
+@pytest.mark.parametrize("sampler", [Shuffled, Drawn])
+def test_a_sampler_that_draws_from_batch_to_batch_is_named(sampler: type[Shuffled]) -> None:
+    """Workers need its indices ahead of training; one that draws all at once is no matter."""
+    loader: DataLoader[Any] = DataLoader(Rows(), batch_sampler=sampler())
+    assert said_of(loader, SETTINGS["one"]) == ([INDICES_DRAW] if sampler is Drawn else [])
+
+
+@pytest.mark.parametrize("data", [Rows, Augmented])
+def test_reading_that_draws_is_named_once_where_workers_read_instead(
+    data: type[Rows], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """By the first worker, in the first epoch."""
+    read = standing_in(SETTINGS["one"], lambda sentence: print(sentence, flush=True))
+    loader: DataLoader[Any] = DataLoader(data(), batch_size=4)
+    for _ in range(2):
+        list(read(loader))
+    assert capfd.readouterr().out.count(READS_DRAW) == (data is Augmented)
+
+
+def test_reading_is_not_named_where_workers_have_read_before(capfd: pytest.CaptureFixture[str]) -> None:
+    """The script's own had generators of their own, too."""
+    loader: DataLoader[Any] = DataLoader(Augmented(), batch_size=4, num_workers=1)
+    list(standing_in(SETTINGS["one"], lambda sentence: print(sentence, flush=True))(loader))
+    assert READS_DRAW not in capfd.readouterr().out
