@@ -15,7 +15,7 @@ from autotune.search.standing import pairs_of
 from autotune.search.trials import Trial
 
 MOST_PRIOR = 0.5
-"""Of the prior variance of a worth, the most that may be left: the trials then say as much as the prior. Chosen."""
+"""Of the prior variance of a worth, the most that may be left: the trials then say as much as the prior. Not tuned."""
 _SIDE = NormalDist().inv_cdf(0.975)
 
 

@@ -194,7 +194,7 @@ def test_the_long_runs_come_before_the_rounds_where_both_fit() -> None:
 
 
 def test_rounds_come_first_where_there_is_no_time_for_both() -> None:
-    """Long runs of what too few rounds have measured say nothing."""
+    """A long run says nothing beside too few rounds."""
     search, _ = make_search(example_rate, budget_seconds=120, cost=8.0)
     search.run()
     proof = [trial.stage for trial in search.log.trials if trial.stage in PROVING]
