@@ -11,6 +11,7 @@ from autotune.measuring import PROCESS_SPREAD, Interval, Point
 from autotune.results.result import AblationRow
 from autotune.results.summary import knob_text
 from autotune.search.model import Design, Effects
+from autotune.search.proposal import ALLOCATOR
 from autotune.search.standing import pairs_of
 from autotune.search.trials import Trial
 
@@ -42,15 +43,20 @@ def reverted(winner: Point, baseline: Point) -> dict[str, Point]:
 def ablation_rows(winner: Point, baseline: Point, trials: Sequence[Trial], design: Design) -> tuple[AblationRow, ...]:
     """What each changed knob is worth: the winner's score over its score without that change, in the guides' order.
 
-    A knob is left out where the trials say less of it than the prior.
+    A knob is left out where the trials say less of it than the prior. malloc's settings, which the model does not hold
+    on a CPU, are worth what their pair of fresh processes says.
     """
     without = reverted(winner, baseline)
     points = list(without.values())
-    known, prior = (Effects(design, pairs).beside(points, winner) for pairs in (pairs_of(trials), ()))
+    pairs = pairs_of([trial for trial in trials if trial.stage != ALLOCATOR])
+    known, prior = (Effects(design, one).beside(points, winner) for one in (pairs, ()))
+    fresh = next((trial.pair for trial in trials if trial.stage == ALLOCATOR and trial.pair is not None), None)
     rows = []
     for index, name in enumerate(without):
         loss, deviation = float(known.mean[index]), float(known.deviation[index])
-        if deviation**2 > MOST_PRIOR * float(prior.deviation[index]) ** 2:
+        if name == "allocator" and fresh is not None:
+            loss, deviation = -math.log(fresh.ratio), fresh.error
+        elif deviation**2 > MOST_PRIOR * float(prior.deviation[index]) ** 2:
             continue
         half = _SIDE * math.hypot(deviation, PROCESS_SPREAD)
         before, after = (knob_text(name, side.values.get(name)) for side in (baseline, winner))

@@ -236,7 +236,7 @@ class Search:
         if failed or (pair is not None and pair.verdict == "slower"):
             held = self.baseline.config.allocator
         space = self.space.holding("allocator", held)
-        self.log.move_to(space, self.log.design)  # which knows that what is held differs from the baseline
+        self.log.move_to(space)
         self._chooser = self._make_chooser(space)
 
     def _fit(self) -> None:

@@ -152,18 +152,13 @@ class TrialLog:
         """Why a point must not run now: another machine is running it."""
         return "another machine is trying it" if self._others.is_under_way(self.parameters(point)) else None
 
-    def move_to(self, space: Space, design: Design | None = None) -> None:
-        """Goes on in a space that has more knobs, another start, or a knob that is held.
-
-        Args:
-            space: What is searched from now on.
-            design: Of all points; that of the space when None.
-        """
+    def move_to(self, space: Space) -> None:
+        """Goes on in a space that has more knobs, another start, or a knob that is held."""
         new = {name: one for name, one in make_distributions(space).items() if name not in self.distributions}
         self._offered |= new
         self.distributions |= new
         self._space = space
-        self.design, self._standings = design or Design(space, Point(config=space.baseline)), (0, [])
+        self.design, self._standings = Design(space, Point(config=space.baseline)), (0, [])
         self._agree()
 
     def run(
